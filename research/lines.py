@@ -76,7 +76,7 @@ class Lines:
 
 
 def read(path: Path) -> tuple[Record, list[Record]] | None:
-    """Return the header and the records of a file or of its gzip-compressed copy; None if neither exists."""
+    """Return the header and the records of a file or of its gzip-compressed copy; None if neither file exists."""
     compressed = path.with_name(f"{path.name}.gz")
     if path.exists():
         whole = path.read_bytes()

@@ -1,14 +1,13 @@
 """Time saved by removing padding: ``python -m research.padded --help``.
 
-Compares two implementations, ``varlen_packed`` and ``varlen``, with the reference,
+The study compares two implementations, ``varlen_packed`` and ``varlen``, with the reference,
 ``torch.nn.MultiheadAttention(..., need_weights=False)``. The inputs are hidden states of real sentences. Half of the
-tokens are padding. The forward pass alone, and forward with backward, are timed by interleaved calls in several fresh
-processes. ``attnbench.analysis.speed_verdict`` gives the verdicts. The time of a call includes the projections, the
-masks, and packing and unpacking.
+tokens are padding. Two passes are timed by interleaved calls in several new processes: the forward pass alone, and
+forward with backward. ``attnbench.analysis.speed_verdict`` gives the verdicts. The time of a call includes the
+projections, the masks, and packing and unpacking.
 
 The reference is called with the same boolean padding mask as the implementations. In ``eval()`` without gradients, the
-reference uses its fast path, one fused operator. The fast path is timed separately, and has its own row in the
-table.
+reference uses its fast path, one fused operator. The fast path is timed separately, and has its own row in the table.
 """
 
 import argparse
@@ -35,10 +34,13 @@ __all__ = ["Shape", "format_table", "measure_processes"]
 
 # Folder of the raw data, with a subfolder for each machine.
 DATA = Path(__file__).parent / "data" / "padded"
-# The baseline, and the stored name of its second copy, which is compared with the baseline as the A/A control.
+# BASE: name of the baseline, the reference. CONTROL: stored name of the A/A control, a second copy of the baseline.
 BASE, CONTROL = "torch_mha", "(twin)"
+# Names of the implementations that remove padding.
 NAMES = ("varlen_packed", "varlen")
+# Fraction of the tokens that are padding.
 PADDING = 0.5
+# Default values of the options --threads, --processes and --budget (in seconds).
 THREADS, PROCESSES, BUDGET_S = 2, 20, 3.0
 # Index of the encoder layer whose input and attention module are used. The layer is in the middle of the encoder.
 LAYER = 3
@@ -83,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _require_encoder()
         for shape in options.shapes:
             measure_processes(options.data / f"{shape.batch}x{shape.length}-{options.threads}.jsonl", shape, options)
-        # Stored files may be compressed; their names then end in .gz.
+        # Stored files may be compressed; the names of compressed files end in .gz.
         paths = sorted({path.with_name(path.name.removesuffix(".gz")) for path in options.data.glob("*.jsonl*")})
         records = [record for path in paths for record in _read_records(path)]
     except StudyError as error:
@@ -107,7 +109,7 @@ def _require_encoder() -> None:
 
 
 def measure_processes(path: Path, shape: Shape, options: Any) -> None:
-    """Take samples in fresh processes until the file has the records of ``options.processes`` processes.
+    """Take samples in new processes until the file has the records of ``options.processes`` processes.
 
     Raises: StudyError if the file exists and ``--resume`` is not given, or if it was measured with other options.
     """
@@ -137,7 +139,7 @@ def _read_records(path: Path) -> list[Record]:
 def format_table(records: Sequence[Record]) -> str:
     """Format the times and verdicts of every shape and pass as a Markdown table.
 
-    "Times as fast" is the baseline's time divided by the implementation's.
+    The column "times as fast" has the baseline's time divided by the implementation's time.
     """
     lines = [
         "| batch × length | padding | threads | pass | | ms | times as fast | interval | verdict | processes |",
@@ -177,7 +179,11 @@ def _make_timing(records: Sequence[Record], pass_: str, name: str) -> Timing:
 
 
 class PaddedSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples of one process: the numbers of ``COLUMNS`` by pass and name, and the fraction of padded tokens."""
+    """Samples of one process.
+
+    ``samples`` has the numbers of ``COLUMNS`` by pass and by name of the call. ``padded`` is the fraction of padded
+    tokens.
+    """
 
     samples: dict[str, dict[str, dict[str, list[int]]]]
     padded: float
@@ -222,7 +228,8 @@ def _make_calls(reference: Any, hidden: Any, padded: Any, pass_: str) -> dict[st
 
     Every pass calls the reference and its A/A control. The pass ``FUSED`` also calls the reference's fused fast path,
     and every other pass also calls the implementations. The fused path returns its memory to the system in every call,
-    so the next call has to allocate memory again. The implementations are therefore never interleaved with it.
+    so the next call has to allocate memory again. The calls of the implementations are therefore never interleaved with
+    calls of the fused path.
     """
     import copy
     from functools import partial
@@ -267,7 +274,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, default=DATA / describe_machine().name, help="folder of the raw data")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted measurement in the stored files")
     parser.add_argument("--threads", type=int, default=THREADS, help="number of threads of each call")
-    parser.add_argument("--processes", type=int, default=PROCESSES, help="number of fresh processes per shape")
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="number of new processes per shape")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of timed calls per pass and process")
     parser.add_argument("--shapes", type=_parse_shapes, default=SHAPES, help="batch x length, such as 16x128,8x512")
     return parser

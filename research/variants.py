@@ -31,8 +31,8 @@ from attnbench.oracle.tensor_file import copy_value
 from attnbench.plugins.registry import load_operator
 from attnbench.runner.fuzz import draw_cases
 
-# Upper ends of the histogram's bins. The error budget is 4 times the cost of rounding, so an error as large as the cost
-# of rounding has the ratio 0.25.
+# Upper ends of the histogram's bins, as ratios of the measured to the allowed error. The allowed error is 4 times the
+# rounding error of the case, so an error as large as this rounding error has the ratio 0.25.
 BINS = (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, math.inf)
 OPERATOR = "multihead"
 
@@ -109,7 +109,7 @@ def format_table(tally: Tally) -> str:
 def main() -> None:
     """Run the checks on all cases, and print the histogram and the failures."""
     parser = argparse.ArgumentParser(prog="python -m research.variants", description=__doc__.partition(":")[0])
-    parser.add_argument("--suite", default="core", help="suite of cases")
+    parser.add_argument("--suite", default="core", help="suite of cases, such as core")
     parser.add_argument("--drawn", type=int, default=200, help="number of randomly drawn cases")
     parser.add_argument("--seed", type=int, default=0, help="seed of the drawn cases")
     parser.add_argument("--json", type=Path, help="JSON file to which the counts and failures are written")

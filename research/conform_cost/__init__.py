@@ -1,1 +1,1 @@
-"""CPU time of a conformance run, and the harness's own share: ``python -m research.conform_cost``."""
+"""CPU time of a conformance run, and the share of the harness itself: ``python -m research.conform_cost``."""

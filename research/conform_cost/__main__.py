@@ -1,9 +1,9 @@
-"""CPU time of a conformance run, and the harness's own share: ``python -m research.conform_cost``.
+"""CPU time of a conformance run, and the share of the harness itself: ``python -m research.conform_cost``.
 
-The CPU time of all threads of every process is divided among the candidate (building, preparing, calls and backward
-passes), the oracle, its rounding model, the yardsticks and the start of processes. The remaining time is the harness's
-own. Two implementations run one after the other in one session. The second run reuses the expected values that the
-first run left in the cache.
+The CPU time of all threads of every process is divided among six parts: the candidate (building, preparing, calls and
+backward passes), the oracle, its rounding model, the yardsticks, the start of processes, and the harness itself. The
+part of the harness is the CPU time that belongs to no other part. Two implementations run one after the other in one
+session. The second run reuses the expected values that the first run left in the cache.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m research.conform_cost", description=__doc__.partition(":")[0])
     parser.add_argument("first", nargs="?", default="reshaped", help="implementation that runs first")
     parser.add_argument("second", nargs="?", default="sdpa", help="implementation that runs second")
-    parser.add_argument("--suite", default="core", help="suite of cases")
+    parser.add_argument("--suite", default="core", help="suite of cases, such as core")
     parser.add_argument("--threads", type=int, help="number of threads of each call")
     options = parser.parse_args()
     before: Mapping[str, float] = {}

@@ -51,7 +51,7 @@ def end_process_start() -> None:
 def read_seconds() -> dict[str, float]:
     """Return the CPU seconds that each part of the work has used so far.
 
-    CPU time that was counted for no part is the harness's own.
+    CPU time that was counted for no part is returned as the part "the harness itself".
     """
     total = time.process_time()
     return dict(_SECONDS) | {"the harness itself": total - sum(_SECONDS.values())}

@@ -1,4 +1,4 @@
-"""The request that the oracle worker of this study answers in addition to those of any oracle worker."""
+"""The request that only the oracle worker of this study answers, in addition to those of ``oracle_requests``."""
 
 from attnbench.processes.oracle_requests import OracleRequest
 

@@ -31,10 +31,11 @@ def _exhaust(check: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def main() -> None:
-    """Serve as a candidate worker, then write the CPU times of this process."""
+    """Answer requests as a candidate worker until the connection closes, then write the CPU times of this process."""
     for name in ("build", "prepare", "run", "run_on"):
         setattr(Candidate, name, cpu_time.count_calls_as("candidate", getattr(Candidate, name)))
-    # This check compiles and calls the module without the wrapped methods of Candidate, so the whole check is counted.
+    # The check ``compiled_for_other_lengths`` compiles and calls the module without the wrapped methods of Candidate.
+    # The time of the whole check is therefore counted.
     compiling = "compiled_for_other_lengths"
     setattr(compilation, compiling, cpu_time.count_calls_as("candidate", _exhaust(getattr(compilation, compiling))))
     torch.autograd.grad = cpu_time.count_calls_as("candidate", torch.autograd.grad)

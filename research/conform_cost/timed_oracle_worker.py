@@ -39,12 +39,12 @@ class _TimedOperator:
 
 
 def _load_timed_operator(name: str) -> Operator:
-    """Load an operator by name, wrapped so that its CPU time is counted."""
+    """Load an operator by name, and wrap it so that the CPU time of its oracle and yardsticks is counted."""
     return cast("Operator", _TimedOperator(load_operator(name)))
 
 
 def main() -> None:
-    """Serve as an oracle worker that also answers the request for its CPU times."""
+    """Answer requests as an oracle worker, and also the request ``ReadSeconds`` for the CPU times of this process."""
 
     def start(request: StartOracle) -> Libraries:
         handlers.extend(OracleWorker(Path(request.folder), _load_timed_operator).handlers())

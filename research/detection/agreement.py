@@ -1,7 +1,7 @@
 """Agreement of the harness's median with the median of ``torch.utils.benchmark.Timer``.
 
 Both timers measure the same call, in alternating blocks of one process. A separate measurement times a call that does
-nothing. Its result is the time that the harness adds to a timed call.
+nothing. The time that the harness measures for this call is the time that the harness adds to every timed call.
 """
 
 import random
@@ -33,16 +33,17 @@ from research.lines import Lines, read
 
 __all__ = ["format_agreement", "measure_agreement", "measure_process"]
 
-# Number of blocks of each timer in a process, and seconds of a block. Blocks are short, because the speed of a machine
-# changes within seconds by more than the difference between the timers.
+# BLOCKS: number of blocks of each timer in a process. BLOCK_S: seconds of a block. Blocks are short, because the speed
+# of a machine changes within seconds by more than the difference between the timers.
 BLOCKS, BLOCK_S = 40, 0.1
 # A pair of blocks counts as disturbed if its threads waited for a core for more than this fraction of the pair's time.
 # On two cores, the work of the operating system alone makes two threads wait for 2 to 3 % of the time.
 DISTURBED = 0.05
-# For a call that does nothing: seconds for which the harness times it, number of calls in a plain loop, and number of
-# repetitions of this loop. The fastest repetition counts.
+# For a call that does nothing. NOTHING_S: seconds for which the harness times the call. LOOPS: number of calls in a
+# plain loop. REPEATS: number of repetitions of this loop; the fastest repetition counts.
 NOTHING_S, LOOPS, REPEATS = 0.2, 20_000, 5
-# Largest relative difference of two medians that agree, and most nanoseconds that the harness may add to a call.
+# AGREE: largest relative difference of two medians that agree. ADDED_NS: largest number of nanoseconds that the harness
+# may add to a call.
 AGREE, ADDED_NS = 0.02, 1000
 
 Record = dict[str, Any]
@@ -54,7 +55,7 @@ def do_nothing(**named: Any) -> None:
 
 
 def measure_agreement(path: Path, threads: int, setup: Setup, *, processes: int, resume: bool) -> list[Record]:
-    """Compare the harness with torch's timer in fresh processes, until the file has ``processes`` records."""
+    """Compare the harness with torch's timer in new processes, until the file has ``processes`` records."""
     context = get_context("spawn")
     condition = Condition(threads=threads, load="quiet")
     with Session(limits=Limits(threads=threads)) as session:
@@ -72,7 +73,11 @@ def measure_agreement(path: Path, threads: int, setup: Setup, *, processes: int,
 def measure_process(
     case: str, inputs: str, threads: int, seed: int, blocks: int = BLOCKS, block_s: float = BLOCK_S
 ) -> Record:
-    """Time one call by the harness and by torch's timer in alternating blocks, then a call that does nothing."""
+    """Time one call by the harness and by torch's timer in alternating blocks, then a call that does nothing.
+
+    Return the record of the process: the median of each block and the times of the call that does nothing, in
+    nanoseconds.
+    """
     torch.set_num_threads(threads)
     parsed = Case.parse(case, load_problem_types())
     operator = load_operator(parsed.operator)

@@ -35,14 +35,19 @@ DATA = Path(__file__).parents[1] / "data" / "detection"
 # Default sequence length. A call then takes some milliseconds. 1 % of this time exceeds the overhead of the clock and
 # of a Python call, and a process still has time for many calls.
 LENGTH = 512
-# Default seconds of timed calls per process of the command ``plants``. The reference and all its copies share them.
+# Default seconds of timed calls per process of the command ``plants``. The calls of the reference and of all its copies
+# share these seconds.
 BUDGET_S = 1.25
+# Default numbers. TRUE_PROCESSES: processes that measure the true slowdowns. RUNS: runs of each plant and condition.
+# AGREEMENT_PROCESSES: processes of the command ``agreement``. DRAWS: comparisons for each rule and each plant. STARTED
+# has no option: it is the number of rounds that measure the start of processes.
 TRUE_PROCESSES, RUNS, AGREEMENT_PROCESSES, STARTED, DRAWS = 40, 30, 20, 10, 2000
-# Wall seconds of a comparison, and number of processes with which it starts. Each is a pair: the value for one thread,
-# and the value for several threads. While the verdict is ``unknown``, processes are added until there are MOST.
+# SECONDS: default wall seconds of a comparison. COMPARED: default number of processes with which a comparison by
+# attnbench starts. Both are pairs: the value for one thread, and the value for several threads. MOST: default largest
+# number of processes of a comparison; processes are added while the verdict is ``unknown``.
 SECONDS, COMPARED, MOST = (15.0, 30.0), (10, 20), 30
-# The option ``--suite`` with which this study runs ``attnbench profile``, unless it gets another. This suite gives each
-# of the three comparisons of a run as much time as a comparison by ``attnbench compare`` has.
+# Default value of the option ``--suite`` of ``attnbench profile`` in this study. The suite ``full`` gives each of the
+# three comparisons of a run as much time as a comparison by ``attnbench compare`` has.
 SUITE = "full"
 
 
@@ -156,16 +161,16 @@ def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m research.detection", description=__doc__.partition(":")[0])
     parts = parser.add_subparsers(required=True)
     plants = _add_command(
-        parts, "plants", _do_plants, "find the extra work that slows a call by 2 and 3 percent, and measure it"
+        parts, "plants", _do_plants, "find the extra work that slows a call by 2 or 3 percent, and measure the slowdown"
     )
     plants.add_argument(
         "--processes", type=int, default=TRUE_PROCESSES, help="number of processes that measure the true slowdowns"
     )
     plants.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of timed calls per process")
     judge = _add_command(
-        parts, "judge", _do_judge, "decide comparisons drawn from the stored runs by the rules of all tools"
+        parts, "judge", _do_judge, "draw comparisons from the stored runs, and decide each by the rules of all tools"
     )
-    judge.add_argument("--draws", type=int, default=DRAWS, help="number of comparisons for each rule and each copy")
+    judge.add_argument("--draws", type=int, default=DRAWS, help="number of comparisons for each rule and each plant")
     judge.add_argument(
         "--seconds",
         type=_parse_floats,
@@ -191,7 +196,9 @@ def _make_parser() -> argparse.ArgumentParser:
         help="smallest relative difference of times that counts as slower or faster",
     )
     runs = _add_command(parts, "runs", _do_runs, "run attnbench on the reference and its copies with extra work")
-    runs.add_argument("--runs", type=int, default=RUNS, help="number of runs for each copy, number of threads and load")
+    runs.add_argument(
+        "--runs", type=int, default=RUNS, help="number of runs for each plant, number of threads and load"
+    )
     runs.add_argument("--processes", type=int, help="value of the option --processes of attnbench profile")
     runs.add_argument(
         "--suite", default=SUITE, help="value of the option --suite of attnbench profile, which sets the measuring time"
@@ -216,7 +223,7 @@ def _add_command(parts: Any, name: str, do: Any, description: str) -> argparse.A
     part.add_argument("--resume", action="store_true", help="continue an interrupted measurement in the stored files")
     part.add_argument("--threads", type=_parse_integers, default=(1, 2), help="numbers of threads, such as 1,2")
     part.add_argument(
-        "--loads", type=lambda text: tuple(text.split(",")), default=LOADS, help="quiet, busy or quiet,busy"
+        "--loads", type=lambda text: tuple(text.split(",")), default=LOADS, help="load: quiet, busy or quiet,busy"
     )
     part.add_argument("--length", type=int, default=LENGTH, help="sequence length of the case")
     return part

@@ -1,4 +1,4 @@
-"""Comparisons drawn from a pool of measured processes, and how often rules decide these comparisons wrongly.
+"""Comparisons drawn from a pool of measured processes, and how often decision rules give a wrong verdict.
 
 "Our rule" is the rule of the harness; all other rules are those of other tools. The n processes of a comparison are
 drawn at random from 2n consecutive processes of the pool, and keep their order. Disturbances of the machine that last
@@ -35,12 +35,13 @@ STEP = 5
 class DrawSettings:
     """Settings by which comparisons are drawn."""
 
-    # Wall time of a comparison in seconds, and number of processes of a comparison by the harness's rule. The keys of
-    # both mappings are numbers of threads.
+    # Wall time of a comparison in seconds, by number of threads.
     seconds: Mapping[int, float]
+    # Number of processes of a comparison by the harness's rule, by number of threads.
     processes: Mapping[int, int]
     # Largest number of processes of a comparison by the harness's rule.
     most: int
+    # Number of comparisons for each rule and each copy of the reference.
     draws: int
     # Smallest relative difference of times that counts as slower or faster.
     effect: float = EFFECT
@@ -56,9 +57,11 @@ class Tally:
     share: int
     # Measured slowdown of the copy, as a fraction of the time of a call; None if it was not measured.
     true: float | None
-    # Threshold, as a fraction: only a copy with a larger slowdown should get the verdict ``slower``.
+    # Threshold of the verdict, as a fraction of the time of a call: only a copy with a larger slowdown should get the
+    # verdict ``slower``.
     delta: float
-    # Whether the rule refers to the threshold: ``slower`` means a difference above it, and ``same`` one below it.
+    # Whether the verdicts of the rule refer to the threshold: ``slower`` means a difference above the threshold, and
+    # ``same`` means a difference below the threshold.
     sized: bool
     # Numbers of processes and calls for one side of a comparison, as text such as ``10 × 40``.
     layout: str
@@ -69,7 +72,7 @@ class Tally:
 
     @property
     def comparisons(self) -> int:
-        """Number of comparisons."""
+        """Number of comparisons in this tally."""
         return sum(self.states.values())
 
     @property
@@ -78,7 +81,8 @@ class Tally:
 
         For the copy without extra work, ``slower`` and ``faster`` are wrong. For a copy with extra work, ``faster`` is
         wrong. By the harness's rule, ``same`` is also wrong if the true slowdown is above the threshold, and ``slower``
-        if it is below. By another tool's rule, ``same`` is never wrong, because it does not bound the difference.
+        is also wrong if the true slowdown is below the threshold. By another tool's rule, ``same`` is never wrong,
+        because it does not bound the difference.
         """
         if not self.share:
             return self.count("slower", "faster")
@@ -87,11 +91,11 @@ class Tally:
         return self.count("faster", "same" if self.true > self.delta else "slower")
 
     def add(self, state: str) -> None:
-        """Count a comparison that ended in this state."""
+        """Count a comparison whose verdict is ``state``."""
         self.states[state] = self.count(state) + 1
 
     def count(self, *states: str) -> int:
-        """Return the number of comparisons that ended in one of these states."""
+        """Return the number of comparisons whose verdict is one of ``states``."""
         return sum(self.states.get(state, 0) for state in states)
 
 
@@ -103,9 +107,9 @@ class Evaluation:
     processes: int
     # Smallest relative difference of times that counts as slower or faster.
     delta: float
-    # Medians over the processes: number of cores in use before a process began, and number of cores that the competing
-    # process used while the process ran.
+    # Number of cores in use before a process began; the median over the processes.
     others: float | None
+    # Number of cores that the competing process used while a process ran; the median over the processes.
     competitor: float | None
     tallies: tuple[Tally, ...]
 
@@ -140,14 +144,16 @@ def _binomial_cdf(count: int, of: int, rate: float) -> float:
 def evaluate_rules(
     condition: str, pool: Pool, plants: Pool | None, settings: DrawSettings, *, starts_s: tuple[float, float]
 ) -> Evaluation:
-    """Draw comparisons of the reference with every copy of it, and decide them by every rule.
+    """Draw comparisons of the reference with every copy of the reference, and decide each comparison by every rule.
 
     ``plants`` is the pool from which the true slowdowns of the copies are estimated. ``starts_s`` has two times to
-    start a process, in seconds. Other tools start a process alone; the harness starts several together.
+    start a process, in seconds. The first time is for a process that starts alone, as in other tools. The second time
+    is for one of several processes that start together, as in the harness.
     """
     threads, delta = pool.threads, settings.effect
     cost, ours = (Cost(seconds=settings.seconds[threads], start_s=start_s, call_s=pool.call_s) for start_s in starts_s)
-    # A process of the harness starts once for all cases. For each case, it builds, warms up and checks the module.
+    # A process of the harness starts once for all cases, so a case takes one part in CASES of the start time. For each
+    # case, the process builds, warms up and checks the module.
     ours = replace(ours, start_s=ours.start_s / CASES + (plants or pool).overhead_s)
     # The copy without extra work makes the same calls as the reference, so its true slowdown is 0.
     true = {0: 0.0}
@@ -173,7 +179,7 @@ def _tally_our_rule(
 ) -> Iterator[Tally]:
     """Yield the tallies of the harness's rule: with a fixed number of processes, then with added processes.
 
-    Processes are added while a verdict is ``unknown``. The second tally is omitted if ``settings.most`` is not above
+    Processes are added while a verdict is ``unknown``. The second tally is omitted if ``settings.most`` does not exceed
     the fixed number.
     """
     count = settings.processes[pool.threads]
@@ -193,7 +199,7 @@ def _tally_our_rule(
 
 
 def _count_cycles(pool: Pool, cost: Cost, processes: int) -> int:
-    """Return how many cycles of interleaved calls fit in the time of one process, at most ``pool.calls``."""
+    """Return how many cycles of interleaved calls fit in the wall time of one process, but at most ``pool.calls``."""
     left_s = cost.seconds / processes - cost.start_s
     return min(pool.calls, max(FEWEST_CALLS, int(left_s / pool.calls_per_cycle / cost.call_s)))
 
@@ -201,7 +207,7 @@ def _count_cycles(pool: Pool, cost: Cost, processes: int) -> int:
 def _decide_state(
     processes: Sequence[Process], share: int, threads: int, calls: int, first: int, effect: float
 ) -> tuple[str, int]:
-    """Return the verdict by the harness's rule, and the number of processes that it used.
+    """Return the verdict by the harness's rule, and the number of processes that the rule used.
 
     The rule starts with ``first`` processes, and adds processes while the verdict is ``unknown``.
     """

@@ -1,4 +1,4 @@
-"""Load on the machine: none, or a competing process that keeps every core busy."""
+"""Load on the machine: none (``quiet``), or a competing process that keeps every core busy (``busy``)."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ SIZE = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Competitor:
-    """A process that competes with the measured processes: it computes on all cores until its parent ends.
+    """A process that competes with the measured processes for cores: it computes on all cores until its parent ends.
 
     ``pid`` is None if no process competes.
     """
@@ -29,7 +29,7 @@ class Competitor:
     pid: int | None
 
     def read_cpu_s(self) -> float:
-        """Return the CPU seconds that the process has used so far; 0 if the system does not report them."""
+        """Return the CPU seconds that the competing process has used so far; 0 if the system does not report them."""
         if self.pid is None:
             return 0.0
         try:
@@ -56,8 +56,9 @@ def run_competitor(load: str) -> Iterator[Competitor]:
 
 
 def measure_busy_cores(window_s: float) -> float | None:
-    """Sleep, and return how many cores other processes used meanwhile; None if the system does not report it.
+    """Sleep for ``window_s`` seconds, and return how many cores other processes used in this time, as a mean.
 
+    The result is None if the system does not report the use of the cores.
     Source: clock ticks in the first line of /proc/stat, https://docs.kernel.org/filesystems/proc.html.
     """
     before = _read_busy_ticks()

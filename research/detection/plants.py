@@ -1,9 +1,9 @@
-"""Plants: copies of the reference that do extra work in every call, so that a comparison can find them slower.
+"""Plants: copies of the reference with extra work in every call. A comparison has to find that they are slower.
 
 The extra work is a matrix product. It makes ``PLUS_2`` about 2 % slower than the reference, and ``PLUS_3`` about 3 %.
-The number of rows that the product needs is measured beforehand, for the machine and the number of threads. An
-environment variable passes the number of rows of each plant to the processes as JSON: ``{"2": 140, ...}``.
-``PLUS_BYTE`` does no extra work; it needs one more byte of memory.
+The number of rows of the product is measured beforehand, for the machine and the number of threads. An environment
+variable passes the number of rows of each plant to the processes as JSON: ``{"2": 140, ...}``. ``PLUS_BYTE`` does no
+extra work; it needs one more byte of memory.
 """
 
 import json
@@ -30,18 +30,20 @@ __all__ = [
     "SHARES",
 ]
 
-# Name of the implementation that is copied, the reference.
+# Name of the reference, which the plants copy.
 BASE = "torch_mha"
 # Environment variable with the number of rows of the matrix product of each plant, as JSON.
 ROWS = "ATTNBENCH_PLANTED_ROWS"
 # Columns of both factors of the matrix product. One row of the product then takes some tenths of a microsecond. This is
 # at most 1 % of a plant's extra work, so the number of rows can set the work to within 1 %.
 COLUMNS = 128
-# Extra work of each plant, in percent of the time of a call. The plant with 0 makes the same calls as the reference.
+# Extra work of each plant, in percent of the time of a call. The plant without extra work makes the same calls as the
+# reference.
 SHARES = (0, 2, 3)
 PATHS = {share: f"{__name__}:PLUS_{share}" for share in SHARES}
-# Number that stands for ``PLUS_BYTE`` where a percentage stands for another plant, and import path of ``PLUS_BYTE``.
+# Number that stands for ``PLUS_BYTE`` where a percentage stands for another plant.
 BYTE_SHARE = -1
+# Import path of ``PLUS_BYTE``.
 BYTE = f"{__name__}:PLUS_BYTE"
 
 
@@ -56,7 +58,7 @@ class Planted(Implementation):
         self._copied: Implementation = load(BASE)
 
     def unsupported(self, case: Case) -> str | None:
-        """Return that the number of rows is missing, or why the copied implementation refuses the case; else None."""
+        """Return a reason if the number of rows is missing or the copied implementation refuses the case, else None."""
         if self._share and self._read_rows() is None:
             return f"{ROWS} sets no number of rows for {self.name}: run python -m research.detection plants"
         return self._copied.unsupported(case)

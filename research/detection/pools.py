@@ -1,8 +1,8 @@
-"""Pools: samples of many fresh processes, each with interleaved calls of the reference and several copies of it.
+"""Pools: samples of many new processes, each with interleaved calls of the reference and several copies of it.
 
 One copy is the A/A control, which stored records call ``twin``. The other copies are the plants, which do extra work on
 purpose. Most pools are taken from stored real runs. This module also measures the pools from which the true slowdown of
-each plant is estimated. It uses the same request and the same worker processes as a run.
+each plant is estimated. These pools are measured with the same request and the same worker processes as a run.
 """
 
 import json
@@ -53,8 +53,8 @@ ROOT = str(Path(__file__).parents[2])
 IMPLEMENTATIONS = [BASE, *PATHS.values()]
 # Seconds over which the use of the cores is measured before a process starts.
 WINDOW_S = 0.1
-# Time-out of a process, in seconds of wall time. It is long, because a competing process makes calls on several threads
-# take many times as long.
+# Time-out of a process, in seconds of wall time. It is long, because calls on several threads take many times as long
+# while a competing process runs.
 TIMEOUT_S = 900.0
 # Number of failed processes after which the measurement of a pool ends.
 FAILURES = 10
@@ -62,10 +62,11 @@ FAILURES = 10
 PAUSE_S = 5.0
 # Number of processes between two progress messages.
 REPORT_EVERY = 10
-# The extra work of a plant is a product with a matrix of this many rows per percent of slowdown. Every round of the
-# calibration measures the plants and corrects their numbers of rows.
+# First number of rows of a plant's matrix product, per percent of slowdown. Every round of the calibration measures the
+# plants and corrects their numbers of rows.
 FIRST_ROWS = 80
-# Number of rounds, number of processes of a round, and largest factor by which a round corrects a number of rows.
+# ROUNDS: number of rounds of the calibration. ROUND_PROCESSES: number of processes of a round. FURTHEST: largest factor
+# by which a round corrects a number of rows.
 ROUNDS, ROUND_PROCESSES, FURTHEST = 3, 10, 3.0
 
 Process = dict[str, Any]
@@ -118,8 +119,8 @@ class Pool:
     def calls_per_cycle(self) -> int:
         """Number of calls per cycle when one slowed copy is compared with the reference.
 
-        A cycle calls the slowed copy, and either the reference or its A/A control. In older pools, a cycle calls all
-        three.
+        A cycle calls the slowed copy, and either the reference or its A/A control. In older pools, a cycle calls the
+        slowed copy, the reference and the control.
         """
         return max(2 if _splits_cycles(process) else 3 for process in self.processes)
 
@@ -144,9 +145,10 @@ def make_timing(processes: Sequence[Process], side: str, *, threads: int, calls:
 
     The timing of the reference includes the timing of its A/A control.
 
-    ``calls`` limits each process to its first calls. If each cycle calls only one of the reference and its A/A control,
-    ``calls`` is a number of cycles instead. These cycles are then spread over the whole process, because a real run
-    switches between the two equally often whether it has few cycles or many.
+    If each cycle calls both the reference and its A/A control, ``calls`` limits each process to its first calls. If
+    each cycle calls only one of the two, ``calls`` is a number of cycles instead. These cycles are then spread over the
+    whole process, because a real run switches between the reference and the control equally often whether it has few
+    cycles or many.
     """
     timing = _make_side_timing(processes, side, threads, calls)
     return replace(timing, twin=_make_side_timing(processes, "twin", threads, calls)) if side == BASE else timing
@@ -187,8 +189,8 @@ def _splits_cycles(process: Process) -> bool:
 def collect_times_ns(process: Process, side: str) -> Sequence[int]:
     """Return the times in nanoseconds of the calls of one implementation, which ``side`` names.
 
-    If each cycle calls only one of the reference and its A/A control, the reference gets the times of both, in the
-    order of the cycles.
+    If each cycle calls only one of the reference and its A/A control, the result for the reference contains the times
+    of both, in the order of the cycles.
     """
     own, twin = process["sides"][side], process["sides"]["twin"]
     if side != BASE or not _splits_cycles(process):
@@ -236,7 +238,7 @@ def gather_pool(
     resume: bool,
     say: Callable[[str], None] = print,
 ) -> Pool:
-    """Measure fresh processes until the file has the records of ``processes`` successful ones.
+    """Measure new processes until the file has the records of ``processes`` successful processes.
 
     Raises: StudyError after too many failed processes.
     """
@@ -267,7 +269,7 @@ def gather_pool(
 def calibrate_rows(
     folder: Path, threads: int, setup: Setup, *, resume: bool, say: Callable[[str], None] = print
 ) -> Any:
-    """Find the amount of extra work that makes copies of the reference 2 and 3 % slower.
+    """Find the amount of extra work that makes copies of the reference 2 and 3 % slower; return it in rows, by copy.
 
     The extra work is a matrix product. Its number of rows for each copy is stored in ``rows-THREADS.json``. Every round
     measures the copies and corrects their numbers of rows.
@@ -308,7 +310,7 @@ def _try_process(
 ) -> Process:
     """Measure one process, and return its record.
 
-    If the process cannot start, return a record with the reason after a pause. A later process may start.
+    If the process cannot start, wait, and return a record with the reason. A later process may start.
     """
     try:
         if not idle:
@@ -322,7 +324,7 @@ def _try_process(
 def _measure_process(
     session: Session, case: str, setup: Setup, competitor: Competitor, worker: Supervisor, *, seed: int
 ) -> Process:
-    """Time the reference and all its copies by interleaved calls in one fresh process."""
+    """Time the reference and all its copies by interleaved calls in one new process."""
     others = measure_busy_cores(WINDOW_S)
     inputs = session.ask_oracle(DrawInputs(case=case))
     begin, used_s = time.monotonic(), competitor.read_cpu_s()
@@ -348,9 +350,9 @@ def _measure_process(
         "seed": seed,
         "begun": datetime.now(UTC).isoformat(timespec="seconds"),
         "took_s": round(end - begin, 3),
-        # Number of cores in use before the process began, and number of cores that the competing process used while the
-        # process ran.
+        # Number of cores in use before the process began.
         "others": others and round(others, 2),
+        # Number of cores that the competing process used while the measured process ran.
         "competitor": round(used_s / (end - begin), 2),
         "sides": {BASE: samples[BASE], "twin": twin} | {str(s): samples[PATHS[s]] for s in SHARES},
     }
@@ -361,7 +363,7 @@ def _count_processes(lines: Lines) -> int:
 
 
 def set_child_environment(rows: Mapping[str, int]) -> None:
-    """Set environment variables for child processes: the plants' numbers of rows, and the path for imports."""
+    """Set environment variables for child processes: the plants' numbers of rows, and the search path for imports."""
     os.environ[ROWS] = json.dumps(dict(rows))
     paths = [ROOT, *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and p != ROOT)]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)

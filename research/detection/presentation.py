@@ -12,13 +12,13 @@ from research.detection.plants import BYTE_SHARE, SHARES
 
 __all__ = ["draw_figure", "format_runs_table", "format_table"]
 
-# Width and height of a panel of the figure in inches, dots per inch, and the salt that makes the ids of SVG elements
-# reproducible.
+# PANEL and HEIGHT: width and height of a panel of the figure in inches. DPI: dots per inch. SALT: text that makes the
+# ids of SVG elements reproducible.
 PANEL, HEIGHT, DPI, SALT = 4.2, 3.2, 150, "attnbench"
 
 
 def format_table(evaluations: Sequence[Evaluation]) -> str:
-    """Format a Markdown table per condition, with one row per rule."""
+    """Format one Markdown table for each condition; a table has one row for each rule."""
     return "\n\n".join(_format_condition(one) for one in evaluations)
 
 
@@ -42,7 +42,8 @@ def _format_condition(one: Evaluation) -> str:
         cells += [_format_bounded(sum(tally.wrong for tally in plants), sum(tally.comparisons for tally in plants))]
         every = list(tallies.values())
         inconclusive = _format_bounded(sum(t.count("inconclusive") for t in every), sum(t.comparisons for t in every))
-        # ``unknown`` is expected for a slowdown near the threshold, so only the copy without extra work is counted.
+        # For a slowdown near the threshold the verdict ``unknown`` is expected, so ``unknown`` is counted only for the
+        # copy without extra work.
         cells += [inconclusive, _format_rate(none, "unknown")] if OUR_RULE in rule else ["–", "–"]
         lines.append(f"| {' | '.join(cells)} |")
     disjoint = next(tally.disjoint for tally in one.tallies if tally.rule.startswith(OUR_RULE))

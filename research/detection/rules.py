@@ -33,23 +33,25 @@ __all__ = [
 Verdict = Literal["faster", "slower", "same"]
 Side = Sequence[Sequence[float]]
 
-# Defaults of pyperf: values per process, minimum seconds of a value, warm-up values, and processes.
+# Defaults of pyperf. PYPERF_VALUES: values per process. PYPERF_VALUE_S: minimum seconds of a value. PYPERF_WARM_UPS:
+# warm-up values. PYPERF_PROCESSES: processes.
 PYPERF_VALUES, PYPERF_VALUE_S, PYPERF_WARM_UPS, PYPERF_PROCESSES = 3, 0.1, 1, 20
-# Defaults of asv: seconds of a sample, seconds of the warm-up, samples per round, rounds (one process each),
-# significance level, and factor by which the medians must differ.
+# Defaults of asv. ASV_SAMPLE_S: seconds of a sample. ASV_WARM_UP_S: seconds of the warm-up. ASV_SAMPLES: samples per
+# round. ASV_ROUNDS: rounds (one process each). ASV_LEVEL: significance level. ASV_FACTOR: factor by which the medians
+# must differ.
 ASV_SAMPLE_S, ASV_WARM_UP_S, ASV_SAMPLES, ASV_ROUNDS, ASV_LEVEL, ASV_FACTOR = 0.01, 0.1, 5, 2, 0.002, 1.1
 # Largest number of samples of one side for which asv uses the exact distribution of Mann and Whitney's U.
 ASV_EXACT = 20
-# pytest-benchmark: default seconds of all rounds, default smallest number of rounds, and the threshold of an example in
-# its documentation.
+# pytest-benchmark. PYTEST_S: default seconds of all rounds. PYTEST_ROUNDS: default smallest number of rounds.
+# PYTEST_THRESHOLD: threshold of an example in its documentation.
 PYTEST_S, PYTEST_ROUNDS, PYTEST_THRESHOLD = 1.0, 5, 0.05
-# Defaults of torch.utils.benchmark: seconds of all blocks, minimum seconds of a block, and the relative difference up
-# to which ``Compare`` highlights two times as equally good.
+# Defaults of torch.utils.benchmark. TORCH_S: seconds of all blocks. TORCH_BLOCK_S: minimum seconds of a block.
+# TORCH_BAND: relative difference up to which ``Compare`` highlights two times as equally good.
 TORCH_S, TORCH_BLOCK_S, TORCH_BAND = 0.2, 0.0006, 0.01
-# Defaults of Criterion: seconds of the warm-up, seconds of all samples, number of samples, significance level, and
-# noise threshold. CRITERION_DRAWS is the number of bootstrap draws. Criterion makes 100,000 draws, and its interval is
-# slightly wider.
+# Defaults of Criterion. CRITERION_WARM_UP_S: seconds of the warm-up. CRITERION_S: seconds of all samples.
+# CRITERION_SAMPLES: number of samples. CRITERION_LEVEL: significance level. CRITERION_NOISE: noise threshold.
 CRITERION_WARM_UP_S, CRITERION_S, CRITERION_SAMPLES, CRITERION_LEVEL, CRITERION_NOISE = 3.0, 5.0, 100, 0.05, 0.01
+# Number of bootstrap draws. Criterion itself makes 100,000 draws; the interval of Criterion is slightly wider.
 CRITERION_DRAWS = 500
 
 
@@ -59,8 +61,9 @@ class Cost:
 
     # Wall time of the whole comparison, for both sides together.
     seconds: float
-    # Time to start a process, and time of one call.
+    # Time to start a process.
     start_s: float
+    # Time of one call.
     call_s: float
 
 
@@ -70,8 +73,9 @@ class Layout:
 
     # Processes of one side (the base or the new code).
     processes: int
-    # Values of one process, and calls that are averaged in a value.
+    # Values of one process.
     values: int
+    # Calls whose mean time is one value.
     loops: int
     # Wall time of the comparison in seconds.
     wall_s: float
@@ -84,7 +88,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """The rule of one tool: how much it measures, and how it decides."""
+    """The rule of one tool: how many processes and calls the tool measures, and how it decides."""
 
     name: str
     layout: Callable[[Cost], Layout]
@@ -167,7 +171,7 @@ def decide_by_pytest_benchmark(
 
 
 def decide_by_torch(base: Side, new: Side) -> Verdict:
-    """Decide by the medians: ``same`` if torch's ``Compare`` would highlight both as equally good."""
+    """Decide by the medians: ``same`` if torch's ``Compare`` would highlight both medians as equally good."""
     return _apply_threshold(statistics.median(_flatten(new)) / statistics.median(_flatten(base)) - 1, TORCH_BAND)
 
 
@@ -269,7 +273,8 @@ def _lay_out_pyperf(cost: Cost) -> Layout:
 
 def _lay_out_asv(cost: Cost) -> Layout:
     loops = max(1, math.ceil(ASV_SAMPLE_S / cost.call_s))
-    # asv measures for longer only if a benchmark sets a larger number of rounds, so the rounds fill the wall time.
+    # asv uses more time only if a benchmark sets more rounds. The number of rounds is therefore chosen to fill the wall
+    # time.
     return _lay_out(
         cost, most=PYPERF_PROCESSES, fewest=ASV_ROUNDS, warm_up_s=ASV_WARM_UP_S, values=ASV_SAMPLES, loops=loops
     )

@@ -1,7 +1,7 @@
 """Real runs of attnbench on plants (copies of the reference with extra work), counted by their verdicts.
 
 A run of ``attnbench profile`` times the reference and the plants by interleaved calls. One plant needs one more byte of
-memory instead of extra work; a run of ``attnbench compare`` has to find it.
+memory instead of extra work; a run of ``attnbench compare`` has to find this byte.
 """
 
 import json
@@ -24,9 +24,10 @@ from research.lines import Lines, StudyError, read
 
 __all__ = ["count_verdicts", "gather_runs", "run_compare", "run_profile"]
 
-# Time-out of a run, in seconds of wall time. It is long, because a competing process makes
-# calls take several times as long.
+# Time-out of a run, in seconds of wall time. It is long, because calls take several times as long while a competing
+# process runs.
 TIMEOUT_S = 1800.0
+# Number of failed runs after which the study ends.
 FAILURES = 5
 COMMAND = "import sys; from attnbench.cli import main; sys.argv[0] = 'attnbench'; main()"
 
@@ -81,7 +82,7 @@ def _try_run(
 ) -> tuple[list[Record], list[Record]]:
     """Make one run; return a record for each copy of the reference and a record for each process of the run.
 
-    If the run failed, the record of each copy has the reason, and there are no records of processes.
+    If the run failed, the record of each copy has the reason, and the list of records of processes is empty.
     """
     try:
         if shares == [BYTE_SHARE]:
@@ -140,7 +141,7 @@ def _list_processes(sides: Mapping[str, Timing]) -> Iterator[Record]:
 
 
 def run_compare(condition: Condition, setup: Setup) -> Record:
-    """Run ``attnbench compare`` on the copy that needs one more byte, and return a record with the verdict."""
+    """Run ``attnbench compare`` on the copy that needs one more byte, and return a record with its memory verdict."""
     with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
         path = Path(folder, "changes.json")
         # Byte counts are exact and need no timing, so one process is enough.

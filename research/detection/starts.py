@@ -13,7 +13,7 @@ __all__ = ["measure_starts", "read_start_times_s"]
 
 
 def measure_starts(path: Path, condition: Condition, setup: Setup, *, rounds: int, resume: bool) -> None:
-    """Time the start of processes until the file has ``rounds`` rounds.
+    """Time the start of processes until the file has the records of ``rounds`` rounds.
 
     Every round starts one process alone, then ``STARTS`` processes together, as a run does.
     """
@@ -29,9 +29,9 @@ def measure_starts(path: Path, condition: Condition, setup: Setup, *, rounds: in
 
 
 def read_start_times_s(path: Path) -> tuple[float, float] | None:
-    """Return the median seconds to start one process: alone, and as one of several that start together.
+    """Return the median seconds to start one process: alone, and as one of several processes that start together.
 
-    None if the times were not measured.
+    The result is None if the times were not measured.
     """
     found = read(path)
     if found is None or not found[1]:

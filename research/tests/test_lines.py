@@ -1,4 +1,4 @@
-"""Tests of the files of raw data."""
+"""Tests of the files with the raw data of a study."""
 
 import gzip
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_compressed_files_are_read(tmp_path: Path) -> None:
-    """The repository holds files compressed with gzip; a missing file gives None."""
+    """A file that was compressed with gzip can be read; a missing file gives None."""
     tmp_path.joinpath("pool.jsonl.gz").write_bytes(gzip.compress(b'{"case":"a"}\n{"n":1}\n'))
     assert read(tmp_path / "pool.jsonl") == ({"case": "a"}, [{"n": 1}])
     assert read(tmp_path / "other.jsonl") is None

@@ -22,7 +22,7 @@ def make_record(*, varlen: int) -> dict[str, Any]:
 
 
 def test_the_table_shows_how_many_times_as_fast_an_implementation_is() -> None:
-    """A row has the median over processes, its confidence interval, the verdict, and how many processes count."""
+    """A row has the median over processes, its confidence interval, the verdict, and the number of processes used."""
     processes = [make_record(varlen=time) for time in (2_000_000, 1_000_000, *[1_600_000] * 8)]
     rows = padded.format_table(processes).splitlines()
     assert rows[2] == "| 16×128 | 50.0% | 2 | forward | `torch_mha` | 4.00 | 1 |  |  | 10 |"
@@ -34,7 +34,10 @@ def test_the_table_shows_how_many_times_as_fast_an_implementation_is() -> None:
 
 
 def test_the_copy_of_the_reference_is_compared_with_the_reference() -> None:
-    """Each cycle calls the reference or its copy; the samples of a slower copy do not count for the reference."""
+    """Each cycle calls the reference or its copy, the A/A control.
+
+    The samples of a slower copy do not count for the reference.
+    """
     processes = [make_record(varlen=2_000_000) for _ in range(10)]
     for process in processes:
         for samples in process["samples"].values():
@@ -46,7 +49,7 @@ def test_the_copy_of_the_reference_is_compared_with_the_reference() -> None:
 
 @pytest.mark.parametrize("machine", sorted(path.name for path in padded.DATA.iterdir()))
 def test_the_stored_table_is_that_of_the_stored_samples(machine: str) -> None:
-    """The table is made again from the samples. In each row with a verdict, removing padding is faster."""
+    """The table is made again from the stored samples. In each row with a verdict, removing padding is faster."""
     folder = padded.DATA / machine
     stored = sorted(folder.glob("*.jsonl"))
     found = [read(path) for path in stored]
@@ -59,7 +62,7 @@ def test_the_stored_table_is_that_of_the_stored_samples(machine: str) -> None:
 
 
 def test_shapes_are_parsed(capsys: pytest.CaptureFixture[str]) -> None:
-    """A shape is batch x length; anything else is an error of one line."""
+    """A shape is written as batch x length. Any other text is an error, which is reported in one line."""
     assert padded.Shape.parse("8x512") == padded.Shape(8, 512)
     with pytest.raises(SystemExit):
         padded.main(["--shapes", "16by128"])
@@ -70,7 +73,7 @@ def test_shapes_are_parsed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_missing_encoder_is_an_error_with_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error is one line, and nothing is measured."""
+    """The error is reported in one line, and nothing is measured."""
     monkeypatch.setattr(sentence_encoder, "describe_missing", lambda: "it is not installed: pip install it")
     assert padded.main(["--data", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "it is not installed: pip install it\n"
@@ -79,7 +82,7 @@ def test_a_missing_encoder_is_an_error_with_the_install_command(
 
 @pytest.mark.skipif(sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing()))
 def test_a_process_interleaves_the_calls_of_each_pass() -> None:
-    """Each pass has the reference and its copy; the fused path is timed with these two only."""
+    """Each pass calls the reference and its A/A control; the fused path is interleaved with these two only."""
     found = padded.take_samples(padded.TakePaddedSamples(batch=2, length=8, threads=1, budget_s=0.01, seed=0))
     twice = {"torch_mha", "(twin)"}
     assert found.samples["forward"].keys() == twice | {"varlen_packed", "varlen"}
@@ -91,7 +94,7 @@ def test_a_process_interleaves_the_calls_of_each_pass() -> None:
 
 @pytest.mark.skipif(sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing()))
 def test_stored_processes_are_continued_only_with_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every process is stored when it ends, so the second command finds a file, and fails without --resume."""
+    """Each process is stored when it ends. The second command finds the file, and fails without --resume."""
     arguments = ["--data", str(tmp_path), "--shapes", "2x8", "--budget", "0.01", "--threads", "1", "--processes", "1"]
     assert padded.main(arguments) == 0
     assert "| 2×8 |" in capsys.readouterr().out

@@ -713,8 +713,8 @@ def test_a_run_goes_on_without_a_usable_cache(here: Path) -> None:
     done = attnbench(*words, cwd=here, ATTNBENCH_CACHE=f"{here}/file")
     assert done.code == 0
     assert [line for line in done.err.splitlines() if "cache" in line] == [
-        f"warning: cache of expected values: {here}/file/oracle cannot be read: Not a directory. The run goes on; "
-        "--no-cache leaves the cache out"
+        f"warning: cache of expected values: {here}/file/oracle cannot be read: Not a directory. The run continues; "
+        "--no-cache disables the cache"
     ]
     shown = attnbench("cache", cwd=here, ATTNBENCH_CACHE=f"{here}/file")
     assert (shown.code, shown.err) == (2, f"attnbench: the cache {here}/file/oracle cannot be used: Not a directory\n")

@@ -149,7 +149,7 @@ def test_a_folder_of_another_user_is_not_used(cache: DiskCache, told: list[str])
     cache.write("one", b"result")
     os.chown(cache.folder, 12345, -1)
     assert cache.read("one") is None
-    assert "it belongs to another user" in told[0]
+    assert "the folder belongs to another user" in told[0]
 
 
 def test_a_report_that_fails_is_no_fault(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Seeded inputs, expected values and error budgets of cases; a cache computes each of the three only once."""
+"""Seeded inputs, expected values and error budgets of cases, and a cache of these results."""

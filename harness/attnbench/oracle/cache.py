@@ -1,7 +1,8 @@
-"""Inputs and expected values of the cases of a run, cached in memory up to a limit of bytes and on disk beyond it.
+"""Cache of the inputs and expected values of a run's cases: in memory up to a limit in bytes, and on disk beyond it.
 
-Every implementation of a run gets the same inputs and is compared with the same expected values and allowances. Each of
-these is computed once. Expected values are also kept for later runs, in a ``DiskCache``.
+Every implementation of a run gets the same inputs and is compared with the same expected values and allowances. The
+inputs, the expected values and the allowances of a case are computed once. A ``DiskCache`` also keeps expected values
+for later runs.
 """
 
 from collections import OrderedDict
@@ -20,18 +21,21 @@ from attnbench.oracle.result_key import ResultKeys
 
 __all__ = ["OracleCache"]
 
-# Limits in bytes: for expected values and inputs in memory, and for expected values on disk. The suite ``full`` needs
-# 0.2 GB.
+# Limit of the inputs and expected values in memory, in bytes. The suite ``full`` needs 0.2 GB.
 MEMORY_BYTES = 2**29
+# Limit of the expected values that are moved from memory to disk, in bytes.
 DISK_BYTES = 2**32
-# The case id (without its device), the precision, and the policy on the rows of padded queries.
+# Key of a case oracle in memory: the case id without its device, the precision, and the policy on the rows of padded
+# queries.
 _Key = tuple[str, Precision, PaddedQueries]
 
 
 class OracleCache:
-    """Draws the inputs and computes the expected values of each case once; ``folder`` holds the files of both.
+    """Draws the inputs and computes the expected values of each case once.
 
-    ``kept`` holds expected values of earlier runs, and gets those that are computed; None: each run computes its own.
+    ``folder`` is the folder for the files of inputs and expected values of this run. ``kept`` is the cache that
+    outlives the run: expected values are read from it, and newly computed values are stored in it. If ``kept`` is None,
+    this run computes all its expected values.
     """
 
     def __init__(
@@ -49,8 +53,8 @@ class OracleCache:
         self._disk_bytes = disk_bytes
         self._case_oracles: OrderedDict[_Key, tuple[CaseOracle, int]] = OrderedDict()
         self._stored: dict[_Key, Path] = {}
-        # The inputs drawn last, with the path of their file: the oracle of a case is usually requested right after its
-        # inputs file.
+        # The inputs drawn last, with the path of their file. They stay in memory, because ``get_case_oracle`` is
+        # usually called right after ``get_inputs_file`` for the same case.
         self._drawn: tuple[Path, Inputs] | None = None
 
     def get_inputs_file(self, case: Case, operator: Operator) -> Path:
@@ -74,7 +78,7 @@ class OracleCache:
         """
         path = self.get_inputs_file(case, operator)
         if padded_queries == "own" and not operator.padded_rows(case, self._read_inputs(path)):
-            padded_queries = "answered"  # no query is padding here, so both policies have the same expected values
+            padded_queries = "answered"  # without padded queries, both policies have equal expected values
         key = (case.id.replace(f"/{case.device}/", "/"), precision, padded_queries)
         if key in self._case_oracles:
             self._case_oracles.move_to_end(key)
@@ -90,8 +94,8 @@ class OracleCache:
         )
         if stored is None and self._kept and name:
             self._kept.write(name, tensor_file.encode(_to_plain(case_oracle.expected)))
-        # The oracle also holds the inputs and a float64 copy of them. In float32 both together take 3 times the size of
-        # the inputs file.
+        # The case oracle also keeps the inputs and a float64 copy of the inputs. If the inputs are float32, the two
+        # together take 3 times the size of the inputs file.
         self._case_oracles[key] = (case_oracle, _count_bytes(case_oracle.expected) + 3 * path.stat().st_size)
         self._evict()
         return case_oracle

@@ -1,8 +1,8 @@
-"""Files that outlive a run: results of the oracle that later runs and other processes use again.
+"""Cache on disk: results of the oracle, which later runs and other processes use again.
 
-The cache is never needed: a file that is missing or damaged counts as not there, and a folder that cannot be used is
-reported once. Each file is written under a temporary name and renamed, so that several processes can use the cache at
-the same time, and any of them can be killed at any time.
+A run also works without the cache: a missing or damaged file is treated as absent, and a folder that cannot be used is
+reported once. Each file is written under a temporary name and then renamed. Several processes can therefore use the
+cache at the same time, and a process that is killed leaves no incomplete result.
 """
 
 import errno
@@ -16,33 +16,38 @@ from pathlib import Path
 
 __all__ = ["CACHE_FAULT", "LIMIT_BYTES", "DiskCache", "Usage", "find_folder", "ignore_fault"]
 
-# Largest size of the cache in bytes: room for about 40 runs of the suite ``core`` with different keys, which take 51 MB
-# each. If a process exceeds it, the files that were used longest ago are removed until KEPT_SHARE of it is left.
+# Largest size of the cache in bytes: room for about 40 runs of the suite ``core`` with different keys. One run takes 51
+# MB.
 LIMIT_BYTES = 2**31
+# A cache that exceeds its limit is reduced to this fraction of the limit: the least recently used files are removed.
 KEPT_SHARE = 0.9
-# A result of more than this share of the limit is not stored, because it would take the room of too many others.
+# Largest size of a result, as a fraction of the limit of the cache. A larger result is not stored, because it would
+# displace too many other results.
 ENTRY_SHARE = 1 / 8
-# Age in seconds at which the temporary file of a process that was killed is removed. Writing takes less than a second.
+# Age in seconds from which a temporary file is removed. Its process must have been killed, because writing a file takes
+# less than a second.
 ABANDONED_S = 3600.0
-# First word of every file. The number is raised if the form of the files changes.
+# First word of every file of the cache. The number at its end is increased if the format of the files changes.
 FORMAT = b"attnbench-cache-1"
-# Name of the file in a run's folder in which the oracle worker leaves the first fault of the cache for the runner.
+# Name of a file in the folder of a run. The oracle worker writes the first fault of the cache to this file, and the
+# runner reports it.
 CACHE_FAULT = "cache-fault"
 _SUFFIX, _TEMPORARY = ".result", ".writing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Number and size of the files of a cache."""
+    """Number of the files of a cache, and their total size in bytes."""
 
     entries: int
     bytes: int
 
 
 def find_folder() -> Path | None:
-    """Return the folder of the cache, below $ATTNBENCH_CACHE, $XDG_CACHE_HOME/attnbench or ~/.cache/attnbench.
+    """Return the folder of the cache: the subfolder ``oracle`` of the folder that the environment determines.
 
-    None where neither variable is set and the user has no home directory.
+    This folder is $ATTNBENCH_CACHE, $XDG_CACHE_HOME/attnbench or ~/.cache/attnbench. The first of these three folders
+    that is defined is used. The result is None if neither variable is set and the user has no home directory.
     """
     if own := os.environ.get("ATTNBENCH_CACHE"):
         place = Path(own)
@@ -53,18 +58,19 @@ def find_folder() -> Path | None:
             place = Path.home() / ".cache" / "attnbench"
         except RuntimeError:
             return None
-    # A folder of its own, because everything in it may be removed.
+    # The cache has a subfolder to itself, because every file in this subfolder may be removed.
     return place.absolute() / "oracle"
 
 
 def ignore_fault(message: str) -> None:
-    """Report a fault of the cache to nobody."""
+    """Ignore the message about a fault of the cache."""
 
 
 class DiskCache:
-    """A bounded cache of results by key, in a folder that only its owner can read.
+    """A cache of results by key, with a limited total size, in a folder that only its owner can read.
 
-    A key is a word of letters and digits. ``report`` gets a message at the first fault, and at no later one.
+    A key is a word of letters and digits. ``report`` is called with a message at the first fault of the cache, and at
+    no later fault.
     """
 
     def __init__(
@@ -74,11 +80,11 @@ class DiskCache:
         self._report = report
         self._limit_bytes = limit_bytes
         self._is_readable = self._is_writable = True
-        # Bytes in the folder, as far as this process knows; None before its first write.
+        # Total size in bytes of the results in the folder, as far as this process knows; None before its first write.
         self._bytes: int | None = None
 
     def read(self, key: str) -> bytearray | None:
-        """Return the result that is stored under a key, or None; a damaged file is removed."""
+        """Return the result that is stored under a key, or None if no valid result is stored; remove a damaged file."""
         path = self._locate(key)
         if not self._is_readable:
             return None
@@ -93,12 +99,15 @@ class DiskCache:
             return None
         result = _unwrap(key, content)
         if result is None:
-            self._tell(f"{path} was damaged or has another version: it is removed and computed again")
+            self._tell(f"{path} was damaged or has another version: the file is removed, the result is computed again")
         _try_quietly(path.unlink if result is None else lambda: os.utime(path))
         return result
 
     def write(self, key: str, result: bytes) -> None:
-        """Store a result under a key; if that is not possible, the fault is reported."""
+        """Store a result under a key, unless the result is larger than ``ENTRY_SHARE`` of the limit.
+
+        An error while writing is reported, not raised.
+        """
         if not self._is_writable or len(result) > ENTRY_SHARE * self._limit_bytes:
             return
         try:
@@ -114,7 +123,7 @@ class DiskCache:
             self._tell(f"nothing more is stored in {self.folder}: {error.strerror}")
 
     def measure(self) -> Usage:
-        """Return the number and the size of the results.
+        """Return the number and the total size of the stored results.
 
         Raises: OSError where the folder cannot be read.
         """
@@ -122,7 +131,7 @@ class DiskCache:
         return Usage(entries=len(found), bytes=sum(size for _, size, _ in found))
 
     def clear(self) -> Usage:
-        """Remove all results, and return how many there were.
+        """Remove all results, and return their number and total size.
 
         Raises: OSError where a file cannot be removed.
         """
@@ -137,26 +146,26 @@ class DiskCache:
 
     def _tell(self, fault: str) -> None:
         report, self._report = self._report, ignore_fault
-        # On a full disk, the report may fail too.
+        # ``report`` may write to a file, which fails on a full disk.
         _try_quietly(
-            lambda: report(f"cache of expected values: {fault}. The run goes on; --no-cache leaves the cache out")
+            lambda: report(f"cache of expected values: {fault}. The run continues; --no-cache disables the cache")
         )
 
     def _require_private(self) -> None:
-        """Close the folder to other users, who could otherwise decide what is right.
+        """Deny other users access to the folder, because changed expected values change which results pass.
 
-        Raises: OSError; FileNotFoundError where there is no folder.
+        Raises: FileNotFoundError where there is no folder; OSError where another user owns the folder.
         """
         found = self.folder.stat()
         if found.st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "it belongs to another user")
+            raise PermissionError(errno.EPERM, "the folder belongs to another user")
         if found.st_mode & 0o077:
             self.folder.chmod(0o700)
 
     def _store(self, path: Path, content: bytes) -> int:
-        """Write a file under a temporary name and rename it; return its size.
+        """Write a file under a temporary name and rename it; return its size in bytes.
 
-        Raises: OSError.
+        Raises: OSError if the file cannot be written.
         """
         temporary = self.folder / f"{secrets.token_hex(8)}{_TEMPORARY}"
         try:
@@ -168,9 +177,9 @@ class DiskCache:
         return len(content)
 
     def _evict(self) -> int:
-        """Remove the files that were used longest ago until ``KEPT_SHARE`` of the limit is left; return what is left.
+        """Remove the least recently used files until ``KEPT_SHARE`` of the limit remains; return the remaining bytes.
 
-        Raises: OSError.
+        Raises: OSError if a file cannot be removed.
         """
         found = sorted(self._list_files())
         left = sum(size for _, size, _ in found)
@@ -182,9 +191,11 @@ class DiskCache:
         return left
 
     def _list_files(self) -> list[tuple[float, int, Path]]:
-        """Return time of last use, size and path of each result; remove temporary files of killed processes.
+        """Return the time of last use, the size in bytes and the path of each result.
 
-        Raises: OSError.
+        Temporary files of killed processes are removed.
+
+        Raises: OSError if the folder cannot be read.
         """
         found = []
         try:
@@ -204,12 +215,12 @@ class DiskCache:
 
 
 def _wrap(key: str, result: bytes) -> bytes:
-    """Return the content of a file: one line with the format, the length and the digest, and then the result."""
+    """Return the file content for a result: one line with the format, the length and the digest, then the result."""
     return b"%s %d %s\n" % (FORMAT, len(result), _digest(key, result)) + result
 
 
 def _unwrap(key: str, content: bytes) -> bytearray | None:
-    """Return the result in the content of a file, or None if the file is damaged or has another version."""
+    """Return the result in the content of a file, or None if the file is damaged or has another format version."""
     head, _, _ = content[:256].partition(b"\n")
     result = memoryview(content)[len(head) + 1 :]
     return bytearray(result) if head == b"%s %d %s" % (FORMAT, len(result), _digest(key, result)) else None
@@ -222,7 +233,10 @@ def _digest(key: str, result: bytes | memoryview) -> bytes:
 
 
 def _try_quietly(action: Callable[[], object]) -> None:
-    """Do what need not succeed: in a folder that cannot be written, times and damaged files stay as they are."""
+    """Call ``action``, and ignore an OSError.
+
+    In a folder that cannot be written, file times stay unchanged and damaged files are not removed.
+    """
     try:
         action()
     except OSError:

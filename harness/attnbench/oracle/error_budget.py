@@ -35,8 +35,8 @@ __all__ = [
     "largest_error",
 ]
 
-# Half a unit in the last place of 1, by precision. In float64 this number is doubled, because the oracle then has as
-# large rounding errors as the candidate.
+# Roundoff by precision: half the distance from 1 to the next larger number. For float64 it is doubled, because the
+# oracle computes in float64 too, with rounding errors as large as the candidate's.
 ROUNDOFF: dict[Precision, float] = {
     "float64": 2.0**-52,
     "float32": 2.0**-24,
@@ -48,22 +48,24 @@ ROUNDOFF: dict[Precision, float] = {
 FACTOR = 4.0
 # Number of runs of the rounding model; the largest error over the runs is used.
 MODEL_RUNS = 8
-# Cap on the error of a yardstick, as a multiple of the rounding model's error. A larger error is suspect.
+# Cap on the error of a yardstick, as a multiple of the rounding model's error. A yardstick with a larger error is
+# suspect.
 YARDSTICK_CAP = 8.0
-# Beyond this many keys the error of sequential sums in float32 and float64 grows with the square root of the length.
-# Online softmax in blocks of 1 key was measured: its error was 2.3 times the rounding model's at 256 keys, 4.4 times at
-# 1024 keys and 9.4 times at 4096 keys.
+# Number of keys beyond which the error of sequential sums in float32 and float64 grows with the square root of the
+# number of keys. Online softmax in blocks of 1 key was measured: its error was 2.3 times the rounding model's error at
+# 256 keys, 4.4 times at 1024 keys and 9.4 times at 4096 keys.
 LONG = 512
 # Factor on the allowed error where two runs of one implementation are compared: each run has its own rounding error.
 TWO_RUNS = 2.0
 # Relative step of the finite difference that estimates the oracle's derivative with respect to the softmax scale.
 SCALE_STEP = 1e-4
-# Allowed error, in roundoffs, of the softmax scale or the amplitude that is fitted over a whole tensor: first for
-# outputs, then for gradients. Each number is 4 times the worst error of all correct variants and built-in
-# implementations on a CPU, with 6 seeds, batch 4, 33 queries and 47 keys. The worst errors in float32 (6.0 and 8.6
-# roundoffs) are those of the fused kernels of torch 2.11 on an H100, whose exponential function is approximate. Over so
-# many elements the rounding of the elements averages out; the rounding of the scale itself remains. TF32 was not
-# measured. Its numbers are those of float16, because both have the same roundoff.
+# Allowed error of the softmax scale or of the amplitude that is fitted over a whole tensor, in roundoffs. The first
+# number of a pair is for outputs, the second number is for gradients. Each number is 4 times the worst error of all
+# correct variants and built-in implementations on a CPU, with 6 seeds, batch 4, 33 queries and 47 keys. In float32 the
+# worst errors are from an H100: 6.0 roundoffs for outputs and 8.6 for gradients, by the fused kernels of torch 2.11,
+# whose exponential function is approximate. Over all elements of a tensor, the rounding of single elements averages
+# out; the rounding of the scale itself remains. TF32 was not measured; it has the numbers of float16, because both
+# precisions have the same roundoff.
 PROBE_ROUNDOFFS: dict[Precision, tuple[float, float]] = {
     "float64": (2.5, 3.2),
     "float32": (24.0, 35.0),
@@ -71,17 +73,19 @@ PROBE_ROUNDOFFS: dict[Precision, tuple[float, float]] = {
     "float16": (0.9, 1.7),
     "bfloat16": (1.05, 1.85),
 }
-# PROBE_ROUNDOFFS applies where rounding averages out: in tensors of PROBE_ELEMENTS or more elements, if the error of
-# the rounding model is at most PROBE_AVERAGED roundoffs. (The largest error of the model on such tensors was 1.6
-# roundoffs.) On all other tensors the allowed error is at least PROBE_FACTOR times the model's error. The worst error
-# of a correct variant was 4.4 times the model's error. It was measured on 660 small cases with all masks, and with 25
-# correct variants on each case.
+# PROBE_ROUNDOFFS applies to tensors in which rounding averages out. PROBE_ELEMENTS is the smallest number of elements
+# of such a tensor. PROBE_AVERAGED is the largest error of the rounding model on such a tensor, in roundoffs. (The
+# largest error that was measured on tensors with enough elements was 1.6 roundoffs.)
 PROBE_ELEMENTS, PROBE_AVERAGED = 2000, 2.0
+# On all other tensors the allowed error is at least this multiple of the rounding model's error. The worst error of a
+# correct variant was 4.4 times the rounding model's error. It was measured on 660 small cases with all masks, and with
+# 25 correct variants on each case.
 PROBE_FACTOR = 8.0
-# Step of a central difference in float64, and the allowed relative error of its slope. The error has two parts. One is
-# the square of the step times a third derivative, which may be large. The other is the roundoff divided by the step.
-# The square and the quotient are both near 1e-10.
+# Step of a central difference in float64. The error of the difference has two parts: the square of the step times a
+# third derivative, and the roundoff divided by the step. The square and the quotient are both near 1e-10.
 DIFFERENCE_STEP = 1e-5
+# Allowed relative error of the slope of a central difference. It is above 1e-10, because the third derivative may be
+# large.
 DIFFERENCE_ERROR = 1e-6
 
 
@@ -92,8 +96,9 @@ class Allowance:
     Unit: absolute, in the units of the quantity.
     """
 
-    # Largest error of the rounding model, and largest error of the yardsticks.
+    # Largest error of the rounding model.
     model: float
+    # Largest error of the yardsticks.
     yardstick: float
     factor: float
     # Smallest number that every kernel distinguishes from zero: errors below this number cannot be avoided.
@@ -105,7 +110,7 @@ class Allowance:
         return self.factor * max(self.model, min(self.yardstick, YARDSTICK_CAP * self.model), self.floor)
 
     def describe_origin(self) -> str:
-        """Return a phrase that says how the allowed error was computed, for messages."""
+        """Return how the allowed error was computed, as a phrase for messages."""
         return (
             f"{self.factor:.3g} × the larger of the rounding model's error {self.model:.3g} "
             f"and the reference's own {self.yardstick:.3g}"
@@ -201,10 +206,10 @@ def compute_allowances(
 
 
 def _smallest_number(numbers: torch.finfo) -> float:
-    """Smallest number that every kernel computes with.
+    """Return the smallest positive number that no kernel flushes to zero.
 
-    Kernels may flush subnormals to zero in float32 and in dtypes with the exponent range of float32. In float16 they
-    compute with subnormals, which are the numbers below 6e-5.
+    Kernels may flush subnormal numbers to zero in float32 and in dtypes with the exponent range of float32. In float16
+    kernels compute with subnormal numbers, which are the numbers below 6e-5.
     """
     return numbers.smallest_normal * (numbers.eps if numbers.dtype == "float16" else 1.0)
 

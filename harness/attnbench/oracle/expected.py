@@ -39,7 +39,10 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A direction in the space of a quantity's elements; the error along it is one number for the whole quantity."""
+    """A direction in the space of a quantity's elements.
+
+    The error of the quantity along this direction is a single number.
+    """
 
     direction: Tensor
     # Largest error of the rounding model's runs along the direction.
@@ -47,9 +50,9 @@ class Probe:
 
 
 class CaseOracle:
-    """Computes, on first use, everything that evaluating observations of a case needs.
+    """Computes what the evaluation of a case's observations needs, each part on its first use.
 
-    ``inputs`` returns the inputs of the case. ``expected`` holds the expected values if they were computed before. The
+    ``inputs`` returns the inputs of the case. ``expected`` has the expected values if they were computed before. The
     policy ``padded_queries="own"`` leaves the rows of padded queries to the implementation. These rows are excluded
     from the comparison: their outputs are set to 0, and no gradient flows through them.
     """
@@ -75,7 +78,7 @@ class CaseOracle:
 
     @cached_property
     def inputs(self) -> Inputs:
-        """The inputs as implementations get them, except that cotangents are 0 in excluded rows."""
+        """The inputs that implementations get, but with cotangents of 0 in rows excluded from the comparison."""
         drawn = self._load_inputs()
         if self._padded_queries == "answered":
             return drawn
@@ -175,7 +178,8 @@ class CaseOracle:
 
     def _compute_expected(self, case: Case, inputs: Inputs, keep: Tensor | None = None) -> Expected:
         operator, exact = self.operator, round_inputs(inputs, torch.float64)
-        # Contiguous, as they are when they are read from a file: the order of a sum depends on the strides.
+        # Quantities that are read from a file are contiguous. Computed quantities are made contiguous too, because the
+        # order of a sum depends on the strides.
         quantities = {name: value.contiguous() for name, value in self._evaluate(case, exact, keep=keep).items()}
         return Expected(
             quantities=quantities,
@@ -198,7 +202,7 @@ class CaseOracle:
         return (blank_rows(found, self._excluded_rows) for found in self.operator.yardsticks(case, inputs))
 
     def _drop_excluded(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the masks of rows with False in every excluded row."""
+        """Return the masks ``rows`` with False in every row that is excluded from the comparison."""
         return {
             name: rows[name] & ~self._excluded_rows[name] if name in self._excluded_rows else rows[name]
             for name in rows

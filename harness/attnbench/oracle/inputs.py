@@ -1,4 +1,4 @@
-"""Seeded inputs: drawn on the CPU in float64 from one independent random stream per name, then rounded to a dtype.
+"""Seeded inputs: drawn on the CPU in float64 from one independent random stream per tensor, then rounded to a dtype.
 
 A case therefore gets the same numbers on every device and, before rounding, in every dtype. Adding a tensor to a case,
 or removing one, does not change the other tensors.
@@ -19,17 +19,17 @@ __all__ = ["Draw", "change_tensors", "inputs_to_dict", "load_inputs", "round_inp
 
 
 class Draw:
-    """Random tensors of one case; each is a function of the case's seed and the tensor's name."""
+    """Random tensors of one case; the case's seed and the tensor's name determine each tensor."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
     def normal(self, name: str, *shape: int, std: float = 1.0) -> Tensor:
-        """Draw independent normal numbers in float64."""
+        """Return independent normal numbers in float64, with mean 0 and standard deviation ``std``."""
         return std * torch.randn(shape, generator=self._stream(name), dtype=torch.float64)
 
     def uniform(self, name: str, *shape: int) -> Tensor:
-        """Draw independent uniform numbers from [0, 1) in float64."""
+        """Return independent uniform numbers from [0, 1) in float64."""
         return torch.rand(shape, generator=self._stream(name), dtype=torch.float64)
 
     def _stream(self, name: str) -> torch.Generator:
@@ -55,9 +55,9 @@ def change_tensors(inputs: Inputs, change: Callable[[str, Tensor], Tensor]) -> I
 
 
 def select_positions(tensor: Tensor, index: Mapping[int, Sequence[int] | None]) -> Tensor:
-    """Return a copy of a tensor with only the given positions along each axis; None: all positions.
+    """Return a copy of a tensor that has only the positions in ``index``, which maps an axis to a list of positions.
 
-    Positions may be in any order and may be repeated.
+    None instead of a list selects all positions. Positions may be in any order and may be repeated.
     """
     for axis, positions in index.items():
         if positions is not None:

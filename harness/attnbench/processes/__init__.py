@@ -1,1 +1,1 @@
-"""Child processes and their descendants. Importing this package does not import torch."""
+"""Child processes, their requests and their descendants. Importing this package does not import torch."""

@@ -42,22 +42,22 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     status: Status
     reason: str
-    # The implementation that raised, if the request names several.
+    # The implementation that raised the error, if the request names several implementations.
     culprit: str | None = None
 
 
 class CandidateRequest(Request[Reply | Outcome], Generic[Reply], frozen=True, kw_only=True):
-    """A request that a candidate worker answers after its start, by a reply or by the reason why there is none."""
+    """A request to a started candidate worker; the answer is a reply, or an ``Outcome`` with the reason why not."""
 
 
 class StartCandidate(Request[int], frozen=True, kw_only=True):
     """Set the number of threads and the limits of memory; return the number of threads. This is the first request."""
 
-    # None: torch's default.
+    # Number of threads that torch uses; None: torch's default.
     threads: int | None
-    # Address space that may be mapped in addition to what is mapped already; None: no limit.
+    # Bytes of address space that the process may map beyond its present address space; None: no limit.
     memory_limit_bytes: int | None
-    # Limit of torch's allocator on a CUDA device; None: no limit.
+    # Limit of torch's allocator on a CUDA device, in bytes; None: no limit.
     device_memory_bytes: int | None
 
 
@@ -79,7 +79,11 @@ class LoadImplementation(Request[Declared | Fault], frozen=True, kw_only=True):
 
 
 class Opinion(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What an implementation declares about a case: why it is refused or not timed, and the seconds of one call."""
+    """What an implementation declares about a case.
+
+    ``unsupported`` is why it refuses the case, ``untimed`` why the case is not timed, and ``predicted_s`` the predicted
+    time of one call in seconds.
+    """
 
     unsupported: str | None
     untimed: str | None
@@ -94,27 +98,27 @@ class Describe(CandidateRequest[Opinion], frozen=True, kw_only=True):
 
 
 class FindForm(CandidateRequest[Form | Fault], frozen=True, kw_only=True):
-    """Return the form of an implementation, or the reason why a program without the harness cannot use it."""
+    """Return how a program without the harness uses an implementation, or the reason why it cannot be used."""
 
     implementation: str
 
 
 class Support(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Number of cases that an implementation supports, and number of cases that it refuses by each reason."""
+    """Number of cases that an implementation supports, and number of cases that it refuses, by reason."""
 
     supported: int
     refused: dict[str, int]
 
 
 class CountSupported(CandidateRequest[Support], frozen=True, kw_only=True):
-    """Count the cases that an implementation supports, and for each reason the cases that it refuses."""
+    """Count the cases that an implementation supports, and the cases that it refuses, by reason."""
 
     implementation: str
     cases: list[str]
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """For each check that ran: None if its observations are stored, otherwise why it has none."""
+    """For each check that ran: None if its observations are stored, otherwise why the check has no observations."""
 
     outcomes: dict[str, Outcome | None]
 
@@ -125,8 +129,9 @@ class Observe(CandidateRequest[Observed], frozen=True, kw_only=True):
     implementation: str
     case: str
     checks: list[str]
-    # File of the case's inputs.
+    # Path of the file of the case's inputs.
     inputs: str
+    # Path of the file for the observations.
     observation: str
 
 
@@ -151,7 +156,10 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ListKernels(CandidateRequest[Kernels], frozen=True, kw_only=True):
-    """List the operators and kernels of one pass; the same measurement also gives the memory of the pass."""
+    """List the operators and kernels of one pass.
+
+    The measurement of the kernels also measures the memory of the pass.
+    """
 
     implementation: str
     case: str
@@ -159,7 +167,7 @@ class ListKernels(CandidateRequest[Kernels], frozen=True, kw_only=True):
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Highest rates of a process, in floating-point operations and in bytes per second, and its number of threads."""
+    """Highest measured rates of a process: operations per second and bytes per second; and its number of threads."""
 
     flop_per_s: float
     bytes_per_s: float
@@ -174,7 +182,10 @@ class MeasureRates(CandidateRequest[Rates], frozen=True, kw_only=True):
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples that one process took of one implementation; the lists are those of ``measurement.sampling.Samples``."""
+    """Samples that one process took of one implementation.
+
+    The class ``measurement.sampling.Samples`` has the same lists, and describes them.
+    """
 
     times_ns: list[int]
     waited_ns: list[int]
@@ -189,34 +200,36 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     first_call_ns: int
     method: str
     clock: str
-    # Time of building and preparing the module; None if it was not measured.
+    # Time of building and preparing the module, in nanoseconds; None if it was not measured.
     build_ns: int | None = None
 
 
 class TimedSamples(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Samples that one process took of one case."""
 
-    # By implementation.
+    # Samples of each implementation, by the implementation's name.
     samples: dict[str, Samples]
-    # Samples of the A/A control; None without a baseline.
+    # Samples of the A/A control; None if the request has no baseline.
     twin: Samples | None
     threads: int
-    # File with the observations of each implementation.
+    # Path of the file with the observations of each implementation, by the implementation's name.
     observations: dict[str, str]
 
 
 class TakeSamples(CandidateRequest[TimedSamples], frozen=True, kw_only=True):
-    """Take interleaved samples of one pass of every implementation, then run the checks on each."""
+    """Take interleaved samples of one pass of every implementation, then run the checks on each implementation."""
 
     implementations: list[str]
     # The implementation that is built twice for the A/A control, or None.
     baseline: str | None
     case: str
     inputs: str
-    # Seconds of timed calls, and seconds after which no further call is made.
+    # Seconds of timed calls, for all implementations together.
     budget_s: float
+    # Time limit of the timed calls in seconds. If the smallest useful number of samples would take longer, fewer
+    # samples are taken.
     limit_s: float = math.inf
     seed: int
     checks: list[str]
-    # Prefix of the files with the observations.
+    # Prefix of the paths of the files with the observations.
     observation: str

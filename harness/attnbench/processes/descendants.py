@@ -1,4 +1,4 @@
-"""Descendants of a child process, found by an environment variable that all of them inherit.
+"""Descendants of a child process, found by an environment variable that every descendant inherits.
 
 A descendant that leaves its process group by ``setsid`` still has the variable, unless it is started with another
 environment. Where there is no /proc, no process is found. Source: https://docs.kernel.org/filesystems/proc.html.
@@ -13,7 +13,8 @@ from pathlib import Path
 __all__ = ["count_runnable_threads", "find_marked", "kill_marked"]
 
 PROC = Path("/proc")
-# Seconds within which killed processes must disappear, and seconds between two searches for them.
+# PATIENCE_S: seconds within which killed processes must disappear. PAUSE_S: seconds between two searches for processes
+# that have not disappeared.
 PATIENCE_S, PAUSE_S = 2.0, 0.002
 
 
@@ -24,7 +25,7 @@ def find_marked(word: str) -> list[int]:
         for entry in entries:
             if not entry.name.isdecimal():
                 continue
-            with contextlib.suppress(OSError):  # another user's process, or one that has ended meanwhile
+            with contextlib.suppress(OSError):  # another user's process, or a process that has ended meanwhile
                 # The file is empty for a zombie: a process that has ended, but whose parent has not waited for it.
                 if word.encode() in Path(entry, "environ").read_bytes():
                     found.append(int(entry.name))
@@ -32,7 +33,7 @@ def find_marked(word: str) -> list[int]:
 
 
 def kill_marked(word: str) -> None:
-    """Kill every process whose environment contains ``word``, including processes that are started meanwhile."""
+    """Kill every process whose environment contains ``word``, including processes that start during the search."""
     deadline = time.monotonic() + PATIENCE_S
     while (pids := find_marked(word)) and time.monotonic() < deadline:
         for pid in pids:

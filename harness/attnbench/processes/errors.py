@@ -1,4 +1,4 @@
-"""What can happen to a child process instead of a reply. The command line imports this module to name these errors."""
+"""Errors raised when a child process sends no reply. The command line imports this module to catch these errors."""
 
 __all__ = ["ChildDied", "ChildTimeout"]
 

@@ -1,4 +1,7 @@
-"""The request that a max-length worker answers in addition to those of a candidate worker, and its reply."""
+"""The request that only a max-length worker answers, and its reply.
+
+A max-length worker also answers the requests of ``candidate_requests``.
+"""
 
 from typing import Generic, TypeVar
 
@@ -13,27 +16,32 @@ Reply = TypeVar("Reply", covariant=True)
 
 
 class MaxLengthRequest(Request[Reply | Outcome], Generic[Reply], frozen=True, kw_only=True):
-    """A request that only a max-length worker answers, by a reply or by the reason why there is none."""
+    """A request that only a max-length worker answers, by a reply or by an ``Outcome`` with the reason for no reply."""
 
 
 class LongPass(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Time and memory of one pass on a long sequence."""
 
     took_s: float
-    # None if the time is over the limit, or if counting itself ran out of memory.
+    # Peak memory of the pass in bytes; None if the pass took longer than ``limit_s``, or if counting the bytes ran out
+    # of memory.
     peak_bytes: int | None
     threads: int
-    # How the bytes were counted.
+    # How ``peak_bytes`` was counted.
     method: str
 
 
 class TryPass(MaxLengthRequest[LongPass], frozen=True, kw_only=True):
-    """Measure the time and memory of one pass on the short case's inputs, stretched by ``factor``."""
+    """Measure the time and memory of one pass on a long sequence.
+
+    The inputs of the pass are the inputs at a short length, repeated ``factor`` times along the sequence.
+    """
 
     implementation: str
     case: str
     factor: int
-    # Files of inputs at the short length, and at twice that length.
+    # Path of the file of inputs at the short length.
     short: str
+    # Path of the file of inputs at twice the short length. It shows which dimensions grow with the length.
     double: str
     limit_s: float

@@ -18,16 +18,16 @@ class MutationRequest(Request[Reply], Generic[Reply], frozen=True, kw_only=True)
 class MutantNames(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Names of the mutants, equivalent mutants and correct variants of some operators."""
 
-    # Each mutant with the check that must catch it.
+    # Name of each mutant, with the check that must catch the mutant.
     mutants: dict[str, str]
     equivalents: list[str]
     variants: list[str]
-    # Operator of each implementation.
+    # Operator of each mutant, equivalent mutant and correct variant, by name.
     operators: dict[str, str]
 
 
 class StartMutation(MutationRequest[MutantNames | Fault], frozen=True, kw_only=True):
-    """Load the mutants of these operators; ``folder`` is where inputs are stored. This is the first request."""
+    """Load the mutants of these operators; files of inputs are stored in ``folder``. This is the first request."""
 
     folder: str
     operators: list[str]
@@ -36,7 +36,7 @@ class StartMutation(MutationRequest[MutantNames | Fault], frozen=True, kw_only=T
 class FindFailingChecks(MutationRequest[dict[str, list[str]]], frozen=True, kw_only=True):
     """Return the checks that fail on a case, for each mutant in ``names``.
 
-    Mutants that refuse the case, and mutants of other operators, are left out.
+    Mutants that refuse the case, and mutants of operators other than the case's operator, are left out.
     """
 
     case: str

@@ -32,7 +32,7 @@ Reply = TypeVar("Reply", covariant=True)
 
 
 class OracleRequest(Request[Reply], Generic[Reply], frozen=True, kw_only=True):
-    """A request that the oracle worker answers after its start."""
+    """A request that the oracle worker answers after ``StartOracle``."""
 
 
 class Libraries(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,9 +43,10 @@ class Libraries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartOracle(Request[Libraries], frozen=True, kw_only=True):
-    """Start; ``folder`` is where inputs are stored. This is the first request.
+    """Start the oracle worker. This is the first request.
 
-    ``cache_folder`` is the folder of expected values that outlive the run, or None.
+    ``folder`` is the folder for the files of inputs. ``cache_folder`` is the folder of the cache of expected values,
+    which outlives the run; None: no such cache is used.
     """
 
     folder: str
@@ -66,14 +67,14 @@ class GetListVersion(OracleRequest[str], frozen=True, kw_only=True):
 
 
 class ListProfile(OracleRequest[list[str]], frozen=True, kw_only=True):
-    """Return the case ids of the suite ``perf`` at these lengths."""
+    """Return the case ids of the suite ``perf`` at these sequence lengths."""
 
     operator: str
     lengths: list[int]
 
 
 class CheckCase(OracleRequest[Fault | None], frozen=True, kw_only=True):
-    """Return why a text is not a case id, or None if it is one."""
+    """Return why a text is not a case id, or None if it is a case id."""
 
     case: str
 
@@ -85,9 +86,9 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class WriteScript(OracleRequest[Script | Fault], frozen=True, kw_only=True):
-    """Return the call of an implementation on a case as a standalone program.
+    """Return a standalone program that calls an implementation on a case.
 
-    ``beside`` is the path of a file for the tensors of the program; None: the program contains them.
+    ``beside`` is the path of a file for the tensors of the program; None: the program contains the tensors.
     """
 
     case: str
@@ -96,7 +97,10 @@ class WriteScript(OracleRequest[Script | Fault], frozen=True, kw_only=True):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """The checks that apply to a case, what this machine lacks to run it (None: nothing), and its work."""
+    """The checks that apply to a case, what this machine lacks to run the case, and the work of the case.
+
+    ``missing`` is None if the machine lacks nothing.
+    """
 
     checks: tuple[str, ...]
     missing: str | None
@@ -110,7 +114,7 @@ class DescribeCases(OracleRequest[list[Description]], frozen=True, kw_only=True)
 
 
 class FindIdle(OracleRequest[list[bool]], frozen=True, kw_only=True):
-    """For each triple of patterns (checks, cases, excluded cases), return True if it matches no possible finding.
+    """For each triple of patterns (checks, cases, excluded cases), return whether it matches no possible finding.
 
     A finding is possible on ``cases`` and on the cases of every suite, in every dtype and on every device.
     """
@@ -120,13 +124,13 @@ class FindIdle(OracleRequest[list[bool]], frozen=True, kw_only=True):
 
 
 class DrawInputs(OracleRequest[str], frozen=True, kw_only=True):
-    """Return the path of the file with the case's inputs; they are drawn at the first request."""
+    """Return the path of the file of the case's inputs, which are drawn at the first request."""
 
     case: str
 
 
 class ComputeExpected(OracleRequest[None], frozen=True, kw_only=True):
-    """Compute the expected values in advance, while a candidate worker is running the case."""
+    """Compute the expected values of a case in advance, while a candidate worker is running the case."""
 
     case: str
     policies: Policies

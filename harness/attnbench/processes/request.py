@@ -1,8 +1,9 @@
-"""The base class of requests to child processes, which names the type of the reply.
+"""The base class of requests to child processes. A class of requests names the type of its reply.
 
-A request is a class with fields, derived from ``Request[Reply]``. The asking process sends it by ``Child.ask``, whose
-result has the type ``Reply``. The answering process passes ``TheRequest.answered_by(function)`` to ``serve``. Type
-checkers compare the function with the request at one end, and the use of the reply with its type at the other.
+A request is a class with fields, derived from ``Request[Reply]``. The parent process sends a request by ``Child.ask``,
+whose result has the type ``Reply``. The child process passes ``TheRequest.answered_by(function)`` to ``serve``. In the
+child, type checkers compare ``function`` with the request. In the parent, they compare the use of the reply with its
+type.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import msgspec
 
 __all__ = ["Fault", "Handler", "Request", "find_reply_type", "to_plain"]
 
-# Covariant, so that a request may be passed where a more general reply is expected.
+# Covariant, so that a request may be passed where a request with a more general type of reply is expected.
 Reply = TypeVar("Reply", covariant=True)
 
 
@@ -28,14 +29,14 @@ class Request(msgspec.Struct, Generic[Reply], frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """A class of requests, and the function that answers them."""
+    """A class of requests, and the function that answers requests of this class."""
 
     kind: type[Request[Any]]
     answer: Callable[[Any], object]
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Why there is nothing to return: one line that names the argument and the remedy."""
+    """The reason why a request has no result: one line that names the argument and the remedy."""
 
     reason: str
 

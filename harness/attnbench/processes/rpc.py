@@ -1,10 +1,10 @@
 """Child processes that answer requests on a socket; each request and each answer is one line of JSON.
 
-A request is an instance of a class derived from ``Request``. An answer that is not of the type that the request names
-counts as the death of the child. A child ends with a message on its standard error if it gets a request that it does
-not know, or one with wrong fields.
+A request is an instance of a class derived from ``Request``. If an answer does not have the type that the request
+names, the child is killed. If a child gets an unknown request, or a request with wrong fields, the child ends with a
+message on its standard error.
 
-If a child dies, does not answer in time or sends too long an answer, ``Child.ask`` raises an exception that says so.
+If a child dies, does not answer in time or sends too long an answer, ``Child.ask`` raises an exception with the reason.
 Standard output and standard error of a child go to a log file. A child's descendants end with the child, and a child
 ends with its parent, even if the parent is killed.
 """
@@ -36,9 +36,10 @@ __all__ = ["Child", "ChildDied", "ChildTimeout", "replace_home", "serve"]
 GRACE_S = 2.0
 # Longest answer, in bytes: far more than a record needs, far less than the memory of a machine.
 ANSWER_BYTES = 1 << 28
-# Bytes of output at which a child's log is truncated, and seconds between two checks of the size of the log.
+# OUTPUT_BYTES: number of bytes of output at which a child's log is truncated. WATCH_S: seconds between two checks of
+# the size of the log.
 OUTPUT_BYTES, WATCH_S = 1 << 24, 0.5
-# Number of bytes at the end of the log that are searched for its last line.
+# Number of bytes at the end of the log in which the last line of a child's output is searched for.
 LAST_BYTES = 1 << 16
 # Number of times that one measurement counts the runnable threads of an idle child.
 SAMPLES = 10
@@ -86,7 +87,8 @@ class Child:
     def ask(self, request: Request[Reply], *, timeout_s: float | None = None) -> Reply:
         """Send a request and return its answer.
 
-        Raises: ChildDied, ChildTimeout.
+        Raises: ChildDied if the child ends or sends an invalid answer; ChildTimeout if it does not answer in
+        ``timeout_s`` seconds.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         ticket = secrets.token_hex(8)
@@ -103,13 +105,13 @@ class Child:
         self._trim_log()
         prefix, _, answer = line.partition(b" ")
         if prefix != ticket.encode():
-            # End the child: after an unexpected line, a later line may be the answer to an earlier request.
+            # Kill the child: after an unexpected line, the next line may be the answer to an earlier request.
             self.kill()
             raise ChildDied("something other than an answer was written to the process's connection")
         return self._decode(answer, request)
 
     def _decode(self, answer: bytes, request: Request[Reply]) -> Reply:
-        """Return an answer as the type that its request names.
+        """Return an answer as an object of the type that its request names.
 
         Raises: ChildDied, after killing the child, if the answer is not of this type.
         """
@@ -124,7 +126,8 @@ class Child:
     def _read_line(self, deadline: float | None) -> bytes:
         """Read the next line from the child.
 
-        Raises: TimeoutError, ConnectionResetError, ChildDied.
+        Raises: TimeoutError after the deadline, ConnectionResetError if the connection is closed, ChildDied if the line
+        is too long.
         """
         end = self._buffer.find(b"\n")
         while end < 0:
@@ -139,7 +142,7 @@ class Child:
         return line
 
     def _receive(self, deadline: float | None) -> bytes:
-        """Receive bytes from the child; truncate its log, if necessary, while waiting."""
+        """Receive bytes from the child; while waiting, truncate the child's log if it is too long."""
         while True:
             left_s = WATCH_S if deadline is None else min(deadline - time.monotonic(), WATCH_S)
             if left_s <= 0:
@@ -188,7 +191,7 @@ class Child:
         self.kill()
 
     def _trim_log(self) -> None:
-        """Truncate this child's part of the log if it is too long, because the log could fill the disk."""
+        """Truncate this child's part of the log if this part is too long, because the log could fill the disk."""
         with contextlib.suppress(OSError):
             if self._log.stat().st_size - self._log_begin > OUTPUT_BYTES:
                 # The child writes in append mode, so its next output starts at the new end of the log.
@@ -203,7 +206,10 @@ class Child:
         self.close()
 
     def _describe_end(self) -> str:
-        """Kill the child if it still runs, and describe how it ended, with its last line of output if it exited."""
+        """Kill the child if it still runs, and return a phrase that says how it ended.
+
+        The phrase contains the child's last line of output if the child exited by itself.
+        """
         try:
             code = self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
@@ -249,7 +255,7 @@ def replace_home(text: str) -> str:
 def serve(handlers: Sequence[Handler], descriptor: int) -> None:
     """Answer requests on a socket until the socket is closed.
 
-    If ``handlers`` is a list, the answer to a request may add handlers of later requests to it.
+    If ``handlers`` is a list, a handler may add handlers of later requests to the list.
 
     Raises: ValueError for a request that has no handler, or whose fields are wrong.
     """

@@ -1,4 +1,4 @@
-"""The subject of a standalone program: the implementation that it calls, and how it builds a module from it."""
+"""The implementation that a standalone program calls, and how the program builds a module from the implementation."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ FormKind = Literal["implementation", "implementation class", "module class", "fu
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Kind of the object that a user names, and the keywords that the harness passes to it; None: every keyword."""
+    """Kind of the object that a user names, and the keywords that the object accepts; None: every keyword."""
 
     kind: FormKind
     # Keywords of the constructor of a module class.

@@ -119,7 +119,7 @@ def read_cpu_model() -> str:
 
 
 def _find_widest_vectors() -> str | None:
-    """Return the name of the widest vector instructions of the CPU, or None if unknown."""
+    """Return the name of the widest vector instruction set of the CPU, or None if unknown."""
     try:
         flags = set(re.findall(r"\S+", Path("/proc/cpuinfo").read_text()))
     except OSError:
@@ -128,9 +128,9 @@ def _find_widest_vectors() -> str | None:
 
 
 def _query_gpu() -> tuple[str | None, str | None]:
-    """Return model and driver of the first GPU; None for both if there is no GPU.
+    """Return model and driver version of the first GPU; None for both if there is no GPU.
 
-    They are read with nvidia-smi, so that this process creates no CUDA context.
+    The program nvidia-smi reads both, so this process creates no CUDA context.
     """
     try:
         line = subprocess.run(

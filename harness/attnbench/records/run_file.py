@@ -58,7 +58,7 @@ class RunFile:
 
     @classmethod
     def create(cls, results: Path, run: Run) -> Self:
-        """Create the file of a run.
+        """Create the file of a run below the folder ``results``, and write the run to its first line.
 
         Raises: ResultsError where the folder cannot be written.
         """
@@ -108,7 +108,7 @@ class RunFile:
             pass
 
     def append(self, record: Result | Ceiling) -> None:
-        """Write a result or a ceiling; return when it is on disk."""
+        """Write a result or a ceiling as a line of the file; return when the line is on disk."""
         self._write("ceiling" if isinstance(record, Ceiling) else "result", record)
 
     def _write(self, kind: str, record: Record) -> None:
@@ -135,7 +135,7 @@ class RunFile:
 
 
 def read_run(path: Path) -> StoredRun:
-    """Read a run file; ``problems`` has messages about lines that cannot be read.
+    """Read a run file; the field ``problems`` of the result has a message for each line that cannot be read.
 
     Raises: ResultsError where the file contains no run, or a run of a newer schema.
     """
@@ -186,7 +186,7 @@ def _parse_run(fields: dict[str, Any], path: Path) -> Run:
 def _require_run(record: _OfRun, run: Run | None) -> _OfRun:
     """Return a record if it belongs to the run of its file.
 
-    Raises: ValueError where it belongs to another run.
+    Raises: ValueError where the record belongs to another run.
     """
     if run is not None and record.run != run.id:
         raise ValueError(f"the record belongs to run {record.run!r}, but its file contains run {run.id!r}")
@@ -280,8 +280,8 @@ def join_results(before: Result, after: Result) -> Result:
         kernels=after.kernels or before.kernels,
     )
     findings = tuple(({f.check: f for f in before.findings} | {f.check: f for f in after.findings}).values())
-    # If a resumed run could not time the case, the earlier timing is dropped. Its samples are from other processes than
-    # the samples of the other implementations, so the times are not comparable.
+    # If a resumed run could not time the case, the earlier timing is dropped. The samples of the earlier timing are
+    # from other processes than the samples of the other implementations, so the times are not comparable.
     timing = after.timing or (None if after.untimed else before.timing)
     memory = after.memory or before.memory
     broken = next((f for f in findings if f.status != "passed"), None)

@@ -53,7 +53,8 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 FAILURES: frozenset[Status] = frozenset({"failed", "unexpected_pass", "error", "timeout", "crashed", "out_of_memory"})
 
 Pass = Literal["forward", "forward+backward"]
-# Names of the suite in the results of a profile, and in the results of a search for the max length.
+# PERF: name of the suite in the results of a profile. FRONTIER: name of the suite in the results of a search for the
+# max length.
 PERF, FRONTIER = "perf", "frontier"
 
 
@@ -76,7 +77,7 @@ class Run:
     """One invocation of attnbench: the command, the implementations, the versions and the machine."""
 
     id: str
-    # UTC, ISO 8601.
+    # Start of the run in UTC, in the format of ISO 8601.
     time: str
     command: str
     machine: Machine
@@ -99,8 +100,9 @@ class Finding:
     check: str
     status: Status
     reason: str = ""
-    # Largest measured error and the allowed error, in the units of the compared tensor.
+    # Largest measured error, in the units of the compared tensor.
     measured: float | None = None
+    # Allowed error, in the units of the compared tensor.
     allowed: float | None = None
     warnings: tuple[str, ...] = ()
 
@@ -131,15 +133,16 @@ class Timing:
     # Number of the cycle in which each call was made, in the layout of ``samples_ns``; empty where unknown. A cycle
     # calls the implementations one right after another.
     cycles: tuple[tuple[int, ...], ...] = ()
-    # Names of the implementations that were interleaved with this one.
+    # Names of the implementations whose calls were interleaved with the calls of this implementation.
     interleaved_with: tuple[str, ...] = ()
     method: str = "wall"
-    # Timing of the A/A control: a second copy of the baseline, with tensors of its own. Only the timing of the baseline
-    # has it. Each cycle calls either the baseline or the control; in older runs, each cycle called both. A difference
-    # between the baseline and the control is noise.
+    # Timing of the A/A control: a second copy of the baseline, which has its own tensors. Only the timing of the
+    # baseline has a ``twin``. Each cycle calls either the baseline or the control; in older runs, each cycle called
+    # both. A difference between the baseline and the control is noise.
     twin: "Timing | None" = None
-    # Time of building and preparing the module, and time of the first call, in nanoseconds; one number per process.
+    # Time of building and preparing the module, in nanoseconds; one number per process.
     build_ns: tuple[int, ...] = ()
+    # Time of the first call, in nanoseconds; one number per process.
     first_call_ns: tuple[int, ...] = ()
     # Samples on CUDA, in the layout of ``samples_ns``.
     # ``device_ns``: time of the call on the device, with a cold L2 cache.
@@ -149,13 +152,15 @@ class Timing:
     device_ns: tuple[tuple[int, ...], ...] = ()
     graph_ns: tuple[tuple[int, ...], ...] = ()
     late: tuple[tuple[bool, ...], ...] = ()
-    # Clock rate of the streaming multiprocessors before and after the cycle, in MHz; 0 where it could not be read.
-    # ``throttle_reasons`` has NVML's bits of the reasons for throttling before or after the cycle. All three fields are
-    # empty without NVML.
+    # Clock rate of the streaming multiprocessors before the cycle, in MHz; 0 where it could not be read; empty without
+    # NVML.
     clock_before_mhz: tuple[tuple[int, ...], ...] = ()
+    # Clock rate of the streaming multiprocessors after the cycle, in MHz; 0 where it could not be read; empty without
+    # NVML.
     clock_after_mhz: tuple[tuple[int, ...], ...] = ()
+    # NVML's bits of the reasons for throttling before or after the cycle; empty without NVML.
     throttle_reasons: tuple[tuple[int, ...], ...] = ()
-    # On CUDA: the source of the clock readings, or the reason why there are none.
+    # On CUDA: the source of the clock rates, or the reason why no clock rates were read.
     clock: str = ""
 
 
@@ -181,7 +186,8 @@ class Memory:
     # Peak of resident memory during the call, minus the resident memory before the call. It includes memory that
     # libraries map themselves.
     physical_bytes: int | None = None
-    # The part of ``physical_bytes`` that torch's allocator did not allocate; None if it is within the noise.
+    # The part of ``physical_bytes`` that torch's allocator did not allocate; None if this part is within the
+    # measurement's noise.
     outside_bytes: int | None = None
     # On CUDA: memory that the caching allocator reserved on the device.
     reserved_bytes: int | None = None
@@ -218,14 +224,15 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceiling:
-    """The highest rates measured on the machine, by a matrix product and by a copy; no call should exceed them."""
+    """Highest rates measured on the machine, by a matrix product and by a copy; no call should exceed these rates."""
 
     run: str
     device: str
     dtype: str
     threads: int
-    # Floating-point operations per second, and bytes read and written per second; the best of several calls.
+    # Floating-point operations per second of the matrix product; the best of several calls.
     flop_per_s: float
+    # Bytes read and written per second by the copy; the best of several calls.
     bytes_per_s: float
 
 

@@ -16,7 +16,7 @@ def draw_values(mean: float, *, count: int, seed: int, spread: float = 0.01) -> 
 
 
 def make_side(ratio: float, *, seed: int, calls: int, disturbed: bool) -> dict[str, list[int]]:
-    """Make the samples of one side in one process, as a worker returns them."""
+    """Make the samples of the reference or of one of its copies in one process, as a worker returns them."""
     times = [round(time) for time in draw_values(CALL_NS * ratio, count=calls, seed=seed, spread=0.005)]
     waited = [time // 4 if disturbed else 0 for time in times]
     return {"times_ns": times, "waited_ns": waited, "switches": [0] * calls, "cycles": list(range(calls))}
@@ -25,10 +25,10 @@ def make_side(ratio: float, *, seed: int, calls: int, disturbed: bool) -> dict[s
 def make_pool(
     *, processes: int = 24, threads: int = 1, disturbed: bool = False, twin: float = 1.0, extra: float = 0.01
 ) -> Pool:
-    """Make a pool: artificial samples of the reference, its copy, and the copies with extra work (plants).
+    """Make a pool: artificial samples of the reference, its A/A control, and the copies with extra work (plants).
 
     ``extra`` is the relative slowdown per intended percent: at 0.01, the plant of 2 % is 2 % slower than the reference.
-    ``twin`` is the time of the reference's copy divided by the time of the reference.
+    ``twin`` is the time of the A/A control divided by the time of the reference.
     """
     records = []
     for number in range(processes):

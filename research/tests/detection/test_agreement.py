@@ -1,4 +1,4 @@
-"""Tests of the agreement with torch's timer."""
+"""Tests of the agreement of the harness's timer with torch's timer."""
 
 import json
 import statistics

@@ -1,4 +1,4 @@
-"""Tests of the command."""
+"""Tests of the command line of the detection study."""
 
 import json
 from pathlib import Path
@@ -11,13 +11,13 @@ from research.tests.detection.samples import make_pool
 
 
 def store_pool(folder: Path, pool: Pool, name: str) -> None:
-    """Store a pool as the study does."""
+    """Store a pool in a file of the same form as the study's files."""
     lines = [json.dumps(dict(pool.header)), *(json.dumps(process) for process in pool.processes)]
     folder.joinpath(name).write_text("\n".join(lines) + "\n")
 
 
 def test_judge_writes_a_table_and_a_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the table every rate has its upper bound; the output names a condition without runs."""
+    """In the table every rate has its upper confidence bound; the output names a condition without runs."""
     store_pool(tmp_path, make_pool(), "runs-1-quiet.jsonl")
     store_pool(tmp_path, make_pool(), "true-1.jsonl")
     lines = [{"together": 2}, {"alone_s": 1.0, "together_s": 1.6}]
@@ -40,7 +40,7 @@ def test_judge_writes_a_table_and_a_figure(tmp_path: Path, capsys: pytest.Captur
 def test_a_missing_measurement_is_an_error_that_names_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``judge`` needs runs or start times, and ``runs`` needs the rows of the plants."""
+    """``judge`` needs stored runs and start times, and ``runs`` needs the stored numbers of rows of the plants."""
     assert main(["judge", "--data", str(tmp_path)]) == 1
     assert f"no runs in {tmp_path}: run python -m research.detection runs\n" in capsys.readouterr().err
     assert main(["runs", "--data", str(tmp_path)]) == 1

@@ -1,4 +1,4 @@
-"""Tests of the comparisons drawn from a pool."""
+"""Tests of the comparisons that are drawn from a pool of measured processes."""
 
 from typing import Any
 
@@ -20,13 +20,13 @@ def make_settings(**changed: Any) -> DrawSettings:
 
 
 def select_tallies(found: Evaluation, rule: str) -> dict[int, Tally]:
-    """Return the tallies of one rule by plant."""
+    """Return the tallies of one rule, by intended slowdown of the plant in percent."""
     return {tally.share: tally for tally in found.tallies if tally.rule == rule}
 
 
 @pytest.mark.parametrize(("count", "of", "bound"), [(0, 200, 0.01487), (0, 30, 0.09503), (1, 10, 0.39416), (7, 7, 1.0)])
 def test_upper_bound_is_that_of_clopper_and_pearson(count: int, of: int, bound: float) -> None:
-    """The bound is one-sided, at 95 %: for 0 events in n trials, it is 1 − 0.05^(1/n)."""
+    """The upper confidence bound is one-sided, at 95 %: for 0 events in n trials, it is 1 − 0.05^(1/n)."""
     assert upper_bound(count, of) == pytest.approx(bound, abs=1e-5)
 
 
@@ -49,7 +49,7 @@ def test_our_rule_is_inconclusive_on_disturbed_samples_and_other_rules_are_not()
 
 
 def test_a_failed_control_makes_our_rule_inconclusive() -> None:
-    """The control fails because the reference's copy is 3 % slower than the reference."""
+    """The A/A control fails because it is 3 % slower than the reference."""
     found = evaluate_rules("1 thread, quiet", make_pool(twin=1.03), None, make_settings(), starts_s=STARTS_S)
     assert select_tallies(found, "attnbench")[3].states == {"inconclusive": 20}
 

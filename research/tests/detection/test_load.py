@@ -1,4 +1,4 @@
-"""Tests of the competing load."""
+"""Tests of the process that competes with the measured processes for cores."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from research.detection.load import Competitor, measure_busy_cores, run_competit
 
 
 def test_a_competitor_ends_with_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the competitor runs, its CPU time can be read; without load there is no process."""
+    """While the competing process runs, its CPU time can be read. With the load ``quiet``, there is no such process."""
     monkeypatch.setattr(load, "STARTING_S", 0.0)
     with run_competitor("busy") as busy:
         assert Path("/proc", str(busy.pid)).exists()
@@ -22,5 +22,5 @@ def test_a_competitor_ends_with_its_context(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_number_of_busy_cores_is_not_negative() -> None:
-    """The number may also be None: not every system counts busy cores."""
+    """The number may also be None, because not every system counts busy cores."""
     assert (measure_busy_cores(0.05) or 0.0) >= 0.0

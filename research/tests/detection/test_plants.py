@@ -1,4 +1,4 @@
-"""Tests of the plants."""
+"""Tests of the plants, which are copies of the reference with extra work."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,10 @@ def make_candidate(implementation: Any, folder: Path) -> Candidate:
 
 
 def test_a_plant_returns_the_reference_output_after_extra_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The product has as many rows as the environment variable says; without extra work, the call is the reference."""
+    """The matrix product of a plant has the number of rows in the environment variable.
+
+    The plant without extra work returns the call of the reference unchanged.
+    """
     monkeypatch.setenv(plants.ROWS, json.dumps({"2": 3}))
     plain, planted, byte = (make_candidate(one, tmp_path) for one in (plants.PLUS_0, plants.PLUS_2, plants.PLUS_BYTE))
     assert isinstance(plain.call, torch.nn.MultiheadAttention)
@@ -38,7 +41,7 @@ def test_a_plant_returns_the_reference_output_after_extra_work(tmp_path: Path, m
 
 
 def test_a_plant_without_a_number_of_rows_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason names the variable and the command that measures the rows."""
+    """The reason names the environment variable and the command that measures the numbers of rows."""
     monkeypatch.delenv(plants.ROWS, raising=False)
     case = Case.parse(CASE, load_problem_types())
     assert plants.PLUS_2.unsupported(case) == (

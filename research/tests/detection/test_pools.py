@@ -1,4 +1,4 @@
-"""Tests of the pools."""
+"""Tests of the pools of samples of the reference and its copies."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from research.tests.detection.samples import CASE, make_pool
 
 
 def test_rows_of_plants_are_corrected_by_their_measured_time() -> None:
-    """The rows of all plants are corrected by one bounded factor; disturbed samples leave the rows unchanged."""
+    """One bounded factor corrects the numbers of rows of all plants; disturbed samples do not change them."""
     rows = {"2": 100, "3": 150}
     assert pools._correct_rows(rows, make_pool(extra=0.02)) == pytest.approx({"2": 50, "3": 75}, abs=3)
     assert pools._correct_rows(rows, make_pool(extra=0.0))["2"] in (33, 300)
@@ -24,7 +24,7 @@ def test_rows_of_plants_are_corrected_by_their_measured_time() -> None:
 
 
 def test_a_pool_holds_all_sides_of_fresh_processes_and_can_be_resumed(tmp_path: Path) -> None:
-    """Real workers time the reference, its copy and all plants; stored processes are not measured again."""
+    """Real workers time the reference, its A/A control and all plants; stored processes are not measured again."""
     path, rows = tmp_path / "pool.jsonl", {"1": 1, "2": 1, "3": 1, "5": 1}
     settings: Any = {"rows": rows, "say": lambda _: None}
     condition, setup = Condition(threads=1, load="quiet"), Setup(length=8, budget_s=0.05)
@@ -50,7 +50,7 @@ def test_a_pool_holds_all_sides_of_fresh_processes_and_can_be_resumed(tmp_path: 
 
 
 def test_older_pools_called_the_reference_and_its_copy_in_every_cycle() -> None:
-    """A cycle of such a pool has three calls, and the limit ``calls`` selects the first calls of a process."""
+    """A cycle of an older pool has three calls, and the limit ``calls`` selects the first calls of a process."""
     older = make_pool()
     assert older.calls_per_cycle == 3
     timing = pools.make_timing(older.processes, plants.BASE, threads=1, calls=7)
@@ -59,7 +59,10 @@ def test_older_pools_called_the_reference_and_its_copy_in_every_cycle() -> None:
 
 @pytest.mark.parametrize("name", sorted(str(path.relative_to(DATA)) for path in DATA.rglob("runs-*.jsonl.gz")))
 def test_the_stored_pools_can_be_read(name: str) -> None:
-    """In the data of the repository every process has all sides, and every field of a side has one number per call."""
+    """Every process in the repository's data has samples of the reference and of all its copies.
+
+    Every field of the samples of one implementation has one number per call.
+    """
     pool = pools.read_pool(DATA / name.removesuffix(".gz"))
     assert pool is not None
     assert pool.processes

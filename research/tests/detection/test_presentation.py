@@ -1,11 +1,11 @@
-"""Tests of the tables."""
+"""Tests of the tables of results of the detection study."""
 
 from research.detection.plants import BYTE_SHARE
 from research.detection.presentation import format_runs_table
 
 
 def test_the_table_of_runs_has_rates_with_upper_bounds() -> None:
-    """There is one row for each condition and plant."""
+    """The table has one row for each condition and plant."""
     rows = [
         ("1 thread, quiet", BYTE_SHARE, {"bigger": 2, "same": 1}, 12.0),
         ("1 thread, quiet", 2, {"slower": 2, "inconclusive": 1}, 53.6),

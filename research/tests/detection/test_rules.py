@@ -1,4 +1,4 @@
-"""Tests of the rules of other tools."""
+"""Tests of the rules by which other benchmark tools decide."""
 
 import random
 
@@ -18,7 +18,7 @@ def test_student_critical_agrees_with_published_tables(freedom: int, critical: f
 
 
 def test_mann_whitney_p_of_separated_samples_counts_orderings() -> None:
-    """Of the 252 orderings of five and five samples, two are as extreme as this one."""
+    """Of the 252 orderings of five and five samples, two are as extreme as the tested ordering."""
     assert rules.mann_whitney_p([1, 2, 3, 4, 5], [6, 7, 8, 9, 10]) == pytest.approx(2 / 252)
 
 
@@ -45,7 +45,7 @@ def test_pyperf_treats_the_values_of_a_process_as_independent() -> None:
 
 
 def test_pyperf_treats_sides_of_unequal_size_as_different() -> None:
-    """The test that pyperf uses raises an error, and pyperf counts that as a significant difference."""
+    """The t-test of pyperf raises an error, and pyperf counts the error as a significant difference."""
     assert rules.decide_by_pyperf([[1.0, 1.2, 0.8]], [[1.001, 1.201, 0.801, 1.001]]) == "slower"
 
 
@@ -63,7 +63,7 @@ def test_asv_needs_significance_and_a_factor() -> None:
 
 
 def test_pytest_benchmark_compares_one_number_with_a_threshold() -> None:
-    """The number is the minimum or the median of the rounds; a speed-up is not reported."""
+    """The compared number is the minimum or the median of the rounds; a speed-up is not reported."""
     decide = rules.decide_by_pytest_benchmark
     assert decide([[1.0, 9.0]], [[1.06, 1.06]], field="min") == "slower"
     assert decide([[1.0, 9.0]], [[1.04, 9.0]], field="min") == "same"
@@ -72,7 +72,7 @@ def test_pytest_benchmark_compares_one_number_with_a_threshold() -> None:
 
 
 def test_torch_treats_medians_within_a_percent_as_equal() -> None:
-    """A larger difference is ``slower`` or ``faster``."""
+    """A difference of more than 1 % gives ``slower`` or ``faster``."""
     assert rules.decide_by_torch([[1.0]], [[1.009]]) == "same"
     assert rules.decide_by_torch([[1.0]], [[1.02]]) == "slower"
     assert rules.decide_by_torch([[1.02]], [[1.0]]) == "faster"
@@ -90,10 +90,11 @@ def test_criterion_needs_significance_and_an_interval_beyond_its_noise_threshold
 
 
 def test_a_tool_gets_as_many_processes_as_fit_in_the_time_but_no_fewer_than_it_needs() -> None:
-    """A tool that measures each side in one process gets one process a side."""
+    """A tool that measures the base and the new code in one process each gets one process for each of them."""
     layouts = {rule.name: rule.layout(COST) for rule in rules.make_rules(0.01)}
     assert all(layout.wall_s <= COST.seconds for name, layout in layouts.items() if name != "Criterion")
-    # 64 calls of 2.5 ms take more than 0.1 s; three values and one to warm up take 0.64 s beside the start of 1 s.
+    # 64 calls of 2.5 ms take more than 0.1 s. Three values and one warm-up value take 0.64 s, in addition to the start
+    # of 1 s.
     assert (layouts["pyperf compare_to"].processes, layouts["pyperf compare_to"].loops) == (4, 64)
     assert (layouts["asv continuous"].values, layouts["asv continuous"].loops) == (5, 4)
     assert layouts["pytest-benchmark median:δ"].values == 400
@@ -104,7 +105,7 @@ def test_a_tool_gets_as_many_processes_as_fit_in_the_time_but_no_fewer_than_it_n
 
 
 def test_a_value_is_the_mean_of_consecutive_calls() -> None:
-    """If a process made fewer calls than the tool would, a value averages fewer calls."""
+    """If a process made fewer calls than the tool would make, a value is the mean of fewer calls."""
     layout = Layout(processes=1, values=2, loops=3, wall_s=1.0)
     assert rules.average_calls([1, 2, 3, 4, 5, 6, 7], layout) == [2, 5]
     assert layout.limit_calls(5) == Layout(processes=1, values=2, loops=2, wall_s=1.0)

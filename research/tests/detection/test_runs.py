@@ -19,7 +19,8 @@ def make_command(byte: str | None, measured: Pool | None) -> Any:
     """Make a function that replaces ``subprocess.run``.
 
     For ``attnbench compare``, the function writes ``byte`` as the verdict on peak bytes. For ``attnbench profile``, it
-    stores the samples of the pool ``measured``. If ``byte`` or ``measured`` is None, that command writes nothing.
+    stores the samples of the pool ``measured``. If ``byte`` or ``measured`` is None, the function writes nothing for
+    the command that needs it.
     """
 
     def run_command(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
@@ -48,7 +49,10 @@ def store_run(folder: Path, measured: Pool, command: list[str]) -> None:
 
 
 def test_runs_are_counted_by_their_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plants with extra work get verdicts on time, ``PLUS_BYTE`` gets one on memory; stored runs are not repeated."""
+    """Plants with extra work get verdicts on time, and ``PLUS_BYTE`` gets a verdict on memory.
+
+    Stored runs are not repeated.
+    """
     monkeypatch.setattr(runs.subprocess, "run", make_command("bigger", make_pool()))
     path = tmp_path / "runs-1-quiet.jsonl"
     condition, setup = Condition(threads=1, load="quiet"), Setup(length=8, budget_s=0.0)
@@ -65,7 +69,7 @@ def test_runs_are_counted_by_their_verdicts(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_runs_without_a_verdict_on_the_plant_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The study ends after five failed runs, and can be resumed; the error quotes the last line of output."""
+    """The study ends after five failed runs, and can be resumed. The error quotes the last line of the run's output."""
     monkeypatch.setattr(runs.subprocess, "run", make_command(None, None))
     message = r"5 runs failed; the last failed with: exit code 1, no verdict on time; last line of output: it went"
     for resume in (False, True):

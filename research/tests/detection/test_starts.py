@@ -1,4 +1,4 @@
-"""Tests of the measured starts of processes."""
+"""Tests of the measured times to start processes."""
 
 import itertools
 from pathlib import Path
@@ -10,9 +10,9 @@ from research.detection.pools import Condition, Setup
 
 
 def test_starts_are_measured_alone_and_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starts alone and starts together alternate, and every process is closed.
+    """Starts of one process and starts of several processes together alternate, and every process is closed.
 
-    The time of starts together is divided by the number of processes.
+    The time of a start of several processes is divided by the number of processes.
     """
     begun: list[int] = []
     closed: list[int] = []

@@ -591,7 +591,7 @@ def test_the_report_of_a_run_that_ended_before_timing_says_so(tmp_path: Path) ->
     probed = make_timed_result("quick_one", 64)
     text = write_page([replace(probed, timing=None)], tmp_path)
     assert "These runs contain no timings; the reason is listed for each call below." in text
-    assert "the run ended before it was timed" in text
+    assert "the run ended before this call was timed" in text
     assert sorted(path.name for path in tmp_path.glob("*.svg")) == ["memory.svg"]
 
 

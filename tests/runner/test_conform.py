@@ -448,7 +448,7 @@ def test_a_crash_of_no_single_check_is_reported(session: Session, tmp_path: Path
     ]
     assert results[1][SEVERAL[-1]].reason == (
         "the process exited with code 9 after checks of other cases; "
-        "no check of this case reproduces this in a fresh process"
+        "no check of this case reproduces the crash in a fresh process"
     )
     assert {results[1][check].status for check in SEVERAL[:-1]} == {"passed"}
 
@@ -773,8 +773,8 @@ def test_an_entry_may_name_several_checks_and_leave_cases_out(tmp_path: Path) ->
     ("text", "fault"),
     [
         ("[[expected]\n", "cannot read expected failures from"),
-        ("expected = 3\n", "expected must be a list of tables, each under a line [[expected]]"),
-        ('expected = ["sdpa"]\n', "expected must be a list of tables, each under a line [[expected]]"),
+        ("expected = 3\n", "'expected' must be a list of tables, each under a line [[expected]]"),
+        ('expected = ["sdpa"]\n', "'expected' must be a list of tables, each under a line [[expected]]"),
         (
             '[[expected]]\nimplementation = "sdpa"\n',
             "entry 1 needs non-empty strings under the keys implementation, check, case, reason, link "

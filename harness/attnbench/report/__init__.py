@@ -1,4 +1,4 @@
-"""Pages, plots and tables from stored runs."""
+"""Reports on stored runs: an HTML page, a Markdown file, plots and CSV tables."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +9,10 @@ __all__ = ["write"]
 
 
 def write(runs: Sequence[StoredRun], folder: Path) -> Path:
-    """Write the page, Markdown, plots and CSV files of these runs into a folder, and return the path of the page.
+    """Write a report on these runs into a folder, and return the path of its HTML page.
 
-    The page and the Markdown file also show each study whose ``study-<name>.json`` is in the folder.
+    The report also has a Markdown file, plots and CSV files. The page and the Markdown file also show each study whose
+    ``study-<name>.json`` is in the folder.
 
     Raises: ResultsError where the folder cannot be written.
     """

@@ -17,10 +17,10 @@ from attnbench.report.series import Series, group_series
 
 __all__ = ["LEGEND", "Cell", "Content", "Grouped", "Problem", "collect_content"]
 
-# Pattern of the text of an expected failure: the declared reason, a link in parentheses, and a colon. The reason that
-# the check reported follows.
+# Pattern of the start of an expected failure's reason: the declared reason, a link in parentheses, and a colon. The
+# reason that the check reported follows the colon.
 _DECLARED = re.compile(r"(.*? \(\S*\)): ", re.DOTALL)
-# Each kind of status with its mark. A cell of the table of findings lists its marks in this order.
+# Each kind of finding status with its mark. A cell of the table of findings lists its marks in this order.
 MARKS = (("bad", "✗"), ("good", "✓"), ("known", "~"), ("refused", "–"), ("left", "·"))
 LEGEND = (
     ("good", "✓", "passed"),
@@ -33,10 +33,10 @@ LEGEND = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Numbers of findings of one check on one implementation.
+    """Cell of the table of findings: the numbers of findings of one check on one implementation.
 
-    ``marks`` has the name, the mark and the number of findings of each kind of status. ``words`` has
-    the requirement of the check, and the number of findings of each status as text.
+    ``marks`` contains the name, the mark and the number of findings of each kind of status in ``MARKS`` that occurs.
+    ``words`` is a text: the requirement of the check, and the number of findings of each status.
     """
 
     marks: tuple[tuple[str, str, int], ...]
@@ -58,7 +58,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouped:
-    """Findings or calls of one implementation that have the same reason; ``of`` names their checks, cases or calls."""
+    """Findings or calls of one implementation with the same reason; ``of`` lists their first checks, cases or calls."""
 
     implementation: str
     reason: str
@@ -74,7 +74,7 @@ class Content:
     results: tuple[Result, ...]
     headline: tuple[str, ...]
     fastest: tuple[str, ...]
-    # Each chapter of the catalogue of checks, with the names of its checks.
+    # Each chapter of the catalogue of checks, with the names of those of its checks that have findings.
     chapters: tuple[tuple[str, tuple[str, ...]], ...]
     requirements: dict[str, str]
     cells: dict[str, dict[str, Cell]]
@@ -83,7 +83,7 @@ class Content:
     refused: tuple[Grouped, ...]
     not_run: tuple[Grouped, ...]
     untimed: tuple[Grouped, ...]
-    # Calls that were timed but have no speed verdict.
+    # Timed calls whose speed verdict is ``unknown`` or ``inconclusive``.
     undecided: tuple[Grouped, ...]
     warned: tuple[Grouped, ...]
     series: tuple[Series, ...]
@@ -171,7 +171,7 @@ def _collect_problems(found: pd.DataFrame, requirements: dict[str, str]) -> Iter
 
 
 def _select_expected_failures(found: pd.DataFrame) -> pd.DataFrame:
-    """Return the expected failures with the declared reason only, without the reason that the check reported."""
+    """Return the expected failures among these findings, with only the declared reason in the column ``reason``."""
     expected = found[found["status"] == "expected_failure"]
     declared = [match[1] if (match := _DECLARED.match(str(reason))) else str(reason) for reason in expected["reason"]]
     return expected.assign(reason=declared)

@@ -13,20 +13,22 @@ from matplotlib.transforms import Bbox
 
 __all__ = ["SIZE", "End", "compute_room", "place"]
 
-# Font size of names, in points. Gap between a panel and the names at its right, as a fraction of the panel's width.
+# ``SIZE``: font size of curve names, in points. ``BESIDE``: gap between a panel and the curve names at its right, as a
+# fraction of the panel's width.
 SIZE, BESIDE = 8.5, 0.055
-# If a name is written inside a panel: its distance from the end of its curve, as a fraction of the panel's width.
+# Distance of a name inside a panel from the end of its curve, as a fraction of the panel's width.
 INSIDE = 0.03
-# Points between the leader line of a name and the marker at the end of its curve.
+# Gap between the leader line of a name and the marker at the end of its curve, in points.
 MARK = 5
 # Smallest vertical distance between two one-line names, as a fraction of the panel's height.
 APART = 0.058
-# Style of the leader line from a name to the end of its curve.
+# Style of the leader line from a name to the end of its curve, as matplotlib's ``arrowprops``.
 LEADER: dict[str, Any] = {
     "arrowstyle": "-", "linewidth": 0.6, "alpha": 0.7, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5),
 }  # fmt: skip
 POINTS_PER_INCH = 72
-# Space beyond the widest name, in inches: rasterized text is a little wider than its outline.
+# Free space at the right of the widest name, in inches. Rasterized text is a little wider than its outline, which is
+# measured.
 MARGIN = 0.12
 
 
@@ -48,7 +50,7 @@ def compute_room(names: Sequence[str], panel: float) -> float:
 
 
 def place(axes: Axes, ends: Sequence[End], longest: int, panel: float) -> None:
-    """Draw the curve names: at the right of the panel if the curve reaches the longest length, else inside the panel.
+    """Draw the name of each curve: at the right of the panel if the curve reaches ``longest``, else inside the panel.
 
     ``panel`` is the panel's width in inches.
     """
@@ -63,7 +65,10 @@ def place(axes: Axes, ends: Sequence[End], longest: int, panel: float) -> None:
 
 
 def _place_beside(axes: Axes, ends: Sequence[tuple[End, float]]) -> None:
-    """Draw names at the right of a panel; ``ends`` pairs each end of a curve with its height in the panel."""
+    """Draw curve names at the right of a panel.
+
+    ``ends`` pairs the end of each curve with its y position, as a fraction of the panel's height.
+    """
     for (end, height), moved in zip(ends, spread([height for _, height in ends], APART), strict=True):
         axes.annotate(
             end.name, xy=(1, height), xytext=(1 + BESIDE, moved), xycoords="axes fraction",
@@ -73,9 +78,9 @@ def _place_beside(axes: Axes, ends: Sequence[tuple[End, float]]) -> None:
 
 
 def _place_inside(axes: Axes, ends: Sequence[tuple[End, float]], panel: float) -> None:
-    """Draw names inside a panel, clear of curves and of each other.
+    """Draw curve names inside a panel, where they overlap neither curves nor other names.
 
-    ``ends`` pairs each end of a curve with its height in the panel.
+    ``ends`` pairs the end of each curve with its y position, as a fraction of the panel's height.
     """
     curves = [_convert_to_shares(axes, line.get_xydata()) for line in axes.lines]
     taken: list[Bbox] = []
@@ -98,8 +103,9 @@ def _place_inside(axes: Axes, ends: Sequence[tuple[End, float]], panel: float) -
 def find_clear_place(wanted: float, half: float, taken: Sequence[tuple[float, float]]) -> float:
     """Return the position nearest to ``wanted`` at which a name overlaps no interval of ``taken``.
 
-    A position is the vertical centre of the name, and ``half`` is half the height of the name. All are fractions of the
-    panel's height. If the name overlaps an interval at every position, return ``wanted``, moved into the panel.
+    A position is the vertical centre of the name, and ``half`` is half the height of the name. All arguments are
+    fractions of the panel's height. If the name overlaps an interval at every position, return ``wanted``, moved into
+    the panel.
     """
     wanted = min(max(wanted, half), 1 - half)
     edges = [wanted, *(high + half for _, high in taken), *(low - half for low, _ in taken)]
@@ -114,9 +120,10 @@ def find_clear_place(wanted: float, half: float, taken: Sequence[tuple[float, fl
 
 
 def spread(places: Sequence[float], apart: float) -> list[float]:
-    """Move ascending places as little as possible so that neighbours have at least the distance ``apart``.
+    """Return these ascending positions, moved as little as possible until neighbours are at least ``apart`` apart.
 
-    Neighbours that are too close form a block, centred on the mean of their places. Blocks that meet are merged.
+    Positions and ``apart`` are fractions of the panel's height. Neighbours that are too close form a block, centred on
+    the mean of their positions. Blocks that overlap are merged.
     """
 
     def bottom(block: Sequence[float]) -> float:
@@ -129,7 +136,7 @@ def spread(places: Sequence[float], apart: float) -> list[float]:
             last = blocks.pop()
             blocks[-1] += last
     moved = [bottom(block) + apart * index for block in blocks for index in range(len(block))]
-    # Keep every place between the bottom and the top of the panel.
+    # Keep every position between the bottom (0) and the top (1) of the panel.
     floor = [max(place, apart * index) for index, place in enumerate(moved)]
     return [min(place, 1 - apart * (len(floor) - 1 - index)) for index, place in enumerate(floor)]
 
@@ -141,16 +148,16 @@ def _measure_width(name: str) -> float:
 
 
 def _convert_to_shares(axes: Axes, points: Any) -> Any:
-    """Convert points in data coordinates to fractions of the panel's width and height."""
+    """Convert (x, y) points in data coordinates to fractions of the panel's width and height."""
     return (axes.transScale + axes.transLimits).transform(points)
 
 
 def _find_extent(points: Any, left: float, right: float) -> tuple[float, float] | None:
-    """Return the lowest and the highest y of a curve between two x positions; None if the curve is outside them."""
+    """Return the lowest and the highest y of a curve between x = ``left`` and ``right``; None if no part lies there."""
     left, right = max(left, points[0, 0]), min(right, points[-1, 0])
     if left > right:
         return None
-    # The extremes of a piecewise linear curve are at its corners or at the two positions.
+    # The extremes of a piecewise linear curve are at one of its points, at ``left`` or at ``right``.
     inside = points[(left <= points[:, 0]) & (points[:, 0] <= right), 1]
     heights = [*inside, *np.interp([left, right], points[:, 0], points[:, 1])]
     return float(min(heights)), float(max(heights))

@@ -10,8 +10,8 @@ import pandas as pd
 __all__ = ["GROWTH", "LEVEL", "Growth", "fit_growth", "fit_growths"]
 
 LEVEL = 0.95
-# Two-sided 95 % quantile of Student's t with 1 to 20 degrees of freedom. For more than 20, the last value is used,
-# which makes the confidence interval a little too wide.
+# Two-sided 95 % quantiles of Student's t distribution with 1 to 20 degrees of freedom. For more degrees of freedom, the
+# last quantile is used, which makes the confidence interval a little too wide.
 # Source: https://www.itl.nist.gov/div898/handbook/eda/section3/eda3672.htm
 STUDENT_T = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
@@ -27,7 +27,7 @@ GROWTH = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Exponent p of a power law a·Lᵖ, fitted by least squares on logarithms, and its confidence interval."""
+    """Exponent p of a power law a·Lᵖ of the length L, with its confidence interval, by least squares on logarithms."""
 
     exponent: float
     low: float
@@ -35,7 +35,9 @@ class Growth:
 
 
 def fit_growth(lengths: Sequence[float], values: Sequence[float]) -> Growth | None:
-    """Fit a power law of the length to values, and return its exponent; None for fewer than three lengths.
+    """Fit a power law of the length to ``values``, and return its exponent with a confidence interval.
+
+    Return None for fewer than three different lengths, or if a value is not positive.
 
     The 95 % confidence interval uses Student's t and the residuals of the fit. A curve that is no power law, such as a
     sum of a linear and a quadratic part, therefore has a wide interval even if its points are exact.
@@ -52,7 +54,7 @@ def fit_growth(lengths: Sequence[float], values: Sequence[float]) -> Growth | No
 
 
 def fit_growths(timings: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
-    """Fit the exponents of time and of peak memory in one series, by implementation and pass.
+    """Return the growth exponents of one series: a row for each implementation and pass, for time and for peak memory.
 
     Times with the speed verdict ``inconclusive`` are left out.
     """

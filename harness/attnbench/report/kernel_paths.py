@@ -1,4 +1,4 @@
-"""Which code path an implementation took, read from the names of the operators that ran."""
+"""Code path of an implementation, such as fused flash attention, read from the names of the operators that ran."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,9 +10,10 @@ __all__ = ["CALLS", "Way", "find_way", "group_by_way"]
 
 # Separator between the name of an operator and the number of its calls.
 CALLS = " ×"
-# Largest number of operator names in a row of the table; kernels.csv has all names.
+# Largest number of operator names in a row of the table of code paths; kernels.csv has all names.
 NAMED = 6
-# Patterns of operator names, each with the code path that it indicates. The first pattern that matches a name counts.
+# Regular expressions for operator names, each with the code path that it indicates. The first expression that matches
+# the name of any operator decides.
 WAYS = (
     (r"_scaled_dot_product_attention_math", "composed: torch's math path, no fused kernel"),
     (r"_flash_attention", "fused: flash"),
@@ -26,7 +27,10 @@ COPY = "aten::copy_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """The code path that one implementation took in one pass, with its operators and the lengths of its sequences."""
+    """Row of the table of code paths: the path of one implementation in one pass, and the operators that ran.
+
+    ``lengths`` are the sequence lengths at which these operators ran.
+    """
 
     implementation: str
     pass_: str
@@ -36,14 +40,14 @@ class Way:
 
 
 def find_way(kernels: Sequence[str]) -> str:
-    """Describe the code path that these operators indicate, and the number of copies of tensors."""
+    """Return a phrase with the code path that these operators indicate, and the number of tensor copies, if any."""
     found = next((words for pattern, words in WAYS if any(re.search(pattern, name) for name in kernels)), "its own")
     copies = sum(_count_calls(name) for name in kernels if name.partition(CALLS)[0] == COPY)
     return found + (f"; {copies} {'copy' if copies == 1 else 'copies'} of tensors" if copies else "")
 
 
 def group_by_way(kernels: pd.DataFrame) -> Iterator[Way]:
-    """Yield the rows of the table of code paths.
+    """Yield the rows of the table of code paths of a series.
 
     One row contains all lengths at which the same operators ran. An implementation that falls back to another path at
     some lengths therefore has a second row for these lengths.

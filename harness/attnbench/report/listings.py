@@ -1,4 +1,4 @@
-"""The tables of a report that do not have a column per length: growth, kernels, longest sequences and ceilings."""
+"""Tables of a report without a column for each length: growth, code paths, longest sequences and ceilings."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,8 +15,9 @@ __all__ = ["Listing", "list_ceilings", "list_max_lengths", "make_listings"]
 
 UNDER_GROWTH = (
     "Exponent p of a power law Lᵖ through all lengths, by least squares on logarithms, with its "
-    f"{LEVEL * 100:g} % confidence interval. The interval comes from the residuals: a wide one says that the growth is "
-    "no power law over these lengths. Linear parts make p smaller at short lengths. Inconclusive times are left out."
+    f"{LEVEL * 100:g} % confidence interval. The interval comes from the residuals: a wide interval means that the "
+    "growth is no power law over these lengths. Parts that grow linearly make p smaller at short lengths. Times with "
+    "an inconclusive speed verdict are left out."
 )
 UNDER_WAYS = (
     "Operators and kernels as torch's profiler names them, with the number of their calls in one pass. Lengths with "
@@ -34,7 +35,7 @@ UNDER_MAX_LENGTHS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """A table with a heading and a note."""
+    """A table with a heading and an explanatory note."""
 
     title: str
     note: str
@@ -65,7 +66,7 @@ def make_listings(series: Series) -> list[Listing]:
 
 
 def list_ceilings(reached: Iterable[Ceiling]) -> Listing | None:
-    """Return the table of the ceilings of all runs, or None if no ceiling was measured."""
+    """Return the table of the ceilings (highest measured rates) of all runs, or None if no ceiling was measured."""
     rows = tuple(
         (
             c.run,

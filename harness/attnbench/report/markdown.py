@@ -12,7 +12,7 @@ __all__ = ["render"]
 
 
 def render(content: Content, files: Collection[str]) -> str:
-    """Return the text of report.md; it links those plots whose names are in ``files``."""
+    """Return the text of report.md; it shows each plot whose file name is in ``files``."""
     parts = [
         "# Attention report",
         *(_escape(line) for line in content.headline),

@@ -59,6 +59,6 @@ def format_count(count: int, word: str) -> str:
 
 
 def _format_scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
-    # Tolerate rounding: an axis tick at 10⁻³ s may be one bit below 10⁻³.
+    # The factor 1 - 1e-9 tolerates rounding: an axis tick at 10⁻³ s, stored one bit below 10⁻³, is still 1 ms.
     factor, unit = next(((f, u) for f, u in units if abs(value) >= f * (1 - 1e-9)), units[-1])
     return f"{float(f'{value / factor:.3g}'):g} {unit}"

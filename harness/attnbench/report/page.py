@@ -19,7 +19,7 @@ from attnbench.report.tables import find_reference
 
 __all__ = ["MEASURES", "PLOTS", "Grid", "inline", "make_environment", "make_grids", "render"]
 
-# Name of each plot, its heading, and how to read it.
+# Plots of a series. Each has a name, with which its file name begins, a heading and an explanation.
 PLOTS = (
     (
         "time",
@@ -30,25 +30,25 @@ PLOTS = (
     (
         "memory",
         "Peak memory",
-        "Peak bytes of a call above its inputs. A curve twice as steep as another one holds the L × L matrix of "
-        "weights; the flatter one does not.",
+        "Peak bytes of a call above its inputs. If a curve is twice as steep as another one, its implementation stores "
+        "the L × L matrix of weights, and the implementation of the flatter curve does not.",
     ),
     (
         "speed",
         "Speed relative to the reference",
-        "Above the line at 1 is faster than the reference, below it slower; an interval that crosses the line "
-        "does not decide. Calls with an inconclusive speed verdict are left out.",
+        "Points above the line at 1 are faster than the reference, points below the line slower. An interval that "
+        "crosses the line decides neither. Calls with an inconclusive speed verdict are left out.",
     ),
 )
 
-# Largest width of a drawing on the page, in pixels per point of the drawing. At this width, a
-# drawing with two panels fills the page.
+# Largest width of a drawing on the page, in CSS pixels per point of the SVG file's width. With this factor, a drawing
+# with two panels fills the page.
 PX_PER_PT = 1.65
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """A quantity that has a table: the heading of the table, and the data frame and column with the values."""
+    """A quantity that the report tabulates: heading of its table, and the data frame and column that contain it."""
 
     title: str
     frame: str
@@ -78,7 +78,7 @@ MEASURES = (
 class Grid:
     """Table of one quantity in one pass: one row per implementation, one column per length.
 
-    A cell is a number and the lines below that number.
+    A cell is a tuple of lines: a number, and the explanations below this number.
     """
 
     title: str
@@ -88,7 +88,7 @@ class Grid:
 
 
 def render(content: Content, files: Mapping[str, bytes]) -> str:
-    """Return the HTML page of a report; ``files`` contains the plots."""
+    """Return the HTML page of a report; ``files`` maps file names to contents, among them the SVG plots."""
     return (
         make_environment()
         .get_template("report.html.j2")
@@ -104,7 +104,7 @@ def render(content: Content, files: Mapping[str, bytes]) -> str:
 
 
 def make_environment() -> jinja2.Environment:
-    """Return the Jinja environment of the templates, with their filters; every text is escaped."""
+    """Return the Jinja environment of the templates, with their filters; it escapes HTML markup in every text."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("attnbench.report"),
         autoescape=True,
@@ -118,7 +118,7 @@ def make_environment() -> jinja2.Environment:
 
 
 def make_grids(series: Series) -> list[Grid]:
-    """Return the tables of a series: one for each measure and each pass that have values."""
+    """Return the tables of a series: one for each measure and pass with at least one value."""
     frames = {"timings": series.timings, "memory": series.memory}
     made = []
     for measure in MEASURES:
@@ -141,7 +141,7 @@ def _make_grid(measure: Measure, name: str, part: pd.DataFrame) -> Grid:
 
 
 def _format_cell(measure: Measure, row: Any) -> tuple[str, ...]:
-    """Format a number and the lines below it: interval and speed verdict, percentage of the ceiling, or exact bytes."""
+    """Return a number and the lines below it: interval and speed verdict, percentage of the ceiling, or exact bytes."""
     if row is None:
         return ("–",)
     value = row[measure.column]
@@ -153,7 +153,7 @@ def _format_cell(measure: Measure, row: Any) -> tuple[str, ...]:
         return format_digits(value / 2**20), *lines
     if measure.column == "gflop_per_s":
         share = [] if pd.isna(row["share"]) else [f"{row['share'] * 100:.0f} % of the {row['bound']} ceiling"]
-        # Mark a rate that was computed from a disturbed measurement.
+        # A rate is marked as inconclusive if it was computed from a time with an inconclusive speed verdict.
         return format_digits(value), *share, *([INCONCLUSIVE] if row["state"] == INCONCLUSIVE else [])
     if measure.column != "median_ns":
         return (format_digits(value / 1e6),)
@@ -178,13 +178,13 @@ def _inline_figures(series: Series, files: Mapping[str, bytes]) -> list[tuple[st
 
 
 def inline(svg: str, name: str) -> Markup:
-    """Prepare an SVG drawing for use inside the page: no XML prologue, unique ids, and the page's colours and fonts.
+    """Return an SVG drawing as part of the page: no XML prologue, ids that begin with ``name``, and the page's colours.
 
-    matplotlib escapes every text that it draws, so the drawing contains no foreign markup.
+    matplotlib escapes every text that it draws, so names from run files cannot insert markup into the page.
     """
     drawing = svg[svg.index("<svg") :]
     drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
-    # Without a limit, a drawing with one panel would be stretched to the width of a drawing with two panels.
+    # Without a largest width, a drawing with one panel would be stretched to the width of a drawing with two panels.
     drawing = re.sub(r'(<svg[^>]*?) width="([\d.]+)pt"', _limit_width, drawing, count=1)
     drawing = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", drawing, count=1)
     drawing = re.sub(r'\bid="', f'id="{name}-', drawing)
@@ -204,5 +204,5 @@ def _add_breaks(text: str) -> Markup:
 
 
 def _join_numbers(text: str) -> str:
-    """Prevent line breaks between a number and the word that it counts."""
+    """Prevent line breaks between a number and the word after it."""
     return re.sub(r"(\d) (?=[a-z0-9])", "\\1\u00a0", text)

@@ -18,19 +18,21 @@ from attnbench.report.numbers import format_bytes, format_seconds
 
 __all__ = ["INK", "MUTED", "Look", "choose_looks", "draw", "plot_memory", "plot_speed", "plot_time"]
 
-# Colours of text and of lines, readable on white and on near-black. The HTML page replaces them with its own.
+# ``INK``: colour of titles. ``MUTED``: colour of labels. ``RULE``: colour of axes and grid lines. All three are
+# readable on white and on near-black. The HTML page replaces them with its own colours.
 INK, MUTED, RULE = "#77797f", "#808289", "#8a8c92"
-# Okabe and Ito's palette for colour-blind readers, with its extremes shifted towards mid-tones and without yellow.
+# Colours of the curves: Okabe and Ito's palette for colour-blind readers, with its extremes shifted towards mid-tones
+# and without yellow.
 # Source: https://jfly.uni-koeln.de/color/
 COLOURS = ("#3185c5", "#d9650f", "#119a75", "#c2689c", "#c98b06", "#53a9d6", "#8f74cf", "#b5504a")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "p")
 # Line styles of the first eight implementations, of the next eight, and of all others.
 LINES = ("-", "--", ":")
-# If a call was not timed because it was predicted to exceed the work limit, its reason contains this text. A curve that
-# ends before such a call is marked.
+# This text is in the reason of each call that was not timed because its predicted time exceeds the work limit. A curve
+# that ends before such a call has a cross at its end.
 BEYOND = "--work-limit"
 
-SETTINGS: Any = {  # a dict with any keys: matplotlib's own type demands that each key is one of its literals
+SETTINGS: Any = {  # ``Any``: matplotlib's type hint accepts only its own literals as keys
     "svg.hashsalt": "attnbench",
     "svg.fonttype": "none",
     # Do not draw text between dollar signs as a formula.
@@ -56,10 +58,11 @@ SETTINGS: Any = {  # a dict with any keys: matplotlib's own type demands that ea
     "text.color": INK,
 }
 
-# Width and height of a panel, and width of the labels at its left, in inches.
+# ``PANEL`` and ``HEIGHT``: width of a panel and height of a figure, in inches. ``LABELS``: width of the tick and axis
+# labels at the left of a panel, in inches.
 PANEL, HEIGHT, LABELS = 3.6, 3.5, 0.85
-# Smallest number of ticks of a y axis. Ticks are at powers of the base of the axis. If these are too few and the base
-# is 10, ticks are at the multiples ``STEPS`` of powers of ten.
+# ``FEWEST_TICKS``: smallest number of ticks of a y axis. Ticks are at powers of the base of the axis. If these are too
+# few and the base is 10, ticks are at the multiples ``STEPS`` of powers of ten.
 FEWEST_TICKS, STEPS = 4, (1.0, 2.0, 5.0)
 
 
@@ -111,7 +114,7 @@ def plot_speed(timings: pd.DataFrame, untimed: pd.DataFrame, styles: dict[str, L
 
 
 def draw(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
-    """Return the bytes of an SVG or PNG file of the figure; the file contains no date."""
+    """Return the bytes of an SVG or PNG file of the figure; the file contains no date, which would differ each time."""
     stream = io.BytesIO()
     with mpl.rc_context(SETTINGS):
         if kind == "svg":
@@ -130,7 +133,10 @@ def _draw_panels(
     text: Callable[[float], str],
     base: int = 10,
 ) -> Figure | None:
-    """Draw a panel of curves for each pass; None if there is nothing to draw."""
+    """Return a figure with a panel of curves for each pass, or None if ``frame`` is empty.
+
+    ``label`` is the label of the y axis. The axis is logarithmic with base ``base``, and ``text`` formats its ticks.
+    """
     if frame.empty:
         return None
     passes = sorted(frame["pass"].unique())
@@ -175,8 +181,8 @@ def _set_up_axes(axes: Axes, part: pd.DataFrame, *, text: Callable[[float], str]
 def _set_ticks(axes: Axes, *, base: int) -> None:
     """Set the ticks of the y axis at powers of the base.
 
-    If these are too few and the base is 10, set ticks at multiples of powers of ten. If the ticks are still too few,
-    space them evenly.
+    If fewer than ``FEWEST_TICKS`` are visible and the base is 10, set ticks at the multiples ``STEPS`` of powers of
+    ten. If the ticks are still too few, space them evenly.
     """
     low, high = axes.get_ylim()
     for subs in ((1.0,), STEPS) if base == 10 else ((1.0,),):

@@ -17,7 +17,7 @@ __all__ = ["INCONCLUSIVE", "describe_fastest", "describe_machine", "describe_met
 
 RATIO = ("ratio", "ratio_low", "ratio_high")
 INCONCLUSIVE: State = "inconclusive"
-# Statuses of findings whose check was not made.
+# Statuses of findings whose check did not run.
 SILENT: frozenset[Status] = frozenset({"unsupported", "not_run"})
 # Words of the headline for statuses that are neither passed nor a failure.
 WORDS = {
@@ -83,16 +83,16 @@ def describe_fastest(series: Series) -> Iterator[str]:
 
 
 def _format_gain(value: float) -> str:
-    # With two digits, 1.02 would be written as 1.0, as if there were no gain.
+    # A gain below 1.1 gets three digits. With two digits, 1.02 would be written as 1.0, as if there were no gain.
     return format_digits(value, 3 if value < 1.1 else 2)
 
 
 def _find_fastest(rows: pd.DataFrame, reference: str) -> tuple[str, float]:
-    """Return a phrase and the speed-up of the fastest implementation over the reference.
+    """Return a phrase about the fastest implementation, and its speed-up over the reference.
 
     The phrase names the fastest implementation, and the implementations that cannot be distinguished from it. If every
-    implementation has a ratio to the reference, the ratios are compared, else the times. Times also
-    contain the disturbances of each process.
+    implementation has a ratio to the reference, the ratios are compared, else the times. Ratios are more exact, since
+    times also contain the disturbances of each process. The speed-up is NaN if the reference may be as fast.
     """
     disturbed = rows["state"] == INCONCLUSIVE
     if disturbed.iloc[int(rows["median_ns"].argmin())]:
@@ -156,9 +156,10 @@ def describe_methods(series: Sequence[Series]) -> Iterator[str]:
         )
         yield (
             "Gflop/s: operations that the case needs by a closed formula, without hidden (masked) query-key pairs, "
-            "divided by the time. Operations that were executed are not counted. The share of the ceiling is a time "
-            "divided by the measured time: the longer of the times that the case would take at the machine's measured "
-            "rates of a matrix product and of a copy."
+            "divided by the time. Operations that were executed are not counted. The share of the ceiling is the "
+            "shortest possible time divided by the measured time. The shortest possible time is the longer of two "
+            "times: of the operations at the measured rate of a matrix product, and of the bytes at the measured rate "
+            "of a copy."
         )
     if len(memories):
         yield (

@@ -23,7 +23,7 @@ class Series:
     title: str
     # Name of the reference implementation. A ratio is a time divided by the time of the reference.
     reference: str
-    # Suffix in the file names of this series; empty if the report has only one series.
+    # Suffix in the names of the plot files of this series; empty if the report has only one series.
     suffix: str
     timings: pd.DataFrame
     memory: pd.DataFrame
@@ -33,7 +33,7 @@ class Series:
 
 
 class _Key(NamedTuple):
-    """What the measurements of a series have in common."""
+    """What the measurements of a series have in common; ``form`` is the problem without its length."""
 
     machine: str
     threads: int
@@ -43,7 +43,7 @@ class _Key(NamedTuple):
 
 
 def group_series(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[Series]:
-    """Group the results of these runs into series."""
+    """Group the measurements in ``results`` into series; ``runs`` are the runs that made these results."""
     reached = [ceiling for stored in runs for ceiling in stored.ceilings]
     places = {stored.run.id: (stored.run.machine.name, stored.run.threads) for stored in runs}
     keys: dict[_Key, list[Result]] = {}

@@ -67,14 +67,14 @@ def tabulate_timings(results: Sequence[Result], reached: Iterable[Ceiling] = ())
 
 
 def tabulate_undecided(results: Sequence[Result]) -> pd.DataFrame:
-    """Tabulate the calls without a speed verdict against the reference, with the state and its reason."""
+    """Tabulate the calls whose speed verdict is ``unknown`` or ``inconclusive``, with the verdict and its reason."""
     frame = tabulate_timings(results)
     frame = frame[frame["reason"] != ""]
     return frame.assign(reason=[f"{state}: {why}" for state, why in zip(frame["state"], frame["reason"], strict=True)])
 
 
 def tabulate_memory(results: Sequence[Result]) -> pd.DataFrame:
-    """Tabulate the bytes of every call whose memory was measured."""
+    """Tabulate the memory, in bytes, of every call whose memory was measured."""
     rows = [
         _describe_case(r)
         | {
@@ -154,7 +154,7 @@ def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:
             "implementation": r.implementation,
             "length": CaseId.parse(r.case).length,
             "pass": find_pass(r.case),
-            "reason": r.untimed or "the run ended before it was timed",
+            "reason": r.untimed or "the run ended before this call was timed",
             "case": r.case,
             "run": r.run,
         }
@@ -192,7 +192,7 @@ def _make_timing_row(
     result: Result, timing: Timing, baseline: Timing | None, tops: Mapping[tuple[str, str, str, int], Ceiling]
 ) -> Mapping[str, Any]:
     found = _compare_with_reference(result, timing, baseline)
-    # A time and its ratio use the same measure. It is wall time if the reference has no device time.
+    # A time and its ratio use the same measure. The measure is wall time if the reference has no device time.
     measure = found.measure if found else choose_measure(timing)
     time = estimate_time(timing, measure)
     place = _describe_case(result)
@@ -222,7 +222,7 @@ def _make_timing_row(
 
 
 def _compare_with_reference(result: Result, timing: Timing, baseline: Timing | None) -> SpeedVerdict | None:
-    """Return the speed verdict against the reference, or None if the calls were not interleaved with its calls."""
+    """Return the speed verdict against the reference, or None if their calls were not interleaved."""
     if baseline is None or len(baseline.samples_ns) != len(timing.samples_ns):
         return None
     if find_reference(result.case) not in (result.implementation, *timing.interleaved_with):
@@ -258,7 +258,7 @@ def _compute_rates(result: Result, time_ns: float, top: Ceiling | None) -> dict[
 
     A rate is the number of operations or of bytes of a call, divided by the call's time.
 
-    The highest measured rates give two shortest possible times: one for the operations, and one for the bytes.
+    The ceilings of the machine give two shortest possible times: one for the operations, and one for the bytes.
     ``share`` is the longer of these two times, divided by the measured time. ``bound`` names the longer of the two:
     ``product`` (operations) or ``copy`` (bytes).
     """

@@ -12,16 +12,20 @@ from attnbench.runner.session import Plan, Session, Supervisor
 
 __all__ = ["CheckOutcomes", "evaluate_observations", "make_finding", "observe"]
 
-# If a case has more floating-point operations than this, its checks run one by one. In a single request, the memory of
-# the tensors of all checks would add up. The cost of one request per check is negligible for such a large case.
+# If a case has more floating-point operations than this number, its checks run one by one. In a single request, the
+# memory of the tensors of all checks would add up. The cost of one request per check is negligible for such a large
+# case.
 TOGETHER_FLOP = 2_000_000_000
-# Statuses after which the worker's process has ended.
+# Statuses of a request that ended the worker's process.
 DEADLY = ("crashed", "timeout")
 
 
 @dataclass(slots=True, kw_only=True)
 class CheckOutcomes:
-    """The files with the observations of a case, and for each check None or the reason why it has no observations."""
+    """Outcome of each check of a case, and the files with the observations.
+
+    The outcome is None if the check has observations, else the reason why the check has none.
+    """
 
     outcomes: dict[str, Outcome | None] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
@@ -38,7 +42,7 @@ def make_finding(check: str, outcome: Outcome) -> Finding:
 
 
 def evaluate_observations(session: Session, case: str, seen: CheckOutcomes, policies: Policies) -> dict[str, Finding]:
-    """Return the finding of each check in ``seen``: the oracle worker evaluates the observations."""
+    """Let the oracle worker evaluate the observations in ``seen``, and return the finding of each check."""
     found: dict[str, Finding] = {}
     if seen.observed:
         found = session.ask_oracle(
@@ -80,9 +84,11 @@ def observe(
         if isinstance(alone, Outcome):
             seen.outcomes[check] = alone
     if died and died.status == "crashed" and not any(o and o.status in DEADLY for o in seen.outcomes.values()):
-        # No check reproduces the crash when it runs by itself. The crash still counts toward the limit, and becomes the
-        # outcome of the last check.
+        # The request with all checks crashed, but no check crashed in a request of its own. The crash still counts
+        # toward the limit ``MOST_DEATHS``, and becomes the outcome of the last check.
         worker.count_death(died.reason)
-        reason = f"{died.reason} after checks of other cases; no check of this case reproduces this in a fresh process"
+        reason = (
+            f"{died.reason} after checks of other cases; no check of this case reproduces the crash in a fresh process"
+        )
         seen.outcomes[asked[-1]] = Outcome(status="crashed", reason=reason)
     return seen

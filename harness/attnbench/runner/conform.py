@@ -34,7 +34,7 @@ def conform(
     expectations: Sequence[Expectation] = (),
     done: frozenset[tuple[str, str]] = frozenset(),
 ) -> Iterator[Result]:
-    """Yield the result of every implementation on every case that is not in ``done``, as each result is known.
+    """Yield the result of every implementation on every case, except for the (implementation, case) pairs in ``done``.
 
     Raises: PluginError where an implementation cannot be loaded.
     """
@@ -59,7 +59,10 @@ def conform(
 def select_unfinished(
     implementations: Sequence[str], plans: Sequence[Plan], done: Container[tuple[str, str]], progress: Progress
 ) -> dict[str, list[Plan]]:
-    """Return the unfinished plans of each implementation that has any, and report finished plans to ``progress``."""
+    """Return the plans of each implementation that are not in ``done``; report the other plans to ``progress`` as done.
+
+    An implementation without unfinished plans is left out.
+    """
     left: dict[str, list[Plan]] = {}
     for name in implementations:
         for plan in plans:
@@ -87,10 +90,10 @@ class _Prepared:
     """A case that is ready for its checks to run."""
 
     plan: Plan
-    # Checks that the worker runs: those of the plan. For a case that the implementation declares unsupported: the
-    # checks that show whether a call raises.
+    # Checks that the worker runs: the checks of the plan. For a case that the implementation declares unsupported: the
+    # checks that show whether a call raises an exception.
     checks: tuple[str, ...]
-    # Outcome, with a reason, of all checks if the case is not started; None if it is started.
+    # If the case is unsupported or not run: the outcome of all checks of the plan, with a reason. Otherwise None.
     refusal: Outcome | None = None
     inputs: str = ""
 
@@ -105,7 +108,7 @@ def _check_cases(
             for number, (plan, following) in enumerate(zip_longest(plans, plans[1:])):
                 progress.now(f"{name} {plan.case}")
                 prepared = _prepare(session, worker, name, plan)
-                # Two file names alternate, because the observations of the preceding case are still to be evaluated.
+                # Two file names alternate, because the file of the preceding case is still to be evaluated.
                 coming = ahead.submit(_observe_case, worker, name, prepared, f"observation-{number % 2}")
                 if before is not None:
                     yield before[0].plan, _evaluate(session, worker, name, *before)
@@ -146,7 +149,7 @@ def _observe_case(worker: Supervisor, implementation: str, prepared: _Prepared, 
 def _evaluate(
     session: Session, worker: Supervisor, implementation: str, prepared: _Prepared, seen: CheckOutcomes
 ) -> tuple[Finding, ...]:
-    """Return the findings of the plan's checks: the oracle worker evaluates the observations."""
+    """Let the oracle worker evaluate the observations, and return the findings of the plan's checks."""
     policies = worker.declared[implementation].policies
     findings = evaluate_observations(session, prepared.plan.case, seen, policies)
     if prepared.refusal is not None:

@@ -1,4 +1,4 @@
-"""Expected failures: known deviations, each with a reason and a link. Their checks still run; a pass is reported."""
+"""Expected failures: known deviations, each with a reason and a link. Their checks still run; passes are reported."""
 
 import re
 import tomllib
@@ -27,8 +27,8 @@ __all__ = [
 ]
 
 FILE_NAME = "expected_failures.toml"
-# Statuses that count as expected failures. A crash or a time-out does not: it ends the worker's process, and after
-# three such ends the remaining cases are not run.
+# Statuses that count as expected failures. A crash or a time-out does not count, since it ends the worker's
+# process: after three crashes or time-outs, the remaining cases are not run.
 EXPECTED: tuple[Status, ...] = ("failed", "error")
 KEYS = ("implementation", "check", "case", "reason", "link")
 # Optional keys of an entry; an entry is one table ``[[expected]]`` of the file.
@@ -43,7 +43,7 @@ class ExpectationError(Exception):
 class Expectation:
     """One known deviation; ``check``, ``case`` and ``unless`` are shell-style patterns.
 
-    ``check`` and ``unless`` may hold several patterns, separated by spaces.
+    ``check`` and ``unless`` may contain several patterns, separated by spaces.
     """
 
     implementation: str
@@ -56,7 +56,7 @@ class Expectation:
     # Machines or versions on which the check passes, in words. If this field is set, a pass counts as ``passed``. If it
     # is empty, the check is expected to fail everywhere, and a pass is an unexpected pass.
     passes_where: str = ""
-    # File that holds the entry, and number of the entry in that file.
+    # ``file``: file that contains the entry, if any. ``entry``: number of the entry in this file, from 1.
     file: Path | None = field(default=None, compare=False)
     entry: int = field(default=0, compare=False)
 
@@ -77,9 +77,9 @@ class Expectation:
 
 
 def read_expectations(path: Path) -> list[Expectation]:
-    """Read the expected failures of a file: tables ``[[expected]]`` of strings, with five required keys.
+    """Return the expected failures in a TOML file: tables ``[[expected]]`` of strings, with the keys ``KEYS``.
 
-    Raises: ExpectationError.
+    Raises: ExpectationError where the file cannot be read, or where a table or a key is wrong.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -89,7 +89,7 @@ def read_expectations(path: Path) -> list[Expectation]:
         raise ExpectationError(f"{path}: unknown table {strangers[0]!r}; write each entry under a line [[expected]]")
     tables = content.get("expected", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise ExpectationError(f"{path}: expected must be a list of tables, each under a line [[expected]]")
+        raise ExpectationError(f"{path}: 'expected' must be a list of tables, each under a line [[expected]]")
     for number, table in enumerate(tables, start=1):
         if sorted(table.keys() - OPTIONAL) != sorted(KEYS) or not all(isinstance(v, str) and v for v in table.values()):
             raise ExpectationError(
@@ -100,7 +100,7 @@ def read_expectations(path: Path) -> list[Expectation]:
 
 
 def read_expectations_beside(names: Sequence[str]) -> list[Expectation]:
-    """Read the ``expected_failures.toml`` in the folder of each implementation's module, if it exists."""
+    """Return the expected failures in ``expected_failures.toml``, if any, beside each implementation's module."""
     folders = {folder for name in names if (folder := _find_folder(name)) is not None}
     files = [folder / FILE_NAME for folder in sorted(folders) if (folder / FILE_NAME).is_file()]
     return [expectation for file in files for expectation in read_expectations(file)]
@@ -111,7 +111,8 @@ def audit(
 ) -> None:
     """Check that every expected failure can match a finding on a case of any suite or on one of ``cases``.
 
-    An expected failure need not match a case that this run selects, so a filter of cases never makes one invalid.
+    An expected failure need not match a case that this run selects, so a filter of cases never makes an
+    expected failure invalid.
 
     Raises: ExpectationError, which names the first expected failure that can match no finding.
     """
@@ -149,9 +150,9 @@ def _suggest(word: str, known: Sequence[str]) -> str:
 
 
 def _implementation_exists(one: Expectation) -> bool:
-    """Whether an entry's implementation is registered, or its attribute's name occurs in the source of its module.
+    """Whether the implementation of an entry is registered, or its name occurs in the source of its module.
 
-    An implementation that is not registered is named ``module:attribute``.
+    An implementation that is not registered is named ``module:attribute``; ``attribute`` must occur in the source.
     """
     place, _, attribute = one.implementation.rpartition(":")
     if not place:
@@ -186,7 +187,7 @@ def _find_module_file(name: str) -> Path | None:
 def apply_expectations(
     finding: Finding, expectations: Sequence[Expectation], implementation: str, case: str
 ) -> Finding:
-    """Return the finding with the status ``expected_failure`` or ``unexpected_pass`` where an entry covers it."""
+    """Return the finding; if an entry covers it, with the status ``expected_failure`` or ``unexpected_pass``."""
     found = next((e for e in expectations if e.covers(implementation, case, finding.check)), None)
     if found is None:
         return finding

@@ -26,21 +26,24 @@ from attnbench.runner.session import Session, Supervisor
 __all__ = ["SUITE", "Found", "SearchEffort", "draw_cases", "fuzz"]
 
 SUITE = "fuzz"
-# Number of cases in a round. The cases of a round are drawn from one seed, the small ones first. Between rounds, the
-# search ends if its budget is spent.
+# Number of cases in a round. The cases of a round are drawn from one seed, small cases first. The search ends between
+# two rounds if its time or its number of cases is used up.
 ROUND = 100
 # Largest number of shrinking attempts per failing case.
 TRIES = 200
 # Seconds of shrinking per failing case. This limit applies only if the search has a time budget.
 SHRINK_S = 60.0
-# Number of attempts that an attempt counts as, if it ended its process with this status: a restart takes seconds, and a
-# time-out takes minutes.
+# If a shrinking attempt ends its process with one of these statuses, this attempt counts as the given number of
+# attempts: a restart takes seconds, and a time-out takes minutes.
 TRIES_OF_A_DEATH: dict[Status, int] = {"crashed": 20, "timeout": 100}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchEffort:
-    """Limits of the search for each implementation: a time, a number of cases, or both. The first reached ends it."""
+    """Limits of the search for each implementation: a time, a number of cases, or both.
+
+    The search ends at the first limit that is reached.
+    """
 
     seed: int
     budget_s: float | None = None
@@ -48,7 +51,7 @@ class SearchEffort:
 
     @property
     def steps(self) -> int:
-        """Number of progress steps: ``examples`` if it is given, otherwise the seconds of the budget."""
+        """Number of progress steps of one implementation: ``examples`` if given, otherwise the seconds ``budget_s``."""
         return self.examples or round(self.budget_s or 0)
 
 
@@ -59,7 +62,7 @@ class Found:
     implementation: str
     finding: Finding
     case: str
-    # Failing case before it was shrunk, and the number of smaller cases that were tried.
+    # ``drawn``: the failing case before shrinking. ``tries``: number of smaller cases that were tried.
     drawn: str
     tries: int
 
@@ -94,8 +97,8 @@ def fuzz(
 ) -> Iterator[Found]:
     """Yield each failure as it is found, one implementation after the other; ``add`` receives the result of each case.
 
-    A failure is yielded only if the case of no earlier failure fails the same check. Of the cases that were tried to
-    shrink a failure, only the result of the smallest failing case is passed to ``add``.
+    A check that also fails on the smallest case of an earlier failure gives no further failure. Of the cases that were
+    tried to shrink a failure, only the result of the smallest failing case is passed to ``add``.
 
     Raises: PluginError where an implementation cannot be loaded.
     """
@@ -112,7 +115,7 @@ def fuzz(
 
 
 def _find_smallest(operator: Operator, fails: Callable[[Case], bool], *, seed: str) -> Case | None:
-    """Return the smallest failing case of one round, or None; ``fails`` must be deterministic."""
+    """Return the smallest failing case of one round, or None if no case fails; ``fails`` must be deterministic."""
     one_round = settings(
         max_examples=ROUND,
         database=None,
@@ -136,7 +139,7 @@ class _Failure:
 
     check: str
     drawn: Result
-    # Whether the check also fails in a fresh process, without other checks and cases before it.
+    # Whether the check also fails in a fresh process that runs no other case, and no other checks than ``PARITY``.
     alone: bool
     begin_s: float = field(default_factory=time.monotonic)
     # For each case id, the result if the case fails ``check``, else None.
@@ -167,12 +170,12 @@ class _Search:
     expectations: Sequence[Expectation]
     worker: Supervisor
     begin_s: float = field(default_factory=time.monotonic)
-    # Cases that were drawn and run with all checks.
+    # Ids of the cases that were drawn and run with all checks.
     drawn: set[str] = field(default_factory=set)
-    # Checks that fail on the smallest case of a failure found so far.
+    # Checks that fail on the smallest case of an earlier failure.
     known: set[str] = field(default_factory=set)
     failure: _Failure | None = None
-    # Exception of the search itself, kept here because Hypothesis would take it for a failing case.
+    # Exception of the search itself, kept here because Hypothesis would take the exception for a failing case.
     error: Exception | None = None
     steps_done: int = 0
 
@@ -210,7 +213,7 @@ class _Search:
             return False
 
     def _fails_new_check(self, case: Case) -> bool:
-        """Whether a drawn case fails a check that is not ``known`` to fail."""
+        """Whether a drawn case fails a check that is not in ``known``."""
         if case.id in self.drawn or self._is_spent():
             return False
         self.drawn.add(case.id)
@@ -230,7 +233,7 @@ class _Search:
         return True
 
     def _fails_same_check(self, case: Case, failure: _Failure) -> bool:
-        """Whether a smaller case fails the check that is being shrunk."""
+        """Whether a smaller case fails the check of the failure that is being shrunk."""
         if case.id not in failure.verdicts:
             late = self.effort.budget_s is not None and time.monotonic() - failure.begin_s > SHRINK_S
             if failure.spent >= TRIES or late:
@@ -271,7 +274,10 @@ class _Search:
         )
 
     def _store(self, smallest: Result) -> None:
-        """Pass the result of the smallest case to ``add`` first, since reports show the first failure of a check."""
+        """Pass the results of the smallest case and of the drawn case to ``add``.
+
+        The smallest case comes first, since reports show the first failure of a check.
+        """
         assert self.failure is not None
         self.add(smallest)
         if self.failure.drawn.case != smallest.case:
@@ -288,7 +294,7 @@ class _Search:
         findings = check_case(self.session, self.worker, self.name, plan)
         found = tuple(self._apply_expectations(finding, case) for finding in findings)
         if any(finding.status in TRIES_OF_A_DEATH for finding in found):
-            # A new worker counts its crashes and time-outs from zero, so that three of them do not end the search.
+            # A new worker counts its crashes and time-outs from zero, so that three crashes do not end the search.
             self._restart_worker()
         return Result(
             run=self.run, implementation=display_name(self.name), case=case, findings=found, flop=plan.flop, suite=SUITE
@@ -299,9 +305,10 @@ class _Search:
         self.worker = self.session.supervise(self.name)
 
     def _apply_expectations(self, finding: Finding, case: str) -> Finding:
-        """Turn a failure that is expected into ``expected_failure``.
+        """Return a finding with the status ``expected_failure`` if it is an expected failure.
 
-        A pass stays a pass, because the patterns of expected failures are written for the cases of the suites.
+        A pass stays a pass, even where a failure is expected: the patterns of expected failures are written for the
+        cases of the suites, and not for drawn cases.
         """
         if finding.status not in FAILURES:
             return finding

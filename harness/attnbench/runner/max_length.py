@@ -27,11 +27,11 @@ __all__ = ["SHORTEST", "WORKER", "MaxLengthClient", "generate_lengths", "predict
 
 # Module that the workers of the session must run for this search.
 WORKER = "attnbench.workers.max_length_worker"
-# Shortest and longest length, in tokens. An implementation must conform at the shortest length. At the longest length,
-# 16 Mi tokens, one float32 tensor of width 256 takes 16 GiB.
+# ``SHORTEST``: shortest length, in tokens; an implementation must conform at this length. ``LONGEST``: longest length,
+# 16 Mi tokens; at this length, one float32 tensor of width 256 takes 16 GiB.
 SHORTEST, LONGEST = 64, 1 << 24
-# The bisection starts between the longest doubled length that fits and the next one, which does not fit. It ends when
-# the remaining interval is at most 1/``PARTS`` of this first interval.
+# The bisection starts between the longest doubled length that fits and twice this length, which does not fit. The
+# bisection ends when the remaining interval is at most 1/``PARTS`` of this first interval.
 PARTS = 8
 # Number of measured lengths from which the memory at the next length is predicted: three points determine a parabola.
 POINTS = 3
@@ -57,10 +57,12 @@ def generate_lengths(*, shortest: int = SHORTEST, longest: int = LONGEST) -> Gen
 
 
 def predict_bytes(known: Mapping[int, int], length: int) -> int | None:
-    """Predict the memory at a length by the parabola through the three longest known lengths; None if fewer are known.
+    """Predict the memory at a length, in bytes, by a parabola through the three longest lengths in ``known``.
 
-    The memory of attention is a quadratic polynomial of the length. The prediction is exact as long as the kinds of
-    buffers stay the same. If a buffer stops growing, the prediction is too large rather than too small.
+    ``known`` has the measured bytes by length. Return None if ``known`` has fewer than three lengths.
+
+    The memory of attention is a quadratic polynomial of the length. The prediction is exact as long as the same buffers
+    are allocated at every length. If a buffer stops growing, the prediction is too large rather than too small.
     """
     if len(known) < POINTS:
         return None
@@ -85,7 +87,7 @@ def try_lengths(
 ) -> Iterator[Result]:
     """Search for the max length of every implementation; yield the result of each length that is tried.
 
-    ``shortest`` are plans at the shortest length, one for each pass. Results in ``done`` are reused. The session's
+    ``shortest`` are plans at the shortest length, one for each pass. Results in ``done`` are used again. The session's
     worker module must be ``WORKER``.
 
     Raises: PluginError where an implementation cannot be loaded.
@@ -107,10 +109,9 @@ class MaxLengthClient:
     worker: Supervisor
 
     def ask(self, request: MaxLengthRequest[Reply]) -> Reply | Outcome:
-        """Send a request and return its reply, or the reason why there is none.
+        """Send a request and return its reply, or the reason why there is no reply.
 
-        Some lengths are expected to end the process. Such an end does not count toward the limit of three crashes and
-        time-outs.
+        A crash or a time-out is expected at lengths that are too long, and does not count toward ``MOST_DEATHS``.
         """
         return self.worker.send(request, counts=False)
 
@@ -131,7 +132,7 @@ class _Search:
     def try_lengths(self) -> Iterator[Result]:
         """Yield the result of each length that is tried; only one result if the shortest length fails a check."""
         limit = self.session.limits.compute_memory_limit_bytes()
-        # Peak bytes that one pass needs in addition to its inputs, by length.
+        # Measured peak bytes of one pass in addition to its inputs, by length.
         known_bytes: dict[int, int] = {}
         candidates = generate_lengths()
         length = next(candidates)
@@ -152,7 +153,7 @@ class _Search:
                 return
 
     def _make_case(self, length: int) -> str:
-        """Return the case id at a length, in the plan's dtype and on its device."""
+        """Return the id of the profile case with this length, in the dtype and on the device of the plan."""
         planned = CaseId.parse(self.plan.case)
         name = next(name for name, called in MODES.items() if called == planned.mode)
         cases = list_profile_cases(self.session, [length], [name], of=(self.plan.operator,))
@@ -161,7 +162,10 @@ class _Search:
         return str(replace(planned, problem=CaseId.parse(cases[0]).problem))
 
     def _try_length(self, length: int, case: str, need: int | None, limit: int | None) -> Result:
-        """Run one length and return its result; the shortest length must also pass the checks of the plan."""
+        """Run one length and return its result; the shortest length must also pass the checks of the plan.
+
+        ``need`` is the predicted memory and ``limit`` the memory limit, in bytes; None if unknown.
+        """
         result = Result(run=self.run, implementation=display_name(self.name), case=case, findings=(), suite=FRONTIER)
         if length == SHORTEST:
             found = run_gating_checks(self.session, self.worker, self.name, self.plan)

@@ -1,9 +1,9 @@
 """Mutation testing: which checks fail on which mutants.
 
-Every mutant names the check that must catch it. The first stage runs a mutant on the cases of ``core`` (or of a
-smaller level) that are not compiled, until that check has caught it. The second stage runs the mutants that are not
-caught on the remaining cases: compiled cases and larger levels. With ``whole``, the first stage does not stop early,
-and also runs equivalent mutants and correct variants.
+Every mutant names the check that must catch it. The first stage runs a mutant on the cases of ``core`` (or of a smaller
+suite) that are not compiled, until that check has caught it. The second stage uses the remaining cases: the compiled
+cases and the cases of larger suites. Only mutants that the first stage did not catch run on these cases. With the
+argument ``whole``, the first stage does not stop early, and also runs equivalent mutants and correct variants.
 """
 
 import tempfile
@@ -36,7 +36,7 @@ Reply = TypeVar("Reply")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """Failed checks and cases of every mutant, equivalent mutant and correct variant."""
+    """Which checks every mutant, equivalent mutant and correct variant fails, and on which cases."""
 
     # For each mutant, the check that it names as the one that must catch it.
     mutants: Mapping[str, str]
@@ -46,9 +46,9 @@ class Matrix:
     asked: Collection[str]
     # Whether every implementation ran on every case; if not, a mutant ran only until the check that it names caught it.
     whole: bool = True
-    # Operator of each implementation.
+    # Operator of each mutant, equivalent mutant and correct variant.
     operators: Mapping[str, str] = field(default_factory=dict)
-    # Failed (check, case) pairs by implementation.
+    # Failed (check, case) pairs of each mutant, equivalent mutant and correct variant.
     failed: dict[str, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))
 
     def find_killed_on(self, cases: Collection[str]) -> list[str]:
@@ -88,7 +88,7 @@ class Matrix:
         return [name for name in self.mutants if set(self.count_failures(name)) == {check}]
 
     def group_indistinguishable(self) -> list[list[str]]:
-        """Return groups of mutants that fail the same checks on the same cases."""
+        """Return groups of two or more mutants that fail exactly the same checks on the same cases."""
         groups: defaultdict[frozenset[tuple[str, str]], list[str]] = defaultdict(list)
         for name in self.mutants:
             if self.failed[name]:
@@ -130,10 +130,10 @@ def run_mutants(
 ) -> Matrix:
     """Run all mutants on the cases among ``first`` that are not compiled, and the uncaught mutants on all other cases.
 
-    A mutant is caught once it fails the check that it names; without ``whole``, it then runs on no further case. With
-    ``whole``, every mutant, equivalent mutant and correct variant runs on all these cases of ``first``; this shows the
-    mutants that only one check kills. The mutants are those of the operators of the cases. ``jobs`` is the number of
-    processes; 0 means one per core.
+    A mutant is caught once it fails the check that it names. Without ``whole``, a caught mutant runs on no further
+    case. With ``whole``, every mutant, equivalent mutant and correct variant runs on all cases in ``first`` that are
+    not compiled; this shows the mutants that only one check kills. The mutants are those of the operators of the cases.
+    ``jobs`` is the number of processes; 0 means one per core.
     """
     possible = [plan for plan in plans if not plan.missing]
     first_plans = [plan for plan in possible if plan.case in first and not _is_compiled(plan)]
@@ -181,7 +181,10 @@ def _mutation_workers(count: int, operators: Sequence[str]) -> Iterator[tuple[li
 def _check_cases(
     workers: Sequence[MutationClient], plans: Sequence[Plan], names: Sequence[str], matrix: Matrix, progress: Progress
 ) -> None:
-    """Run these implementations on every case; a worker takes the next case as soon as it is free."""
+    """Run the implementations ``names`` on every case, and add the checks that fail to ``matrix``.
+
+    A worker takes the next case as soon as the worker is free.
+    """
     free: SimpleQueue[MutationClient] = SimpleQueue()
     for worker in workers:
         free.put(worker)

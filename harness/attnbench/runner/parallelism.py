@@ -1,4 +1,4 @@
-"""Run implementations one after another, or several in parallel where that changes nothing but the run time."""
+"""Run implementations one after another, or several in parallel where this changes only the run time."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,8 +19,8 @@ T = TypeVar("T")
 def count_parallel_lanes(plans: Iterable[Plan]) -> int:
     """Return the number of implementations that can run these cases in parallel.
 
-    One per core if every case is small and on the CPU, otherwise 1. A large case needs all cores and all memory. It
-    runs alone, so that no other implementation can be the cause if it runs out of memory.
+    This is the number of cores if every case is small and on the CPU, otherwise 1. A large case needs all cores and all
+    memory. It runs alone; if it runs out of memory, no other implementation can be the cause.
     """
     small = all(plan.flop <= TOGETHER_FLOP and CaseId.parse(plan.case).device == "cpu" for plan in plans)
     return count_cores() if small else 1
@@ -81,6 +81,6 @@ def _run_in_parallel(
             for future in running:
                 future.cancel()
             left_early.set()
-            # A thread may still wait for its worker's reply. Closing the worker ends the wait, and so the thread.
+            # A thread may still wait for its worker's reply. When the worker is closed, the wait and the thread end.
             for worker in workers:
                 worker.close()

@@ -16,15 +16,18 @@ from attnbench.runner.session import Plan, Session, Supervisor
 
 __all__ = ["probe"]
 
-# After a call, the worker must be idle, so its load is measured for ``QUIET_S`` seconds. If the load is high, it is
-# measured once more, for ``CONFIRM_S`` seconds, which gives threads time to end.
+# After a call, the worker must be idle, so the CPU load of its threads is measured for ``QUIET_S`` seconds. If the load
+# is high, it is measured once more, for ``CONFIRM_S`` seconds, which gives threads time to end.
 QUIET_S, CONFIRM_S = 0.02, 0.2
-# Load, in cores, from which it counts as high.
+# A load is high if the worker's threads use at least this number of cores.
 BUSY_CORES = 0.5
 
 
 def probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: str) -> Result:
-    """Return a result with findings, memory and kernels of one pass; ``untimed`` says why it must not be timed."""
+    """Return a result with findings, memory and kernels of one pass.
+
+    The field ``untimed`` of the result is the reason why the pass must not be timed, or None.
+    """
     result = Result(
         run=run,
         implementation=display_name(name),

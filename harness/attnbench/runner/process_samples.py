@@ -1,4 +1,4 @@
-"""Samples of one call from several processes, and the stored record that they make."""
+"""Samples of one call from several processes, and their conversion to the stored record."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ __all__ = ["ProcessSamples"]
 
 @dataclass(slots=True)
 class ProcessSamples:
-    """Samples of one call: a tuple per process, which is empty if the process did not time the call."""
+    """Samples of one call; each column has a tuple per process, which is empty if the process did not time the call."""
 
     columns: dict[str, list[tuple[Any, ...]]] = field(
         default_factory=lambda: {name: [] for name in ("times_ns", *SAMPLE_FIELDS)}
@@ -35,7 +35,7 @@ class ProcessSamples:
         self.first_call_ns.append(taken.first_call_ns)
 
     def to_timing(self, processes: int, threads: int) -> Timing:
-        """Convert the samples to the stored record."""
+        """Return the record to store, with a tuple for each of ``processes`` processes in every column."""
         whole: dict[str, Any] = {
             name: tuple(column + [()] * (processes - len(column))) for name, column in self.columns.items()
         }

@@ -18,13 +18,13 @@ from attnbench.runner.timing import Effort, time_cases
 
 __all__ = ["GATES", "MODES", "list_gating_checks", "list_profile_cases", "measure", "profile"]
 
-# Chapters whose checks a case must pass before it is timed.
+# Chapters of the catalogue of checks. A case must pass their checks before it is timed.
 GATES = ("forward", "gradients")
 # Another check that must pass before a case is timed. An implementation that changes global settings of torch would
 # change the times of the other implementations in the same process.
 ALSO = "global_state_untouched"
-# Environment variables of a worker that probes an implementation. Those of ``resident_memory`` are needed to measure
-# memory.
+# Environment variables of a worker that probes an implementation. The variables of ``resident_memory`` are needed
+# to measure memory.
 PROBING = PATIENT | resident_memory.ENVIRONMENT
 # Call mode of each pass.
 MODES: dict[Pass, str] = {"forward": "inference", "forward+backward": "train"}
@@ -41,10 +41,10 @@ def profile(
     baseline: str | None = None,
     done: dict[tuple[str, str], Result] | None = None,
 ) -> Iterator[Result]:
-    """Yield results with memory as each probe ends, then the same results with timing as each group of cases is timed.
+    """Yield each result with memory when its probe ends, and again with timing when its group of cases has been timed.
 
     ``baseline`` is the implementation that the others are compared with, by default the operator's reference. ``plans``
-    must be in ascending order of length.
+    must be in ascending order of length. Results in ``done`` are not probed again.
 
     Raises: PluginError where an implementation cannot be loaded.
     """
@@ -65,7 +65,7 @@ def profile(
         known[result.implementation, result.case] = result
         yield result
         progress.done(result.case)
-    # The keys of ``probed`` hold the name given by the user. The keys of ``known`` hold the display name.
+    # The keys of ``probed`` contain the name given by the user. The keys of ``known`` contain the display name.
     probed = {
         (name, plan.case): known[display_name(name), plan.case]
         for name in implementations
@@ -79,7 +79,7 @@ def profile(
 def list_profile_cases(
     session: Session, lengths: Sequence[int], passes: Sequence[Pass] = (), *, of: Sequence[str] | None = None
 ) -> list[str]:
-    """Return the case ids at these lengths, operators (``of``; default: all) and passes (default: both)."""
+    """Return the ids of the profile cases of these lengths, operators ``of`` (None: all) and passes (empty: both)."""
     modes = {MODES[name] for name in passes or MODES}
     return [
         case
@@ -131,7 +131,7 @@ def _is_timed(timings: Mapping[str, Timing | None], effort: Effort, baseline: st
     stored = [timing for timing in timings.values() if timing is not None]
     if len(stored) < len(timings):
         return False
-    if effort.case_s is not None:  # the time of a case limits its processes, and it is stored only when it is complete
+    if effort.case_s is not None:  # with a time limit for each case, only complete timings are stored
         return True
     (processes, *others) = {len(timing.samples_ns) for timing in stored}
     base = timings.get(baseline)

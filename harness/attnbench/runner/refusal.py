@@ -1,7 +1,7 @@
 """Reasons not to start a case, and the test that an implementation raises on a case that it declares unsupported.
 
-The implementation is called on a case that it declares unsupported, too. The call must raise an exception, and must not
-return a wrong tensor.
+An implementation is also called on the cases that it declares unsupported. Such a call must raise an exception, and
+must not return a wrong tensor.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,11 +26,11 @@ PARITY = (
 )
 # Check that attention weights are returned exactly when the call requests them; it ignores the values of the weights.
 SHAPE_ONLY = "weights_only_on_request"
-# Further checks that run on a case declared unsupported: checks of attention weights and of gradients.
+# Checks of attention weights and of gradients, which also run on a case that the implementation declares unsupported.
 FURTHER = ("weights_parity", SHAPE_ONLY, "input_gradients")
 # First words of a finding's reason if no gradient reaches the inputs.
 NO_GRADIENT = "no gradient reaches"
-# Statuses of a call that ended its process or had to be stopped, instead of raising.
+# Statuses of a call that raised no exception, but ended its process or had to be stopped.
 NO_EXCEPTION = ("crashed", "timeout")
 
 
@@ -72,7 +72,8 @@ def select_refusal_checks(plan: Plan) -> tuple[str, ...]:
 def apply_refusal(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, Finding]) -> dict[str, Finding]:
     """Return the findings of a case that is not started.
 
-    ``tried`` holds the findings of the checks that called the implementation although it declares the case unsupported.
+    ``tried`` contains the findings of the checks that called the implementation although it declares the case
+    unsupported.
     """
     findings = {check: make_finding(check, refusal) for check in checks}
     if not tried:

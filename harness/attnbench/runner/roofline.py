@@ -1,4 +1,4 @@
-"""Performance ceilings of the machine, for the dtypes, devices and number of threads of a timed run."""
+"""Ceilings (highest measured rates) of the machine, for the dtypes, devices and number of threads of a timed run."""
 
 from collections.abc import Collection, Iterator, Sequence
 

@@ -10,19 +10,19 @@ from pathlib import Path
 __all__ = ["Scratch"]
 
 PREFIX = "attnbench-"
-# Name of a file in the folder. The run keeps this file locked; the system releases the lock when the process ends,
-# even if the process is killed.
+# Name of the lock file in the folder. The run keeps this file locked. The system releases the lock when the process of
+# the run ends, even if the process is killed.
 LOCK = "lock"
 
 
 class Scratch:
-    """A new temporary folder; creating it removes the folders of runs that have ended."""
+    """A new temporary folder; its creation removes the folders that killed runs left behind."""
 
     def __init__(self) -> None:
         remove_abandoned(Path(tempfile.gettempdir()))
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        # The file gets its final name after it is locked. Otherwise another run could find it unlocked, and remove the
-        # folder.
+        # The lock file gets its final name after it is locked. Otherwise another run could find an unlocked lock file,
+        # and remove the folder.
         unnamed = self.path / f"{LOCK}.new"
         self._lock = os.open(unnamed, os.O_CREAT | os.O_RDWR)
         fcntl.flock(self._lock, fcntl.LOCK_EX)

@@ -46,18 +46,18 @@ MEMORY_SHARE = 0.9
 class Limits:
     """Limits of time, memory and threads for one implementation."""
 
-    # Wall time of one check on one case, or of one measurement.
+    # Largest wall time of one check on one case, or of one measurement, in seconds.
     timeout_s: float = 120.0
     # Bytes of address space that a worker may map in addition to what an idle worker maps; None: most of the memory
-    # that is free when the worker starts. A given number also limits torch's allocator on a CUDA device.
+    # that is free when the worker starts. A number other than None also limits torch's allocator on a CUDA device.
     memory_bytes: int | None = None
-    # Work limit: predicted time of one call above which a case is not started.
+    # Work limit: predicted time of one call, in seconds, above which a case is not started.
     work_s: float = 0.75
     # Threads of every worker; None: torch's default.
     threads: int | None = None
 
     def compute_memory_limit_bytes(self, parallel: int = 1) -> int | None:
-        """Return the limit of address space for a worker that starts now; ``parallel`` workers run at a time.
+        """Return the limit of address space, in bytes, for a worker that starts now while ``parallel`` workers run.
 
         None where the system does not report the free memory.
         """
@@ -70,12 +70,12 @@ class Plan:
 
     case: str
     checks: tuple[str, ...]
-    # What this machine lacks to run the case, with the remedy; None if it lacks nothing.
+    # What this machine lacks to run the case, with the remedy; None if nothing is missing.
     missing: str | None
     flop: int
     # Bytes of the inputs and outputs, computed by a formula; None if not known.
     bytes: int | None = None
-    # All checks that apply to the case, before any filter. If empty, these are the same as ``checks``.
+    # All checks that apply to the case, before any filter. If empty, ``checks`` are all checks that apply.
     applicable: tuple[str, ...] = ()
 
     @property
@@ -92,9 +92,9 @@ class Session:
     # Modules that the oracle worker and the candidate workers run. Studies of the harness itself pass other modules.
     oracle_module: str = "attnbench.workers.oracle_worker"
     worker_module: str = "attnbench.workers.candidate_worker"
-    # Folder of the expected values that outlive the run; None: the run computes all that it needs.
+    # Folder of the cache of expected values; None: the run uses no cache, and computes all expected values.
     cache_folder: Path | None = field(default_factory=find_folder)
-    # What is called, at the end, with the first fault of that cache, if there was one.
+    # Called at the end of the run with the first fault of the cache of expected values, if the cache had a fault.
     report_cache_fault: Callable[[str], None] = ignore_fault
     folder: Path = field(init=False)
     # Number of threads and version of torch in the oracle worker.
@@ -102,10 +102,10 @@ class Session:
     # What each loaded implementation declares, by the name given by the user.
     declared: dict[str, Declared] = field(init=False, default_factory=dict)
     _oracle: Child = field(init=False)
-    # Implementations that run in parallel share the oracle worker, which answers one request at a time.
+    # Lock of the oracle worker: implementations that run in parallel share it, and it answers one request at a time.
     _asking: Lock = field(init=False, default_factory=Lock)
     _scratch: Scratch = field(init=False)
-    # Numbers of the candidate workers that are yet to start.
+    # Numbers for the file names of the candidate workers; each worker that starts takes the next number.
     _numbers: Iterator[int] = field(init=False, default_factory=count)
 
     def __enter__(self) -> Self:
@@ -138,7 +138,7 @@ class Session:
         return self.folder / f"worker-{next(self._numbers)}"
 
     def plan(self, cases: Iterable[str], checks: frozenset[str] | None = None) -> list[Plan]:
-        """Plan each case with its checks, or only those in ``checks``; a case without checks has no plan."""
+        """Return a plan for each case that has checks; ``checks``, if given, selects among the checks of the cases."""
         plans = []
         asked = list(cases)
         for case, described in zip(asked, self.ask_oracle(DescribeCases(cases=asked)), strict=True):
@@ -229,7 +229,8 @@ class Supervisor:
     def send(self, request: Request[Reply], *, counts: bool = True, shared_by: int = 1) -> Reply | Outcome:
         """Send a request to the worker and return its reply; if there is no reply, return an outcome that says why.
 
-        Requests that only some workers answer are sent by the clients of these workers.
+        Requests that only one kind of worker answers are sent by the client of this worker, such as
+        ``MaxLengthClient``.
 
         ``counts`` says whether a crash or a time-out counts toward the limit of three. A death does not count, for
         example, if the caller repeats the request to find the cause. The time-out is multiplied by ``shared_by``, the
@@ -252,16 +253,16 @@ class Supervisor:
             return self._record_death("crashed", str(error), counts=counts)
 
     def compute_memory_limit_bytes(self) -> int | None:
-        """Return the address space that the worker would get if it started now."""
+        """Return the limit of address space, in bytes, that the worker would get if it started now; None if unknown."""
         return self._session.limits.compute_memory_limit_bytes(self._parallel)
 
     def count_death(self, reason: str) -> None:
-        """Count a death that ``ask`` did not count."""
+        """Count a death of the worker that ``ask`` did not count."""
         self._deaths += 1
         self._last_death = reason
 
     def renew(self) -> None:
-        """End the worker's process; the next request starts a fresh one."""
+        """End the worker's process; the next request starts a new process."""
         self._end()
 
     def measure_core_demand(self, window_s: float) -> float | None:
@@ -272,12 +273,12 @@ class Supervisor:
         """End the worker; a pending request in another thread returns, and later requests are not run."""
         self._closed = True
         self._end()
-        # The worker's files hold observations, which have been evaluated and may be large.
+        # The worker's files contain observations, which may be large and are no longer needed.
         for file in self.path_prefix.parent.glob(f"{self.path_prefix.name}-*"):
             file.unlink(missing_ok=True)
 
     def _end(self) -> None:
-        # Two threads may call this method at the same time. Only one of them gets the child.
+        # Two threads may call this method at the same time. Only one of the threads gets the child.
         child, self._child = self._child, None
         if child is not None:
             child.close()
@@ -297,7 +298,10 @@ class Supervisor:
         return Outcome(status=status, reason=reason)
 
     def _start(self) -> None:
-        """Start the worker and load the implementations; restart it if they need further environment variables."""
+        """Start the worker and load the implementations.
+
+        If the implementations declare further environment variables, the worker is started again with these.
+        """
         environment = dict(self._environment)
         for one in self.declared.values():
             environment |= one.environment
@@ -333,7 +337,8 @@ class Supervisor:
 def _load(child: Child, name: str, timeout_s: float) -> Declared:
     """Load an implementation in a candidate worker.
 
-    Raises: PluginError where the implementation or its operator cannot be used; ChildDied, ChildTimeout.
+    Raises: PluginError where the implementation or its operator cannot be used; ChildDied or ChildTimeout where the
+    worker crashes or exceeds the time-out.
     """
     loaded = child.ask(LoadImplementation(implementation=name), timeout_s=timeout_s)
     if isinstance(loaded, Fault):

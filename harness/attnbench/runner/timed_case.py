@@ -1,4 +1,4 @@
-"""One case that is being timed: its implementations, their samples so far, and those excluded with a reason."""
+"""One case that is being timed: its implementations, their samples, and the excluded implementations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,8 @@ class TimedCase:
     # A/A control: samples of a second copy of the baseline.
     control: ProcessSamples = field(default_factory=ProcessSamples)
     threads: int = 0
-    # Number of processes that have timed the case, and the wall time that they took together.
+    # ``processes``: number of processes that have timed the case. ``spent_s``: their wall time for the case, in
+    # seconds, added up.
     processes: int = 0
     spent_s: float = 0.0
     # Excluded implementations, each with the reason, and with the findings of the checks that failed after timing.
@@ -34,7 +35,7 @@ class TimedCase:
 
     @property
     def baseline(self) -> str | None:
-        """Name of the baseline, or None if it is not timed."""
+        """Name of the baseline, or None if the baseline is not timed."""
         name = self.against or find_baseline(self.plan.case)
         return name if name in self.names else None
 
@@ -43,7 +44,7 @@ class TimedCase:
         return limit_s is None or not self.processes or self.spent_s * (1 + 1 / self.processes) <= limit_s
 
     def exclude(self, name: str, reason: str, findings: tuple[Finding, ...] = ()) -> None:
-        """Exclude an implementation, and discard its samples."""
+        """Exclude an implementation from the timing of this case, and discard its samples."""
         self.names.remove(name)
         self.samples.pop(name, None)
         self.excluded[name] = (reason, findings)
@@ -71,7 +72,7 @@ class TimedCase:
         return found
 
     def find_undecided(self) -> list[str]:
-        """Return the implementations with an ``unknown`` speed verdict and the baseline; empty if none is unknown."""
+        """Return the baseline and the implementations whose speed verdict is ``unknown``; empty if there are none."""
         timings = self.make_timings()
         base = timings.get(self.baseline or "")
         if base is None:
@@ -84,7 +85,7 @@ class TimedCase:
         return [name for name in self.names if name == self.baseline or name in others] if others else []
 
     def make_results(self, ready: dict[tuple[str, str], Result]) -> Iterator[Result]:
-        """Yield the ``ready`` results of this case with their timing, or with the reason why they have none."""
+        """Yield the ``ready`` results of this case with their timing, or with the reason why they have no timing."""
         for name, timing in self.make_timings().items():
             yield replace(ready[name, self.plan.case], timing=timing)
         for name, (reason, findings) in self.excluded.items():

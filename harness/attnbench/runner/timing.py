@@ -1,7 +1,7 @@
-"""Timing: several fresh processes, in each of which all implementations of a case are timed with interleaved calls.
+"""Timing: several fresh processes each time all implementations of a case with interleaved calls.
 
-An implementation that makes such a process fail is found by bisection and excluded; the other implementations are then
-timed. Further processes time the cases on which a speed verdict against the baseline is still ``unknown``.
+An implementation that makes a timing process fail is found by bisection and excluded; the other implementations are
+then timed. Further processes time the cases on which a speed verdict against the baseline is still ``unknown``.
 """
 
 import math
@@ -24,8 +24,8 @@ from attnbench.runner.timed_case import TimedCase
 
 __all__ = ["STARTS", "Effort", "start_together", "time_cases"]
 
-# Checks that are re-run after the last timed call: those of the output and its gradients. They run only in the first
-# and in the last of the planned processes, since the calls are the same in all processes.
+# Checks that are re-run after the last timed call: the checks of the output and of the gradients. They run only in the
+# first and in the last of the planned processes, since the calls are the same in all processes.
 AGAIN = frozenset({"forward_parity", "input_gradients", "parameter_gradients", "mask_gradients"})
 # Number of processes that are added at a time while a speed verdict is unknown.
 STEP = 5
@@ -33,11 +33,11 @@ STEP = 5
 # little if the run is killed, since the results of a group are stored after its last planned process. A long group has
 # a small overhead, since the start of a process takes about two seconds.
 GROUP_S = 30.0
-# Number of processes that start at the same time. No process times a case before all have started, since a starting
-# process keeps one core busy.
+# Number of processes that start at the same time. None of these processes times a case before all have started,
+# since a starting process keeps one core busy.
 STARTS = min(4, count_cores())
-# Fraction of one time-out that is planned for timed calls; the rest is for building, warming up and re-running checks.
-# The time limit of the whole request is one time-out for each implementation.
+# Fraction of one time-out (``Limits.timeout_s``) that is planned for timed calls; the rest is for building, warming up
+# and re-running checks. The time limit of the whole request is one time-out for each implementation.
 PLANNED = 0.4
 # Number of attempts to time a case in one process, if no implementation can be identified as the cause of a crash.
 TRIES = 2
@@ -51,7 +51,7 @@ class Effort:
 
     # Number of fresh processes that time each case.
     processes: int
-    # While a speed verdict is unknown, processes are added up to this number; None: no processes are added.
+    # While a speed verdict is unknown, processes are added up to this total number; None: no processes are added.
     most: int | None = None
     # Seconds for one case in one process.
     budget_s: float
@@ -68,10 +68,11 @@ def time_cases(
     effort: Effort,
     against: str | None = None,
 ) -> Iterator[Result]:
-    """Yield results with their timing, or with the reason why there is none, as soon as a case is decided.
+    """Yield results with timing, or with the reason why there is no timing, when no further process times their case.
 
-    After an interrupt, the cases under way are yielded with the samples that they have. With a time limit for each
-    case, only those that have no time left are yielded: a resumed run could not tell the others from complete cases.
+    After an interrupt, unfinished cases are yielded with the samples that they have. With a time limit for each case,
+    an unfinished case is yielded only if it has no time left: a resumed run could not tell other unfinished cases from
+    complete cases.
 
     ``ready`` are the results of the implementations that passed their probe, by name and case. ``against`` is the
     baseline, by default the operator's reference.
@@ -96,7 +97,7 @@ def time_cases(
 
 
 def start_together(session: Session, names: list[str], count: int) -> list[Supervisor]:
-    """Start ``count`` processes at the same time, each with all these implementations; if one fails, end the others.
+    """Start ``count`` processes at once, each with all these implementations; if one process fails, end all others.
 
     Raises: PluginError where an implementation cannot be loaded; OSError where the system cannot start a process.
     """
@@ -154,7 +155,7 @@ class _TimingRun:
     def _select_affordable(
         self, cases: dict[str, tuple[TimedCase, list[str]]]
     ) -> dict[str, tuple[TimedCase, list[str]]]:
-        """Return the cases that have time left."""
+        """Return the cases whose time limit leaves time for one more process."""
         return {name: one for name, one in cases.items() if one[0].can_afford(self.effort.case_s)}
 
     def _time_in_process(self, number: int, left: int, cases: dict[str, tuple[TimedCase, list[str]]]) -> None:
@@ -163,7 +164,7 @@ class _TimingRun:
         again = number == 0 or left == 1
         try:
             for case, names in cases.values():
-                self.progress.now(f"process {number + 1} {case.plan.case}")
+                self.progress.now(f"timing process {number + 1}: {case.plan.case}")
                 for name in [name for name in case.names if self.deaths[name] >= MOST_ENDED]:
                     case.exclude(name, f"crashed: the implementation ended {MOST_ENDED} timing processes")
                 begin = time.monotonic()
@@ -194,7 +195,10 @@ class _TimingRun:
                     case.exclude(name, _format_fault(causes[name]))
 
     def _take_process(self, names: list[str], left: int) -> "Supervisor | Outcome":
-        """Return an idle process with these implementations, or a new one; up to ``STARTS`` start at the same time."""
+        """Return an idle process with these implementations, or a new one; up to ``STARTS`` start at the same time.
+
+        Return the reason if no process with these implementations can be started.
+        """
         while self.idle:
             worker = self.idle.pop()
             if set(names) <= worker.declared.keys():
@@ -251,12 +255,15 @@ class _TimingRun:
     def _find_causes(
         self, number: int, case: TimedCase, names: list[str], checks: list[str], fault: Outcome
     ) -> dict[str, Outcome]:
-        """Return the implementation that raised, or that reproduces the fault in fresh processes, with its fault."""
+        """Return the implementation that caused a fault, with its fault; empty if no implementation is identified.
+
+        This is the implementation that raised an exception, or one that reproduces the fault in fresh processes.
+        """
         if fault.culprit in names:
             return {fault.culprit: fault}
 
         def retry(some: list[str]) -> Outcome | None:
-            self.progress.now(f"searching the cause of a failed process {case.plan.case}")
+            self.progress.now(f"searching for the cause of a failed timing process: {case.plan.case}")
             loaded = self._load(some)
             if not isinstance(loaded, list):
                 return loaded
@@ -297,10 +304,10 @@ class _TimingRun:
 
 
 def _bisect(names: Sequence[str], fault: Outcome, retry: Callable[[list[str]], Outcome | None]) -> dict[str, Outcome]:
-    """Find an implementation that reproduces the fault by bisection; return it with its fault, or an empty mapping.
+    """Find, by bisection, an implementation that reproduces the fault; return it with its fault, or an empty mapping.
 
-    ``retry`` runs some of the implementations and returns the fault that they cause, or None. If several of them cause
-    the fault, one is found.
+    ``retry`` runs some of the implementations and returns the fault that they cause, or None. If several
+    implementations cause the fault, only one of these is found.
     """
     some, reproduced = list(names), fault if len(names) == 1 else None
     while len(some) > 1:
@@ -316,7 +323,7 @@ def _format_fault(fault: Outcome) -> str:
 
 
 def _add_call_count(finding: Finding, calls: int) -> Finding:
-    """Return the finding of a check that ran after ``calls`` timed calls; the reason of a failure has this number."""
+    """Return the finding of a check that ran after ``calls`` timed calls; a failure states this number as well."""
     if finding.status == "passed":
         return finding
     requirement = read_checks()[finding.check].requirement

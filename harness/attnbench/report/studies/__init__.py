@@ -20,7 +20,7 @@ __all__ = ["StudyFigures", "write"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFigures:
-    """What a study shows: figures, a table with every number, and a summary."""
+    """What a study shows: a title, a text, figures, a table with every number, and a summary."""
 
     title: str
     # What the figures show, in a sentence or two with numbers.
@@ -29,12 +29,12 @@ class StudyFigures:
     figures: Mapping[str, "Figure"]
     # Table of every number that the figures show.
     table: "pd.DataFrame"
-    # Table of the most important numbers.
+    # Table of the most important numbers; the Markdown file shows it.
     summary: "pd.DataFrame"
 
 
 def write(name: str, study: StudyFigures, folder: Path) -> Path:
-    """Write ``study-<name>`` as PNG, SVG, CSV, Markdown and JSON, and return the path of the Markdown file.
+    """Write the files ``study-<name>`` (PNG, SVG, CSV, Markdown, JSON), and return the path of the Markdown file.
 
     A report in the same folder is updated to show the study.
 
@@ -80,6 +80,6 @@ def _json(study: StudyFigures) -> str:
 
 
 def _summary(study: StudyFigures) -> tuple[list[str], list[list[str]]]:
-    """Return the column names and the rows of the summary, as text."""
+    """Return the column names and the rows of the study's summary, as text."""
     rows = [[str(value) for value in row] for row in study.summary.itertuples(index=False)]
     return [str(column) for column in study.summary.columns], rows

@@ -1,4 +1,4 @@
-"""Panels of curves against head_dim or against a fraction, in one style for all studies."""
+"""Draws panels of curves in one style for all studies; the x axis is head_dim or a fraction."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,14 +13,15 @@ from attnbench.report.plots import COLOURS, INK, MARKERS, MUTED, SETTINGS
 
 __all__ = ["curve", "grid", "head_dims", "key", "level", "titled"]
 
-# Unit: inches. Width and height of a panel, and height of the title and the curve names above all panels.
+# Lengths in inches. ``PANEL_WIDTH`` and ``PANEL_HEIGHT``: size of a panel. ``HEADER``: height of the title and the
+# curve names above all panels.
 PANEL_WIDTH, PANEL_HEIGHT, HEADER = 3.4, 2.5, 0.72
-# Characters that look like the first four of ``MARKERS``.
+# Symbols before the curve names; they look like the first four markers in ``MARKERS``.
 SYMBOLS = "●■◆▲"
 
 
 def grid(rows: int, columns: int, *, title: str, names: Mapping[str, str]) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its empty panels, below a title and the names of the curves in their colours."""
+    """Return a figure and its empty panels, below a title and the curve names; ``names`` maps names to colours."""
     with mpl.rc_context(SETTINGS):
         width, height = columns * PANEL_WIDTH + 0.3, rows * PANEL_HEIGHT + HEADER
         figure = Figure(figsize=(width, height))
@@ -35,14 +36,15 @@ def grid(rows: int, columns: int, *, title: str, names: Mapping[str, str]) -> tu
 
 
 def key(figure: Figure, names: Mapping[str, str], symbols: str = SYMBOLS) -> None:
-    """Draw the names of the curves, or of bars, in a row below the title."""
+    """Draw the names of the curves, or of bars, in a row below the title; ``names`` maps each name to its colour."""
     width, height = figure.get_size_inches()
     left = 0.12
     for (name, colour), symbol in zip(names.items(), symbols, strict=False):
         figure.text(
             left / width, 1 - 0.48 / height, f"{symbol} {name}", color=colour, fontsize=9, va="center", ha="left"
         )
-        # A character of this font size is about 0.075 inches wide.
+        # A character of font size 9 is about 0.075 inches wide. The symbol and the gap to the next name take 0.4
+        # inches.
         left += 0.075 * len(name) + 0.4
 
 
@@ -62,9 +64,9 @@ def head_dims(axes: Axes, widths: Sequence[int]) -> None:
 
 
 def level(axes: Axes, value: float, name: str) -> None:
-    """Draw a dotted horizontal line at ``value``, and a name above its left end.
+    """Draw a dotted horizontal line at ``value``, and the text ``name`` above the left end of the line.
 
-    The y axis is extended if there is no room for the name.
+    The y axis is extended if there is no room for the text.
     """
     axes.set_ylim(top=max(axes.get_ylim()[1], 1.15 * value))
     axes.axhline(value, color=MUTED, linewidth=0.8, linestyle=":")
@@ -80,7 +82,10 @@ def level(axes: Axes, value: float, name: str) -> None:
 
 
 def curve(axes: Axes, rows: pd.DataFrame, *, x: str, y: str, number: int) -> None:
-    """Draw a curve of medians (column ``<y>``), and a band between quartiles (``<y>_low`` and ``<y>_high``)."""
+    """Draw a curve of medians (column ``<y>``), and a band between quartiles (columns ``<y>_low`` and ``<y>_high``).
+
+    ``number`` selects the colour and the marker.
+    """
     look: dict[str, Any] = {"color": COLOURS[number], "marker": MARKERS[number]}
     axes.fill_between(rows[x], rows[f"{y}_low"], rows[f"{y}_high"], color=COLOURS[number], alpha=0.16, linewidth=0)
     axes.plot(rows[x], rows[y], markersize=4, linewidth=1.6, solid_capstyle="round", clip_on=False, **look)

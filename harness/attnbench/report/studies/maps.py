@@ -16,10 +16,11 @@ from attnbench.report.studies import StudyFigures
 
 __all__ = ["draw"]
 
-# Largest number of heads side by side.
+# Largest number of panels side by side in a figure with a panel per head.
 COLUMNS = 4
-# Unit: inches. Height of the row of a token, and smallest side of a panel. Space for token labels, for the title, for
-# the colour bar, and between panels.
+# Lengths in inches. ``CELL``: height of the row of a token. ``SMALLEST``: smallest side of a panel. ``TOKENS``,
+# ``HEADER`` and ``KEY``: space for token labels, for the title, and for the colour bar. ``APART``: space between
+# panels.
 CELL, SMALLEST, TOKENS, HEADER, KEY, APART = 0.165, 1.5, 0.75, 0.66, 0.75, 0.32
 COLOURS_OF_WEIGHT = LinearSegmentedColormap.from_list("weights", ["#ffffff", "#a9cbe6", COLOURS[0], "#123a5a"])
 LEGEND = "rows: queries; columns: keys; hatched: padding; entropy: mean of the real rows"
@@ -59,7 +60,7 @@ def draw(found: Mapping[str, Any]) -> StudyFigures:
         text=(
             "Rows are queries, columns keys; a row's weights sum to 1. Hatched: padding. The columns of padding are "
             "masked, so their weights are exactly 0; the rows of padding have no meaning. The entropy above each map "
-            "is the mean over its real rows."
+            "is the mean over the rows of real tokens."
         ),
         figures=figures,
         table=_table(found),
@@ -100,7 +101,7 @@ def _figure(panels: Sequence[tuple[Mapping[str, Any], int, str]], *, columns: in
 
 
 def _dress(axes: Axes, sentence: Mapping[str, Any], name: str, *, queries: bool, keys: bool) -> None:
-    """Label a panel: tokens on the axes, padding hatched, a title."""
+    """Set the title of a panel, hatch the padding, and label the query axis and the key axis with tokens, if asked."""
     tokens, real = sentence["tokens"], sentence["real"]
     length = len(tokens)
     axes.grid(visible=False)

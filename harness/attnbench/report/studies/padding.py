@@ -1,4 +1,4 @@
-"""What padding does to a row of attention: weights as bars, the fraction of weight on padding, the output error."""
+"""What padding does to a row of attention weights: the weights, the fraction on padding, and the output error."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,14 +20,14 @@ NAMES = {"alone": "alone", "masked": "padded, with the mask", "unmasked": "padde
 NUMBERS = {"masked": 0, "unmasked": 1}
 BAR_SYMBOL = "■"
 COLOUR = {"alone": MUTED, "masked": COLOURS[0], "unmasked": COLOURS[1]}
-# Width of one bar, as a fraction of the distance between tokens.
+# Width of one bar, as a fraction of the distance between two tokens on the x axis.
 BAR = 0.27
-# Unit: inches.
+# Width and height of the figure, in inches.
 WIDTH, HEIGHT = 7.2, 6.1
 
 
 def draw(found: Mapping[str, Any]) -> StudyFigures:
-    """Draw the figure, and tabulate its numbers."""
+    """Draw the figure of the padding study, and tabulate the numbers in the figure."""
     rows = pd.DataFrame(found["rows"])
     with mpl.rc_context(SETTINGS):
         figure = Figure(figsize=(WIDTH, HEIGHT))
@@ -43,7 +43,7 @@ def draw(found: Mapping[str, Any]) -> StudyFigures:
         for place, (measure, title, unit) in enumerate(
             (
                 ("weight_on_padding", "Attention weight on padding", "fraction of the row's weight"),
-                ("output_off", "Relative error of the output", "norm of the error / norm"),
+                ("output_off", "Relative error of the output", "error norm / output norm"),
             )
         ):
             axes = figure.add_subplot(areas[1, place])
@@ -97,6 +97,6 @@ def _text(found: Mapping[str, Any], rows: pd.DataFrame) -> str:
         f"output is at most {format_digits(masked['output_off'].max())}. Without the mask, with "
         f"{half['padding_share']:.0%} padding, the median row gives {half['weight_on_padding']:.0%} of its weight to "
         f"padding, and the median relative error is {format_digits(half['output_off'])}. The error is relative to the "
-        f"output without padding. Rows: those of {found['real']} real tokens in all heads of the first layer, whose "
-        f"input does not depend on padding. Curves are medians; bands are quartiles."
+        f"output without padding. The rows are those of {found['real']} real tokens in all heads of the first layer. "
+        f"The input of this layer does not depend on padding. Curves are medians over the rows; bands are quartiles."
     )

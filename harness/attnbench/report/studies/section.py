@@ -12,13 +12,13 @@ from attnbench.report.page import inline, make_environment
 
 __all__ = ["BEGIN", "END", "place_studies"]
 
-# Markers around the studies, in the page and in the Markdown of a report.
+# Markers before and after the studies in the HTML page and in the Markdown file of a report.
 BEGIN, END = "<!-- studies -->", "<!-- end of studies -->"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Study:
-    """A study that was written to a folder."""
+    """A study that was written to a folder, read from ``<stem>.json``."""
 
     stem: str
     title: str
@@ -30,7 +30,7 @@ class _Study:
 
 
 def place_studies(folder: Path) -> None:
-    """Write the studies of a folder into the HTML page and the Markdown file of the folder's report, if it has one."""
+    """Write the studies of a folder into the HTML page and the Markdown file of the report in this folder, if any."""
     found = [
         _Study(stem=path.stem, **json.loads(path.read_text(encoding="utf-8")))
         for path in sorted(folder.glob("study-*.json"))

@@ -47,9 +47,9 @@ class BertAttention(ReferenceForward):
         super().__init__(reference)
 
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
-        """Make the layers and load the reference's parameters into them.
+        """Make BERT's layers and load the reference's parameters into the layers.
 
-        Raises: Refusal, with the reason, if BERT has no layer for the parameters.
+        Raises: Refusal, with the reason, if BERT's layers cannot take these parameters.
         """
         refusal = (
             (BIASES if "in_proj_bias" not in parameters else None)
@@ -105,7 +105,7 @@ class BertAttention(ReferenceForward):
 
 
 class Bert(Implementation):
-    """Multi-head attention by one of BERT's layers."""
+    """Multi-head attention by BERT's self-attention layer or by its cross-attention layer."""
 
     source = "https://github.com/huggingface/transformers"
     # BERT applies a plain softmax, so a row of minus infinities becomes NaN.
@@ -116,7 +116,7 @@ class Bert(Implementation):
         self.core = core
 
     def unsupported(self, case: Case) -> str | None:
-        """Return why BERT has no layer for a case, or None."""
+        """Return why BERT's layer cannot compute a case, or None."""
         problem = case.problem
         if not problem.bias:
             return BIASES

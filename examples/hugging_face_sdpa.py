@@ -41,7 +41,7 @@ HUGGING_FACE_SDPA = from_kernel(
     hugging_face_sdpa,
     unsupported=explain_refusal,
     source="https://github.com/huggingface/transformers",
-    # If is_causal is set, the function takes a single query for the last token, which sees every key. With several
-    # queries, the function aligns the causal mask at the top left.
+    # With is_causal and a single query, the function treats the query as the last token, which sees every key. With
+    # is_causal and several queries, the function aligns the causal mask at the top left.
     policies=Policies(causal="bottom_right"),
 )

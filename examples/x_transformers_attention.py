@@ -67,7 +67,7 @@ class XTransformersAttention(ReferenceForward):
         )
         own = convert_parameters(parameters, self.num_heads)
         for name, tensor in own.items():
-            if name.endswith(".bias"):  # the layer has no such bias: add the parameter
+            if name.endswith(".bias"):  # x-transformers has no bias in this projection: add it
                 self.get_submodule(name.removesuffix(".bias")).bias = nn.Parameter(torch.empty_like(tensor))
         self.to(parameters["out_proj.weight"]).load_state_dict(own)
 
@@ -89,7 +89,7 @@ class XTransformersAttention(ReferenceForward):
         is_causal: bool,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Call the layer; its boolean masks are true for visible keys, and its number masks are added to the logits."""
+        """Call the layer. Its ``attn_mask`` is true at visible keys; its ``attn_bias`` is added to the logits."""
         # Use the causal flag only if there are as many queries as keys: the layer aligns the flag at the bottom right.
         causal = is_causal and query.shape[1] == key.shape[1]
         keep, bias = (None, None) if mask is None or causal else self.translate_mask(mask)
@@ -113,7 +113,7 @@ class XTransformersAttention(ReferenceForward):
         return output, weights if need_weights else None
 
     def translate_mask(self, mask: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Translate a mask into a keep mask (batch or 1, heads or 1, queries, keys) and numbers to add to the logits.
+        """Translate a mask into a keep mask (batch or 1, heads or 1, queries, keys) and an additive mask or None.
 
         No mask hides the learned key (bias_k) or the zero key. The layer itself extends the mask by the zero key.
         """
@@ -156,7 +156,7 @@ class XTransformers(Implementation):
         return XTransformersAttention(reference)
 
     def weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the reference's parameters in the layout of the module that was built last."""
+        """Return the reference's parameters in the layout of the module that ``build`` returned last."""
         return convert_parameters(parameters, self.num_heads)
 
 

@@ -20,7 +20,7 @@ __all__ = [
     "describe_argument",
 ]
 
-# Groups of dtypes, as messages name them.
+# Name of a group of dtypes, as it appears in messages.
 Kind = Literal["boolean", "floating point", "whole numbers"]
 KINDS: dict[Kind, Callable[[torch.dtype], bool]] = {
     "boolean": lambda dtype: dtype == torch.bool,
@@ -30,9 +30,9 @@ KINDS: dict[Kind, Callable[[torch.dtype], bool]] = {
 
 
 def demand_tensor(name: str, tensor: object, *kinds: Kind) -> Tensor:
-    """Return the argument if it is a tensor whose dtype is of one of the given kinds.
+    """Return the argument if it is a tensor whose dtype is of one of the given kinds; without kinds, of any dtype.
 
-    Raises: TypeError if it is not.
+    Raises: TypeError if the argument is not such a tensor.
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
@@ -43,7 +43,7 @@ def demand_tensor(name: str, tensor: object, *kinds: Kind) -> Tensor:
 
 
 def demand_dtype(dtype: object) -> None:
-    """Refuse a dtype that is not floating point, because it cannot represent minus infinity.
+    """Refuse a dtype that is not floating point, because such a dtype cannot represent minus infinity.
 
     Raises: TypeError.
     """

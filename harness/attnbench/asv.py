@@ -6,8 +6,8 @@
         pass
 
 All implementations are measured together, with interleaved calls, when asv fills the cache of the class. Each benchmark
-then reads one number from the cache. A case that did not conform, was refused or was not started has no number, and
-asv shows n/a.
+then reads one number from the cache. If an implementation failed or refused a case, or the case was not started, there
+is no number, and asv shows n/a.
 """
 
 import math
@@ -50,7 +50,7 @@ def benchmarks(
 
         def track_time_ratio(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
             own, base = (cache[one, length, name] for one in (implementation, baseline))
-            # An implementation whose operator is not the baseline's is timed on other cases, so there is no ratio.
+            # An implementation of another operator than the baseline's is timed on other cases, and has no ratio.
             if own.case != base.case or own.timing is None or base.timing is None:
                 return math.nan
             return ratio(own.timing.samples_ns, base.timing.samples_ns).value

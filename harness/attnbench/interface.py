@@ -29,20 +29,20 @@ __all__ = [
     "reference_arguments",
 ]
 
-# What attention gives for a fully masked row (a query from which every key is hidden): zero or NaN.
+# Output of attention in a fully masked row (a query from which every key is hidden): zero or NaN.
 HiddenRows = Literal["zero", "nan"]
 # Alignment of the causal mask if queries and keys differ in number, and a call has the causal flag but no mask.
 Alignment = Literal["top_left", "bottom_right"]
 # Whether a NaN in a hidden key or value reaches the output. It reaches the output as 0 · NaN, unless the kernel never
 # reads hidden keys and values.
 HiddenNan = Literal["propagates", "blocked"]
-# A padded query is a query whose token is hidden by key_padding_mask. Its row of the output is computed like all other
-# rows ("answered"), or has unspecified values ("own").
+# A padded query is a query whose token is hidden by key_padding_mask. The output row of a padded query is computed like
+# all other rows ("answered"), or has unspecified values ("own").
 PaddedQueries = Literal["answered", "own"]
 # Precisions from finest to coarsest. TF32 has as many mantissa bits as float16.
 Precision = Literal["float64", "float32", "tf32", "float16", "bfloat16"]
-# A function that takes the operator's arguments (for multihead: those of the reference's forward) and returns the
-# operator's outputs.
+# A function that takes the operator's arguments and returns the operator's outputs. The arguments of ``multihead`` are
+# the arguments of the reference's forward.
 Call = Callable[..., Any]
 
 
@@ -59,22 +59,22 @@ class Policies:
     # other alignment, ``from_kernel`` passes a mask instead of the flag.
     causal: Alignment = "top_left"
     hidden_nan: HiddenNan = "propagates"
-    # Where query and key are the same tensor, a token that key_padding_mask hides is also a query. With "own", the
-    # output row of this query is not compared. The loss whose gradients are compared leaves out this row.
+    # If query and key are the same tensor, a token that key_padding_mask hides is also a query. With "own", the output
+    # row of this query is not compared, and the loss whose gradients are compared leaves out this row.
     padded_queries: PaddedQueries = "answered"
     # The implementation supports second derivatives.
     twice_differentiable: bool = False
     # Repeated calls return bitwise equal results.
     deterministic: bool = True
-    # Devices on which backward sums in any order, so that repeated gradients differ by rounding.
+    # Devices on which the backward pass sums in no fixed order: gradients of repeated passes differ by rounding.
     unordered_gradients: tuple[str, ...] = ()
     # The implementation has no backward pass: cases in a mode with gradients are refused.
     forward_only: bool = False
     # A call without gradients can be captured in a CUDA graph and replayed: the call reads no tensor values
     # on the host.
     capturable: bool = False
-    # Precision of the implementation's arithmetic if coarser than the case's dtype; the error budget is then derived
-    # from this precision.
+    # Precision of the implementation's arithmetic, if it is coarser than the case's dtype. The error budget is then
+    # derived from this precision. None: the arithmetic has the precision of the case's dtype.
     computes_in: Precision | None = None
 
     def repeats_bitwise(self, quantity: str, device: str) -> bool:
@@ -96,7 +96,7 @@ class Inputs:
     tensors: dict[str, "torch.Tensor"]
     # Other arguments of the call, by name.
     options: dict[str, Any] = field(default_factory=dict)
-    # Cotangents by output name: the gradients that are compared are those of sum(output · cotangent).
+    # Cotangents by output name: the compared gradients are the gradients of sum(output · cotangent).
     cotangents: dict[str, "torch.Tensor"] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:
@@ -126,9 +126,9 @@ class Axis:
 
     dimension: int
     word: str
-    # The number or the name of each position.
+    # Number or name of each position along the dimension, such as the head of each feature.
     positions: Sequence[int | str] | Sequence[int]
-    # Whether a position of this axis stands for a group of positions of another axis, as a head for its features.
+    # Whether this axis groups the positions of another axis of the same dimension, as heads group features.
     belongs: bool = False
 
 
@@ -156,8 +156,8 @@ class Implementation:
     # URL of the paper or the code.
     source: str = ""
     policies: Policies = Policies()
-    # Whether the first call of each kind compiles. ``prepare`` then makes one call, before calls are timed. Quick runs
-    # include an implementation that compiles only if the user names it.
+    # Whether the first call of each kind compiles code. ``prepare`` then makes one call before calls are timed. Quick
+    # runs leave out an implementation that compiles, unless the user names it.
     compiles: bool = False
 
     def unsupported(self, case: Case) -> str | None:  # noqa: ARG002
@@ -177,7 +177,7 @@ class Implementation:
         return {}
 
     def build(self, reference: Any) -> Any:
-        """Return a module with the reference's forward signature and the reference's weights."""
+        """Return a module with the reference's forward signature and the reference's parameters."""
         raise NotImplementedError(f"{type(self).__name__} does not define build(reference)")
 
     def weights(self, parameters: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
@@ -195,7 +195,7 @@ class Implementation:
 
 
 class CaseTransforms(Protocol):
-    """Transformations of a case into another case, whose result follows from that of the first: metamorphic relations.
+    """Metamorphic relations: transformations of a case such that the new result follows from the original result.
 
     The chapters *invariants*, *shapes* and *layouts* of checks need these transformations. An operator that has case
     transforms names its inputs ``query``, ``key`` and ``value``.
@@ -216,7 +216,10 @@ class CaseTransforms(Protocol):
         queries: Sequence[int] | None = None,
         keys: Sequence[int] | None = None,
     ) -> tuple[Case, Inputs]:
-        """Return the case with only these sequences, queries or keys; indices may be in any order and may repeat."""
+        """Return the case with only these sequences, queries and keys; None selects all of them.
+
+        The indices may be in any order and may repeat.
+        """
 
     def pad(self, case: Case, inputs: Inputs, count: int) -> tuple[Case, Inputs]:
         """Return the case with ``count`` more keys at the end, which a mask hides from every query."""
@@ -227,10 +230,10 @@ class CaseTransforms(Protocol):
     def reorder_outputs(
         self, case: Case, outputs: Mapping[str, "torch.Tensor"], order: Sequence[int]
     ) -> dict[str, "torch.Tensor"]:
-        """Return the outputs that reordered inputs must give, if the original inputs give ``outputs``."""
+        """Return the outputs that inputs reordered by ``order`` must give, if the original inputs give ``outputs``."""
 
     def shared_by_sequences(self, case: Case, name: str) -> tuple[int, int] | None:
-        """Return (axis, index) if all sequences share the slice of an input at this index of the axis, else None."""
+        """Return (axis, index) of the slice of an input that all sequences share, or None if there is no such slice."""
 
 
 # Chapters of checks that need only the inputs and the outputs of an operator.
@@ -249,7 +252,7 @@ class Operator:
     # Class of the operator's problems. It parses and formats the part of a case id from the sizes to the seed.
     problem: type[Problem] = Problem
     # Name of the implementation that is the reference itself. The speed of all other implementations is compared with
-    # the speed of this one.
+    # the speed of the baseline.
     baseline: str = ""
     # Version of the operator's case lists. Results are comparable only if they were made with equal versions.
     list_version: str = "1"
@@ -266,7 +269,7 @@ class Operator:
 
     @property
     def case_transforms(self) -> CaseTransforms | None:
-        """Transformations of the operator's cases; None if there are none, and checks that need them do not apply."""
+        """Metamorphic relations of the operator; None if there are none: checks that need them then do not apply."""
         return None
 
     def suite(self, level: Level) -> Sequence[Case]:
@@ -274,11 +277,11 @@ class Operator:
         raise NotImplementedError(f"{type(self).__name__} does not define suite(level)")
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:  # noqa: ARG002
-        """Return the cases of the suite ``perf``, one per length and pass, or none if the operator is not timed."""
+        """Return the cases of the suite ``perf``, one per length and pass; no cases if the operator is not timed."""
         return ()
 
     def draw_case(self, draw: Any) -> Case:
-        """Return a case on the CPU that Hypothesis' ``draw`` has drawn; it shrinks towards small and plain cases.
+        """Return a case on the CPU, drawn by Hypothesis' ``draw``; failing cases shrink towards small and plain cases.
 
         The default draws from the cases of the suite ``full`` that are not compiled.
         """
@@ -291,7 +294,7 @@ class Operator:
         return None
 
     def inputs(self, case: Case) -> Inputs:
-        """Return the seeded inputs of the case, on the CPU, rounded to its dtype."""
+        """Return the seeded inputs of the case, on the CPU, rounded to the case's dtype."""
         raise NotImplementedError(f"{type(self).__name__} does not define inputs(case)")
 
     def reference(self, case: Case, inputs: Inputs) -> Any:
@@ -309,7 +312,7 @@ class Operator:
         raise NotImplementedError(f"{type(self).__name__} does not define evaluate(case, inputs)")
 
     def fault_models(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return the known mistakes that can change these quantities of the case; a key is the text that users read."""
+        """Return the known mistakes that can change these quantities of the case, by the text that users read."""
         return {}
 
     def axes(self, case: Case, quantity: str) -> Sequence[Axis]:  # noqa: ARG002
@@ -350,7 +353,7 @@ class Operator:
         raise NotImplementedError(f"{type(self).__name__} does not define visible(case, inputs)")
 
     def length(self, case: Case) -> int:
-        """Return the number of terms of the longest sum, on which accumulated rounding depends."""
+        """Return the number of terms of the longest sum; accumulated rounding depends on this number."""
         return int(case.problem.columns)
 
     def work(self, case: Case) -> Work:

@@ -1,4 +1,4 @@
-"""Attention masks: making them, combining them, and converting them between the conventions of reference and kernels.
+"""Functions that make attention masks, combine masks, and convert between the masks of the reference and of kernels.
 
 The reference is ``torch.nn.MultiheadAttention``. Kernels are functions such as ``scaled_dot_product_attention``.
 
@@ -86,13 +86,13 @@ def from_tokens(tokens: Tensor, padding: int = 0, *, polarity: Polarity = "hide"
 
 
 def union(key_padding_mask: Tensor, attn_mask: Tensor, *, polarity: Polarity = "hide") -> Tensor:
-    """Return the mask (batch, queries, keys) that hides every key that one of two masks hides.
+    """Return the mask (batch, queries, keys) that hides every key that at least one of two masks hides.
 
     Both given masks have the ``polarity`` of the returned mask.
 
     Shape: key_padding_mask (batch, keys), attn_mask (queries, keys) or (batch, queries, keys).
 
-    Raises: TypeError where a mask is not boolean; ValueError where the shape of a mask is none of these.
+    Raises: TypeError where a mask is not boolean; ValueError where a mask has another shape.
     """
     _demand_polarity(polarity)
     demand_tensor("key_padding_mask", key_padding_mask, "boolean")
@@ -143,8 +143,8 @@ def inverted(mask: Tensor) -> Tensor:
 def from_additive(mask: Tensor, *, polarity: Polarity = "keep") -> Tensor:
     """Convert an additive mask of 0 and minus infinity to a boolean mask: the inverse of ``additive``.
 
-    Raises: TypeError where the mask is not floating point; ValueError where it contains other values, which a boolean
-    mask cannot represent.
+    Raises: TypeError where the mask is not floating point; ValueError where it contains values other than 0 and minus
+    infinity, which a boolean mask cannot represent.
     """
     demand_tensor("mask", mask, "floating point")
     hides = mask == float("-inf")
@@ -166,17 +166,17 @@ def _demand_polarity(polarity: str) -> None:
 
 
 def _demand_lengths(name: str, lengths: Tensor, keys: int) -> Tensor:
-    """Check the lengths of sequences, and return them as int64.
+    """Check the lengths of sequences, and return the lengths as int64.
 
-    In int64, differences of lengths do not wrap around.
+    In int64, differences of lengths do not wrap around, as they could in a narrow or unsigned dtype.
 
     Shape: ``lengths`` (batch).
     """
     demand_tensor(name, lengths, "whole numbers")
     demand_shapes(**{name: (lengths, "batch")})
     lengths = lengths.long()
-    # The values are checked only on the CPU: reading them from another device would make every call wait for that
-    # device. They are not checked under a compiler, which cannot read values.
+    # The lengths are checked only on the CPU: reading them from another device would make every call wait for that
+    # device. They are not checked under a compiler, which cannot read the values of tensors.
     if lengths.device.type == "cpu" and not torch.compiler.is_compiling() and len(lengths):
         fewest, most = (int(end) for end in lengths.aminmax())
         if fewest < 0 or most > keys:
@@ -185,7 +185,7 @@ def _demand_lengths(name: str, lengths: Tensor, keys: int) -> Tensor:
 
 
 def demand_positions(keys: int, *, causal: str | None, window: int | None, key_lengths: Tensor | None) -> None:
-    """Check the arguments of ``positional`` that describe positions.
+    """Check the arguments ``causal``, ``window`` and ``key_lengths`` of ``positional``.
 
     Raises: TypeError, ValueError where an argument is invalid.
     """
@@ -208,16 +208,17 @@ def positional(
     dtype: torch.dtype,
     device: torch.device | str | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the keep mask and the additive mask that positions alone determine, each None if not needed.
+    """Return the keep mask and the additive mask that positions of queries and keys determine, or None for each.
 
-    The keep mask applies ``causal``, ``window`` and ``key_lengths``. The additive mask applies ``slopes``.
+    The keep mask applies ``causal``, ``window`` and ``key_lengths``; it is None if these three are None. The additive
+    mask applies ``slopes``; it is None if ``slopes`` is None.
 
     ``causal`` is "top_left", "bottom_right" or None. ``window`` is the largest distance at which a query sees a
     key. ``slopes`` are the ALiBi slopes, one for each head. With "top_left" the first query is at the position of the
     first key. With "bottom_right" or None the last query is at the position of the last key of its sequence.
 
     This function does not check its arguments, which saves time in every call of a kernel. ``demand_positions`` checks
-    those that describe positions.
+    ``causal``, ``window`` and ``key_lengths``.
 
     Shape: key_lengths (batch); returns a keep mask (batch or 1, 1, queries or 1, keys) and an additive mask
     (batch or 1, heads, queries, keys).
@@ -234,8 +235,8 @@ def positional(
         keep = near if keep is None else keep & near
     if slopes is None:
         return keep, None
-    # The product of slope and distance is computed in float32 or wider. bfloat16 would round factors of more than 8
-    # significant bits, and float16 would round factors of more than 11.
+    # The product of slope and distance is computed in float32 or wider. bfloat16 would round a slope or a distance with
+    # more than 8 significant bits. float16 would round a slope or a distance with more than 11 significant bits.
     wide = torch.promote_types(dtype, torch.float32)
     slope = torch.tensor(slopes, dtype=wide, device=device)[:, None, None]
     return keep, (-slope * distance.abs()).to(dtype)
@@ -281,7 +282,7 @@ def reference_mask(
     Shape: attn_mask (queries, keys) or (batch·heads, queries, keys); key_padding_mask (batch, keys);
     returns a mask broadcastable to (batch, heads, queries, keys).
 
-    Raises: TypeError where a mask is neither boolean nor floating point; ValueError where its shape is none of these.
+    Raises: TypeError where a mask is neither boolean nor floating point; ValueError where a mask has another shape.
     """
     if attn_mask is not None:
         attn_mask = _to_keep_mask("attn_mask", attn_mask, {2: "queries keys", 3: "batch·heads queries keys"})
@@ -301,7 +302,7 @@ def _to_keep_mask(name: str, mask: Tensor, shapes: Mapping[int, str]) -> Tensor:
     ``shapes`` maps each allowed number of dimensions to the allowed shape.
     """
     demand_tensor(name, mask, "boolean", "floating point")
-    if mask.dim() not in shapes:  # demand_shapes parses strings, which would slow down every call
+    if mask.dim() not in shapes:  # call demand_shapes only for a wrong mask: it parses strings, which is slow
         demand_shapes(**{name: (mask, " | ".join(shapes.values()))})
     return ~mask if mask.dtype == torch.bool else mask
 

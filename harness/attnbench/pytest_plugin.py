@@ -80,7 +80,7 @@ def parametrize_conformance(
 ) -> Callable[[F], F]:
     """Parametrize the argument ``conformance_case`` of a test by each check of these implementations on each case.
 
-    The arguments are those of ``attnbench.conform``.
+    The arguments mean the same as the arguments of ``attnbench.conform``.
 
     >>> @parametrize_conformance([MyAttention])
     ... def test_attention(conformance_case):
@@ -121,7 +121,7 @@ POOL = pytest.StashKey["WorkerPool"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options; most of them select among the tests that --attention adds."""
+    """Add the command-line options; most of them select among the tests that --attention adds."""
     group = parser.getgroup("attention", "conformance of attention implementations (attnbench)")
     group.addoption(
         "--attention",
@@ -153,7 +153,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="TOML file of known deviations; expected_failures.toml beside an implementation is always read.",
     )
-    # The next two options also apply to the tests of parametrize_conformance.
+    # The two options --attention-timeout and --attention-threads also apply to the tests of parametrize_conformance.
     group.addoption(
         "--attention-timeout",
         type=_parse_seconds,
@@ -171,7 +171,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker; report invalid options in one line."""
+    """Register the marker of conformance tests; report invalid command-line options in one line."""
     config.addinivalue_line("markers", f"{MARKER}: a conformance check of an attention implementation")
     if config.option.attention:
         with _usage_errors(pytest.UsageError):
@@ -183,7 +183,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Add the tests of --attention to those that the session collects."""
+    """Add the tests that --attention requests to the tests that the session collects."""
     report = yield
     if isinstance(collector, pytest.Session) and collector.config.option.attention and report.passed:
         report.result = [*report.result, _AttentionCollector.from_parent(collector, name=NODE, nodeid=NODE)]
@@ -248,7 +248,7 @@ def _get_parameter(item: pytest.Item) -> ConformanceCase | None:
 
 
 def _read_options(config: pytest.Config) -> _Request:
-    """Read the command-line options."""
+    """Return the tests that the command-line options request."""
     option = config.option
     return _Request(
         implementations=tuple(option.attention),
@@ -312,7 +312,7 @@ def _get_pool(config: pytest.Config) -> "WorkerPool":
 
 
 def _make_id(text: str) -> str:
-    """Replace characters that pytest's -k, some file systems or XML do not accept."""
+    """Return a test id: ``text`` without characters that pytest's -k, some file systems or XML do not accept."""
     return re.sub(r"[^\w:+\-./]", "_", text.replace("=", ":"))
 
 

@@ -18,7 +18,7 @@ _mutants: list[Mutant] = []
 
 
 def _mutant(caught_by: str, why: str, mode: Mode = "eval") -> Callable[[Attention], Attention]:
-    """Mark a function as a mutant; the mutant's name is ``linear_`` and the name of the function."""
+    """Register a function as a mutant; the mutant's name is ``linear_`` followed by the name of the function."""
 
     def mark(attention: Attention) -> Attention:
         implementation = from_call(attention, operator=OPERATOR.name, name=f"linear_{attention.__name__}")

@@ -52,7 +52,7 @@ class LinearAttention(FormulaOperator):
         ]
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
-        """Return cases with as many queries as keys, without backward and with backward."""
+        """Return cases with as many queries as keys, each without and with a backward pass."""
         problems = [LinearProblem(sequences=1, queries=n, keys=n, width=64) for n in lengths]
         return [
             Case(operator=self.name, problem=problem, mode=mode)

@@ -39,11 +39,11 @@ Compiler = Literal["aot_eager", "inductor", "export"]
 class CallMode:
     """How the module is called in one mode: gradients, train() or eval(), autocast, compiler."""
 
-    # The module is in train(), not in eval().
+    # The module is in train() mode; if false, in eval() mode.
     training: bool = False
     inputs_track: bool = False
     parameters_track: bool = False
-    # The module is called under torch.autocast to the case's dtype; inputs and parameters are float32.
+    # The module is called under torch.autocast with the case's dtype; inputs and parameters are float32.
     autocast: bool = False
     # A call without gradients is made under torch.inference_mode instead of torch.no_grad.
     inference_mode: bool = False

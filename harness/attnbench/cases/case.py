@@ -49,7 +49,7 @@ class Case:
 
     @property
     def training(self) -> bool:
-        """Whether the module is in train()."""
+        """Whether the module is in train() mode; if not, it is in eval() mode."""
         return self.call_mode.training
 
     @property
@@ -64,7 +64,7 @@ class Case:
 
     @property
     def differentiates(self) -> bool:
-        """Whether anything requires gradients."""
+        """Whether any input or parameter requires gradients."""
         return self.tracks_inputs or self.tracks_parameters
 
     @property

@@ -10,9 +10,9 @@ from typing import Self
 
 __all__ = ["CaseId"]
 
-# Number of parts of an id, and number of those parts that describe the problem.
+# A case id has ``PARTS`` parts, ``PROBLEM_PARTS`` of which describe the problem.
 PARTS, PROBLEM_PARTS = 9, 5
-# A length among the sizes of a problem: a number of queries (L) or of keys (S).
+# Matches a size that is a length: a number of queries, such as L128, or a number of keys, such as S128.
 LENGTH = re.compile(r"[LS](\d+)")
 
 
@@ -31,7 +31,7 @@ class CaseId:
     def parse(cls, text: str) -> Self:
         """Divide an id into its parts.
 
-        Raises: ValueError if the text has not as many parts as an id.
+        Raises: ValueError if the text does not have ``PARTS`` parts.
         """
         parts = text.split("/")
         if len(parts) != PARTS:
@@ -47,13 +47,19 @@ class CaseId:
 
     @property
     def length(self) -> int:
-        """The larger of the sizes L (queries) and S (keys), which is S in a decoding step; 0 without such a size."""
+        """The larger of the numbers of queries (L) and keys (S); 0 if the problem has neither.
+
+        In a decoding step, the number of keys is larger.
+        """
         sizes, _ = self._split_problem()
         return max((int(found[1]) for size in sizes if (found := LENGTH.fullmatch(size))), default=0)
 
     @property
     def form(self) -> str:
-        """Operator and problem without the sizes L and S; cases of one form differ only in length."""
+        """Operator and problem without the numbers of queries (L) and keys (S).
+
+        Two cases with the same form, dtype, device and mode differ only in length.
+        """
         sizes, rest = self._split_problem()
         kept = ".".join(size for size in sizes if not LENGTH.fullmatch(size))
         return f"{self.operator}/{kept}/{rest}"

@@ -40,7 +40,7 @@ class Problem:
     _missing: ClassVar[str] = "-"
 
     # Checks read the properties below. The values here are defaults for operators to which a property does not apply.
-    # The problem class of any other operator declares a field, or a property, of the same name.
+    # If a property applies to an operator, the operator's problem class declares a field or a property of this name.
 
     @property
     def sequences(self) -> int:

@@ -1,8 +1,8 @@
 """Compare and time a real model whose attention is replaced by an implementation.
 
-Each implementation is first compared in a process of its own: the model's embeddings must be within the error budget.
-Whole models with the accepted implementations and the original model are then timed, with interleaved calls, in several
-fresh processes. Importing this module does not import torch.
+Each implementation is first compared in a separate process: the model's embeddings must be within the error budget.
+Whole models with the accepted implementations, and the original model, are then timed with interleaved calls in several
+new processes. Importing this module does not import torch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ __all__ = ["PLANNED", "WORKER", "DropInClient", "Row", "Settings", "drop_in"]
 WORKER = "attnbench.integrations.drop_in_worker"
 # Fraction of a model's time-out that is planned for timed calls. The rest is for loading and warming up.
 PLANNED = 0.4
-# Status of a row whose embeddings are within the error budget, and of a row whose embeddings are not.
+# Status of a row: ``HELD`` if the embeddings are within the error budget, ``FAILED`` if they are not.
 HELD, FAILED = "held", "failed"
 Reply = TypeVar("Reply")
 
@@ -40,9 +40,11 @@ Reply = TypeVar("Reply")
 class Settings:
     """Size of the batch, and effort of the timing."""
 
-    # Number of sentences, and number of tokens of the longest sentence; half of all tokens are padding.
+    # Number of sentences; half of all tokens are padding.
     batch: int
+    # Number of tokens of the longest sentence.
     length: int
+    # Number of processes, one after the other, in which the models are timed.
     processes: int
     # Time for all timed calls in one process, in seconds.
     budget_s: float
@@ -50,18 +52,20 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One implementation in one model; numbers are None where they were not measured."""
+    """Row of the drop-in table: one implementation in one model. Numbers that were not measured are None."""
 
     model: str
     implementation: str
     # ``held`` (error within the error budget), ``failed``, or the status of a refusal or an error.
     status: str
     reason: str = ""
-    # Largest difference from the embeddings of the original model, and the smallest cosine similarity to them.
+    # Largest difference from the embeddings of the original model.
     largest: float | None = None
+    # Smallest cosine similarity to the embeddings of the original model.
     cosine: float | None = None
-    # Largest difference from the embeddings of the model in float64, and the error budget for this difference.
+    # Largest difference from the embeddings of the model in float64.
     error: float | None = None
+    # Error budget: the largest allowed ``error``.
     allowed: float | None = None
     timing: Timing | None = None
     contest: SpeedVerdict | None = None
@@ -75,7 +79,7 @@ class DropInClient:
     worker: Supervisor
 
     def ask(self, request: DropInRequest[Reply], *, shared_by: int = 1) -> Reply | Outcome:
-        """Send a request and return its reply, or the reason why there is none."""
+        """Send a request and return its reply, or an outcome with the reason why there is no reply."""
         return self.worker.send(request, shared_by=shared_by)
 
 
@@ -87,7 +91,7 @@ def drop_in(
     *,
     progress: Progress | None = None,
 ) -> Iterator[Row]:
-    """Yield the rows of the drop-in table: for each model, the original's paths and then the implementations.
+    """Yield the rows of the drop-in table: for each model, the code paths of the original, then the implementations.
 
     The worker module of ``session`` must be ``WORKER``.
 
@@ -162,18 +166,21 @@ class _ModelTiming:
     rows: dict[str, Row]
     progress: Progress
     samples: dict[str, ProcessSamples] = field(default_factory=dict)
-    # Paths of the original model, the first of which is the baseline.
+    # Names of the code paths of the original model. The first path is the baseline.
     originals: tuple[str, ...] = ()
     threads: int = 0
 
     def time_models(self, names: Sequence[str]) -> Iterator[Row]:
-        """Time the model with these implementations; yield a row for each path of the original, then ``self.rows``."""
+        """Time the model with the implementations in ``names``.
+
+        Yield a row for each code path of the original model, then ``self.rows``.
+        """
         names, processes = list(names), self.settings.processes
         self.progress.begin(f"time {self.model}", processes)
         for number in range(processes):
             self.progress.now(f"process {number + 1}")
             self._time_in_process(number, names)
-            # Every process reports its end under the same label, because all processes take about the same time.
+            # All processes report the same label, which tells the progress estimate that they take about the same time.
             self.progress.done(self.model)
         timings = {name: own.to_timing(processes, self.threads) for name, own in self.samples.items()}
         if self.originals:
@@ -190,7 +197,7 @@ class _ModelTiming:
         return replace(row, timing=timings[name], contest=verdict)
 
     def _time_in_process(self, number: int, names: list[str]) -> None:
-        """Take samples in one fresh process; if an implementation raises or is wrong, exclude it and start again."""
+        """Take samples in a new process; if an implementation raises or is wrong, exclude it and start again."""
         while True:
             answer = self._take_samples(number, names)
             culprit, reason = _find_fault(answer, names)

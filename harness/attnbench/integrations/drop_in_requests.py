@@ -1,4 +1,4 @@
-"""The requests that a drop-in worker answers in addition to those of a candidate worker, and its replies."""
+"""The requests that a drop-in worker answers and a candidate worker does not, and the replies to these requests."""
 
 from typing import Generic, TypeVar
 
@@ -21,11 +21,11 @@ Reply = TypeVar("Reply", covariant=True)
 
 
 class DropInRequest(Request[Reply | Outcome], Generic[Reply], frozen=True, kw_only=True):
-    """A request that only a drop-in worker answers, by a reply or by the reason why there is none."""
+    """A request that only a drop-in worker answers, with a reply or with an outcome that says why there is none."""
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What this machine lacks to run a model, with the remedy; None if it lacks nothing."""
+    """What this machine lacks to run a model, with the remedy; ``reason`` is None if it lacks nothing."""
 
     reason: str | None
 
@@ -37,34 +37,39 @@ class FindMissing(DropInRequest[Missing], frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """An implementation's embeddings, compared with those of the original model and of the model in float64."""
+    """An implementation's embeddings, compared with the embeddings of the original and of the float64 model."""
 
-    # Largest difference from the original's embeddings, and the smallest cosine similarity to them.
+    # Largest difference from the embeddings of the original model.
     largest: float
+    # Smallest cosine similarity to the embeddings of the original model.
     cosine: float
-    # Largest difference from the embeddings in float64, and the error budget for it.
+    # Largest difference from the embeddings of the model in float64.
     error: float
+    # Error budget: the largest allowed ``error``.
     allowed: float
     # Why the implementation must not be timed; None if it may be timed.
     untimed: str | None
 
 
 class CompareEmbeddings(DropInRequest[Comparison], frozen=True, kw_only=True):
-    """Compare an implementation's embeddings with those of the original model and of the model in float64."""
+    """Compare an implementation's embeddings with the embeddings of the original and of the float64 model."""
 
     implementation: str
     model: str
-    # Number of sentences, and number of tokens of the longest sentence.
+    # Number of sentences.
     batch: int
+    # Number of tokens of the longest sentence.
     length: int
-    # Predicted seconds of one call above which the model is not run.
+    # Work limit: the model is not run if one call of the implementation is predicted to take more seconds.
     work_s: float
 
 
 class TimedModels(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Samples that one process took of one model, by implementation, by path of the original, and of the A/A control.
+    """Samples that one process took of one model, by name.
 
-    ``errors`` has the error of each on the sentences in reversed order.
+    A name is an implementation, a code path of the original model, or the A/A control. ``errors`` has, by the same
+    names, the largest error of the embeddings after the order of the sentences was reversed. ``allowed`` is the error
+    budget.
     """
 
     samples: dict[str, Samples]
@@ -74,13 +79,17 @@ class TimedModels(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class TimeModels(DropInRequest[TimedModels], frozen=True, kw_only=True):
-    """Time interleaved calls of the model with each implementation, and of two originals (A/A control)."""
+    """Time interleaved calls of the model with each implementation, of the original model, and of a copy of it.
+
+    The copy is for the A/A control.
+    """
 
     implementations: list[str]
     model: str
     batch: int
     length: int
-    # Seconds of timed calls, and seconds after which no further call is made.
+    # Planned time of all timed calls, in seconds.
     budget_s: float
+    # If the smallest number of samples would take more than this many seconds, fewer samples are taken.
     limit_s: float
     seed: int

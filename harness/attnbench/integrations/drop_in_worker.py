@@ -29,7 +29,7 @@ __all__ = ["DropInWorker"]
 
 
 class DropInWorker:
-    """Answers the requests to a candidate worker, and those of the drop-in table about whole models."""
+    """Answers the requests to a candidate worker, and the requests about whole models for the drop-in table."""
 
     def __init__(self) -> None:
         self._loaded = LoadedImplementations()
@@ -49,7 +49,7 @@ class DropInWorker:
         return run_for_outcome(lambda: Missing(reason=MODELS[request.model].describe_missing()))
 
     def compare_embeddings(self, request: CompareEmbeddings) -> Comparison | Outcome:
-        """Compare an implementation's embeddings with those of the original model and of the model in float64."""
+        """Compare an implementation's embeddings with the embeddings of the original and of the float64 model."""
         return run_for_outcome(lambda: self._compare_embeddings(request))
 
     def _compare_embeddings(self, request: CompareEmbeddings) -> Comparison | Outcome:
@@ -74,7 +74,7 @@ class DropInWorker:
         )
 
     def time_models(self, request: TimeModels) -> TimedModels | Outcome:
-        """Time interleaved calls of the model with each implementation, and of two originals (A/A control)."""
+        """Time interleaved calls of the model with each implementation, of the original model, and of a copy of it."""
         return run_for_outcome(lambda: self._take_samples(request))
 
     def _take_samples(self, request: TimeModels) -> TimedModels:
@@ -96,7 +96,7 @@ class DropInWorker:
             seed=request.seed,
             baseline=(base, CONTROL),
         )
-        # Reverse the sentences before computing errors: an implementation that returns cached results is then wrong.
+        # Reverse the order of the sentences before computing errors: cached results are then wrong.
         batch.reverse()
         oracle = embed_in_float64(batch)
         return TimedModels(
@@ -112,7 +112,7 @@ def _largest_error(call: Embed, oracle: Tensor) -> float:
 
 
 def main() -> None:
-    """Answer requests on the socket whose file descriptor is the first argument."""
+    """Answer the requests on the socket whose file descriptor is the first command-line argument."""
     serve(DropInWorker().handlers(), int(sys.argv[1]))
 
 

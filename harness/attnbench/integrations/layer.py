@@ -10,7 +10,7 @@ __all__ = ["choose_mode", "make_case_of_call", "name_mask"]
 
 
 def name_mask(mask: Tensor | None, *, is_causal: bool) -> str:
-    """Return the name by which a case describes a mask of this form, such as ``bool2d``.
+    """Return the name by which a case describes a mask of this dtype and shape, such as ``bool2d``.
 
     Shape: mask broadcastable to (batch, heads, queries, keys).
     """
@@ -33,7 +33,7 @@ def choose_mode(
         return "inference_mode" if torch.is_inference_mode_enabled() else "inference"
     additive = mask is not None and mask.is_floating_point()
     if additive and not tracked[-1] and not (training and dropout):
-        # The mode "tuning" needs no gradient with respect to the mask. Not every kernel computes this gradient.
+        # A case in the mode "tuning" needs no gradient of the mask. Some kernels do not compute the mask's gradient.
         return "tuning"
     return "train" if training else "eval"
 

@@ -1,8 +1,8 @@
 """Real models whose attention is replaced by an implementation, on a batch of real sentences.
 
-Both models are the sentence encoder all-MiniLM-L6-v2 with its trained parameters. One is built of
-``nn.TransformerEncoderLayer``, whose ``self_attn`` is replaced. The other is Hugging Face's BertModel, whose attention
-function is replaced.
+Both models are the sentence encoder all-MiniLM-L6-v2 with its trained parameters. The model ``encoder`` is built of
+``nn.TransformerEncoderLayer``, whose ``self_attn`` is replaced. The model ``transformers`` is Hugging Face's BertModel,
+whose attention function is replaced.
 """
 
 import copy
@@ -39,14 +39,14 @@ Embed = Callable[[], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Token ids of sentences, and a mask that is true at padding. Shape: both (batch, length)."""
+    """Token ids of sentences, and a mask that is true at padding. Shape: tokens and mask (batch, length)."""
 
     tokens: Tensor
     hidden_keys: Tensor
 
     @classmethod
     def from_sentences(cls, batch: int, length: int) -> "Batch":
-        """Make a batch of real sentences, half of whose tokens are padding."""
+        """Make a batch of real sentences; half of all tokens are padding."""
         return cls(*sentence_encoder.make_padded_sentences(batch, length))
 
     def reverse(self) -> None:
@@ -62,10 +62,10 @@ class Model(Protocol):
         """Return what this machine lacks to run the model, with the remedy, or None."""
 
     def build_originals(self, batch: Batch) -> dict[str, Embed]:
-        """Build the paths of the unchanged model, by name; the first is the baseline."""
+        """Build the code paths of the unchanged model, by name; the first path is the baseline."""
 
     def build_swapped(self, name: str, implementation: Implementation, batch: Batch) -> Embed:
-        """Build the model with the implementation in every layer."""
+        """Build the model with its attention replaced by the implementation in every layer."""
 
 
 class SwappedAttention(nn.Module):
@@ -73,7 +73,7 @@ class SwappedAttention(nn.Module):
 
     def __init__(self, call: Callable[..., Any], module: Any) -> None:
         super().__init__()
-        # A submodule, so that the parameters of the implementation belong to the model.
+        # Stored as a submodule, which makes the implementation's parameters part of the model.
         self.module = module if isinstance(module, nn.Module) else None
         self.batch_first = True
         self.calls = 0
@@ -94,7 +94,7 @@ class Encoder:
         return sentence_encoder.describe_missing()
 
     def build_originals(self, batch: Batch) -> dict[str, Embed]:
-        """Build the path of ``nn.MultiheadAttention`` without attention weights, and torch's path of fused layers."""
+        """Build two code paths: ``nn.MultiheadAttention`` without attention weights, and torch's fused layers."""
         fused = copy.deepcopy(sentence_encoder.load_encoder())
         fused.fast_path = True
         return {
@@ -130,7 +130,7 @@ class HuggingFace:
         return transformers.describe_missing() or sentence_encoder.describe_missing()
 
     def build_originals(self, batch: Batch) -> dict[str, Embed]:
-        """Build BertModel's path for SDPA, which is the library's default, and its eager path."""
+        """Build two code paths of BertModel: SDPA, which is the library's default, and eager."""
         return {
             "original (sdpa)": _make_bert_embed("sdpa", batch),
             "original, eager": _make_bert_embed("eager", batch),
@@ -152,7 +152,7 @@ MODELS: dict[str, Model] = {"encoder": Encoder(), "transformers": HuggingFace()}
 
 
 def compute_allowance(originals: dict[str, Embed], oracle: Tensor) -> float:
-    """Return the error budget of an embedding: a multiple (``FACTOR``) of the largest error of the original's paths.
+    """Return the error budget of embeddings: ``FACTOR`` times the largest error of the original model's code paths.
 
     Unit: absolute; embeddings have Euclidean norm 1.
     """

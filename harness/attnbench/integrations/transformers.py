@@ -28,13 +28,13 @@ from attnbench.plugins.adapters import load_implementation
 
 __all__ = ["count_calls", "describe_missing", "register"]
 
-# Prefix of registered names, so that they never replace an attention function of transformers.
+# Prefix of registered names. With it, they never replace an attention function of transformers.
 PREFIX = "attnbench_"
-# Words that registered names contain in upper case only. If a name contains such a word in lower case, transformers 5
-# takes the name for that of one of its own functions. The library then looks for a kernel to download, or checks
-# whether the model supports its own function.
+# Words that are changed to upper case in registered names. If a name contains such a word in lower case, transformers 5
+# takes the name for the name of one of its own attention functions. The library then looks for a kernel to download, or
+# checks whether the model supports its own function.
 RESERVED = re.compile("flash|flex_attention|sdpa")
-# Arguments of attention functions that change the result, and that multi-head attention does not have.
+# Arguments of transformers' attention functions that change the result, and that multi-head attention does not have.
 FOREIGN = ("softcap", "position_bias", "s_aux", "cache")
 
 
@@ -106,7 +106,7 @@ class _AttentionFunction:
     implementation: Implementation
     calls: int = 0
     cores: dict[tuple[Any, ...], "_Core"] = field(default_factory=dict)
-    # Kinds of call that have been checked, and that the implementation supports.
+    # Kinds of calls (sizes, mask, mode, dtype, device) for which a check found that the implementation supports them.
     supported: set[tuple[Any, ...]] = field(default_factory=set)
 
     def __call__(
@@ -134,7 +134,7 @@ class _AttentionFunction:
         if groups > 1:
             key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-        # As in transformers' own function for SDPA: a single query is the newest token, and attends to every key.
+        # As in transformers' function for SDPA, a single query is the newest token, and attends to every key.
         causal = bool(causal) and attention_mask is None and query.shape[2] > 1
         if causal and key.shape[2] > query.shape[2]:
             key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
@@ -144,8 +144,8 @@ class _AttentionFunction:
         need_weights = bool(others.get("output_attentions"))
         form = name_mask(attention_mask, is_causal=causal)
         mode = choose_mode(query, key, value, attention_mask, dropout=dropout, training=module.training)
-        # A compiled call may get other sizes later. The kind of a compiled call therefore has no sizes: support is only
-        # checked for the sizes at compilation.
+        # A compiled call may get other sizes later. The kind of a compiled call therefore contains no sizes: support is
+        # checked only for the sizes at compilation.
         sizes = () if torch.compiler.is_compiling() else (query.shape[0], query.shape[2], key.shape[2])
         kind = (sizes, *query.shape[1::2], form, need_weights, dropout, mode, query.dtype, query.device)
         if kind not in self.supported:
@@ -160,7 +160,7 @@ class _AttentionFunction:
     def _check_supported(
         self, query: Tensor, key: Tensor, *, form: str, need_weights: bool, dropout: float, mode: Mode
     ) -> None:
-        """Check that the implementation supports a call of this kind.
+        """Check that the implementation supports a call with these arguments.
 
         Raises: Refusal, with the implementation's reason.
         """
@@ -173,7 +173,7 @@ class _AttentionFunction:
         heads, width = query.shape[1], query.shape[3]
         key = (heads, width, dropout, query.dtype, query.device)
         if key not in self.cores:
-            # On the meta device no random parameters are drawn, so that the random number generator keeps its state.
+            # On the meta device no random parameters are drawn. The random number generator therefore keeps its state.
             reference = nn.MultiheadAttention(
                 heads * width, heads, dropout, bias=False, batch_first=True, dtype=query.dtype, device="meta"
             ).to_empty(device=query.device)
@@ -184,7 +184,7 @@ class _AttentionFunction:
 
 
 class _Core(nn.Module):
-    """Attention on split heads, for one number and width of heads."""
+    """Attention on split heads, for one number of heads and one head_dim."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class _WholeModule(_Core):
         if is_causal:
             mask = torch.ones(queries, k.shape[2], dtype=torch.bool, device=q.device).tril()
         if mask is not None:
-            # The form that nn.MultiheadAttention expects: true hides a key, and each head of each sequence has a mask.
+            # nn.MultiheadAttention expects a mask that is true at hidden keys, with shape (batch·heads, queries, keys).
             mask = (~mask if mask.dtype == torch.bool else mask).expand(batch, heads, queries, k.shape[2]).flatten(0, 1)
         output, weights = self.module(
             *(heads_of.transpose(1, 2).flatten(2) for heads_of in (q, k, v)),
@@ -238,7 +238,7 @@ def _set_identity_projections(reference: nn.MultiheadAttention) -> None:
 
 
 def _refuse_unknown_arguments(query: Tensor, value: Tensor, others: dict[str, Any]) -> None:
-    """Refuse a call with an argument that multi-head attention does not have, or with two different head_dim.
+    """Refuse a call with an argument that multi-head attention lacks, or with different head_dim of query and value.
 
     Raises: Refusal.
     """

@@ -22,10 +22,10 @@ __all__ = ["DeviceSample", "DeviceTime", "Pauses", "flush_bytes", "spin_cycles",
 Step = Callable[[], object]
 # Smallest number of bytes to write before each call to flush the L2 cache, as in triton.testing.do_bench.
 FLUSHED_AT_LEAST = 256_000_000
-# Shortest and longest duration of the spin before a call, in nanoseconds. The shortest spin is enough for a plain
-# attention call, which makes about ten kernel launches of about 5 µs each. The longest spin is enough to fill the
-# device's queue with launches: the queue holds about a thousand launches (https://stackoverflow.com/q/53970187), and
-# torch needs 5 to 10 ms to enqueue them.
+# Limits of the duration of the spin before a call, in nanoseconds. SHORTEST_NS is enough for a plain attention call,
+# which makes about ten kernel launches of about 5 µs each. LONGEST_NS is enough to fill the device's queue with
+# launches: the queue holds about a thousand launches (https://stackoverflow.com/q/53970187), and torch needs 5 to 10 ms
+# to enqueue a thousand launches.
 SHORTEST_NS, LONGEST_NS = 200_000, 20_000_000
 # Duration of the spin as a multiple of the time that the host needs to enqueue the call. The multiple exceeds 1 because
 # the host may be delayed. In addition, the device's clock may rise, which shortens the spin.
@@ -41,7 +41,7 @@ BEFORE_CAPTURE = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """One sample of a call on the device: its times in nanoseconds, and whether its launch was late."""
+    """One sample of a call on the device: times in nanoseconds, and whether the call began before it was enqueued."""
 
     device_ns: int
     # Whether the device began the call before the whole call was enqueued; None if no spin preceded the call.
@@ -71,8 +71,8 @@ class Pauses:
 
     A device that works at full power for more than about 5 ms lowers its clock: a B200 from 1965 to 1580 MHz
     (https://github.com/flashinfer-ai/flashinfer/pull/2899). After 5 ms of work the device rests for as long as it
-    worked, which halves its mean power. It rests for at most 50 ms: a longer rest is useless,
-    since a single call of more than 50 ms lowers the clock anyway.
+    worked, which halves its mean power. The rest is at most 50 ms. A longer rest could only follow a longer call, and
+    such a call lowers the clock while it runs.
     """
 
     now_ns: Callable[[], int] = time.perf_counter_ns
@@ -94,7 +94,7 @@ class Pauses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Graph:
-    """A captured call, and the tensors that each replay writes to."""
+    """A call captured in a CUDA graph, and the tensors that each replay of the graph writes to."""
 
     replay: Callable[[], None]
     result: Any
@@ -176,7 +176,7 @@ class DeviceTime:
     def replay_matches(self, name: str) -> bool:
         """Whether a replay of the graph gives bitwise the same result as the call, on the present values of the inputs.
 
-        If the results differ, the graph is discarded. The answer is True if the call has no graph.
+        If the results differ, the graph is discarded. For a call without a graph, the answer is True.
         """
         if name not in self._graphs:
             return True
@@ -224,7 +224,7 @@ class DeviceTime:
         return MEASURED_CYCLES / (float(self._begin.elapsed_time(self._end)) * 1e6)
 
     def _capture(self, name: str) -> None:
-        """Capture a call in a CUDA graph; if the capture fails, store the reason."""
+        """Capture a call in a CUDA graph; if the capture fails, store the reason for ``describe_method``."""
         step, graph, side_stream = self._steps[name], torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         try:
             side_stream.wait_stream(torch.cuda.current_stream())

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 __all__ = ["MISSING", "Clocks", "Reading"]
 
-# Text in a record if nvidia-ml-py is not installed.
+# Value of ``Clocks.source`` if nvidia-ml-py is not installed.
 MISSING = "none: nvidia-ml-py is not installed; pip install nvidia-ml-py"
 
 
 class Reading(NamedTuple):
     """One reading: the clock rate of the multiprocessors, and a bit mask of the reasons that lower this rate."""
 
-    # Clock rate in MHz; 0 if it could not be read.
+    # Clock rate in MHz; 0 if this reading failed.
     sm_mhz: int
     reasons: int
 
@@ -41,7 +41,7 @@ class Clocks:
     def read(self) -> Reading | None:
         """Read the clock rate and the throttling reasons.
 
-        Return None if they can never be read on this device, and zeros if only this reading failed.
+        Return None if NVML cannot read this device at all, and zeros if only this reading failed.
         """
         if self._read is None:
             return None

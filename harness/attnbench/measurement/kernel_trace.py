@@ -23,8 +23,8 @@ WRAPPERS = frozenset(
 )
 # Namespaces of profiler events that are not operators.
 NO_OPERATORS = ("autograd::", "torch::", "profiler::", "c10d::")
-# Largest number of events for which the caller of each event is searched for. A loop over tokens can cause a million
-# events; a search for their callers takes half a minute.
+# Largest number of profiler events for which the caller of each event is searched for. With more events, operators are
+# listed by their names alone. A loop over tokens can cause a million events, whose callers take half a minute to find.
 MOST_NESTED = 100_000
 # An operator with this word in its name is always listed, since its name shows which backend was chosen.
 ATTENTION = "attention"
@@ -43,10 +43,10 @@ class _Call:
 def list_kernels(events: Sequence[Any]) -> tuple[str, ...]:
     """Names of the operators and kernels that did the work of a call, in descending order of their total time.
 
-    A name ends in `` ×3`` if there were three calls. An operator is listed if it calls no other operator that does the
-    work, or if its name contains "attention", which shows which backend was chosen. Views and the creation of tensors
-    are not work. A copy is not listed if a listed operator calls it directly. On CUDA, kernels are listed in place of
-    operators, except for operators whose name contains "attention".
+    `` ×3`` after a name means three calls of this operator or kernel. An operator is listed if it calls no other
+    operator that does the work, or if its name contains "attention", which shows the chosen backend. Views and the
+    creation of tensors are not work. A copy is not listed if a listed operator calls it directly. On CUDA, kernels are
+    listed in place of operators, except for operators whose name contains "attention".
     """
     found = [_Call(e.name(), e.duration_ns(), None) for e in events if not _is_on_cpu(e)]
     called = (
@@ -62,7 +62,7 @@ def list_kernels(events: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _list_operators(events: Sequence[Any]) -> list[_Call]:
-    """All operators that do work, judged by their names alone; an operator is listed even if its caller is listed."""
+    """Return all operators on the CPU whose names show that they do work, even if their callers are listed as well."""
     return [_Call(e.name(), e.duration_ns(), None) for e in events if _is_on_cpu(e) and _is_work(e.name())]
 
 

@@ -56,7 +56,7 @@ def measure_footprint(candidate: Candidate) -> Footprint:
         memory={
             "peak_bytes": peak,
             "saved_bytes": saved,
-            # The difference is negative if an output was kept from an earlier call, and not allocated in this call.
+            # ``peak - made`` is negative if the traced call returned an output that an earlier call had allocated.
             "workspace_bytes": max(0, peak - made),
             "physical_bytes": physical,
             "outside_bytes": bytes_outside_allocator(physical, peak),
@@ -133,7 +133,9 @@ def measure_saved_bytes(call: Callable[[], object], inputs: list[Tensor]) -> int
 
     Each storage counts once, even if several views of it are kept. ``call`` is the forward pass alone.
     """
-    kept: list[Tensor] = []  # keeps the tensors alive: the address of a freed storage could be reused
+    # The list keeps the tensors alive until they are counted. Storages are distinguished by their addresses, and the
+    # address of a freed storage could be reused.
+    kept: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
         kept.append(tensor)

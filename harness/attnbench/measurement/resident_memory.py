@@ -1,7 +1,8 @@
 """Peak resident memory of one call, memory outside torch's allocator included.
 
-torch's allocator counts exactly what torch requests. It does not count memory that a library maps by itself. The
-resident size of the process includes both. Linux records the peak of the resident size, and resets the peak on request.
+torch's allocator counts exactly the memory that torch requests. It does not count memory that a library maps by itself.
+The resident size of the process includes the memory of torch and of libraries. Linux records the peak of the resident
+size, and resets this peak on request.
 
 Importing this module does not import torch.
 
@@ -26,11 +27,11 @@ ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 # Writing this value to ``CLEAR_REFS`` resets the peak resident size to the present size.
 RESET = "5"
-# Number of measured calls; the result is the median of their peaks.
+# Number of measured calls. The result is the median of the peaks of these calls.
 CALLS = 3
-# Largest excess of the resident peak over the allocator's peak that counts as noise: ``NOISE_BYTES``, or the fraction
-# ``NOISE_SHARE`` of the allocator's peak if that is larger. Linux counts resident pages per core, so their sum is wrong
-# by up to 0.3 MB (measured on 2 cores, with 64 to 1024 tokens).
+# An excess of the resident peak over the allocator's peak counts as noise up to ``NOISE_BYTES`` bytes, or up to the
+# fraction ``NOISE_SHARE`` of the allocator's peak if this fraction is larger. Linux counts resident pages per core, and
+# the sum over the cores is wrong by up to 0.3 MB (measured on 2 cores, with 64 to 1024 tokens).
 NOISE_BYTES, NOISE_SHARE = 500_000, 0.02
 
 
@@ -64,7 +65,7 @@ def _measure_once(call: Callable[[], object]) -> int:
 
 
 def _read_peak_bytes() -> int:
-    """Read the peak resident size since the last reset."""
+    """Read the peak resident size of this process since the last reset, in bytes."""
     found = re.search(rf"^{METHOD}:\s*(\d+) kB", STATUS.read_text(), re.MULTILINE)
     if found is None:
         raise OSError(f"{STATUS} has no field {METHOD}")

@@ -8,14 +8,15 @@ import torch
 
 __all__ = ["Roofline", "measure_roofline"]
 
-# Rows of the square matrices. Larger matrices reach higher rates.
+# Numbers of rows of the square matrices that are multiplied, by device. Larger matrices reach higher rates.
 PRODUCT_ROWS = {"cpu": (512, 1024, 2048), "cuda": (2048, 4096, 8192)}
-# Bytes to copy: several times the size of a last-level cache.
+# Number of bytes to copy, by device: several times the size of a last-level cache.
 COPIED_BYTES = {"cpu": 2**28, "cuda": 2**31}
-# Largest number of timed calls of each product and of the copy. The fastest of them counts, since other work may
-# disturb a call. After ``ENOUGH_S`` seconds in total, no more calls are made.
+# Each product and the copy are timed at most ``CALLS`` times. The fastest call counts, since other work on the machine
+# may slow a call down. No more calls are made once the timed calls took ``ENOUGH_S`` seconds in total.
 CALLS, ENOUGH_S = 5, 0.5
-# Time of a product, in seconds, above which no larger product is tried. Dtypes without a fast matrix product exceed it.
+# If a matrix product takes more than this many seconds, larger matrices are not tried. Dtypes without a fast matrix
+# product take longer.
 LONG_S = 0.1
 
 
@@ -24,13 +25,13 @@ class Roofline:
     """Highest rates that were measured for a matrix product and for a copy."""
 
     flop_per_s: float
-    # Bytes read plus bytes written.
+    # Rate of the copy: bytes read plus bytes written, per second.
     bytes_per_s: float
     threads: int
 
 
 def measure_roofline(dtype: str, device: str) -> Roofline:
-    """Measure the rates of a matrix product and of a copy in a dtype, with this process's number of threads.
+    """Measure the peak rates of a matrix product and of a copy in a dtype, with torch's present number of threads.
 
     Raises: RuntimeError if the device has too little memory for the tensors.
     """
@@ -63,7 +64,7 @@ def _measure_copy_bytes_per_s(dtype: torch.dtype, device: str) -> float:
 
 
 def _time_fastest_s(call: Callable[[], object], device: str) -> float:
-    """Return the time of the fastest of several calls, after one warm-up call."""
+    """Return the time of the fastest of several calls in seconds, after one warm-up call."""
     _time_call_s(call, device)
     took_s = [_time_call_s(call, device)]
     while len(took_s) < CALLS and sum(took_s) < ENOUGH_S:

@@ -20,14 +20,15 @@ Calls = Mapping[str, Callable[[], object]]
 # Number of calls of each implementation before its first sample. The first call takes 7 to 13 % longer than later
 # calls. Times are stable by the third call.
 WARM_UP_CALLS = 3
-# Smallest and largest number of samples of each implementation in one process. With fewer samples than the smallest
-# number, the process would not count for a speed verdict.
+# Limits of the number of samples of each implementation in one process. With fewer than ``FEWEST`` samples, the process
+# would not count for a speed verdict.
 FEWEST, MOST = CLEAN_CALLS, 200
-# Number of blocks of consecutive cycles. The cycles of a block call either the baseline or its copy. If the two
-# alternated after every one or two cycles, each would find its data evicted from the caches. Such evictions lengthen
-# calls of 0.15 to 0.9 ms by 0.4 to 1.7 %. With blocks of 25 cycles, they lengthen calls by at most 0.5 %.
+# Number of blocks of consecutive cycles. All cycles of a block call the baseline, or all call its copy. If the baseline
+# and its copy alternated after every one or two cycles, each would find its data evicted from the caches. Such
+# evictions lengthen calls of 0.15 to 0.9 ms by 0.4 to 1.7 %. With blocks of 25 cycles, evictions lengthen calls by at
+# most 0.5 %.
 BLOCKS = 8
-# This process is searched for new threads once in this number of cycles. Most threads start during the first call.
+# Number of cycles between two searches for new threads of this process. Most threads start during the first call.
 WATCHED_EVERY = 8
 
 
@@ -60,8 +61,9 @@ class Samples:
     clock_after_mhz: list[int] = field(default_factory=list)
     throttle_reasons: list[int] = field(default_factory=list)
     first_call_ns: int = 0
-    # Method by which the times were measured, and source of the readings of the device's clock.
+    # Method by which the times were measured.
     method: str = "wall"
+    # Source of the readings of the device's clock, such as "NVML"; empty without a device.
     clock: str = ""
 
     def has_enough_clean_calls(self) -> bool:
@@ -91,10 +93,11 @@ def sample_interleaved(
     for at most another ``budget_s`` seconds. If ``FEWEST`` samples of each call would take more than ``limit_s``
     seconds, fewer samples are planned, even if they are too few for a speed verdict.
 
-    ``baseline`` names the baseline and its copy for the A/A control. A cycle calls only one of the two. Together they
-    get the same part of the budget as any other call. This part determines the number of cycles. If each cycle called
-    both, the code of the baseline would run twice as often as the code of other implementations. The baseline would
-    then more often find its code and data in the caches. This effect shortened a call of 0.4 ms by 3 to 4 %.
+    ``baseline`` names the baseline and its copy for the A/A control. A cycle calls either the baseline or its copy. The
+    baseline and its copy together get the same part of the budget as any other call. This part determines the number of
+    cycles. If each cycle called the baseline and its copy, the code of the baseline would run twice as often as the
+    code of other implementations. The baseline would then more often find its code and data in the caches. This effect
+    shortened a call of 0.4 ms by 3 to 4 %.
 
     Raises: CallFailed if a call raises.
     """
@@ -102,7 +105,7 @@ def sample_interleaved(
     order = random.Random(seed)  # noqa: S311  # the order of calls, no secret
     names = list(calls)
     order.shuffle(names)
-    # A process with an even seed calls the baseline first; a process with an odd seed calls the copy first.
+    # A process with an even seed begins with the baseline; a process with an odd seed begins with the baseline's copy.
     sharing = [name for name in (*baseline[seed % 2 :], *baseline[: seed % 2]) if name in calls]
     share_s = budget_s / (len(calls) - max(0, len(sharing) - 1))
     sample_ns = {name: _warm_up(name, calls[name], samples[name], share_s) for name in names}
@@ -175,9 +178,9 @@ class _Plan:
         return own + self._choose_baseline_copy(self.sharing, cycle)
 
     def choose_added_calls(self, cycle: int, short: Sequence[str]) -> list[str]:
-        """Names of the calls to make in an added cycle: those in ``short``, and either the baseline or its copy.
+        """Names of the calls to make in an added cycle: the calls in ``short``, and either the baseline or its copy.
 
-        ``short`` names the calls that still have too few clean calls.
+        ``short`` names the calls of which too few samples are clean so far.
         """
         wanting = [name for name in self.sharing if name in short] or self.sharing
         return [name for name in self.counts if name in short] + self._choose_baseline_copy(wanting, cycle)
@@ -185,7 +188,8 @@ class _Plan:
     def _choose_baseline_copy(self, names: Sequence[str], cycle: int) -> list[str]:
         """Choose the baseline (a) or its copy (b) for a cycle: blocks of cycles have the order a, b, b, a.
 
-        All blocks have the same length. In this order, a steady drift of the machine's speed affects both alike.
+        All blocks have the same length. In this order, a steady drift of the machine's speed affects the baseline and
+        its copy alike.
         """
         if not names:
             return []
@@ -194,10 +198,10 @@ class _Plan:
 
 
 def _warm_up(name: str, call: Callable[[], object], samples: Samples, budget_s: float) -> int:
-    """Make a few calls and return the time of the fastest, in nanoseconds.
+    """Make a few calls and return the time of the fastest call, in nanoseconds.
 
-    Only two calls are made if both take longer than ``budget_s`` seconds. One call would not be enough: the first call
-    may compile code, and then takes longer than later calls.
+    Only two calls are made if each takes longer than ``budget_s`` seconds. A single call would not be enough: the first
+    call may compile code, and then takes longer than later calls.
     """
     took_ns: list[int] = []
     while len(took_ns) < 2 or (len(took_ns) < WARM_UP_CALLS and min(took_ns) <= budget_s * 1e9):
@@ -233,19 +237,19 @@ def _calibrate(name: str, call: Callable[[], object], samples: Samples, device: 
 
 @dataclass(slots=True)
 class _Sampler:
-    """Takes samples, cycle by cycle."""
+    """Takes samples of calls, cycle by cycle, and adds them to ``samples``."""
 
     calls: Calls
     samples: dict[str, Samples]
     scheduler: Scheduler
     order: random.Random
     device: DeviceTime | None = None
-    # For each call: the ``Samples`` to which the call belongs, and unparsed scheduler counters before and after it.
+    # For each call: the ``Samples`` to which the call belongs, and the scheduler's unparsed counters before and after.
     readings: list[tuple[Samples, Reading, Reading]] = field(default_factory=list)
     cycles: int = 0
 
     def run_cycle(self, names: list[str]) -> None:
-        """Take one sample of each of these calls."""
+        """Take one sample of each call in ``names``, in random order."""
         if not self.cycles % WATCHED_EVERY:
             self.scheduler.watch()
         self.cycles += 1
@@ -257,7 +261,7 @@ class _Sampler:
             self._run_cycle_on(self.device, names)
 
     def _run_cycle_on(self, device: DeviceTime, names: list[str]) -> None:
-        """Take one sample of each of these calls on a device, and read the device's clock before and after them."""
+        """Take one sample of each call in ``names``, and read the device's clock before and after all these samples."""
         before = device.clocks.read()
         for name in names:
             device.pause()

@@ -29,7 +29,8 @@ class Reading(NamedTuple):
     def waited_ns_since(self, before: "Reading") -> int | None:
         """Nanoseconds that all threads of the process together waited for a core since an earlier reading.
 
-        The waiting time of a thread that has ended in the meantime is not included.
+        The waiting time of a thread that has ended in the meantime is not included. None if the system does not count
+        waiting times.
         """
         if self.lines is None or before.lines is None:
             return None
@@ -39,7 +40,7 @@ class Reading(NamedTuple):
         )
 
     def switches_since(self, before: "Reading") -> int | None:
-        """Involuntary context switches since an earlier reading."""
+        """Involuntary context switches of the process since an earlier reading; None if they are not counted."""
         if self.switches is None or before.switches is None:
             return None
         return self.switches - before.switches
@@ -79,14 +80,14 @@ class Scheduler:
                         self._files[int(name)] = os.open(f"{self.tasks}/{name}/schedstat", os.O_RDONLY)
 
     def read(self) -> Reading:
-        """Read the counters."""
+        """Read the counters of this process and its threads, without parsing them."""
         return Reading(
             self._read_lines() if self.counts_waits else None,
             resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw if self.counts_switches else None,
         )
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the schedstat files."""
         for file in self._files.values():
             with contextlib.suppress(OSError):
                 os.close(file)
@@ -99,7 +100,7 @@ class Scheduler:
             return self._read_remaining_lines()
 
     def _read_remaining_lines(self) -> dict[int, bytes]:
-        """Read the lines of the threads that still exist; stop watching threads whose file cannot be read."""
+        """Read the schedstat files of the threads that still exist; forget threads whose file cannot be read."""
         lines = {}
         for thread, file in list(self._files.items()):
             try:
@@ -114,9 +115,9 @@ class Scheduler:
 
 
 def _parse_line(line: bytes) -> tuple[int, int]:
-    """Nanoseconds that a thread ran, and nanoseconds that it waited; zeros if the line is not from a schedstat file.
+    """Nanoseconds that a thread ran, and nanoseconds that it waited for a core, from the line of its schedstat file.
 
-    The line may be from another file, if an implementation closed all file descriptors and then opened a file.
+    Zeros if the line is from another file: an implementation may have closed all file descriptors and opened a file.
     """
     parts = line.split()
     return (int(parts[0]), int(parts[1])) if len(parts) == 3 and b"".join(parts).isdigit() else (0, 0)

@@ -20,7 +20,7 @@ HEAD_DIM = WIDTH // HEADS
 
 @dataclass(frozen=True, slots=True)
 class EncoderAttention:
-    """The attention of one layer of the encoder, computed by a named implementation.
+    """The attention of one layer of the sentence encoder, computed by the implementation with the name ``name``.
 
     Raises: StudyError if the encoder is not installed. A call raises PluginError if ``name`` is unknown.
     """
@@ -41,7 +41,7 @@ class EncoderAttention:
             raise StudyError(str(error)) from error
 
     def __call__(self, given: LayerInput, *, masked: bool = True) -> tuple[Tensor, Tensor]:
-        """Return output (batch, length, 384) and attention weights (batch, 12, length, length), in float64.
+        """Return the output (batch, length, 384) and the attention weights (batch, 12, length, length), in float64.
 
         If the implementation returns no attention weights, ``_probe_weights`` computes them from its outputs.
 
@@ -86,7 +86,7 @@ class EncoderAttention:
     def _make_case(
         self, given: LayerInput, *, masked: bool, need_weights: bool = False, values: Tensor | None = None
     ) -> tuple[Case, Inputs]:
-        """Return the case that describes a call, and the inputs of the call."""
+        """Return the case that describes a call on ``given``, and the inputs of the call."""
         batch, length, _ = given.hidden.shape
         problem = MultiheadProblem(
             batch=batch, queries=length, keys=length, embed_dim=WIDTH, num_heads=HEADS, bias=True, batch_first=True,

@@ -22,15 +22,15 @@ SENTENCE = "Bread rises because yeast feeds on sugar."
 FIRST_LAYER = 0
 # Padded lengths as multiples of the sentence's length. At the largest multiple, 15/16 of the tokens are padding.
 MULTIPLES = (1, 1.25, 1.5, 2, 3, 4, 8, 16)
-# The element of MULTIPLES for which the figure shows a row of weights. At 2, half of the tokens are padding.
+# The element of MULTIPLES for which the figure shows a row of attention weights. At 2, half of the tokens are padding.
 SHOWN_MULTIPLE = 2
 
 
 def compute_padding(*, implementation: str, head: int, token: str, texts: Sequence[str]) -> dict[str, Any]:
     """Return the attention weights of one token's row, and statistics over all rows.
 
-    The statistics are quartiles: of the weight on padding over all rows and heads, and of the output error over all
-    rows.
+    The statistics are the quartiles of the weight on padding (over all rows and heads) and the quartiles of the output
+    error (over all rows).
 
     Raises: StudyError if an argument is invalid or the attention cannot be computed.
     """
@@ -66,9 +66,9 @@ def _row(weights: Tensor, head: int, query: int) -> list[float]:
 
 
 def _effects(found: tuple[Tensor, Tensor], alone: tuple[Tensor, Tensor], real: int) -> dict[str, float]:
-    """Return the fraction of padding tokens, and quartiles over the rows of real tokens.
+    """Return the fraction of padding tokens, and quartiles over the rows of the ``real`` tokens that are not padding.
 
-    The quartiles are those of the weight on padding and of the output error. The output error is the norm of the
+    There are quartiles of the weight on padding, and of the output error. The output error is the norm of the
     difference from the output without padding, divided by the norm of the output without padding.
     """
     (output, weights), (right, _) = found, alone

@@ -20,7 +20,7 @@ def compute(request: ComputeStudy) -> StudyResult | Fault:
 
 
 def main() -> None:
-    """Answer requests on the file descriptor whose number is the first argument."""
+    """Answer requests on the socket whose file descriptor is the first command-line argument."""
     serve([ComputeStudy.answered_by(compute)], int(sys.argv[1]))
 
 

@@ -1,4 +1,4 @@
-"""The request that the process of the studies answers, and its reply."""
+"""The request to compute a study, which a separate process answers, and the reply to this request."""
 
 import msgspec
 

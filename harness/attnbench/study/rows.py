@@ -18,7 +18,7 @@ def entropy_bits(weights: Tensor) -> Tensor:
 def gradient_norm(scores: Tensor, cotangent: Tensor) -> Tensor:
     """Norm of the gradient of Σ_j softmax(s)_j c_j with respect to the scores s, for each row.
 
-    Shape: both (…, keys), returns (…). Unit: that of c per unit of s.
+    Shape: scores and cotangent (…, keys), returns (…). Unit: the unit of c per unit of s.
     """
     leaf = scores.detach().clone().requires_grad_()
     (gradient,) = torch.autograd.grad((torch.softmax(leaf, dim=-1) * cotangent).sum(), leaf)
@@ -27,7 +27,7 @@ def gradient_norm(scores: Tensor, cotangent: Tensor) -> Tensor:
 
 
 def quartiles(name: str, values: Tensor) -> dict[str, float]:
-    """Return median and quartiles of values, as ``<name>``, ``<name>_low`` and ``<name>_high``."""
+    """Return the median of all values as ``<name>``, and the quartiles as ``<name>_low`` and ``<name>_high``."""
     levels = torch.tensor([0.25, 0.5, 0.75], dtype=values.dtype)
     low, middle, high = torch.quantile(values.flatten(), levels).tolist()
     return {name: middle, f"{name}_low": low, f"{name}_high": high}

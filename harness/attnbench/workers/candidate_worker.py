@@ -1,7 +1,7 @@
 """The candidate worker: a process that loads implementations, runs checks and measurements, and stores observations.
 
-The worker does not evaluate the observations. An exception that an implementation raises becomes an outcome. A crash of
-the process is noticed by the runner.
+The worker does not evaluate the observations. If an implementation raises an exception, the worker answers with an
+outcome. If the process crashes, the runner detects the crash.
 """
 
 import faulthandler
@@ -52,18 +52,20 @@ __all__ = ["CandidateWorker"]
 
 
 class CandidateWorker:
-    """Answers the runner's requests about the implementations that ``loaded`` holds."""
+    """Answers the runner's requests about the implementations in ``loaded``."""
 
     def __init__(self, loaded: LoadedImplementations) -> None:
         self._loaded = loaded
-        # The candidate of the current implementation and case: all its checks share one build and one first call.
+        # Name of the current implementation and id of the current case, and the candidate for them. All checks of the
+        # candidate share one build and one first call.
         self._candidate: tuple[tuple[str, str], Candidate] | None = None
-        # Memory and kernels of the last measured pass; one request returns the memory, another the kernels.
+        # Name of the implementation and id of the case of the last measured pass, and the memory and kernels of the
+        # pass. One request returns the memory, another request returns the kernels.
         self._measured: tuple[tuple[str, str], Footprint] | None = None
         self._process = os.getpid()
 
     def handlers(self) -> list[Handler]:
-        """Return the handlers of all requests to a candidate worker, those of ``loaded`` included."""
+        """Return the handlers of all requests to a candidate worker, including the handlers of ``loaded``."""
         return [
             *self._loaded.handlers(),
             Describe.answered_by(self.describe),
@@ -90,14 +92,14 @@ class CandidateWorker:
         return run_for_outcome(answer)
 
     def find_form(self, request: FindForm) -> Form | Fault:
-        """Return the form of an implementation, or the reason why it has none."""
+        """Return how a standalone program uses an implementation, or the reason why a program cannot use it."""
         try:
             return find_form(request.implementation)
         except PluginError as error:
             return Fault(reason=str(error))
 
     def count_supported(self, request: CountSupported) -> Support | Outcome:
-        """Count the cases that an implementation supports, and for each reason the cases that it refuses."""
+        """Count the cases that an implementation supports, and the cases that it refuses, for each reason."""
         one = self._loaded.get(request.implementation)
 
         def answer() -> Support:
@@ -115,10 +117,10 @@ class CandidateWorker:
         def run_check(check: str) -> None:
             self._loaded.restore_settings()
             candidate = self._get_candidate(request.implementation, request.case, request.inputs)
-            # Packed as bytes, because the next check may overwrite the tensors that this check observed.
+            # Pack the observations as bytes, because the next check may overwrite the tensors that this check observed.
             made[check] = tensor_file.pack(observations.serialize(list(load_check_function(check)(candidate))))
             if candidate.case.device == "cuda":
-                torch.cuda.synchronize()  # an error of asynchronous work belongs to this check, not to the next
+                torch.cuda.synchronize()  # raises an error of asynchronous work in this check, not in the next check
             if os.getpid() != self._process:
                 # The implementation forked, and this process is the child: only the parent may answer the runner.
                 os._exit(1)
@@ -154,7 +156,7 @@ class CandidateWorker:
         return run_for_outcome(answer)
 
     def take_samples(self, request: TakeSamples) -> TimedSamples | Outcome:
-        """Take interleaved samples of one pass of every implementation, then run the checks on each."""
+        """Take interleaved samples of one pass of every implementation, then run the checks on each implementation."""
         self.forget_candidate()
         self._loaded.restore_settings()
         self._loaded.restore_threads()
@@ -177,11 +179,11 @@ class CandidateWorker:
         )
 
     def forget_candidate(self) -> None:
-        """Free the memory of the current candidate."""
+        """Drop the current candidate, so that its memory is freed."""
         self._candidate = None
 
     def _get_footprint(self, implementation: str, case: str, inputs: str) -> Footprint:
-        """Return the memory and kernels of one pass; both are measured together, at the first request for either."""
+        """Return the memory and kernels of one pass; the first request for memory or kernels measures both."""
         key = (implementation, case)
         if self._measured is None or self._measured[0] != key:
             self._measured = (key, measure_footprint(self._get_candidate(implementation, case, inputs)))
@@ -189,7 +191,7 @@ class CandidateWorker:
 
     def _get_candidate(self, implementation: str, case: str, inputs: str) -> Candidate:
         if self._candidate is None or self._candidate[0] != (implementation, case):
-            self.forget_candidate()  # before the next candidate is built
+            self.forget_candidate()  # frees memory before the next candidate is built
             parsed = self._loaded.parse_case(case)
             drawn = self._loaded.load_inputs(inputs, parsed.device)
             self._candidate = ((implementation, case), self._loaded.build_candidate(implementation, parsed, drawn))
@@ -219,7 +221,7 @@ def _check_number(name: str, value: object) -> float | None:
 
 
 def main() -> None:
-    """Answer the requests on the file descriptor that is the first argument."""
+    """Answer the requests on the socket whose file descriptor is the first command-line argument."""
     faulthandler.enable()
     serve(CandidateWorker(LoadedImplementations()).handlers(), int(sys.argv[1]))
 

@@ -34,23 +34,25 @@ from attnbench.processes.candidate_requests import Samples, TimedSamples
 __all__ = ["InterleavedTiming", "ProcessDisturbed"]
 
 Step = Callable[[], object]
-# Three times in seconds. After the last call, threads have SETTLING_S to become idle, because OpenMP's threads spin for
-# a while. Threads are then observed for WATCHED_S. Both are repeated; it is a fault if threads still run after
-# PATIENCE_S.
+# Times in seconds. After the last call, threads have SETTLING_S to become idle, because OpenMP's threads spin for a
+# while. The processor time of the threads is then measured for WATCHED_S. Waiting and measuring are repeated until the
+# threads are idle. If threads still run after PATIENCE_S, the process counts as disturbed.
 SETTLING_S, WATCHED_S, PATIENCE_S = 0.005, 0.02, 0.5
-# Processor time divided by observed time: at this ratio or above, threads count as running.
+# Threads count as running if their processor time, divided by the elapsed time, is at least this ratio.
 BUSY = 0.25
 # Seed of a run's first process. Only this process checks that implementations do not cache their results.
 FIRST = 0
-# FRESH_CALLS calls are made on new input values, and each is then repeated on the same values. CACHED_FACTOR is the
-# largest allowed ratio of the fastest call on new values to the median of the repeated calls.
+# To find cached results, FRESH_CALLS calls are made on new input values. Each of these calls is then repeated on the
+# same values. CACHED_FACTOR is the largest allowed ratio of the time of the fastest call on new values to the median
+# time of the repeated calls.
 FRESH_CALLS, CACHED_FACTOR = 5, 2.0
-# Nanoseconds that a call may take longer after new values were written, because the processor's caches are then cold.
+# Nanoseconds by which a call on new values may always exceed a repeated call: after new values are written, the
+# processor's caches are cold.
 COLD_NS = 50_000
 
 
 class ProcessDisturbed(Exception):
-    """A call changed the process, so that later timings are invalid; the message says what changed."""
+    """Raised if a call changed the process, which makes later timings invalid; the message says what changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,9 @@ class _Side:
     """One implementation, built and ready to be called."""
 
     candidate: "_TimedCandidate"
-    # One pass that returns as soon as its work is enqueued, and the same pass with a wait for the end of its work.
+    # Runs one pass, and returns as soon as the work of the pass is enqueued.
     enqueued: Step
+    # Runs one pass, and waits for the end of its work.
     step: Step
     # Input values that were drawn for the case, by name of the tensor; timing runs on changed values.
     values: dict[str, Tensor]
@@ -79,9 +82,9 @@ class InterleavedTiming:
     seed: int
 
     def take_samples(self, *, budget_s: float, limit_s: float, checks: Sequence[str], observation: str) -> TimedSamples:
-        """Take interleaved samples of all implementations, then store their observations on the drawn values.
+        """Take interleaved samples of all implementations, then run the checks on the values drawn for the case.
 
-        The observations of the n-th implementation are stored in the file ``{observation}-{n}``.
+        The observations of implementation number n, counted from 0, are stored in the file ``{observation}-{n}``.
 
         Raises: CallFailed if an implementation raises; ProcessDisturbed if a call changed the process.
         """
@@ -116,7 +119,7 @@ class InterleavedTiming:
         return TimedSamples(samples=samples, twin=twin, threads=torch.get_num_threads(), observations=files)
 
     def _build_sides(self) -> dict[str, _Side]:
-        """Build all implementations, in random order because the first one that is built starts with cold caches."""
+        """Build all implementations in random order, because the first implementation to be built has cold caches."""
         wanted = dict(self.implementations)
         if self.baseline in wanted:
             wanted[CONTROL] = wanted[self.baseline]
@@ -150,7 +153,7 @@ class InterleavedTiming:
         return policies.capturable and policies.deterministic and not self.case.differentiates
 
     def _check_replay(self, name: str, side: _Side, device: DeviceTime, samples: Samples) -> Samples:
-        """Return the samples, without the times of the graph if the results of its replay and of a call differ."""
+        """Return ``samples``, without graph times if a replay of the graph and a call give different results."""
         try:
             with side.candidate.call_mode():
                 same = device.replay_matches(name)
@@ -174,7 +177,7 @@ class _TimedCandidate(Candidate):
     build_ns = 0
 
     def build(self, reference: Any = None) -> tuple[Any, Callable[..., Any]]:
-        """Build a new module, and record how long that took."""
+        """Build a new module, and record how long building took, in nanoseconds."""
         begin = time.perf_counter_ns()
         built = super().build(reference)
         self.build_ns = time.perf_counter_ns() - begin
@@ -182,7 +185,7 @@ class _TimedCandidate(Candidate):
 
 
 def _replace_values(inputs: Inputs) -> dict[str, Tensor]:
-    """Return a copy of the input values, and reverse the last dimension of the inputs in place."""
+    """Return copies of the floating-point inputs (without masks), and reverse their last dimension in place."""
     values: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in inputs.tensors.items():
@@ -194,7 +197,7 @@ def _replace_values(inputs: Inputs) -> dict[str, Tensor]:
 
 
 def _check_recomputes(name: str, side: _Side) -> None:
-    """Check that a call on new input values takes about as long as the same call repeated.
+    """Check that a call on new input values takes about as long as a repeated call on the same values.
 
     Raises: CallFailed, caused by ProcessDisturbed, if the implementation caches its results.
     """
@@ -211,7 +214,7 @@ def _check_recomputes(name: str, side: _Side) -> None:
 
 
 def _make_step(candidate: Candidate) -> Step:
-    """Return a function that runs one pass; for a forward pass it is the call itself."""
+    """Return a function that runs one pass; without gradients, a pass is one call of the implementation."""
     return (
         candidate.make_step()
         if candidate.case.differentiates
@@ -220,7 +223,7 @@ def _make_step(candidate: Candidate) -> Step:
 
 
 def _add_waits(step: Step, candidate: Candidate) -> Step:
-    """Return the step followed by a wait for the end of its work, if the work may outlast the call."""
+    """Return a function that runs ``step`` and waits for the end of its work, or ``step`` if no wait is needed."""
     waits: list[Callable[[], object]] = []
     if _has_own_synchronize(candidate):
         waits.append(candidate.implementation.synchronize)

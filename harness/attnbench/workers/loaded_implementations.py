@@ -24,7 +24,10 @@ __all__ = ["LoadedImplementations"]
 
 
 class LoadedImplementations:
-    """Loads implementations, and builds candidates from them; several workers in one process can share an object."""
+    """Loads implementations, and builds candidates from them.
+
+    Several worker objects in one process can share one ``LoadedImplementations``.
+    """
 
     def __init__(self) -> None:
         self._problems = load_problem_types()
@@ -33,9 +36,9 @@ class LoadedImplementations:
         self._implementations: dict[str, Implementation] = {}
         # torch's settings after the last implementation was loaded.
         self._settings: dict[str, Any] = {}
-        # Number of threads as requested; loading an implementation may change it.
+        # Requested number of torch's threads. An implementation may change torch's number while it is loaded.
         self._threads = torch.get_num_threads()
-        # Device memory that an implementation may use while it runs alone; None for no limit.
+        # Bytes of device memory that an implementation may use while it is the only one that runs; None for no limit.
         self._device_memory_bytes: int | None = None
 
     def handlers(self) -> list[Handler]:
@@ -43,7 +46,7 @@ class LoadedImplementations:
         return [StartCandidate.answered_by(self.start), LoadImplementation.answered_by(self.load)]
 
     def start(self, request: StartCandidate) -> int:
-        """Set the number of threads and limit the address space; return the number of threads.
+        """Set torch's number of threads and limit the address space; return the number of threads.
 
         The memory of a CUDA device is limited later, before the first inputs are loaded onto the device.
         """
@@ -52,7 +55,7 @@ class LoadedImplementations:
             torch.set_num_threads(request.threads)
         self._threads = torch.get_num_threads()
         if request.memory_limit_bytes and not torch.cuda.is_available():
-            # With CUDA no limit is set, because a CUDA context reserves far more address space than it uses.
+            # On machines with CUDA, the address space has no limit: a CUDA context reserves far more than it uses.
             limit = environment.read_address_space_bytes() + request.memory_limit_bytes
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         return torch.get_num_threads()
@@ -82,7 +85,7 @@ class LoadedImplementations:
     def _check_operator(self, name: str, operator: str) -> None:
         """Check that the operator of an implementation is known.
 
-        Raises: PluginError if it is not, or if it is registered but cannot be loaded.
+        Raises: PluginError if the operator is unknown, or if it is registered but cannot be loaded.
         """
         if operator in self._problems:
             return
@@ -104,7 +107,7 @@ class LoadedImplementations:
         global_state.restore_settings(self._settings)
 
     def restore_threads(self) -> None:
-        """Set the number of threads that was requested."""
+        """Set torch's number of threads to the requested number."""
         torch.set_num_threads(self._threads)
 
     def load_inputs(self, file: str, device: str) -> Inputs:

@@ -1,8 +1,7 @@
 """The max-length worker: a candidate worker that also measures the time and memory of one pass on a long sequence.
 
-There are no expected values: the oracle would need more memory than any implementation. The output is only checked to
-be finite and to have the right shape. The inputs of a short case are repeated, which is much faster than drawing long
-inputs.
+There are no expected values: the oracle would need more memory than any implementation. The output must only be finite
+and have the right shape. The inputs of a short case are repeated, which is much faster than drawing long inputs.
 """
 
 import faulthandler
@@ -30,7 +29,7 @@ __all__ = ["MaxLengthWorker", "stretch"]
 
 
 class MaxLengthWorker:
-    """Answers the requests to a candidate worker, and one more request, ``TryPass``."""
+    """Answers all requests to a candidate worker, and the request ``TryPass``."""
 
     def __init__(self) -> None:
         self._loaded = LoadedImplementations()
@@ -43,7 +42,7 @@ class MaxLengthWorker:
     def try_pass(self, request: TryPass) -> LongPass | Outcome:
         """Measure the time and memory of one pass on the short case's inputs, stretched by ``request.factor``.
 
-        A pass over the time limit is repeated once, since the first pass may have compiled something. Bytes are counted
+        A pass over the time limit is repeated once, since the first pass may have compiled code. Peak bytes are counted
         only if the time is within the limit.
         """
         return run_for_outcome(lambda: self._measure_pass(request))
@@ -71,8 +70,8 @@ class MaxLengthWorker:
 def stretch(short: Inputs, double: Inputs, factor: int) -> Inputs:
     """Return the inputs ``short``, repeated ``factor`` times along each dimension that is twice as long in ``double``.
 
-    A tensor that has several names stays one tensor. Only the first output gets a cotangent: a cotangent of the
-    attention weights would need memory quadratic in the length.
+    Names of one tensor in ``short`` are names of one tensor in the result, too. Only the first output gets a cotangent:
+    a cotangent of the attention weights would need memory quadratic in the length.
     """
     made: dict[int, Tensor] = {}
 
@@ -105,7 +104,7 @@ def _check_output(candidate: Candidate) -> None:
 
 
 def _measure_peak_bytes(step: Callable[[], object], device: str) -> int | None:
-    """Peak bytes of a pass; None if the pass fails while bytes are counted, because counting needs memory as well."""
+    """Peak bytes of a pass; None if the pass fails while its bytes are counted, since counting itself needs memory."""
     try:
         return memory.measure_peak_bytes(step, device)
     except (RuntimeError, MemoryError):
@@ -124,7 +123,7 @@ def _time_step_s(step: Callable[[], object], candidate: Candidate) -> float:
 
 
 def main() -> None:
-    """Answer the requests on the file descriptor that is the first argument."""
+    """Answer the requests on the socket whose file descriptor is the first command-line argument."""
     faulthandler.enable()
     serve(MaxLengthWorker().handlers(), int(sys.argv[1]))
 

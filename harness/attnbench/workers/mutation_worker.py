@@ -1,6 +1,6 @@
-"""The mutation worker: a process that runs the checks of one case on all mutants, with one computation of the oracle.
+"""The mutation worker: a process that runs the checks of a case on all mutants, and computes the oracle only once.
 
-Mutants are trusted code, so they run in the same process as the oracle.
+Mutants are trusted code. They therefore run in the same process as the oracle.
 """
 
 import sys
@@ -31,7 +31,7 @@ __all__ = ["MutationWorker"]
 
 
 class MutationWorker:
-    """Finds out which checks fail on which mutants; ``folder`` holds inputs and expected values."""
+    """Finds out which checks fail on which mutants; inputs and expected values are stored in ``folder``."""
 
     def __init__(self, folder: Path, operators: Sequence[str]) -> None:
         self._oracle_worker = OracleWorker(folder)
@@ -42,7 +42,10 @@ class MutationWorker:
         self._implementations = {one.name: one for mutants in self._mutant_sets for one in mutants.implementations()}
 
     def list_mutants(self) -> MutantNames:
-        """List mutants with the checks that must catch them, equivalent mutants, and correct variants."""
+        """Return the names of all mutants, equivalent mutants and correct variants.
+
+        Each mutant comes with the check that must fail on it.
+        """
         return MutantNames(
             mutants={mutant.name: mutant.caught_by for each in self._mutant_sets for mutant in each.mutants},
             equivalents=[equivalent.name for each in self._mutant_sets for equivalent in each.equivalents],
@@ -87,10 +90,13 @@ class MutationWorker:
 
 
 def main() -> None:
-    """Answer the requests on the file descriptor that is the first argument; the first request names the folder."""
+    """Answer the requests on the socket whose file descriptor is the first command-line argument.
+
+    The first request names the folder for inputs and expected values.
+    """
 
     def start(request: StartMutation) -> MutantNames | Fault:
-        # One thread: as many of these processes run in parallel as there are cores.
+        # One thread per process, because by default one mutation worker runs on each core.
         torch.set_num_threads(1)
         try:
             worker = MutationWorker(Path(request.folder), request.operators)

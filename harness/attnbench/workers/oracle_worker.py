@@ -49,16 +49,16 @@ from attnbench.workers.script import write_script
 
 __all__ = ["OracleWorker"]
 
-# Bytes of memory per query-key pair from which the need of the float64 oracle is predicted: forward only, and with
-# gradients. The measured need at 1024 keys was 45 and 61 bytes.
+# Memory that the float64 oracle is predicted to need, in bytes per query-key pair: 64 without gradients, and 96 with
+# gradients. With 1024 keys, it was measured to need 45 bytes without gradients, and 61 bytes with gradients.
 BYTES_PER_PAIR = (64, 96)
 
 
 class OracleWorker:
-    """Answers the runner's requests about cases, inputs and findings; ``folder`` is where the inputs are stored.
+    """Answers the runner's requests about cases, inputs and findings; the inputs are stored in ``folder``.
 
-    ``load`` returns an operator by its name; studies of the harness itself pass a function of their own.
-    ``kept`` is the cache of expected values that outlives the run, or None.
+    ``load`` returns the operator with a given name; studies of the harness itself pass another function.
+    ``kept`` is the cache of expected values that later runs use again, or None.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class OracleWorker:
         self._load_operator = cache(load)
 
     def handlers(self) -> list[Handler]:
-        """Return the handlers of all requests after the start."""
+        """Return the handlers of all requests that follow ``StartOracle``."""
         return [
             ListSuite.answered_by(self.list_suite),
             GetListVersion.answered_by(self.get_list_version),
@@ -97,7 +97,7 @@ class OracleWorker:
         return [case.id for case in self._load_operator(request.operator).profile(request.lengths)]
 
     def check_case(self, request: CheckCase) -> Fault | None:
-        """Return why a text is not a case id, or None if it is one."""
+        """Return why ``request.case`` is not a valid case id, or None if it is valid."""
         try:
             case, operator = self._parse_case(request.case)
             operator.work(case)
@@ -106,7 +106,7 @@ class OracleWorker:
         return None
 
     def write_script(self, request: WriteScript) -> Script | Fault:
-        """Return the call of an implementation on a case as a standalone program, or why there is none."""
+        """Return a standalone program that calls an implementation on a case, or why there is no such program."""
         case, operator = self._parse_case(request.case)
         free = read_available_memory_bytes()
         missing = operator.missing(case) or _explain_too_large(operator.work(case).pairs, case, free)
@@ -121,7 +121,7 @@ class OracleWorker:
             return Fault(reason=str(error))
 
     def describe_cases(self, request: DescribeCases) -> list[Description]:
-        """For each case, return the applicable checks, the work, and what this machine lacks to run the case."""
+        """For each case, return the checks that apply, the amount of work, and what this machine lacks to run it."""
         free = read_available_memory_bytes()
         return [self._describe_case(*self._parse_case(case), free) for case in request.cases]
 
@@ -181,7 +181,7 @@ class OracleWorker:
     def evaluate_observations(
         self, case: str, observations: Mapping[str, Any], policies: Policies, *, explain: bool = True
     ) -> dict[str, Finding]:
-        """Evaluate each check's observations, given in plain containers; return one finding per check."""
+        """Evaluate the serialized observations of each check; return one finding per check."""
         case_oracle = self._get_case_oracle(case, policies)
         return {
             check: _evaluate_one(check, plain, case_oracle, policies, explain=explain)
@@ -225,7 +225,7 @@ def _list_variants(case: str) -> Sequence[str]:
 
 
 def _explain_too_large(pairs: int, case: Case, free: int) -> str | None:
-    """Return a reason if the oracle of a case is predicted to need more memory than is free, else None."""
+    """Return a reason if the oracle of a case is predicted to need more than ``free`` bytes, else None."""
     need = pairs * BYTES_PER_PAIR[case.differentiates]
     if not free or need <= free:
         return None
@@ -236,7 +236,10 @@ def _explain_too_large(pairs: int, case: Case, free: int) -> str | None:
 
 
 def main() -> None:
-    """Answer the requests on the file descriptor that is the first argument; the first request names the folders."""
+    """Answer the requests on the socket whose file descriptor is the first command-line argument.
+
+    The first request names the folders for inputs and for the cache of expected values.
+    """
 
     def start(request: StartOracle) -> Libraries:
         fault = Path(request.folder) / CACHE_FAULT

@@ -29,7 +29,7 @@ _OUT_OF_MEMORY = re.compile(
 
 
 def run_for_outcome(act: Callable[[], Reply]) -> Reply | Outcome:
-    """Return the result of ``act``; if it raises, return an outcome with the reason."""
+    """Return the result of ``act``; if ``act`` raises, return an outcome with the reason."""
     try:
         return act()
     except sampling.CallFailed as failed:
@@ -39,7 +39,7 @@ def run_for_outcome(act: Callable[[], Reply]) -> Reply | Outcome:
 
 
 def _describe_fault(error: BaseException) -> Outcome:
-    """Return the outcome of an exception."""
+    """Return the outcome (status and reason) that reports an exception."""
     if isinstance(error, Refusal):
         return Outcome(status="unsupported", reason=format_text(error) or "refused")
     if isinstance(error, Malformed | interleaved_timing.ProcessDisturbed):

@@ -29,11 +29,13 @@ from attnbench.workers.script_templates import (
 
 __all__ = ["EMBEDDED_BYTES", "write_script"]
 
-# Largest size of embedded tensors, in bytes. The program is then up to 5.7 MB long, because base64 adds a third.
+# Largest total size of the tensors that are embedded in a program, in bytes. The program is then up to 5.7 MB long,
+# because base64 adds a third.
 EMBEDDED_BYTES = 2**22
-# Arguments that a program leaves out if they have these values, the defaults of ``torch.nn.MultiheadAttention``.
+# Defaults of ``torch.nn.MultiheadAttention``. A program leaves out a constructor argument that has its default value.
 _DEFAULTS = {"dropout": 0.0, "bias": True, "add_bias_kv": False, "add_zero_attn": False, "batch_first": False}
-# Keywords that ``from_kernel`` passes to a function, as source code. A case with dropout in training has no program.
+# Keyword arguments that ``from_kernel`` passes to a function, as source code. ``dropout_p`` is always 0, because a case
+# with dropout in training has no program.
 _OFFERED = {
     "mask": "mask",
     "is_causal": "is_causal",
@@ -53,10 +55,10 @@ Saved = dict[str, dict[str, Tensor]]
 def write_script(case_oracle: CaseOracle, subject: Subject, beside: Path | None = None) -> str:
     """Return the program that calls an implementation on a case and compares the result with the expected values.
 
-    The tensors are embedded in the program or, if ``beside`` is given, written to this file. The program then looks
-    for a file beside itself with its own name and the suffix ``.pt``.
+    The tensors are embedded in the program or, if ``beside`` is given, written to the file ``beside``. In this case,
+    a program stored as ``NAME.py`` reads the tensors from ``NAME.pt`` in the same folder.
 
-    Raises: ValueError, with the reason, where there is no such program; OSError where the file cannot be written.
+    Raises: ValueError, with the reason, where no such program is possible; OSError where ``beside`` cannot be written.
     """
     case, inputs, form = case_oracle.case, case_oracle.inputs, subject.form
     if case.problem.dropout and case.training:
@@ -90,7 +92,7 @@ def write_script(case_oracle: CaseOracle, subject: Subject, beside: Path | None 
 
 
 def _collect_tensors(case_oracle: CaseOracle, policies: Policies) -> Saved:
-    """Return the inputs of the program, the rows that it leaves out of the comparison, and the expected values."""
+    """Return the program's inputs, the output rows that the program does not compare, and the expected values."""
     case, inputs, expected = case_oracle.case, case_oracle.inputs.map_tensors(_copy), case_oracle.expected
     values = {name: _copy(value) for name, value in expected.quantities.items()}
     if policies.hidden_rows == "nan":
@@ -105,12 +107,15 @@ def _collect_tensors(case_oracle: CaseOracle, policies: Policies) -> Saved:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """Return a copy in memory of its own: ``torch.save`` stores all the memory that a view is a part of."""
+    """Return a copy that is not a view: of a view, ``torch.save`` would store the whole underlying storage."""
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def _store_tensors(saved: Saved, case: Case, path: Path | None) -> str:
-    """Write the tensors to a file, or format them as text; return the lines that read them and call ``main``."""
+    """Write the tensors to a file, or format them as text.
+
+    Return the program's lines that read the tensors and call ``main``.
+    """
     memory = io.BytesIO()
     torch.save(saved, memory)
     if path is not None:
@@ -123,7 +128,7 @@ def _store_tensors(saved: Saved, case: Case, path: Path | None) -> str:
 
 
 def _format_quantities(case_oracle: CaseOracle) -> str:
-    """Format a line for each quantity: dtype, allowed error, and error of the reference."""
+    """Format one line for each output and gradient: dtype, allowed error, and error of the reference."""
     lines = []
     for name, allowance in case_oracle.expected.allowances.items():
         dtype = case_oracle.gradient_dtype if name.startswith("grad.") else case_oracle.dtype
@@ -135,7 +140,10 @@ def _format_quantities(case_oracle: CaseOracle) -> str:
 
 
 def _select(given: Mapping[str, Any], accepted: tuple[str, ...] | None) -> dict[str, Any]:
-    """Return the arguments with an accepted name; an implementation refuses a case in which others change anything."""
+    """Return the arguments whose name is in ``accepted``, or all arguments if ``accepted`` is None.
+
+    Leaving out the other arguments is safe: an implementation refuses a case in which they change the result.
+    """
     return {name: value for name, value in given.items() if accepted is None or name in accepted}
 
 
@@ -148,7 +156,7 @@ def _format_function(form: Form) -> str:
 
 
 def _format_build(case_oracle: CaseOracle, form: Form) -> str:
-    """Format the lines that bind ``module``.
+    """Format the program's lines that build the implementation's module and assign it to ``module``.
 
     Raises: ValueError where a program cannot build the reference, from which an implementation builds its module.
     """
@@ -176,7 +184,7 @@ def _format_build(case_oracle: CaseOracle, form: Form) -> str:
 
 
 def _format_reference(name: str, maker: str, reference: nn.Module) -> list[str]:
-    """Format the lines that bind ``name`` to a module with the parameters of the reference."""
+    """Format the program's lines that assign to ``name`` a module with the parameters of the reference."""
     if isinstance(reference, nn.MultiheadAttention):
         given = reference_arguments(reference)
         defaults = _DEFAULTS | {"kdim": reference.embed_dim, "vdim": reference.embed_dim}
@@ -197,7 +205,7 @@ def _format_reference(name: str, maker: str, reference: nn.Module) -> list[str]:
 
 
 def _format_leaves(case_oracle: CaseOracle) -> str:
-    """Format the line that binds ``leaves``, the tensors that gradients are taken of."""
+    """Format the program's line that sets ``leaves``: the arguments with respect to which gradients are computed."""
     if not case_oracle.case.differentiates:
         return ""
     names = [name for name in case_oracle.inputs.tensors if f"grad.{name}" in case_oracle.expected.quantities]

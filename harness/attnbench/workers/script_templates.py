@@ -1,4 +1,4 @@
-"""The text of standalone programs; ``$name`` is filled in by ``script``."""
+"""Templates of standalone programs; ``attnbench.workers.script`` fills in the placeholders, such as ``$case``."""
 
 from string import Template
 
@@ -69,23 +69,24 @@ def main(expected, **inputs):
 
 $tensors''')
 
-# The tensors of the program: in the program itself, or in a file beside it.
+# Lines that read the tensors from the text of the program.
 EMBEDDED = Template('''\
 TENSORS = """
 $text"""
 file = io.BytesIO(zlib.decompress(base64.b64decode(TENSORS)))
 sys.exit(main(**torch.load(file, map_location="$device", weights_only=True)))
 ''')
+# Lines that read the tensors from a file in the folder of the program.
 BESIDE = Template("""\
 file = pathlib.Path(__file__).with_suffix(".pt")
 sys.exit(main(**torch.load(file, map_location="$device", weights_only=True)))
 """)
 
-# The implementation may fill these rows with any values.
+# Line that sets to 0 the rows of padded queries, which the implementation may fill with any values.
 EXCLUDING = """\
     found |= {name: found[name].masked_fill(rows, 0.0) for name, rows in excluded.items() if name in found}
 """
-# The parameters of the module, if the case takes their gradients.
+# Line that adds the module's parameters to the tensors whose gradients are computed.
 OWN_GRADIENTS = """\
     leaves |= dict(module.named_parameters())
 """
@@ -94,7 +95,7 @@ GRADIENTS = """\
     gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
     found |= {f"grad.{name}": gradient for name, gradient in zip(leaves, gradients)}
 """
-# From the gradients of the module's parameters to those of the reference's.
+# Lines that convert the gradients of the module's parameters to the gradients of the reference's parameters.
 PACKED_GRADIENTS = """\
     parameters = {name: value.detach().requires_grad_() for name, value in parameters.items()}
     made = implementation.weights(parameters)
@@ -105,7 +106,7 @@ PACKED_GRADIENTS = """\
     found |= {f"grad.{name}": gradient for name, gradient in zip(parameters, gradients)}
 """
 
-# Multi-head attention around a function on split heads.
+# Module that computes multi-head attention by calling a function on split heads.
 FUNCTION = Template('''\
 
 class Attention(torch.nn.MultiheadAttention):

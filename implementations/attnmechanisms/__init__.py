@@ -1,1 +1,4 @@
-"""Elementary attention mechanisms, a plug-in: operators, their checks and mutants, implementations and studies."""
+"""Elementary attention mechanisms, as a plug-in of attnbench.
+
+The plug-in contains operators, implementations of the operators, checks, mutants and studies.
+"""

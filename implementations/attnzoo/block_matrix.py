@@ -1,4 +1,4 @@
-"""One matrix product for all heads of a sequence: their scores are the diagonal blocks of one large matrix.
+"""One matrix product for all heads of a sequence: the scores of the heads are its diagonal blocks.
 
     [Q_1; …; Q_H] [K_1; …; K_H]ᵀ = [Q_i K_jᵀ]_ij        (H·queries × H·keys); only the blocks i = j are used
 
@@ -51,7 +51,8 @@ def diagonal_blocks(matrix: Tensor, num_heads: int) -> Tensor:
     _check(matrix, num_heads)
     (_, rows, columns), heads = matrix.shape, num_heads
     blocks = torch.unflatten(torch.unflatten(matrix, 2, (heads, columns // heads)), 1, (heads, rows // heads))
-    # (batch, heads, queries, heads, keys); diagonal() merges the two head dimensions, and puts the result last
+    # The shape of blocks is (batch, heads, queries, heads, keys). diagonal() merges the two head
+    # dimensions into one, which is the last dimension of its result.
     return blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
 
 

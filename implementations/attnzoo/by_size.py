@@ -2,11 +2,13 @@
 
     O = softmax(scale · Q Kᵀ) V                       scale = 1/√head_dim
 
-``scaled_dot_product_attention`` cuts the matrices of each head into blocks and never stores the matrix of attention
-weights. On a CPU this takes longer than two products of whole matrices with a softmax between them, if the matrix of
-attention weights fits in the cache. In float32 on a CPU, a small matrix of attention weights is therefore stored. If
-gradients are needed, the matrix is kept for backward. The functions take no mask, so no row is fully masked. If every
-logit of a row overflows to minus infinity, the method that stores the matrix returns NaN for that row.
+``scaled_dot_product_attention`` cuts the matrices of each head into blocks and never stores the
+matrix of attention weights. If the matrix of attention weights fits in the cache of a CPU,
+attention in blocks takes longer than two products of whole matrices with a softmax between them. In
+float32 on a CPU, a small matrix of attention weights is therefore stored. If gradients are needed,
+the matrix is kept for backward. The functions of this module take no mask, so no row is fully
+masked. If every logit of a row overflows to minus infinity, the method that stores the matrix
+returns NaN for that row.
 
 Shape: Q (heads, queries, head_dim), K and V (heads, keys, head_dim), for one sequence.
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html;
@@ -21,33 +23,40 @@ from torch.nn.functional import scaled_dot_product_attention
 
 __all__ = ["FEW_WEIGHTS", "attend_each", "attend_storing_weights", "stores_weights"]
 
-# The attention weights of a sequence are stored if their number, over all heads, is in this range. They then take at
-# most 1 MiB in float32. Below the range one fused call is faster than the three calls that store the weights. The ratio
-# of the time with stored weights to the time of the fused kernel is 0.65 to 1.15 inside the range, 1.1 to 1.8 below the
-# range and up to 3 above the range. At a few sizes inside the range, memory was returned to the system between calls,
-# and the ratio is 1.5 to 1.8. All ratios were measured on two cores of an Intel Xeon with 2 MiB of second-level cache
-# each, with 4 to 12 heads of 32 or 64 features.
+# The attention weights of a sequence are stored if the number of weights, over all heads, is in
+# this range. The weights then take at most 1 MiB in float32. Below the range, one fused call is
+# faster than the three calls of the method that stores the weights. The ratio of the time with
+# stored weights to the time of the fused kernel is 0.65 to 1.15 inside the range, 1.1 to 1.8 below
+# the range, and up to 3 above the range. At a few sizes inside the range, the ratio is 1.5 to 1.8,
+# because memory was returned to the operating system between calls. All ratios were measured on two
+# cores of an Intel Xeon with 2 MiB of second-level cache each, with 4 to 12 heads of 32 or 64
+# features.
 FEW_WEIGHTS = range(2**14, 2**18)
 
 
 def stores_weights(weights: int, like: Tensor) -> bool:
-    """Whether to store the attention weights of a sequence; ``weights`` is their number.
+    """Whether to store the attention weights of a sequence; ``weights`` is how many there are.
 
-    They are stored only in float32 on a CPU. In half precision, attention in blocks is faster on CPUs that have
-    half-precision matrix products. They are never stored while a graph is captured: the graph is used for calls of any
-    size, so it must not depend on the size of one call.
+    Attention weights are stored only in float32 on a CPU. In half precision, attention in blocks is
+    faster on CPUs that have half-precision matrix products. Attention weights are never stored
+    while a compiler captures a graph. The graph is used for calls of any size, so the graph must
+    not depend on the size of one call.
     """
     if like.dtype != torch.float32 or not like.is_cpu or torch.compiler.is_compiling():
         return False
-    return bool(FEW_WEIGHTS.start <= weights < FEW_WEIGHTS.stop)  # bool(): under torch.jit.trace a size is a tensor
+    # Convert to bool: under torch.jit.trace, sizes are tensors, and so is the result of a
+    # comparison.
+    return bool(FEW_WEIGHTS.start <= weights < FEW_WEIGHTS.stop)
 
 
 def attend_storing_weights(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Compute attention of one sequence by storing its matrix of attention weights.
 
-    Shape: returns (queries, heads, head_dim).
+    Shape: q (heads, queries, head_dim), k and v (heads, keys, head_dim), returns
+    (queries, heads, head_dim).
     """
-    # One call multiplies and scales. With beta=0 baddbmm never reads its first argument.
+    # One call of baddbmm multiplies and scales. With beta=0, baddbmm never reads its first
+    # argument.
     logits = torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=q.shape[-1] ** -0.5)  # (heads, queries, keys)
     return torch.bmm(logits.softmax(dim=-1), v).transpose(0, 1)
 
@@ -55,15 +64,16 @@ def attend_storing_weights(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def attend_each(sequences: Iterable[Sequence[Tensor]], weights: int, *, like: Tensor) -> list[Tensor]:
     """Compute attention of sequences of different lengths, one after another.
 
-    ``weights`` is the number of attention weights of the largest sequence. This number decides the method for all
-    sequences. A separate decision for each sequence would add 1 % to the total time, because the cache is full of the
-    data of the previous sequence.
+    ``weights`` is the number of attention weights of the largest sequence. All sequences are
+    computed by the method that this number determines. A separate choice for each sequence would
+    add 1 % to the total time, because at each choice the cache is full of the data of the previous
+    sequence.
 
     Shape: each sequence is q (heads, queries, head_dim), k and v (heads, keys, head_dim), with the dtype and device of
     ``like``; each output is (queries, heads, head_dim).
     """
     if stores_weights(weights, like):
         return [attend_storing_weights(q, k, v) for q, k, v in sequences]
-    # Add a batch dimension: without it torch does not choose its fused kernel.
+    # Add a batch dimension: without a batch dimension, torch does not choose its fused kernel.
     fused = (scaled_dot_product_attention(q[None], k[None], v[None]) for q, k, v in sequences)
     return [output.squeeze(0).transpose(0, 1) for output in fused]

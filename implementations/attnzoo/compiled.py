@@ -1,12 +1,15 @@
 """The plain formula under ``torch.compile``: scale, mask, softmax and dropout are fused into a few loops over memory.
 
-O = softmax(scale · Q Kᵀ + M) V for each of the batch·heads matrices, with an additive mask M. Inductor leaves the two
-matrix products as they are. It generates C++ (on CUDA, Triton) for the operations between the products.
+O = softmax(scale · Q Kᵀ + M) V for each of the batch·heads matrices, with an additive mask M.
+Inductor leaves the two matrix products as they are. Inductor generates C++ (on CUDA, Triton) for
+the operations between the products.
 
-The formula is compiled once for each kind of call (dtype, gradients, shape of the mask, which dimensions are 1). The
-compiled formula takes tensors of any size. If torch cannot compile the formula, the call raises; there is no fallback.
-Calls without queries or keys run uncompiled. The functorch setting ``donated_buffer`` is switched off for the whole
-process, so that backward can run twice after one forward pass.
+Calls are of the same kind if they agree in dtype, in the tensors that require gradients, in which
+dimensions have size 1, and in the other fields of ``_Kind``. The formula is compiled once for each
+kind of call. The compiled formula takes tensors of any size. If torch cannot compile the formula,
+the call raises; there is no fallback. Calls without queries or keys run uncompiled. The functorch
+setting ``donated_buffer`` is switched off for the whole process, so that backward can run twice
+after one forward pass.
 
 Shape: Q (batch·heads, queries, head_dim), K (batch·heads, keys, head_dim), V (batch·heads, keys, head_dim_v),
 M (1 or batch·heads, 1 or queries, keys).
@@ -35,14 +38,17 @@ from attnbench.masks import softmax_over_visible
 
 __all__ = ["COMPILED", "CORE_COMPILED", "compiled"]
 
-# CPU seconds to compile one kind of call, over 24 kinds with an empty cache on a 2-core x86-64 machine (torch 2.13).
+# CPU seconds to compile the formula for one kind of call (see ``_Kind``), measured over 24 kinds of
+# calls with an empty compiler cache on a 2-core x86-64 machine (torch 2.13).
 COMPILING_S = 3.4
-# Number of kinds of calls to compile, and number of calls, in all checks of the suite ``quick``: in float32 and in
-# other dtypes. In float32, more cases have the same kind.
+# In all checks of the suite ``quick``, by dtype: KINDS is the number of kinds of calls that are
+# compiled, and CALLS is the number of calls. In float32, more calls are of the same kind than in
+# other dtypes.
 KINDS, CALLS = {"float32": 32, "other": 21}, {"float32": 2622, "other": 902}
-# Sizes that a kind is compiled with: batch·heads, queries, keys, head_dim, head_dim_v. They are typical sizes,
-# because Inductor uses them to decide how threads divide a loop. No two are equal, because torch would assume that two
-# dimensions of equal size are equal in every call.
+# Sizes of the tensors with which the formula is compiled: batch·heads, queries, keys, head_dim,
+# head_dim_v. The sizes are typical, because Inductor decides by the sizes how threads divide a
+# loop. All sizes are different, because torch would assume that two dimensions of equal size are
+# equal in every call.
 SIZES = (96, 120, 136, 40, 56)
 _Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -66,7 +72,8 @@ def compiled(
     flat = [make_contiguous(x.flatten(0, 1)) for x in (q, k, v)]
     mask = None if mask is None else make_contiguous(_flatten_mask(mask, heads))
     if torch.is_grad_enabled() and any(x.requires_grad for x in flat):
-        # If one of q, k, v needs a gradient, compute the gradients of all three, so that fewer kinds are compiled.
+        # If one of q, k and v requires a gradient, let all three require gradients. There are then
+        # fewer kinds of calls to compile.
         flat = [x if x.requires_grad else x.detach().requires_grad_() for x in flat]
     tracked = tuple(torch.is_grad_enabled() and x is not None and x.requires_grad for x in (*flat, mask))
     kind = _Kind(
@@ -75,8 +82,8 @@ def compiled(
         tracked=tracked,
         ones=tuple(size == 1 for size in (*flat[0].shape[:2], *k.shape[2:], v.shape[3])),
         mask=None if mask is None else tuple(size == 1 for size in mask.shape),
-        # Whether the compiled formula returns the attention weights. It always computes them, and without gradients
-        # returning them costs nothing.
+        # Whether the compiled formula returns the attention weights. The formula always computes
+        # the weights, and returning the weights costs nothing if there are no gradients.
         weights=need_weights or not any(tracked),
         dropout_p=dropout_p,
         autocast=torch.is_autocast_enabled(q.device.type),
@@ -116,15 +123,15 @@ def _attend(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A kind of call; two calls that differ in one of these fields need different compiled code."""
+    """A kind of call: calls that differ in a field of this class need different compiled code."""
 
     dtype: torch.dtype
     device: torch.device
-    # Which of q, k, v and mask require gradients.
+    # Whether each of q, k, v and mask requires a gradient.
     tracked: tuple[bool, ...]
-    # Which of these sizes are 1: batch·heads, queries, keys, head_dim, head_dim_v.
+    # Whether each of these sizes is 1: batch·heads, queries, keys, head_dim, head_dim_v.
     ones: tuple[bool, ...]
-    # Which dimensions of the mask have size 1; None if there is no mask.
+    # Whether each dimension of the mask has size 1; None if there is no mask.
     mask: tuple[bool, ...] | None
     weights: bool
     dropout_p: float
@@ -134,7 +141,10 @@ class _Kind:
 
 @cache
 def _compile_for(kind: _Kind) -> _Attention:
-    """Compile the formula for a kind of call, by one call; the compiled formula takes tensors of any size."""
+    """Return the formula, compiled for a kind of call with tensors of any size.
+
+    torch.compile compiles at the first call, so the formula is called here once, on zeros.
+    """
     whole: _Attention = compile_copy(_attend)
     rows, queries, keys, width, wide = (1 if one else size for one, size in zip(kind.ones, SIZES, strict=True))
     shapes: list[tuple[int, ...]] = [(rows, queries, width), (rows, keys, width), (rows, keys, wide)]
@@ -145,8 +155,9 @@ def _compile_for(kind: _Kind) -> _Attention:
         for shape, tracks in zip(shapes, kind.tracked, strict=False)
     ]
     tensors += [None] * (4 - len(tensors))
-    # The call below draws random numbers for dropout; fork_rng then restores the random number generator. The dropout
-    # of a user's call therefore does not depend on whether the call is the first of its kind.
+    # The call below draws random numbers for dropout. fork_rng then restores the state of the
+    # random number generator. The dropout of a user's call is therefore the same, whether or not
+    # the call is the first of its kind.
     devices = [kind.device] if kind.device.type == "cuda" else []
     # Keep backward from overwriting the tensors that forward saved, so that backward can run twice after one forward
     # pass, as in any module. Torch reads this setting when it compiles and again when backward runs.
@@ -160,7 +171,10 @@ def _compile_for(kind: _Kind) -> _Attention:
 
 
 def predict_call_s(case: Case) -> float | None:
-    """Return the expected seconds of a CPU call: the time to compile every kind of call over the number of calls."""
+    """Return the expected seconds of a call on a CPU, or None for a case on another device.
+
+    The expected time is the time to compile all kinds of calls, divided by the number of calls.
+    """
     which = "float32" if case.dtype == "float32" else "other"
     return KINDS[which] * COMPILING_S / CALLS[which] if case.device == "cpu" else None
 

@@ -2,9 +2,9 @@
 
 The kernels process the keys in blocks with a running maximum and sum, in registers and shared memory.
 
-With their causal flag the kernels align the causal mask at the bottom right. The flag is therefore used only if there
-are as many queries as keys.
-Backward sums the parts of dQ in the order in which blocks of keys finish, so two runs may differ in the last bits.
+With causal=True, the kernels align the causal mask at the bottom right. The argument is therefore
+used only if there are as many queries as keys. Backward sums the parts of dQ in the order in which
+blocks of keys finish. The dQ of two runs may therefore differ in the last bits.
 
 Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, kv_heads, head_dim).
 Source: https://github.com/Dao-AILab/flash-attention;
@@ -23,7 +23,8 @@ from attnbench.kernel import core_from_kernel, from_kernel
 
 __all__ = ["CORE_FLASH_ATTN", "FLASH_ATTN", "explain_core_refusal", "explain_refusal", "flash_attn"]
 
-# Limits of flash-attn 2, from the section "NVIDIA CUDA Support" of its README.
+# Limits of flash-attn 2: dtypes, largest head width, and oldest CUDA compute capability. They are
+# from the section "NVIDIA CUDA Support" of the README of flash-attn.
 DTYPES = ("float16", "bfloat16")
 WIDEST_HEAD = 256
 OLDEST_CAPABILITY = (8, 0)
@@ -34,7 +35,7 @@ def flash_attn(
 ) -> Tensor:
     """Compute attention by ``flash_attn.flash_attn_func``.
 
-    ``enable_gqa`` is ignored: the shapes of k and v tell whether heads are shared.
+    ``enable_gqa`` is ignored: the shapes of k and v show whether query heads share key heads.
     """
     del enable_gqa
     function = _import_function()
@@ -44,7 +45,7 @@ def flash_attn(
 
 
 def explain_refusal(case: Case) -> str | None:
-    """Return why the package does not compute a case, or None."""
+    """Return why flash-attn does not compute a case, or None if it does."""
     problem = case.problem
     if case.device != "cuda":
         return "needs a CUDA device"
@@ -64,7 +65,7 @@ def explain_refusal(case: Case) -> str | None:
 
 
 def explain_core_refusal(case: Case) -> str | None:
-    """Return why the package does not compute a case of ``attention_core``, or None."""
+    """Return why flash-attn does not compute a case of ``attention_core``, or None if it does."""
     reason = explain_refusal(case)
     if reason is None and case.problem.value_dim != case.problem.head_dim:
         return "the head width of values must equal that of keys"

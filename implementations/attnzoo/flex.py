@@ -1,14 +1,15 @@
 """``torch.nn.attention.flex_attention``, compiled: a fused kernel generated for a function that modifies the logits.
 
-O = softmax(mod(scale · Q Kᵀ)) V, block by block over the keys with a running maximum and sum. Here mod applies the
-soft-cap and adds the mask; with a causal flag, fully hidden blocks are skipped. On a CPU torch has only the forward
-pass.
+O = softmax(mod(scale · Q Kᵀ)) V, block by block over the keys with a running maximum and sum. The
+function mod applies the soft-cap and adds the mask. With is_causal=True, blocks of keys that the
+causal mask hides are skipped. On a CPU, torch has only the forward pass.
 
-Inductor generates one kernel (C++; on CUDA, Triton) for each head width. That kernel takes any batch size, any number
-of key heads and any lengths, because of two measures. First, the heads of keys are folded into the batch dimension,
-which may have any size; the heads of queries that share a key head stay in the head dimension. Second, the mask is
-passed as a flat tensor of numbers, and the strides of the mask are passed as scalar tensors. If a kernel used the
-mask's own dimensions, the code that torch 2.13 generates would contain wrong variable names for some sizes.
+Inductor generates one kernel (C++; on CUDA, Triton) for each head width. The kernel takes any batch
+size, any number of key heads and any lengths, because of two measures. First, the heads of keys are
+folded into the batch dimension, which may have any size. The heads of queries that share a key head
+stay in the head dimension. Second, the mask is passed as a flat tensor of numbers, and the strides
+of the mask are passed as scalar tensors. If the mask were passed with its dimensions, the code that
+torch 2.13 generates would contain wrong variable names for some sizes.
 
 Shape: Q (batch, heads, queries, head_dim), K (batch, kv_heads, keys, head_dim), V (batch, kv_heads, keys, head_dim_v).
 Source: https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html;
@@ -43,17 +44,21 @@ NARROWEST_HEAD = 16
 TOO_NARROW = f"on CUDA needs head widths of at least {NARROWEST_HEAD}"
 # Dtypes of the CPU kernel, from torch/_inductor/kernel/flex/flex_cpu.py, torch 2.13.
 CPU_DTYPES = ("float32", "bfloat16", "float16")
-# CPU seconds to compile one kind of call, over 20 kinds with an empty cache on a 2-core x86-64 machine (torch 2.13).
+# CPU seconds to compile a kernel for one kind of call (see ``_Kind``), measured over 20 kinds of
+# calls with an empty compiler cache on a 2-core x86-64 machine (torch 2.13).
 COMPILING_S = 5.9
-# Number of kinds of calls to compile, and number of calls, in all checks of the suite ``quick`` of both operators: in
-# cases without a mask and in cases with a mask.
+# In all checks of the suite ``quick`` of both operators: KINDS is the number of kinds of calls that
+# are compiled, and CALLS is the number of calls. "plain" is for cases without a mask, "masked" for
+# cases with a mask.
 KINDS, CALLS = {"plain": 9, "masked": 11}, {"plain": 347, "masked": 487}
-# Number of queries, and number of keys, in one block of a block mask; torch's default.
+# Number of queries and number of keys in one block of a block mask. The value is torch's default.
 BLOCK = 128
-# Sizes that a kind is compiled with: batch, queries, keys. No two are equal, because torch would assume that two
-# dimensions of equal size are equal in every call.
+# Sizes of the tensors with which a kernel is compiled: batch·kv_heads, queries, keys. All sizes are
+# different, because torch would assume that two dimensions of equal size are equal in every call.
 SIZES = (3, 120, 104)
-# Number added to the queries in SIZES if a kind has more than one block of queries, and likewise to the keys.
+# Number added to the number of queries in SIZES if a kind of call has more than one block of
+# queries. The same number is added to the number of keys if a kind of call has more than one block
+# of keys.
 BEYOND_A_BLOCK = 2 * BLOCK
 
 
@@ -70,7 +75,7 @@ def flex(
 ) -> Tensor:
     """Compute attention by ``flex_attention``; ``mask`` is additive.
 
-    ``enable_gqa`` is ignored: the shapes of k and v tell whether heads are shared.
+    ``enable_gqa`` is ignored: the shapes of k and v show whether query heads share key heads.
     """
     del enable_gqa
     tracks = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, mask))
@@ -106,7 +111,8 @@ def flex(
 def _flatten_mask(mask: Tensor, shape: tuple[int, ...], shared: int) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Return the elements of a mask as a flat tensor, and the mask's layout: the number of key heads and five strides.
 
-    The strides are those of sequences, key heads, query heads that share a key head, queries and keys.
+    ``shared`` is the number of key heads. The strides are those of sequences, key heads, query
+    heads that share a key head, queries and keys.
 
     Shape: mask broadcastable to ``shape``, which is (batch, heads, queries, keys).
     """
@@ -117,7 +123,9 @@ def _flatten_mask(mask: Tensor, shape: tuple[int, ...], shared: int) -> tuple[Te
 
 
 def _demand_cpu_support(q: Tensor, *, tracks: bool) -> None:
-    """Refuse gradients and dtypes for which torch has no CPU kernel, before anything is compiled.
+    """Refuse gradients and dtypes for which torch has no CPU kernel, before a kernel is compiled.
+
+    ``tracks`` is true if the call needs gradients.
 
     Raises: Refusal.
     """
@@ -160,36 +168,41 @@ def _attend(
         # a negative index, and that code would contain a wrong variable name (see the module's docstring).
         return logit + numbers[(start + query * by_query + key * by_key).clamp(min=0)]
 
-    # The argument ``scale`` of flex_attention is compiled in as a constant, so q is scaled here.
+    # q is scaled here, because torch compiles the argument ``scale`` of flex_attention as a
+    # constant.
     score_mod = None if cap is None and numbers is None else modify_logit
     return flex_attention(q * scale, k, v, score_mod=score_mod, block_mask=blocks, scale=1.0, enable_gqa=q.shape[1] > 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A kind of call; two calls that differ in one of these fields need different compiled code."""
+    """A kind of call: calls that differ in a field of this class need different compiled code."""
 
     dtype: torch.dtype
     device: torch.device
     tracks: bool
-    # Query heads that share one key head.
+    # Number of query heads that share one key head.
     heads: int
     # Head width of queries and keys, and head width of values.
     widths: tuple[int, int]
-    # Which of these sizes are 1: batch·kv_heads, queries, keys.
+    # Whether each of these sizes is 1: batch·kv_heads, queries, keys.
     ones: tuple[bool, ...]
     # Whether the mask has a single element; None if there is no mask.
     numbers: bool | None
     capped: bool
     is_causal: bool
-    # Whether there is more than one block of queries, and more than one block of keys.
+    # Whether the call has more than one block of queries, and whether it has more than one block of
+    # keys.
     beyond: tuple[bool, bool]
     inference: bool
 
 
 @cache
 def _compile_for(kind: _Kind) -> Callable[..., Tensor]:
-    """Compile ``_attend`` for a kind of call, by one call; the compiled function takes tensors of any size."""
+    """Return ``_attend``, compiled for a kind of call with tensors of any size.
+
+    torch.compile compiles at the first call, so ``_attend`` is called here once, on zeros.
+    """
     whole: Callable[..., Tensor] = compile_copy(_attend)
     far = (0, *(BEYOND_A_BLOCK * beyond for beyond in kind.beyond))
     rows, queries, keys = (1 if one else n + more for one, n, more in zip(kind.ones, SIZES, far, strict=True))
@@ -224,7 +237,7 @@ def _is_visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: 
 
 
 def explain_refusal(case: Case) -> str | None:
-    """Return why a case is not computed, or None."""
+    """Return why ``flex`` does not compute a case, or None if it does."""
     problem = case.problem
     if reason := explain_compiler_refusal(case):
         return reason
@@ -240,13 +253,16 @@ def explain_refusal(case: Case) -> str | None:
 
 
 def explain_core_refusal(case: Case) -> str | None:
-    """Return why a case of ``attention_core`` is not computed, or None."""
+    """Return why ``flex`` does not compute a case of ``attention_core``, or None if it does."""
     too_narrow = case.device == "cuda" and case.problem.value_dim < NARROWEST_HEAD
     return explain_refusal(case) or (TOO_NARROW if too_narrow else None)
 
 
 def predict_call_s(case: Case) -> float | None:
-    """Return the expected seconds of a CPU call: the time to compile every kind of call over the number of calls."""
+    """Return the expected seconds of a call on a CPU, or None for a case on another device.
+
+    The expected time is the time to compile all kinds of calls, divided by the number of calls.
+    """
     which = "plain" if case.problem.mask == "none" else "masked"
     return KINDS[which] * COMPILING_S / CALLS[which] if case.device == "cpu" else None
 

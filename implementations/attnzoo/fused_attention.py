@@ -2,16 +2,16 @@
 
 O = softmax(scale · Q Kᵀ + M) V, with the mask M.
 
-On a CPU the arguments are passed on as they are. On CUDA, torch 2.11 makes three errors, which were found on an H100.
-This module avoids them:
+On a CPU, the arguments are passed to torch unchanged. On CUDA, torch 2.11 makes three errors, which
+were found on an H100. This module avoids the errors:
 
 - Rows that are not aligned to 16 bytes give NaN in cuDNN's kernel and the error "misaligned address" in the flash
   kernel. Such tensors are copied.
 - With a boolean mask cuDNN's kernel, the default in half precision, computes fully masked rows as if they had no mask.
   Boolean masks are converted to additive masks.
 - If the mask requires a gradient and no other tensor does, the forward of the memory-efficient kernel stores nothing
-  for its backward (https://github.com/pytorch/pytorch/issues/148476). In this case the query is made to
-  require a gradient, too.
+  for its backward (https://github.com/pytorch/pytorch/issues/148476). In this case, the query is
+  made to require a gradient, too.
 
 Shape: Q (batch, heads, queries, head_dim), K and V (batch, heads or kv_heads, keys, head_dim),
 M broadcastable to (batch, heads, queries, keys).
@@ -26,7 +26,7 @@ from attnbench.masks import additive
 
 __all__ = ["attend_fused", "make_rows_contiguous"]
 
-# Alignment of rows that CUDA kernels need, in bytes.
+# Number of bytes to which CUDA kernels need the rows of a tensor to be aligned.
 ALIGNMENT = 16
 
 
@@ -60,9 +60,10 @@ def make_rows_contiguous(tensor: Tensor) -> Tensor:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """Return a contiguous copy.
+    """Return a contiguous copy of a tensor.
 
-    The method contiguous() would not copy a tensor whose last dimension has size 1, whatever its last stride is.
+    The method contiguous() would not copy a tensor whose last dimension has size 1, even if the
+    last stride is not 1.
     """
     return tensor.clone(memory_format=torch.contiguous_format)
 

@@ -1,10 +1,11 @@
-"""One matrix product for queries, keys and values if they are projected from one tensor.
+"""One matrix product for queries, keys and values if all three are projected from one tensor.
 
     [Q K V] = X [W_q; W_k; W_v]ᵀ + [b_q b_k b_v]
 
-If only query and key, or only key and value, are one tensor, two adjacent parts of in_proj_weight project that tensor
-(``shared_projection``). Attention is ``scaled_dot_product_attention``, which returns no attention weights.
-Self-attention without a mask skips argument checks (``try_shortcut``).
+If only query and key, or only key and value, are the same tensor, two adjacent parts of
+in_proj_weight project that tensor (``shared_projection``). Attention is
+``scaled_dot_product_attention``, which returns no attention weights. Self-attention without a mask
+skips argument checks (``try_shortcut``).
 
 Shape: X (batch, length, embed_dim), in_proj_weight (3·embed_dim, embed_dim).
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html, in_proj_weight;
@@ -40,18 +41,18 @@ class FusedProjectionAttention(SharedProjectionAttention):
 
 
 class FusedProjection(Implementation):
-    """Multi-head attention with one input projection."""
+    """Multi-head attention with one input projection for query, key and value."""
 
     name = "fused_projection"
     source = "https://arxiv.org/abs/1909.08053"
     policies = Policies(unordered_gradients=("cuda",))
 
     def unsupported(self, case: Case) -> str | None:
-        """Refuse cases that need the attention weights."""
+        """Return why a case that needs attention weights is refused, or None for other cases."""
         return NO_WEIGHTS if case.problem.need_weights else None
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Return a module with the reference's parameters."""
+        """Return a module with the parameters of ``reference``."""
         return FusedProjectionAttention(reference)
 
 

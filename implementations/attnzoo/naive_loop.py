@@ -6,7 +6,8 @@ For query i of a head:
     p_j = exp(x_j − max x) / Σ_j exp(x_j − max x)
     o_i = Σ_j p_j v_j
 
-In a fully masked row (a query that sees no key) o_i = 0. Half-precision numbers are summed in float32.
+The matrix m is the additive mask. In a fully masked row (a query that sees no key) o_i = 0.
+Half-precision numbers are summed in float32.
 
 With a soft-cap c, the scaled product s_j = scale · Σ_d q_id k_jd is replaced by c · tanh(s_j / c) before m_ij is added.
 If k and v have fewer heads than q, consecutive heads of q share one head of k and v.
@@ -26,9 +27,11 @@ from attnbench.kernel import core_from_kernel, from_kernel
 
 __all__ = ["CORE_NAIVE_LOOP", "NAIVE_LOOP", "explain_refusal", "naive_loop"]
 
-# Seconds per pair of a query and a key of one head, without and with backward. They were measured with torch 2.13 and
-# 64 keys on one thread of a 2-core x86-64 machine.
+# Seconds of a call without backward, for each pair of a query and a key of one head. The time was
+# measured with torch 2.13 and 64 keys on one thread of a 2-core x86-64 machine.
 FORWARD_S = 15e-6
+# Seconds of a call with backward, for each pair of a query and a key of one head, measured like
+# FORWARD_S.
 WITH_BACKWARD_S = 70e-6
 
 
@@ -50,8 +53,9 @@ def naive_loop(
     share = heads // k.shape[1] if enable_gqa else 1
     added = q.new_zeros(1, 1, 1, 1) if mask is None else mask
     added = added.to(wide).expand(batch, heads, queries, keys)
-    # An empty tensor that depends on q, k and v, and becomes part of the output. If no query sees a key, autograd
-    # reaches q, k and v only through this tensor, and the gradients are 0.
+    # An empty tensor that depends on q, k and v, and becomes part of the output. If no query sees a
+    # key, this tensor is the only connection of the output with q, k and v. The gradients are then
+    # 0.
     nothing = torch.cat([x.flatten()[:0] for x in (q, k, v)]).to(wide)
     outputs, weights = [nothing], [nothing]
     for b, h in product(range(batch), range(heads)):
@@ -96,14 +100,17 @@ def weighted_sum(row: Tensor, values: Sequence[Tensor], *, empty: Tensor) -> Ten
 
 
 def predict_call_s(case: Case) -> float:
-    """Return the expected seconds of one call: a constant times the number of query-key pairs of all heads."""
+    """Return the expected seconds of one call.
+
+    The expected time is a constant times the number of query-key pairs in all heads and sequences.
+    """
     problem = case.problem
     pairs = problem.sequences * problem.num_heads * problem.queries * problem.columns
     return float(pairs) * (WITH_BACKWARD_S if case.differentiates else FORWARD_S)
 
 
 def explain_refusal(case: Case) -> str | None:
-    """Return why a case is not computed, or None.
+    """Return why ``naive_loop`` does not compute a case, or None if it does.
 
     The loop reads the values of the mask to skip hidden keys, and ``torch.export`` cannot trace such a loop.
     """

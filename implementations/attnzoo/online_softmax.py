@@ -1,6 +1,7 @@
 """Online softmax: keys in tiles with a running maximum and sum, without a matrix of queries by keys.
 
-Forward, over tiles t of the keys, with x_t = scale · Q K_tᵀ + M_t, and m, s and o starting at −∞, 0 and 0:
+Forward, over tiles t of the keys, with x_t = scale · Q K_tᵀ + M_t. At the start m = −∞, s = 0 and o
+= 0:
 
     m' = max(m, max x_t);  s ← s · e^(m−m') + Σ e^(x_t−m');  o ← o · e^(m−m') + e^(x_t−m') V_t;  m ← m'
     O = o / s,  L = m + log s
@@ -9,8 +10,9 @@ Backward saves Q, K, V, O and L, and recomputes the weights of each tile, with �
 
     P_t = e^(x_t−L);  dV_t = P_tᵀ dO;  dS_t = P_t · (dO V_tᵀ − δ);  dQ += scale · dS_t K_t;  dK_t = scale · dS_tᵀ Q
 
-Only one tile of logits is in memory at a time, so memory without the mask grows linearly with the length.
-Half-precision numbers are summed in float32. In a fully masked row (a query that sees no key) O = 0.
+M is the additive mask. Only one tile of logits is in memory at a time. The memory of a call without
+a mask therefore grows linearly with the length. Half-precision numbers are summed in float32. In a
+fully masked row (a query that sees no key) O = 0.
 
 Shape: Q (batch, heads, queries, head_dim), K (batch, heads, keys, head_dim), V (batch, heads, keys, head_dim_v),
 O (batch, heads, queries, head_dim_v), L (batch, heads, queries, 1).
@@ -30,7 +32,8 @@ from attnbench.kernel import core_from_kernel, from_kernel
 
 __all__ = ["CORE_ONLINE_SOFTMAX", "ONLINE_SOFTMAX", "online_softmax"]
 
-# Number of keys in a tile, as in fused kernels: the tile of logits is small, and the matrix products are still large.
+# Number of keys in a tile, as in fused kernels: small enough for a small tile of logits, and large
+# enough for efficient matrix products.
 KEYS_PER_TILE = 128
 
 
@@ -49,7 +52,7 @@ def online_softmax(
 
 
 class _OnlineSoftmax(torch.autograd.Function):
-    """The formulas of the module's docstring, forward and backward."""
+    """Forward and backward of the formulas in the docstring of this module."""
 
     @staticmethod
     def forward(
@@ -105,7 +108,10 @@ class _OnlineSoftmax(torch.autograd.Function):
 def _compute_forward(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool, scale: float, keys_per_tile: int
 ) -> tuple[Tensor, Tensor]:
-    """Compute output and logsumexp in float32 or wider; in a fully masked row both are 0."""
+    """Compute output and logsumexp in float32 or float64; in a fully masked row both are 0.
+
+    Shape: returns (batch, heads, queries, head_dim_v) and (batch, heads, queries, 1).
+    """
     scaled = q.to(torch.promote_types(q.dtype, torch.float32)) * scale
     largest = scaled.new_full((*q.shape[:3], 1), -math.inf)
     total, output = torch.zeros_like(largest), scaled.new_zeros(*q.shape[:3], v.shape[3])
@@ -113,7 +119,7 @@ def _compute_forward(
         keys, values = k[:, :, begin:end].to(scaled.dtype), v[:, :, begin:end].to(scaled.dtype)
         logits = _compute_logits(scaled, keys, mask, begin, is_causal=is_causal)
         now = torch.maximum(largest, logits.amax(dim=-1, keepdim=True))
-        # Replace a maximum of −∞ (no visible key so far) by 0, because −∞ − −∞ would be NaN.
+        # Replace a maximum of −∞ (no visible key so far) by 0, because −∞ − (−∞) would be NaN.
         seen = now.masked_fill(now == -math.inf, 0.0)
         before = (largest - seen).exp()
         exponentials = (logits - seen).exp()
@@ -145,7 +151,10 @@ def _compute_logits(scaled: Tensor, keys: Tensor, mask: Tensor | None, begin: in
 
 
 def _select_columns(mask: Tensor, begin: int, end: int) -> Tensor:
-    """Return the part of a mask for the keys of one tile; a last dimension of size 1 broadcasts over all keys."""
+    """Return the part of a mask for the keys of one tile.
+
+    A mask whose last dimension has size 1 is returned whole, because it broadcasts over all keys.
+    """
     return mask if mask.shape[-1] == 1 else mask[..., begin:end]
 
 

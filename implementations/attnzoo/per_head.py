@@ -19,8 +19,8 @@ from attnbench.masks import additive, softmax_over_visible
 
 __all__ = ["PER_HEAD", "PerHeadAttention", "split_parameters"]
 
-# Names of the parameters, in this module and in the reference. A packed parameter has the rows for queries first,
-# then the rows for keys, then the rows for values.
+# Names of the parameters in this module, and in ``torch.nn.MultiheadAttention``. A packed parameter
+# has the rows for queries first, then the rows for keys, then the rows for values.
 PACKED = {("w_q", "w_k", "w_v"): "in_proj_weight", ("b_q", "b_k", "b_v"): "in_proj_bias"}
 SEPARATE = {
     "w_q": "q_proj_weight",
@@ -33,7 +33,9 @@ WHOLE = {"w_o": "out_proj.weight", "b_o": "out_proj.bias"}
 
 
 def split_parameters(parameters: Mapping[str, Tensor], num_heads: int) -> dict[str, Tensor]:
-    """Return the reference's parameters split by head; ``w_q.h`` is the query projection of head h.
+    """Split the parameters of ``torch.nn.MultiheadAttention`` by head.
+
+    ``w_q.h`` in the result is the query projection of head h.
 
     Shape: ``w_q.h`` (head_dim, embed_dim), ``w_k.h`` (head_dim, kdim), ``w_v.h`` (head_dim, vdim);
     ``b_q.h``, ``b_k.h``, ``b_v.h`` (head_dim); ``column_k.h`` and ``column_v.h`` (head_dim), from bias_k and bias_v;
@@ -67,7 +69,11 @@ class PerHeadAttention(ReferenceForward):
     b_o: Tensor | None
 
     def adopt(self, parameters: Mapping[str, Tensor]) -> None:
-        """Make one ParameterList each for the projections, their biases, bias_k and bias_v, with one entry per head."""
+        """Register copies of ``parameters``, split by head.
+
+        ``w_o`` and ``b_o`` are not split. Each other parameter is a ParameterList with one entry
+        per head.
+        """
         own = split_parameters(parameters, self.num_heads)
         copies = {name: nn.Parameter(tensor.detach().clone()) for name, tensor in own.items()}
         for name in ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v", "column_k", "column_v"):
@@ -86,7 +92,10 @@ class PerHeadAttention(ReferenceForward):
         is_causal: bool,  # noqa: ARG002  # the mask says the same
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute one head after another."""
+        """Compute output and attention weights, one head after another.
+
+        Shape: returns (batch, queries, embed_dim) and (batch, heads, queries, keys).
+        """
         if mask is not None:
             mask = additive(mask, query.dtype) if mask.dtype == torch.bool else mask
             mask = mask.expand(len(query), self.num_heads, query.shape[1], -1)
@@ -125,13 +134,17 @@ class PerHead(Implementation):
     policies = Policies(twice_differentiable=True)
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Return a module with the reference's parameters, split by head."""
-        # Keep the number of heads for weights(): the shapes of the reference's parameters do not show it.
+        """Return a module with the parameters of ``reference``, split by head."""
+        # The method weights() needs the number of heads, which the shapes of the parameters do not
+        # show.
         self.num_heads = reference.num_heads
         return PerHeadAttention(reference)
 
     def weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the reference's parameters, split by head; the number of heads is that of the module built last."""
+        """Return ``parameters`` of the reference, split by head.
+
+        The number of heads is that of the reference in the last call of ``build``.
+        """
         return split_parameters(parameters, self.num_heads)
 
 

@@ -7,7 +7,7 @@ Shape: Q (batch, heads, queries, head_dim), K (batch, kv_heads, keys, head_dim),
 Source: Vaswani et al., Attention Is All You Need, 2017, equation 1, https://arxiv.org/abs/1706.03762.
 
 K is transposed after its heads are split. A single permutation of K from (batch, keys, heads, head_dim) gives wrong
-numbers when it is compiled (https://github.com/pytorch/pytorch/issues/195320).
+numbers when torch compiles it (https://github.com/pytorch/pytorch/issues/195320).
 """
 
 import torch

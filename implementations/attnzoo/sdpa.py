@@ -1,4 +1,7 @@
-"""``torch.nn.functional.scaled_dot_product_attention`` (SDPA), with the backend that torch chooses or with a given one.
+"""SDPA, ``torch.nn.functional.scaled_dot_product_attention``, with one implementation per backend.
+
+The implementation ``sdpa`` uses the backend that torch chooses. The other implementations use a
+given backend.
 
 O = softmax(scale · Q Kᵀ + M) V with a mask M, computed by one of torch's fused kernels or by the composed backend
 ("math").
@@ -8,8 +11,8 @@ SDPA returns no attention weights. If a case needs them, the identity matrix I i
 
 On CUDA the arguments are first changed so that every kernel computes the correct result (``fused_attention``).
 
-An implementation with a given backend refuses a case that the backend cannot run, with torch's reason. It never falls
-back to another backend.
+An implementation with a given backend refuses a case that the backend cannot run, with torch's
+reason. Such an implementation never falls back to another backend.
 
 Shape: Q (batch, heads, queries, head_dim), K and V (batch, heads, keys, head_dim), I (keys, keys).
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
@@ -46,8 +49,8 @@ __all__ = [
     "sdpa_with_backend",
 ]
 
-# On CUDA the flash and the efficient kernel sum the parts of dQ in the order in which blocks of keys finish. Two runs
-# may therefore differ in the last bits.
+# On CUDA the flash and the efficient kernel sum the parts of dQ in the order in which blocks of
+# keys finish. The dQ of two runs may therefore differ in the last bits.
 POLICIES = Policies(unordered_gradients=("cuda",))
 SOURCE = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
 
@@ -116,7 +119,8 @@ def sdpa_with_backend(
     enable_gqa: bool = False,
 ) -> Tensor:
     """Compute attention by one fused backend; torch raises RuntimeError if the backend cannot run."""
-    # Copy tensors whose last stride is not 1, as the libraries of the fused backends do: a backend accepts no others.
+    # Copy tensors whose last stride is not 1, as the libraries of the fused backends do: a fused
+    # backend accepts only tensors whose last stride is 1.
     q, k, v = map(make_rows_contiguous, (q, k, v))
     mask = None if mask is None else make_rows_contiguous(mask)
     with sdpa_kernel(backend):
@@ -127,7 +131,7 @@ Probe = tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool]
 
 
 def explain_refusal(case: Case, *, backend: SDPBackend, core: bool = False) -> str | None:
-    """Return why a fused backend does not run a case, in torch's words, or None.
+    """Return torch's reason why a fused backend does not run a case, or None if it does.
 
     ``core`` is true for a case of the operator ``attention_core``.
     """
@@ -139,12 +143,12 @@ def explain_refusal(case: Case, *, backend: SDPBackend, core: bool = False) -> s
     with warnings.catch_warnings(record=True) as caught, sdpa_kernel(backend):
         warnings.simplefilter("always")
         try:
-            # This private function is the only one that returns torch's choice on a CPU without computing attention:
-            # the public functions torch.backends.cuda.can_use_* work only for CUDA.
+            # No public function returns torch's choice of backend on a CPU without computing
+            # attention: the functions torch.backends.cuda.can_use_* work only for CUDA.
             shares = q.shape[1] != k.shape[1]
             torch._fused_sdp_choice(q, k, v, mask, dropout_p, is_causal, enable_gqa=shares)  # noqa: SLF001
         except RuntimeError as error:
-            # If a float mask requires a gradient, torch refuses the call without a reason.
+            # If a float mask requires a gradient, torch refuses the call and gives no reason.
             default = (
                 "the backend computes no gradient with respect to a float mask"
                 if mask is not None and mask.requires_grad
@@ -155,7 +159,7 @@ def explain_refusal(case: Case, *, backend: SDPBackend, core: bool = False) -> s
 
 
 def make_probe(case: Case) -> Probe:
-    """Make uninitialised arguments with the shapes, dtype and requires_grad that the kernel gets in a case.
+    """Make uninitialised arguments of SDPA with the shapes, dtype and requires_grad of a case.
 
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim),
     mask (queries, keys) or (batch, heads, queries, keys).
@@ -179,7 +183,7 @@ def make_probe(case: Case) -> Probe:
 
 
 def make_core_probe(case: Case) -> Probe:
-    """Make uninitialised arguments for a case of ``attention_core``."""
+    """Make uninitialised arguments of SDPA, like ``make_probe``, for ``attention_core``."""
     problem, new = case.problem, partial(torch.empty, device=case.device, dtype=getattr(torch, case.dtype))
     batch, queries, keys, width = problem.sequences, problem.queries, problem.keys, problem.head_dim
     shapes = (
@@ -188,7 +192,7 @@ def make_core_probe(case: Case) -> Probe:
         (batch, problem.key_heads, keys, problem.value_dim),
     )
     q, k, v = (new(shape, requires_grad=case.differentiates) for shape in shapes)
-    # With its causal flag SDPA aligns the causal mask at the top left.
+    # With is_causal=True, SDPA aligns the causal mask at the top left.
     is_causal = problem.mask in ("causal_tl", "causal_br") and (problem.causal == "top_left" or queries == keys)
     if not problem.parts or is_causal:
         return q, k, v, None, 0.0, is_causal
@@ -200,14 +204,17 @@ def make_core_probe(case: Case) -> Probe:
 
 
 def _join_reasons(messages: list[str]) -> str:
-    """Join torch's reasons; leave out headings, source locations, and messages that another backend is disabled."""
+    """Join torch's reasons.
+
+    Headings, source locations, and messages that another backend is disabled are left out.
+    """
     sentences = [message.partition(" (Triggered internally")[0] for message in messages]
     reasons = [s for s in sentences if not s.endswith("because:") and "runtime disabled" not in s]
     return "; ".join(dict.fromkeys(reasons))
 
 
 def make_backend_kernel(name: str, backend: SDPBackend) -> Kernel:
-    """Return SDPA restricted to one fused backend."""
+    """Return an implementation that calls SDPA with one fused backend."""
     return from_kernel(
         partial(sdpa_with_backend, backend=backend),
         name=name,
@@ -218,7 +225,7 @@ def make_backend_kernel(name: str, backend: SDPBackend) -> Kernel:
 
 
 def make_core_backend_kernel(kernel: Kernel, backend: SDPBackend) -> CoreKernel:
-    """Return SDPA restricted to one fused backend as an implementation of ``attention_core``."""
+    """Return an implementation of ``attention_core`` that calls SDPA with one fused backend."""
     return core_from_kernel(kernel, unsupported=partial(explain_refusal, backend=backend, core=True))
 
 

@@ -2,9 +2,10 @@
 
     [Q K V] = X [W_q; W_k; W_v]ᵀ + [b_q b_k b_v]
 
-The parameter in_proj_weight already stacks W_q, W_k and W_v. If only query and key, or only key and value, are one
-tensor, two adjacent parts of in_proj_weight project that tensor. Different tensors are projected one by one, and so are
-tensors whose weights have different widths. Attention is ``scaled_dot_product_attention``, which returns no attention
+The parameter in_proj_weight already stacks W_q, W_k and W_v. If only query and key, or only key and
+value, are the same tensor, two adjacent parts of in_proj_weight project that tensor. Different
+tensors are projected one by one. If kdim or vdim differs from embed_dim, query, key and value are
+projected one by one, too. Attention is ``scaled_dot_product_attention``, which returns no attention
 weights.
 
 Shape: X (batch, length, embed_dim), in_proj_weight (3·embed_dim, embed_dim).
@@ -26,7 +27,7 @@ NO_WEIGHTS = "scaled_dot_product_attention returns no weights"
 
 
 class SharedProjectionAttention(HeadSplitAttention):
-    """Multi-head attention with one matrix product for each tensor to project.
+    """Multi-head attention with one product for each distinct tensor among query, key and value.
 
     For self-attention with no mask, or with only a padding mask, ``try_shortcut`` may skip the argument checks of the
     general path. With few tokens, the checks take more time than the difference between two implementations.
@@ -43,7 +44,7 @@ class SharedProjectionAttention(HeadSplitAttention):
         average_attn_weights: bool = True,  # noqa: FBT001, FBT002
         is_causal: bool = False,  # noqa: FBT001, FBT002
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute attention as the reference does."""
+        """Return output and attention weights, as ``torch.nn.MultiheadAttention`` does."""
         plain = query is key is value and attn_mask is None and not is_causal and not need_weights
         if plain and self._can_take_shortcut(query):
             output = self.try_shortcut(query, key_padding_mask)
@@ -56,8 +57,8 @@ class SharedProjectionAttention(HeadSplitAttention):
     def try_shortcut(self, tokens: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:  # noqa: ARG002
         """Compute self-attention by a shortcut that a subclass defines; return None if there is no shortcut.
 
-        The shape and dtype of the mask are not checked before this call. The method is called only if the module
-        appends no extra keys (bias_k, the zero key).
+        The caller has not checked the shape and dtype of ``key_padding_mask``. The method is called
+        only if the module appends no extra keys (bias_k, the zero key).
 
         Shape: tokens (batch, length, embed_dim).
         """
@@ -69,7 +70,10 @@ class SharedProjectionAttention(HeadSplitAttention):
         return fits and self.columns == 0 and self.in_proj_weight is not None
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project query, key and value, and split the heads. Shape: returns (batch, heads, length, head_dim) each."""
+        """Project query, key and value, and split the results into heads.
+
+        Shape: returns three tensors (batch, heads, length, head_dim).
+        """
         if self.in_proj_weight is not None:
             if query is key and key is value:
                 q, k, v = self.project_parts(query, 0, 3).unbind()
@@ -91,7 +95,8 @@ class SharedProjectionAttention(HeadSplitAttention):
         """
         weight, bias, parts = self.in_proj_weight, self.in_proj_bias, end - first
         assert weight is not None
-        # A product with all three parts needs no slice. Backward would copy the gradient of a slice, even of all rows.
+        # A product with all three parts needs no slice of the weight. Backward would copy the
+        # gradient of a slice, even if the slice had all rows.
         if parts < 3:
             rows = slice(first * self.embed_dim, end * self.embed_dim)
             weight, bias = weight[rows], None if bias is None else bias[rows]

@@ -16,7 +16,7 @@ __all__ = ["TORCH_MHA"]
 
 
 class TorchMultiheadAttention(Implementation):
-    """``torch.nn.MultiheadAttention`` with the reference's parameters."""
+    """``torch.nn.MultiheadAttention`` with the parameters of the reference."""
 
     name = "torch_mha"
     source = "https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html"

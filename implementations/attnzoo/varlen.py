@@ -4,9 +4,9 @@
 query and key are one tensor, and returns zeros in the rows of padded queries. ``Policies(padded_queries="own")``
 declares these zeros.
 
-The remaining tokens of all sequences are concatenated for the projections (``shared_projection``). Attention is
-computed for each sequence b separately, over its n_b remaining tokens. If there is no mask, ``by_size`` chooses the
-faster of two methods.
+The remaining tokens of all sequences are concatenated for the projections (``shared_projection``).
+Attention is computed for each sequence b separately, over the n_b remaining tokens of b. If no mask
+is left, ``by_size`` chooses the faster of two methods.
 
     O_b = softmax(scale · Q_b K_bᵀ + M_b) V_b         Q_b (queries or n_b, head_dim), K_b and V_b (n_b, head_dim)
 
@@ -53,16 +53,19 @@ class Packing:
 
     @classmethod
     def from_mask(cls, keep: Tensor) -> "Packing":
-        """Return the packing of the tokens for which ``keep`` is true. Shape: keep (batch, length)."""
+        """Make a packing of the tokens for which ``keep`` is true. Shape: keep (batch, length)."""
         positions = keep.flatten().nonzero().flatten()
         return cls(keep.shape[0], keep.shape[1], keep.sum(dim=1).tolist(), positions)
 
     def pack(self, tokens: Tensor) -> Tensor:
-        """Select the tokens that are left: (batch, length, width) to (tokens left, width)."""
+        """Select the tokens left. Shape: (batch, length, width) to (tokens left, width)."""
         return tokens.flatten(0, 1).index_select(0, self.positions)
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """Put tokens back at their positions, zeros elsewhere: (tokens left, width) to (batch, length, width)."""
+        """Put tokens back at their positions, and zeros elsewhere.
+
+        Shape: (tokens left, width) to (batch, length, width).
+        """
         zeros = packed.new_zeros(self.batch * self.length, packed.shape[-1])
         return zeros.index_copy_(0, self.positions, packed).view(self.batch, self.length, packed.shape[-1])
 
@@ -139,7 +142,8 @@ class VarlenAttention(SharedProjectionAttention):
         """Compute attention of each sequence, one after another, without the output projection.
 
         Shape: queries of each sequence (heads, queries, head_dim), k and v (1, heads, tokens left, head_dim), each mask
-        (1, 1 or heads, 1 or queries, keys with bias_k and the zero key); returns (queries of all sequences, embed_dim).
+        (1, 1 or heads, 1 or queries, keys including bias_k and the zero key); returns
+        (queries of all sequences, embed_dim).
         """
         keys, values = (torch.split(part.squeeze(0), packing.lengths, dim=1) for part in (k, v))
         dropout_p = self.dropout if self.training else 0.0
@@ -157,15 +161,17 @@ class VarlenAttention(SharedProjectionAttention):
     def _make_masks(
         self, attn_mask: Tensor | None, key_padding_mask: Tensor, packing: Packing, dtype: torch.dtype
     ) -> list[Tensor | None]:
-        """Convert the reference's masks to one mask for each sequence, over its remaining tokens; None means no mask.
+        """Convert both masks to one mask per sequence, over the remaining tokens of the sequence.
 
-        Shape: each (1, 1 or heads, 1 or queries, keys with bias_k and the zero key).
+        The mask of a sequence is None if it would hide nothing and add nothing.
+
+        Shape: each mask (1, 1 or heads, 1 or queries, keys including bias_k and the zero key).
         """
         numbers = None
         if key_padding_mask.dtype != torch.bool:
             numbers = key_padding_mask.flatten().index_select(0, packing.positions)
-            # A padding mask of zeros hides nothing, so it is left out. Torch's layers make such masks when they convert
-            # boolean masks to numbers.
+            # An additive padding mask of zeros hides nothing, so it is left out. Torch's layers
+            # make masks of zeros when they convert boolean masks to additive masks.
             numbers = numbers if numbers.requires_grad or bool(numbers.any()) else None
         if attn_mask is None and numbers is None:
             return [None] * packing.batch
@@ -200,7 +206,7 @@ class VarlenPackedAttention(VarlenAttention):
             return None
         packing = Packing.from_mask(_make_keep_mask(key_padding_mask))
         assert self.in_proj_weight is not None
-        # (tokens left, 3 · embed_dim)
+        # The shape of features is (tokens left, 3 · embed_dim).
         features = linear(packing.pack(tokens), self.in_proj_weight, self.in_proj_bias)
         heads = torch.unflatten(features, 1, (3, self.num_heads, self.head_dim)).permute(1, 2, 0, 3)
         sequences = (own.unbind() for own in torch.split(heads, packing.lengths, dim=2))
@@ -254,7 +260,10 @@ def _make_keep_mask(key_padding_mask: Tensor) -> Tensor:
 
 
 def _drop_if_all_kept(mask: Tensor) -> Tensor | None:
-    """Return a mask in which true keeps a key, or None if the mask hides nothing: a kernel is faster without a mask."""
+    """Return ``mask``, in which true keeps a key, or None if it keeps every key.
+
+    A kernel is faster without a mask.
+    """
     return None if bool(mask.all()) else mask
 
 
@@ -263,19 +272,24 @@ class Varlen(Implementation):
 
     name = "varlen"
     source = "https://arxiv.org/abs/2210.03052"
-    # A NaN in a padded key reaches no output: padded keys are never read.
+    # hidden_nan="blocked": a NaN in a padded key reaches no output, because padded keys are never
+    # read.
     policies = Policies(hidden_nan="blocked", unordered_gradients=("cuda",))
     module: type[VarlenAttention] = VarlenAttention
 
     def unsupported(self, case: Case) -> str | None:
-        """Refuse cases that need the attention weights, and ``torch.export`` if lengths are read from a mask."""
+        """Return why a case is refused, or None.
+
+        Refused are cases that need the attention weights, and ``torch.export`` if lengths are read
+        from a mask.
+        """
         if case.problem.need_weights:
             return NO_WEIGHTS
         reads_mask = case.problem.padding_mask is not None or "3d" in case.problem.mask
         return NO_EXPORT if case.compiler == "export" and reads_mask else None
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Return a module with the reference's parameters."""
+        """Return a module with the parameters of ``reference``."""
         return self.module(reference)
 
 
@@ -287,7 +301,11 @@ class VarlenPacked(Varlen):
     module = VarlenPackedAttention
 
     def unsupported(self, case: Case) -> str | None:
-        """Refuse what ``varlen`` refuses, and cases in which it is unknown which queries are padding."""
+        """Return why a case is refused, or None.
+
+        Refused are the cases that ``varlen`` refuses, and cases in which it is unknown which
+        queries are padding.
+        """
         padded = case.problem.padding_mask is not None
         return super().unsupported(case) or (UNKNOWN_QUERIES if padded and not case.problem.shares_queries else None)
 

@@ -1,7 +1,7 @@
 """xFormers' memory-efficient attention, which chooses the fastest of its CUDA operators.
 
-O = softmax(scale · Q Kᵀ + M) V with a mask M, block by block over the keys with a running maximum and sum, so that no
-matrix of queries by keys is stored.
+O = softmax(scale · Q Kᵀ + M) V with a mask M, block by block over the keys with a running maximum
+and sum. The matrix of attention weights (queries, keys) is never stored.
 
 Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, heads, head_dim),
 M (batch, heads, queries, keys).
@@ -25,7 +25,8 @@ from attnbench.masks import additive
 
 __all__ = ["CORE_XFORMERS", "XFORMERS", "explain_core_refusal", "explain_refusal", "xformers_fmha"]
 
-# Dtypes that xFormers' operators know. For any other dtype, their method not_supported_reasons raises KeyError.
+# Dtypes that xFormers' operators know. For any other dtype, the method not_supported_reasons of an
+# operator raises KeyError.
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -46,9 +47,11 @@ def xformers_fmha(
 
 
 def _unmask_empty_rows(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return an additive mask whose fully masked rows are set to 0, and a boolean mask of those rows.
+    """Return an additive mask with 0 in fully masked rows, and a boolean mask of these rows.
 
-    In a fully masked row the kernel would divide 0 by 0.
+    In a fully masked row, the kernel would divide 0 by 0.
+
+    Shape: the boolean mask has a last dimension of size 1.
     """
     mask = additive(mask, dtype) if mask.dtype == torch.bool else mask
     empty = (mask == float("-inf")).all(dim=-1, keepdim=True)
@@ -62,12 +65,12 @@ def _align_rows(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def explain_refusal(case: Case) -> str | None:
-    """Return why no operator of xFormers runs a case, in xFormers' words, or None."""
+    """Return xFormers' reason why none of its operators runs a case, or None if one does."""
     return _explain_probe_refusal(case, _make_probe)
 
 
 def explain_core_refusal(case: Case) -> str | None:
-    """Return why no operator of xFormers runs a case of ``attention_core``, or None."""
+    """Return why no operator of xFormers runs a case of ``attention_core``, or None if one does."""
     return _explain_probe_refusal(case, _make_core_probe)
 
 
@@ -108,7 +111,7 @@ def _make_probe(case: Case) -> Any:
 
 
 def _make_core_probe(case: Case) -> Any:
-    """Make uninitialised inputs for a case of ``attention_core``."""
+    """Make uninitialised inputs, as ``_make_probe`` does, for a case of ``attention_core``."""
     problem, dtype = case.problem, getattr(torch, case.dtype)
     batch, heads, queries, keys = problem.sequences, problem.num_heads, problem.queries, problem.keys
     widths = ((queries, problem.head_dim), (keys, problem.head_dim), (keys, problem.value_dim))
@@ -140,8 +143,8 @@ def _find_reason(operators: list[Any], inputs: Any) -> str | None:
 @cache
 def _import_fmha() -> Any:
     """Import the module ``xformers.ops.fmha``."""
-    # Hide a message that each import logs: that xFormers was built for another version of torch. Cases that cannot run
-    # for this reason are refused.
+    # Hide the log message at import that xFormers was built for another version of torch. Cases
+    # that cannot run for this reason are refused.
     logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
     from xformers.ops import fmha
 

@@ -37,11 +37,13 @@ __all__ = ["CORE_XFORMERS_SPLITK", "XFORMERS_SPLITK", "explain_core_refusal", "e
 INTERPRET = "TRITON_INTERPRET"
 NOT_BUILT = "xFormers wasn't build with CUDA support"
 AS_WIDE = "the head width of values must equal that of keys"
-# Seconds that one interpreted program takes for 16 queries and 64 keys of a head. 36 programs of head width 32 took
-# 0.23 s with triton 3.7 on one thread of a 2-core x86-64 machine.
+# Seconds that Triton's interpreter takes for 16 queries and 64 keys of one head. The measurement:
+# 36 times this work, at a head width of 32, took 0.23 s with triton 3.7 on one thread of a 2-core
+# x86-64 machine.
 INTERPRETED_S = 6.5e-3
+# Numbers of queries and of keys that take INTERPRETED_S.
 QUERIES_A_PROGRAM, KEYS_A_STEP = 16, 64
-# Dtypes in which the interpreter computes the same as the compiled kernel.
+# Dtypes in which Triton's interpreter computes the same results as the compiled kernel.
 INTERPRETED_DTYPES = (torch.float16, torch.float32)
 
 
@@ -58,20 +60,24 @@ def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, sca
     if q.is_cuda and (reason := _find_reason(inputs)):
         raise Refusal(reason)
     with warnings.catch_warnings():
-        # Hide two warnings: xFormers' code uses Triton's deprecated block pointers and autotuner arguments.
+        # Hide two warnings about Triton's deprecated block pointers and autotuner arguments, which
+        # xFormers uses.
         warnings.filterwarnings("ignore", message="tl.make_block_ptr is deprecated")
         warnings.filterwarnings("ignore", message="warmup, rep, and use_cuda_graph parameters are deprecated")
-        # Hide a warning: if a chunk has no visible key, the kernel computes -inf − -inf and discards the result.
+        # Hide a warning: if a chunk has no visible key, the kernel computes −inf − (−inf) and
+        # discards the result.
         warnings.filterwarnings("ignore", message="invalid value encountered", category=RuntimeWarning)
-        # Call the operator's class: memory_efficient_attention refuses CPU tensors.
+        # Call the class of the operator directly, because memory_efficient_attention refuses CPU
+        # tensors.
         output, _ = fmha.triton_splitk.FwOp.apply(inputs, needs_gradient=False)
     return output.reshape(rows[0].shape).transpose(1, 2)  # type: ignore[no-any-return]
 
 
 def explain_refusal(case: Case) -> str | None:
-    """Return why the kernel does not compute a case, or None.
+    """Return why the kernel does not compute a case, or None if it does.
 
-    On CUDA the reason is in xFormers' words. On a CPU it follows from the measurements in the module's docstring.
+    On CUDA, the reason is the one that xFormers gives. On a CPU, the reason follows from the
+    measurements in the docstring of this module.
     """
     if any(importlib.util.find_spec(package) is None for package in ("xformers", "triton")):
         return "xformers or triton is not installed: pip install 'attnbench[xformers]'"
@@ -94,7 +100,7 @@ def explain_refusal(case: Case) -> str | None:
 
 
 def explain_core_refusal(case: Case) -> str | None:
-    """Return why the kernel does not compute a case of ``attention_core``, or None."""
+    """Return why the kernel does not compute a case of ``attention_core``, or None if it does."""
     if case.problem.value_dim != case.problem.head_dim:
         return AS_WIDE
     return explain_refusal(case)
@@ -112,14 +118,15 @@ def _explain_compiled_refusal(case: Case) -> str | None:
 
 
 def _find_reason(inputs: Any) -> str | None:
-    """Return why the compiled kernel does not take the inputs, in xFormers' words, or None."""
+    """Return xFormers' reason why the compiled kernel refuses the inputs, or None."""
     reasons = _import_fmha().triton_splitk.FwOp.not_supported_reasons(inputs)
-    # Ignore the reason that xFormers' compiled parts are missing: the kernel is written in Triton and needs none.
+    # Ignore the reason that xFormers was built without CUDA code, because the Triton kernel needs
+    # no such code.
     return next((reason for reason in reasons if reason != NOT_BUILT), None)
 
 
 def explain_untimed(case: Case) -> str | None:
-    """Return why a case is not timed, or None: only the compiled kernel is timed, never the interpreted one."""
+    """Return why a case is not timed, or None. The interpreted kernel is never timed."""
     device = case.device.upper()
     return (
         f"interpreted by Triton on the {device}: the time does not show the speed of the compiled kernel"
@@ -129,7 +136,10 @@ def explain_untimed(case: Case) -> str | None:
 
 
 def predict_call_s(case: Case) -> float | None:
-    """Return the expected seconds of one interpreted call: a constant for every 16 queries and 64 keys of each head."""
+    """Return the expected seconds of one interpreted call, or None if the kernel is compiled.
+
+    The expected time is a constant for every 16 queries and 64 keys of each head.
+    """
     problem = case.problem
     steps = math.ceil(problem.queries / QUERIES_A_PROGRAM) * math.ceil(problem.columns / KEYS_A_STEP)
     programs = problem.sequences * problem.num_heads * steps
@@ -147,15 +157,19 @@ def _is_interpreted() -> bool:
 
 
 def get_environment() -> dict[str, str]:
-    """Return the environment variable that Triton reads when xFormers' kernels are imported."""
+    """Return the environment variable that makes Triton interpret kernels.
+
+    Triton reads the variable when xFormers' kernels are imported. If there is a CUDA device, return
+    an empty dict.
+    """
     return {} if torch.cuda.is_available() else {INTERPRET: "1"}
 
 
 @cache
 def _import_fmha() -> Any:
     """Import the module ``xformers.ops.fmha`` with its Triton kernels."""
-    # Hide a message that each import logs: that xFormers was built for another version of torch. The Triton kernels
-    # need none of xFormers' compiled parts.
+    # Hide the log message at import that xFormers was built for another version of torch. The
+    # Triton kernels need no compiled part of xFormers.
     logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
     from xformers.ops import fmha
 

@@ -1,1 +1,1 @@
-"""Checks of the mechanisms, one file per chapter."""
+"""Checks of the elementary attention mechanisms. A chapter is a group of checks in one file."""

@@ -1,4 +1,8 @@
-"""Chapter *mechanisms*: attention weights, padding, token order, independent sequences and gradients of mechanisms."""
+"""Chapter *mechanisms*: checks of the elementary attention mechanisms.
+
+The checks concern attention weights, padding, the order of tokens, the independence of sequences,
+and gradients.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +19,9 @@ from attnbench.checks.slopes import compare_with_slope
 from attnbench.interface import Inputs
 from attnbench.oracle.error_budget import allowed_row_sum_error
 
-# Number of padded tokens to append. Value of every feature of a padded token: finite, but far outside the data.
+# FURTHER_TOKENS: number of padded tokens that a check appends.
+# POISON: value that a check writes into every feature of a padded token. The value is finite, but
+# much larger than the tokens in all input regimes except ``huge``.
 FURTHER_TOKENS, POISON = 3, 30.0
 # Input regimes in which attention weights are too peaked for accurate finite differences.
 SHARP = ("peaked", "huge")
@@ -29,20 +35,21 @@ def shares_parity(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=is_eager)
 def shares_sum_to_one(candidate: Candidate) -> Iterator[Observation]:
-    """Weights are not negative; hidden tokens have weight 0; each row sums to one, or to zero if it is fully masked."""
+    """Attention weights are ≥ 0, 0 for hidden tokens, and sum to 1 per row (0 if fully masked)."""
     visible = candidate.operator.visible(candidate.case, candidate.inputs)[:, 0]
     weights = _get_weights(candidate).detach()
     weights = weights.reshape(visible.shape)  # (batch, queries, keys); pooling has one query
     there = weights[~visible]
     yield Equal(value=there, expected=torch.zeros_like(there), what="weights of hidden tokens")
     smallest = float(weights.amin())
-    yield Holds(holds=smallest >= 0, what=f"the smallest weight is {smallest:g}")
+    yield Holds(holds=smallest >= 0, what=f"attention weights must be at least 0, got {smallest:g}")
     off = float((weights.double().sum(dim=-1) - visible.any(dim=-1).double()).abs().max())
     allowed = allowed_row_sum_error(
         candidate.implementation.policies.precision(candidate.case.dtype), weights.shape[-1]
     )
     yield Holds(
-        holds=off <= allowed, what=f"the sum of a row of weights is off by {off:.3g}; allowed {allowed:.3g}",
+        holds=off <= allowed,
+        what=f"a row of attention weights must sum to 1 (0 if fully masked), error {off:.3g}, allowed {allowed:.3g}",
         measured=off, allowed=allowed,
     )  # fmt: skip
 
@@ -61,7 +68,7 @@ def padded_tokens_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=is_eager)
 def further_padding_changes_nothing(candidate: Candidate) -> Iterator[Observation]:
-    """Appended tokens that the padding mask hides change neither the outputs nor a later call without these tokens."""
+    """Appended padding changes neither the outputs nor a later call without appended padding."""
     case, inputs, length = candidate.case, candidate.inputs, candidate.case.problem.length
     tokens = inputs.tensors["tokens"].detach()
     hide = inputs.tensors.get("key_padding_mask", tokens.new_zeros(tokens.shape[:2], dtype=torch.bool))
@@ -81,14 +88,16 @@ def further_padding_changes_nothing(candidate: Candidate) -> Iterator[Observatio
         outputs = {name: value[:, :length] for name, value in outputs.items()}
     outputs["weights"] = outputs["weights"][..., :length]
     yield from compare_runs(
-        outputs, candidate.outputs, f"with {FURTHER_TOKENS} additional padded tokens (compared with none)"
+        outputs,
+        candidate.outputs,
+        f"with {FURTHER_TOKENS} additional padded tokens (compared with no additional tokens)",
     )
     again = candidate.run()["weights"].detach()
     yield Agree(
         value=again,
         expected=before,
         quantity="weights",
-        what="weights of a call after the longer call (compared with the first call)",
+        what="weights of a call after a call with additional padded tokens (compared with the first call)",
     )
 
 
@@ -113,7 +122,9 @@ def sequences_do_not_mix(candidate: Candidate) -> Iterator[Observation]:
     last = torch.tensor([candidate.case.problem.sequences - 1], device=tokens.device)
     outputs = candidate.run_on(candidate.case.with_problem(sequences=1), _select(candidate.inputs, last, axis=0))
     expected = {name: value.detach()[last] for name, value in candidate.outputs.items()}
-    yield from compare_runs(outputs, expected, "of the last sequence alone (compared with the batch)")
+    yield from compare_runs(
+        outputs, expected, "of the last sequence alone (compared with the same sequence in the batch)"
+    )
 
 
 @check(when=lambda case: is_eager(case) and case.problem.sequences > 1)
@@ -128,24 +139,36 @@ def one_sequence_may_stand_for_all(candidate: Candidate) -> Iterator[Observation
         for tokens in (first, first.clone())
     )
     yield from compare_runs(
-        found, {name: value.detach() for name, value in expected.items()}, "with a stride of 0 (compared with copies)"
+        found,
+        {name: value.detach() for name, value in expected.items()},
+        "of one sequence expanded with a stride of 0 (compared with real copies)",
     )
 
 
 def _has_accurate_differences(case: Case) -> bool:
-    """Whether finite differences suit a case: in float64, with gradients, and without too peaked attention weights."""
+    """Whether finite differences are accurate enough to check the gradients in a case.
+
+    Finite differences need float64, a call mode that computes gradients, and attention weights that
+    are not too peaked.
+    """
     return is_eager(case) and case.tracks_inputs and case.dtype == "float64" and case.problem.regime not in SHARP
 
 
 @check(when=_has_accurate_differences)
 def gradients_are_slopes(candidate: Candidate) -> Iterator[Observation]:
     """Gradients of tokens and parameters equal finite differences, also if the loss ignores the attention weights."""
-    for what, outputs in (("the loss", candidate.operator.outputs), ("a loss that ignores the weights", ("output",))):
+    for what, outputs in (
+        ("the loss", candidate.operator.outputs),
+        ("a loss that ignores the attention weights", ("output",)),
+    ):
         yield from _compare_slopes(candidate, what, outputs)
 
 
 def _compare_slopes(candidate: Candidate, what: str, outputs: Sequence[str]) -> Iterator[Observation]:
-    """Compare the gradients of a loss, computed from the named outputs only, with finite differences."""
+    """Compare the gradients of a loss with finite differences.
+
+    The loss depends only on the outputs named in ``outputs``. ``what`` names the loss in messages.
+    """
 
     def loss() -> Tensor:
         return candidate.compute_loss({name: value for name, value in candidate.run().items() if name in outputs})
@@ -156,7 +179,8 @@ def _compare_slopes(candidate: Candidate, what: str, outputs: Sequence[str]) -> 
         yield compare_with_slope(gradient, leaf, loss, f"the gradient of {what} with respect to {name}")
 
 
-# A case whose only sequence is fully padded is left out, because its outputs do not depend on the parameters.
+# A case whose only sequence is fully padded is left out, because the outputs of such a sequence do
+# not depend on the parameters.
 @check(
     when=lambda case: (
         is_eager(case)
@@ -198,13 +222,19 @@ def _pools(candidate: Candidate) -> bool:
 
 
 def _select(inputs: Inputs, index: Tensor, *, axis: int) -> Inputs:
-    """Select sequences (axis 0) or tokens (axis 1) of every input but attn_mask; ``index`` lists what to select."""
+    """Return inputs with selected sequences (axis 0) or selected tokens (axis 1).
+
+    ``index`` contains the indices of the selected sequences or tokens. attn_mask is not changed.
+    """
     names = [name for name in inputs.tensors if name != "attn_mask"]
     return _track_gradients(inputs, {name: inputs.tensors[name].detach().index_select(axis, index) for name in names})
 
 
 def _track_gradients(inputs: Inputs, tensors: dict[str, Tensor]) -> Inputs:
-    """Replace some input tensors; the new floating-point tensors require gradients if the old ``tokens`` do."""
+    """Return inputs in which ``tensors`` replace the tensors of the same names, without cotangents.
+
+    The floating-point tensors in ``tensors`` require gradients if ``tokens`` in ``inputs`` does.
+    """
     like = inputs.tensors["tokens"].requires_grad
     tracked = {name: t.requires_grad_(like and t.is_floating_point()) for name, t in tensors.items()}
     return replace(inputs, tensors=dict(inputs.tensors) | tracked, cotangents={})

@@ -1,1 +1,4 @@
-"""Attention built step by step from a single dot product: one step per file, as a loop and as matrix products."""
+"""Attention built step by step from a single dot product, one step per file.
+
+Most steps are written twice: as a loop over single numbers and as matrix products.
+"""

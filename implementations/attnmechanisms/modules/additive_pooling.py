@@ -2,8 +2,9 @@
 
     s_j = w · tanh(W_k k_j + W_q q)        o = Σ_j softmax(s)_j k_j
 
-The score of a key and a query is the output of a small network with one hidden layer, instead of a dot product. The
-score is bounded by Σ|w|, whatever the width of the vectors.
+k_j is token j of the sequence, q is the learned query, and o is the pooled vector. The score s_j is
+the output of a small network with one hidden layer, instead of a dot product. The absolute value of
+a score is at most Σ|w|, whatever the width of the vectors.
 
 Source: Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473, section A.1.2.
 """
@@ -47,8 +48,8 @@ def additive_pooling(
 ) -> tuple[Tensor, Tensor]:
     """Compute one vector per sequence and the attention weights of its tokens, by matrix products.
 
-    Shape: as ``additive_scores``; key_padding_mask (batch, length), true hides; returns (batch, width) and
-    (batch, length).
+    Shape: parameters as in ``additive_scores``; key_padding_mask (batch, length), true hides a
+    token; returns (batch, width) and (batch, length).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """

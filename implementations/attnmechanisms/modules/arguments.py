@@ -11,14 +11,17 @@ __all__ = ["demand", "demand_broadcast"]
 
 # Names of mask arguments. A mask must be None or boolean, because numbers would be interpreted as true and false.
 MASKS = ("key_padding_mask", "attn_mask", "keep")
-# Names of dimensions whose size, or its square root, is a divisor. If such a size is 0, the result is NaN.
+# Names of dimensions that a formula divides by: by the size of the dimension, or by the square root
+# of the size. If the size is 0, the result of the formula is NaN.
 DIVISORS = ("embed_dim", "head_dim", "out_width", "rows")
 
 
 def demand(**given: tuple[Tensor | None, str]) -> None:
-    """Refuse wrong shapes and dtypes: masks must be boolean, all other tensors floating point and of one dtype.
+    """Refuse tensors of wrong shapes and dtypes.
 
-    Each argument is a tensor and a string with the names of its dimensions, as in ``demand_shapes``.
+    Masks must be boolean. All other tensors must be floating point and have the same dtype. Each
+    argument is a tensor with a string that names the dimensions of the tensor, as in
+    ``demand_shapes``.
 
     Raises: ValueError, TypeError.
     """

@@ -1,4 +1,4 @@
-"""The four steps of every attention: score, mask, softmax over the keys, weighted sum of the values.
+"""The four steps of attention: score, mask, softmax over the keys, weighted sum of the values.
 
     w_ij = exp(s_ij − max s_i) / Σ_j exp(s_ij − max s_i)       over the keys j that query i may see
     o_i  = Σ_j w_ij v_j
@@ -44,8 +44,9 @@ def broadcast_padding_mask(key_padding_mask: Tensor | None) -> Tensor | None:
 def attend(scores: Tensor, values: Tensor, *, hidden: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Compute output and attention weights from scores, by matrix products.
 
-    Shape: scores (batch, queries, keys), values (batch, keys, width), hidden (true hides) broadcastable to scores;
-    returns (batch, queries, width) and (batch, queries, keys). All tensors may have a dimension of heads after batch.
+    Shape: scores (batch, queries, keys), values (batch, keys, width), hidden (true hides a key)
+    broadcastable to scores; returns (batch, queries, width) and (batch, queries, keys). All tensors
+    may have a dimension of heads after the dimension ``batch``.
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
@@ -63,8 +64,9 @@ def attend_loop(
 ) -> tuple[Tensor, Tensor]:
     """Compute output and attention weights, one query and one key at a time.
 
-    Shape: queries (batch, queries, query_width), keys (batch, keys, key_width), values (batch, keys, width), hidden
-    (true hides) broadcastable to (batch, queries, keys); returns (batch, queries, width) and (batch, queries, keys).
+    Shape: queries (batch, queries, query_width), keys (batch, keys, key_width), values
+    (batch, keys, width), hidden (true hides a key) broadcastable to (batch, queries, keys); returns
+    (batch, queries, width) and (batch, queries, keys).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
@@ -87,7 +89,11 @@ def attend_loop(
 
 
 def assemble(parts: Sequence[Tensor], shape: Sequence[int], like: Tensor) -> Tensor:
-    """Stack parts and reshape the stack to ``shape``; without parts (empty batch), return zeros made from ``like``."""
+    """Stack tensors and reshape the stack to ``shape``.
+
+    If there are no tensors, as for an empty batch, return zeros with the dtype and device of
+    ``like``.
+    """
     return torch.stack(list(parts)).reshape(tuple(shape)) if parts else like.new_zeros(tuple(shape))
 
 
@@ -111,7 +117,7 @@ def dot(first: Tensor, second: Tensor) -> Tensor:
 def softmax_loop(scores: Tensor, hides: Sequence[bool]) -> Tensor:
     """Compute exp(s_j − max s) / Σ_j exp(s_j − max s) over the keys that are not hidden; hidden keys get exactly 0.
 
-    Shape: scores (keys), returns (keys).
+    Shape: scores (keys), hides (keys), true hides a key; returns (keys).
     """
     visible = [score for score, hide in zip(scores, hides, strict=True) if not hide]
     if not visible:

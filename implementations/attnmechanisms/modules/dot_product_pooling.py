@@ -2,6 +2,8 @@
 
     s_j = k_j · q        o = Σ_j softmax(s)_j k_j
 
+k_j is token j of the sequence, q is the learned query, and o is the pooled vector.
+
 Source: Luong et al. 2015, https://arxiv.org/abs/1508.04025, section 3.1, score *dot*.
 """
 
@@ -29,8 +31,8 @@ __all__ = [
 def dot_product_pooling(tokens: Tensor, query: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Compute one vector per sequence and the attention weights of its tokens, by matrix products.
 
-    Shape: tokens (batch, length, width), query (width, 1), key_padding_mask (batch, length), true hides; returns
-    (batch, width) and (batch, length).
+    Shape: tokens (batch, length, width), query (width, 1), key_padding_mask (batch, length), true
+    hides a token; returns (batch, width) and (batch, length).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """

@@ -1,4 +1,4 @@
-"""Implementations that loop over single numbers: they refuse half precision and ``torch.export``."""
+"""Implementations that loop over single numbers and refuse half precision and ``torch.export``."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -15,16 +15,21 @@ __all__ = ["from_loop"]
 # Dtypes in which a loop computes. Half precision is not precise enough, because a loop sums in the dtype of the tokens
 # and rounds after each term.
 WIDE = ("float32", "float64")
-# Seconds of a call, divided by the product sequences · queries · keys · features: without backward, and with backward.
-# Both numbers hold for the six loops of this package on a 2-core x86-64 machine.
+# Seconds of a call, divided by the product sequences · queries · keys · features. STEP_S is for a
+# call without backward, DIFFERENTIATED_STEP_S for a call with backward. Both constants are for the
+# six loops of this package on a 2-core x86-64 machine.
 STEP_S, DIFFERENTIATED_STEP_S = 4e-5, 1.2e-4
-# Seconds to compile a loop, which the compiler unrolls, divided by the product sequences · queries · keys · features.
-# This quotient was 0.015 to 0.3 for the six loops on another 2-core x86-64 machine.
+# Seconds to compile a loop, divided by the product sequences · queries · keys · features. The
+# compiler unrolls the loop. The measured quotient was 0.015 to 0.3 for the six loops of this
+# package, on another 2-core x86-64 machine.
 UNROLLED_STEP_S = 0.1
 
 
 def from_loop(loop: Callable[..., Any], *, operator: str, source: str) -> Implementation:
-    """Make an implementation from a loop over single numbers; it refuses half precision and ``torch.export``."""
+    """Make an implementation from a function that loops over single numbers.
+
+    The implementation refuses half precision and ``torch.export``.
+    """
 
     @wraps(loop)
     def call_loop(**given: Any) -> Any:
@@ -56,7 +61,7 @@ def _predict_call_s(case: Case) -> float:
 
 
 def _explain_coarse_dtype(dtype: object) -> str | None:
-    """Return why a loop does not compute in a dtype, or None."""
+    """Return why a loop refuses a dtype, or None if the loop computes in the dtype."""
     name = str(dtype).removeprefix("torch.")
     return (
         None

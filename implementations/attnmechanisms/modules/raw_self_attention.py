@@ -30,8 +30,8 @@ def raw_scores(tokens: Tensor) -> Tensor:
 def raw_self_attention(tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Compute the output and the attention weights of every token, by matrix products.
 
-    Shape: tokens (batch, length, width), key_padding_mask (batch, length), true hides; returns
-    (batch, length, width) and (batch, length, length).
+    Shape: tokens (batch, length, width), key_padding_mask (batch, length), true hides a token;
+    returns (batch, length, width) and (batch, length, length).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """

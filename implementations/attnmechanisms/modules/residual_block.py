@@ -38,7 +38,8 @@ EPSILON = 1e-5
 def add_and_norm(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Compute LayerNorm(tokens + attended).
 
-    Shape: tokens and attended (batch, length, embed_dim), weight and bias (embed_dim); returns the shape of tokens.
+    Shape: tokens and attended (batch, length, embed_dim), weight and bias (embed_dim); returns
+    a tensor with the shape of tokens.
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
@@ -70,10 +71,12 @@ def _check(tokens: Tensor, attended: Tensor, weight: Tensor, bias: Tensor) -> No
 
 
 class ResidualBlock(nn.Module):
-    """The residual block around any batch-first attention module whose forward takes the reference's arguments.
+    """The residual block around an attention module.
 
-    The attention and the LayerNorm are created outside ``forward``. If ``forward`` created them, every call would have
-    new parameters, and training would change none of them.
+    The attention module must be batch-first, and its ``forward`` must take the arguments of
+    ``torch.nn.MultiheadAttention``. The attention module and the LayerNorm are created outside
+    ``forward``. If ``forward`` created them, every call would use new parameters, and training
+    would have no effect.
     """
 
     def __init__(self, attention: nn.Module, embed_dim: int, form: Callable[..., Tensor] = add_and_norm) -> None:
@@ -88,7 +91,8 @@ class ResidualBlock(nn.Module):
     def forward(self, tokens: Tensor, **masks: Any) -> tuple[Tensor, Tensor | None]:
         """Compute the output, which has the shape of tokens, and the attention weights.
 
-        ``masks`` are keyword arguments of the reference's forward: key_padding_mask, attn_mask, need_weights and so on.
+        ``masks`` are keyword arguments of the attention module's ``forward``, such as
+        key_padding_mask, attn_mask and need_weights.
 
         Shape: tokens (batch, length, embed_dim).
         """
@@ -112,11 +116,14 @@ def residual_block(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the residual block from its parameters, with torch's ``multi_head_attention_forward``.
 
-    A fully masked row gives NaN, as in the reference. Every sequence therefore needs a token that is not padding.
+    A query that sees no key gives NaN, as in ``torch.nn.MultiheadAttention``. Every sequence
+    therefore needs a token that is not padding. ``form`` adds the tokens to the output of attention
+    and applies LayerNorm, as ``add_and_norm`` does.
 
-    Shape: tokens (batch, length, embed_dim), parameters with the names and layout of the reference; key_padding_mask
-    (batch, length) and attn_mask (length, length), true hides; returns the output with the shape of tokens, and the
-    attention weights averaged over heads (batch, length, length).
+    Shape: tokens (batch, length, embed_dim), attention parameters as in
+    ``torch.nn.MultiheadAttention``, norm_weight and norm_bias (embed_dim); key_padding_mask
+    (batch, length) and attn_mask (length, length), true hides a key; returns the output with the
+    shape of tokens, and the attention weights averaged over heads (batch, length, length).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
@@ -131,7 +138,7 @@ def residual_block(
         key_padding_mask=(key_padding_mask, "batch length"),
         attn_mask=(attn_mask, "length length"),
     )
-    rows = tokens.transpose(0, 1)  # (length, batch, embed_dim), the layout of torch's function
+    rows = tokens.transpose(0, 1)  # (length, batch, embed_dim), the layout that torch needs
     attended, weights = nn.functional.multi_head_attention_forward(
         rows, rows, rows, tokens.shape[-1], num_heads, in_proj_weight, in_proj_bias,
         bias_k=None, bias_v=None, add_zero_attn=False, dropout_p=0.0, out_proj_weight=out_proj_weight,
@@ -141,7 +148,7 @@ def residual_block(
 
 
 def residual_block_loop(tokens: Tensor, **given: Any) -> tuple[Tensor, Tensor | None]:
-    """Compute ``residual_block``, with the residual sum and the LayerNorm one number at a time."""
+    """Compute ``residual_block``; add the residual and apply LayerNorm one number at a time."""
     return residual_block(tokens, form=add_and_norm_loop, **given)
 
 

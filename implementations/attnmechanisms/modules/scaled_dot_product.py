@@ -2,8 +2,9 @@
 
     O = (softmax(Q Kᵀ / √d + M) ⊙ Z / (1 − p)) V
 
-M is −∞ where the keep mask is false. An element of Z is 0 with probability p and 1 otherwise. A dropped attention
-weight is 0. The kept weights are scaled up, so that dropout does not change the expectation of a weight.
+d is the width of a key. M is −∞ where the keep mask is false, and 0 elsewhere. An element of Z is 0
+with probability p and 1 otherwise. A dropped attention weight is 0. The kept weights are scaled up,
+so that dropout does not change the expectation of a weight.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, equation 1; Srivastava et al. 2014,
 https://jmlr.org/papers/v15/srivastava14a.html.
@@ -26,8 +27,9 @@ def scaled_dot_product(
 ) -> tuple[Tensor, Tensor]:
     """Compute output and attention weights (after dropout), by matrix products.
 
-    Shape: q (batch, queries, head_dim), k (batch, keys, head_dim), v (batch, keys, width), keep (queries, keys) or
-    (batch, queries, keys), true keeps; returns (batch, queries, width) and (batch, queries, keys).
+    Shape: q (batch, queries, head_dim), k (batch, keys, head_dim), v (batch, keys, width), keep
+    (queries, keys) or (batch, queries, keys), true keeps a key; returns (batch, queries, width) and
+    (batch, queries, keys).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match, or ``dropout_p`` is not in [0, 1).
     """
@@ -45,7 +47,8 @@ def scaled_dot_product_loop(
 ) -> tuple[Tensor, Tensor]:
     """Compute ``scaled_dot_product`` one number at a time.
 
-    After the same ``torch.manual_seed`` both functions drop the same attention weights.
+    After the same ``torch.manual_seed``, this function and ``scaled_dot_product`` drop the same
+    attention weights.
     """
     _check(q, k, v, keep)
     root = math.sqrt(q.shape[-1])
@@ -68,7 +71,12 @@ def _check(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> None:
 
 
 def _draw_dropout_factors(weights: Tensor, dropout_p: float) -> Tensor:
-    """Draw 0 with probability ``dropout_p``, else 1 / (1 − dropout_p). Shape: the shape of weights."""
+    """Draw a factor for each attention weight: 0 with probability p, else 1 / (1 − p).
+
+    Shape: returns the shape of weights.
+
+    Raises: ValueError if ``dropout_p`` is not in [0, 1).
+    """
     if not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p must be at least 0 and less than 1, got {dropout_p:g}")
     return (torch.rand_like(weights) >= dropout_p) / (1 - dropout_p)

@@ -2,8 +2,9 @@
 
     Q = X W_q,  K = X W_k,  V = X W_v        O = softmax(Q Kᵀ / √d_k) V
 
-``ScaledSelfAttention`` has W_q, W_k and W_v as plain parameters, drawn uniformly from 0 to 1. ``LinearSelfAttention``
-has linear layers, which store the transposed matrices, drawn uniformly from −1/√width to 1/√width.
+d_k is the width of a key, which is the width of the output. ``ScaledSelfAttention`` has W_q, W_k
+and W_v as plain parameters, drawn uniformly from 0 to 1. ``LinearSelfAttention`` has linear layers.
+They store the transposed matrices, drawn uniformly from −1/√width to 1/√width.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, equation 1.
 """
@@ -36,7 +37,7 @@ def scaled_self_attention(
     """Compute the output and the attention weights of every token, by matrix products.
 
     Shape: tokens (batch, length, width), each parameter (width, out_width), key_padding_mask (batch, length), true
-    hides; returns (batch, length, out_width) and (batch, length, length).
+    hides a token; returns (batch, length, out_width) and (batch, length, length).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
@@ -66,7 +67,12 @@ def _check(tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, key_padding_ma
 
 
 def _copy_weight(name: str, weight: Tensor, own: Tensor) -> None:
-    """Copy a matrix into ``own``, which must have the same shape; the copy gets the dtype of ``own``."""
+    """Copy ``weight`` into ``own``, and convert the numbers to the dtype of ``own``.
+
+    ``name`` is the name of ``weight`` in error messages.
+
+    Raises: ValueError if the shapes differ.
+    """
     demand_shapes(own=(own, "width out_width"), **{name: (weight, "width out_width")})
     own.copy_(weight)
 
@@ -85,7 +91,10 @@ class ScaledSelfAttention(nn.Module):
         self._form = form
 
     def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Compute output (batch, length, out_width) and weights (batch, length, length)."""
+        """Compute output and attention weights.
+
+        Shape: returns (batch, length, out_width) and (batch, length, length).
+        """
         return self._form(tokens, self.w_q, self.w_k, self.w_v, key_padding_mask)
 
     @torch.no_grad()
@@ -113,7 +122,10 @@ class LinearSelfAttention(nn.Module):
         self._form = form
 
     def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Compute output (batch, length, out_width) and weights (batch, length, length)."""
+        """Compute output and attention weights.
+
+        Shape: returns (batch, length, out_width) and (batch, length, length).
+        """
         return self._form(tokens, self.w_q.weight.T, self.w_k.weight.T, self.w_v.weight.T, key_padding_mask)
 
     @torch.no_grad()

@@ -4,7 +4,7 @@
 
 D is the width of a head. The projection matrices of the heads, stacked by rows, form one long projection. The result of
 the long projection, split into heads, equals the results of the separate projections. The implementation ``per_head``
-computes separate heads with all of the reference's arguments.
+computes separate heads with all arguments of ``torch.nn.MultiheadAttention``.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.2.
 """
@@ -33,7 +33,8 @@ def separate_heads(
     """Compute output and attention weights, one head at a time.
 
     Shape: tokens (batch, length, width), each matrix in ``heads`` (head_dim, width), w_o (embed_dim, embed_dim),
-    key_padding_mask (batch, length), true hides; returns (batch, length, embed_dim) and (batch, heads, length, length).
+    key_padding_mask (batch, length), true hides a token; returns (batch, length, embed_dim) and
+    (batch, heads, length, length).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
@@ -49,7 +50,7 @@ def separate_heads(
 
 
 def concatenate_heads(heads: Sequence[Head]) -> Head:
-    """Concatenate the projection matrices of all heads: one long matrix each for queries, keys and values.
+    """Concatenate the projection matrices of all heads, for queries, keys and values separately.
 
     Shape: each returned matrix (heads·head_dim, width).
 
@@ -70,13 +71,15 @@ def long_projection(
     num_heads: int,
     key_padding_mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute the same as ``separate_heads``: project for all heads at once, then split the result into heads.
+    """Compute ``separate_heads`` by one projection for all heads, whose result is split into heads.
 
-    Shape: projections (embed_dim, width) each; all others as in ``separate_heads``.
+    Shape: each matrix in ``projections`` (embed_dim, width); the other arguments and the results as
+    in ``separate_heads``.
     """
     _check(tokens, projections, key_padding_mask)
     demand_heads(num_heads, {"embed_dim": len(projections[0])})
-    # Heads before length, so that each head is a separate matrix: (batch, heads, length, head_dim).
+    # (batch, heads, length, head_dim): the heads come before the length, because the matrix
+    # products below multiply the last two dimensions.
     q, k, v = (torch.unflatten(linear(tokens, w), -1, (num_heads, -1)).transpose(1, 2) for w in projections)
     hidden = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
     attended, weights = attend(q @ k.mT / math.sqrt(q.shape[-1]), v, hidden=hidden)

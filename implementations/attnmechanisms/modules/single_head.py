@@ -2,9 +2,9 @@
 
     Q = X W_qᵀ,  K = X W_kᵀ,  V = X W_vᵀ        O = softmax(Q Kᵀ / √E + M) V W_outᵀ
 
-M is −∞ where a mask hides a key, and 0 elsewhere. E is the width of a key. A padding mask hides other keys in each
-sequence. An attention mask, such as a causal one, is the same for all sequences of the batch. A key is hidden if either
-mask hides it.
+M is −∞ where a mask hides a key, and 0 elsewhere. E is the width of a key. A padding mask
+(batch, length) hides the padding of each sequence from all queries. An attention mask, such as a
+causal mask, hides keys from each query separately. A key is hidden if either mask hides the key.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.
 """
@@ -38,9 +38,10 @@ def single_head(
 ) -> tuple[Tensor, Tensor]:
     """Compute output and attention weights, by matrix products.
 
-    Shape: tokens (batch, length, embed_dim), each parameter (embed_dim, embed_dim) as in a linear layer;
-    key_padding_mask (batch, length) and attn_mask (length, length) or (batch, length, length), true hides; returns
-    (batch, length, embed_dim) and (batch, length, length).
+    Shape: tokens (batch, length, embed_dim), each parameter (embed_dim, embed_dim) as in a linear
+    layer; key_padding_mask (batch, length) and attn_mask (length, length) or
+    (batch, length, length), true hides a key; returns (batch, length, embed_dim) and
+    (batch, length, length).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """
@@ -78,7 +79,10 @@ def _check(tokens: Tensor, w_q: Tensor, w_k: Tensor, w_v: Tensor, w_out: Tensor)
 
 
 def _combine_masks(tokens: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
-    """Combine both masks into one, true where either mask hides a key, broadcastable to (batch, queries, keys)."""
+    """Return a mask that is true where either mask hides a key, or None if both masks are None.
+
+    Shape: broadcastable to (batch, queries, keys).
+    """
     demand(
         tokens=(tokens, "batch length embed_dim"),
         key_padding_mask=(key_padding_mask, "batch length"),

@@ -2,9 +2,11 @@
 
     (B, L, E) → (B, L, H, D) → (B, H, L, D) → (B·H, L, D)
 
-The shapes are those of B sequences of L tokens of width E, with H heads of width D.
-The head index varies fastest: entry b·H + h is head h of sequence b. The implementation ``batched_matmul`` stacks heads
-in this way, with all of the reference's arguments. The implementation ``reshaped`` keeps heads as a separate dimension.
+B is the number of sequences, L the length of a sequence, E the width of a token, H the number of
+heads, and D the width of a head. In the stacked dimension B·H, the head index varies fastest: entry
+b·H + h is head h of sequence b. The implementation ``batched_matmul`` stacks heads in this way, and
+takes all arguments of ``torch.nn.MultiheadAttention``. The implementation ``reshaped`` keeps heads
+as a separate dimension.
 
 Source: torch.nn.functional.multi_head_attention_forward stacks heads in the same way.
 """
@@ -60,8 +62,9 @@ def unstack(heads: Tensor, num_heads: int) -> Tensor:
 def stacked_heads(q: Tensor, k: Tensor, v: Tensor, *, num_heads: int, attn_mask: Tensor | None = None) -> Tensor:
     """Compute attention of every head of every sequence in one batch.
 
-    Shape: q (batch, queries, embed_dim) and k and v (batch, keys, embed_dim), which are already projected; attn_mask
-    (queries, keys) or (batch·heads, queries, keys), true hides; returns (batch, queries, embed_dim).
+    Shape: q (batch, queries, embed_dim) and k and v (batch, keys, embed_dim), which are already
+    projected; attn_mask (queries, keys) or (batch·heads, queries, keys), true hides a key; returns
+    (batch, queries, embed_dim).
 
     Raises: ValueError, TypeError if shapes or dtypes do not match.
     """

@@ -17,7 +17,7 @@ MUTANTS = (*faults.mutant, *hiding.mutant, *behaviour.mutant)
 
 
 def _select_set(operator: str) -> MutantSet:
-    """Select the mutants and the correct variants of one operator."""
+    """Return the mutants and the correct variants of one operator."""
     return MutantSet(
         mutants=tuple(mutant for mutant in MUTANTS if mutant.implementation.operator == operator),
         variants=tuple(variant for variant in VARIANTS if variant.operator == operator),

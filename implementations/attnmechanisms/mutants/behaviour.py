@@ -1,4 +1,7 @@
-"""Mutants whose formula is right: faults of layout, state, autograd, compilers, determinism and side effects."""
+"""Mutants of the elementary mechanisms that compute the right formula.
+
+Their faults concern memory layout, state, autograd, compilers, determinism and side effects.
+"""
 
 from typing import Any
 
@@ -16,7 +19,7 @@ mutant = MechanismMutants()
 
 @mutant(
     "input_gradients",
-    "the weights are filled in place through .data, although autograd needs the original values",
+    "hidden attention weights are set to 0 in place through .data, although autograd needs the original values",
     mask="pad",
 )
 class _FilledInPlace(MechanismFormula):
@@ -27,19 +30,19 @@ class _FilledInPlace(MechanismFormula):
         return weights
 
 
-@mutant("compiled_parity", "the branch for compilers ignores the mask", mask="pad", dtype="float32", mode="aot")
+@mutant("compiled_parity", "the branch for compiled calls ignores the mask", mask="pad", dtype="float32", mode="aot")
 class _CompiledWithoutTheMask(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         return super().normalise(scores, None if torch.compiler.is_compiling() else hide)
 
 
-@mutant("input_gradients", "the weights are computed under no_grad")
+@mutant("input_gradients", "the scores are detached, so no gradient flows through the attention weights")
 class _WeightsDetached(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
         return super().normalise(scores.detach(), hide)
 
 
-@mutant("gradients_are_slopes", "the values are taken from .data, through which no gradient flows")
+@mutant("gradients_are_slopes", "the values are computed from detached tokens")
 class _ValuesDetached(MechanismFormula):
     def sum_values(self, weights: Tensor, tokens: Tensor) -> Tensor:
         return super().sum_values(weights, tokens.detach())
@@ -85,7 +88,7 @@ class _OutputReused(MechanismFormula):
         return self._buffer.copy_(output), weights
 
 
-@mutant("inputs_untouched", "the tokens are centred in place")
+@mutant("inputs_untouched", "the mean of the tokens is subtracted in place")
 class _CentredInPlace(MechanismFormula):
     def read_tokens(self, tokens: Tensor) -> Tensor:
         with torch.no_grad():
@@ -133,7 +136,7 @@ class _LongestCallRemembered(MechanismFormula):
 
 @mutant(
     "one_sequence_may_stand_for_all",
-    "tokens with a stride of 0 are taken for one sequence, although the masks of the sequences differ",
+    "tokens expanded over the batch are computed as one sequence, although the masks of the sequences differ",
     mask="pad",
 )
 class _OneForAll(MechanismFormula):
@@ -156,7 +159,10 @@ class _CotangentReadInOrder(MechanismFormula):
 
 
 def _read_gradient_in_order(gradient: Tensor) -> Tensor:
-    """Read a transposed gradient in memory order; return a contiguous or expanded gradient unchanged."""
+    """Return a gradient read in memory order, without its strides.
+
+    A contiguous gradient and a gradient with a stride of 0 are returned unchanged.
+    """
     whole = gradient.is_contiguous() or 0 in gradient.stride()
     return gradient if whole else read_in_order(gradient, int(gradient.storage_offset()))
 
@@ -173,7 +179,7 @@ class _BackwardWaitsForWeights(MechanismFormula):
 
 
 class _Twice(torch.autograd.Function):
-    """Copies the weights twice: for the weighted sum, and for the caller.
+    """Return two copies of the attention weights: one for the weighted sum, and one for the caller.
 
     The backward pass returns no gradient unless it gets the gradients of both copies.
     """
@@ -189,7 +195,7 @@ class _Twice(torch.autograd.Function):
         return None if summed is None or returned is None else summed + returned
 
 
-@mutant("parameters_need_no_company", "a backward kernel computes gradients only if every tensor requires one",
+@mutant("parameters_need_no_company", "no gradient is computed unless the tokens and all parameters require gradients",
          of=WITH_PARAMETERS)  # fmt: skip
 class _AllGradientsOrNone(MechanismFormula):
     def read_tokens(self, tokens: Tensor) -> Tensor:

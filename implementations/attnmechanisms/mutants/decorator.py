@@ -1,6 +1,7 @@
 """The decorator that makes a module class a mutant of several mechanisms.
 
-The class overrides a step of ``MechanismFormula``. ``super()`` in the class calls the step of the mutated mechanism.
+The class overrides one or more steps of ``MechanismFormula``. ``super()`` in the class calls the
+step of the mutated mechanism.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +30,14 @@ __all__ = [
 ]
 
 Module = TypeVar("Module", bound=type[MechanismFormula])
-# Sizes of the cases on which mutants fail. The default is SIZES, the first entry of ``suites.SIZES``.
+# Sizes of the cases on which mutants fail, from ``suites.SIZES``. SIZES is the default. ODD has
+# tokens of an odd width, SHORT has sequences of one token, and LONG has a sequence of more than 32
+# tokens.
 SIZES, _, ODD, _, SHORT, LONG = suites.SIZES
 ALL = tuple(MECHANISMS)
 RAW, SCALED, ADDITIVE, DOT, SINGLE, BLOCK = ALL
-# Mechanisms with cases in which one sequence has only padding: all except the residual block.
+# Mechanisms with cases in which one sequence consists of padding only: all except the residual
+# block.
 WITH_EMPTY = tuple(name for name in ALL if name != BLOCK)
 WITH_PARAMETERS = tuple(name for name in ALL if name != RAW)
 # Mechanisms with a scale and with separate projections for queries and keys.
@@ -57,7 +61,8 @@ class MechanismMutants(list[Mutant]):
     ) -> Callable[[Module], Module]:
         """Return a decorator that makes a module class a mutant of each mechanism in ``of``.
 
-        The arguments from ``mask`` to ``sizes`` define the case on which the check ``caught_by`` fails.
+        ``why`` describes the fault. The arguments from ``mask`` to ``sizes`` define a case on which
+        the check ``caught_by`` fails.
         """
 
         def decorate(module: Module) -> Module:
@@ -68,7 +73,8 @@ class MechanismMutants(list[Mutant]):
                     operator=operator,
                     problem=problem(mask=mask, regime=regime, **own),
                     dtype=dtype,
-                    # Raw self-attention has no parameters. In the mode ``frozen`` only the tokens get a gradient.
+                    # Raw self-attention has no parameters, so the call mode is ``frozen``: only the
+                    # tokens require a gradient.
                     mode="frozen" if operator == RAW and mode == "eval" else mode,
                 )
                 implementation, why_here = replace_steps(operator, module), f"{why} (in {operator})"

@@ -1,4 +1,7 @@
-"""Mutants of the elementary mechanisms. Each has a wrong formula, with a fault that occurs in teaching code."""
+"""Mutants of the elementary mechanisms that compute a wrong formula.
+
+Their faults occur in teaching code.
+"""
 
 import math
 
@@ -100,7 +103,7 @@ class _Squeezed(MechanismFormula):
 
 @mutant(
     "forward_parity",
-    "the kernel's grid has four sequences: further sequences are never written",
+    "only the outputs of the first four sequences are computed, as by a kernel whose grid is too small",
     dtype="float32",
     sizes=SHORT,
 )
@@ -110,7 +113,7 @@ class _FourSequencesAtMost(MechanismFormula):
         return torch.cat([output[:4], torch.zeros_like(output[4:])]), weights
 
 
-@mutant("shares_parity", "in half-precision training, scores are halved to avoid overflow, and never doubled",
+@mutant("shares_parity", "in float16 training, scores are halved to avoid overflow, and not doubled again",
          of=WITH_PARAMETERS, dtype="float16", mode="train")  # fmt: skip
 class _ScaledForTraining(MechanismFormula):
     def score(self, tokens: Tensor) -> Tensor:
@@ -119,7 +122,8 @@ class _ScaledForTraining(MechanismFormula):
 
 
 @mutant(
-    "further_padding_changes_nothing", "scores are divided by their standard deviation, which includes padded tokens"
+    "further_padding_changes_nothing",
+    "scores are divided by 1 plus their standard deviation, which includes padded tokens",
 )
 class _SpreadOverEverything(MechanismFormula):
     def score(self, tokens: Tensor) -> Tensor:
@@ -166,7 +170,7 @@ class _ScaledAllTheSame(MechanismFormula):
         return super().score(tokens) / math.sqrt(tokens.shape[-1])
 
 
-@mutant("forward_parity", "keys are summed instead of values", of=(SCALED, SINGLE))
+@mutant("forward_parity", "the weighted sum is over keys instead of values", of=(SCALED, SINGLE))
 class _KeysForValues(MechanismFormula):
     def project_values(self, tokens: Tensor) -> Tensor:
         return self.project(tokens, "w_k")
@@ -178,7 +182,7 @@ class _AveragedTwice(MechanismFormula):
         return super().sum_values(weights / tokens.shape[1], tokens)
 
 
-@mutant("forward_parity", "only one element is right: a comparison that ends in .any() would pass")
+@mutant("forward_parity", "only one element of the output is right: a comparison that ends in .any() would pass")
 class _RightInOneElement(MechanismFormula):
     def return_result(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         output, weights = super().return_result(output, weights)
@@ -186,7 +190,7 @@ class _RightInOneElement(MechanismFormula):
         return output + 0.01 * others, weights
 
 
-@mutant("shares_parity", "tanh is missing: the query adds one number to all scores, and softmax cancels it",
+@mutant("shares_parity", "tanh is missing: the query adds the same number to all scores, and softmax cancels it",
          of=(ADDITIVE,))  # fmt: skip
 class _LayerNotBent(Additive):
     def apply_activation(self, layer: Tensor) -> Tensor:
@@ -207,7 +211,7 @@ class _WithoutTheResidual(Block):
         return self.apply_norm(attended)
 
 
-@mutant("forward_parity", "LayerNorm is applied before the residual sum, as in later models", of=(BLOCK,))
+@mutant("forward_parity", "LayerNorm is applied to the output of attention, before the residual sum", of=(BLOCK,))
 class _NormBeforeTheSum(Block):
     def add_and_norm(self, tokens: Tensor, attended: Tensor) -> Tensor:
         return tokens + self.apply_norm(attended)

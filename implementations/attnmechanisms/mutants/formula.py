@@ -37,7 +37,7 @@ class MechanismFormula(nn.Module):
         return self.return_result(self.sum_values(weights, tokens), self.return_weights(weights))
 
     def read_tokens(self, tokens: Tensor) -> Tensor:
-        """Return the tokens as the other steps use them."""
+        """Return the tokens that the other steps use."""
         return tokens
 
     def project(self, tokens: Tensor, name: str) -> Tensor:  # noqa: ARG002
@@ -49,7 +49,7 @@ class MechanismFormula(nn.Module):
         return 1
 
     def score(self, tokens: Tensor) -> Tensor:
-        """Compute the scaled products of all queries and keys."""
+        """Compute the scaled dot products of all queries and keys."""
         return self.project(tokens, "w_q") @ self.project(tokens, "w_k").mT / math.sqrt(self.key_width(tokens))
 
     def combine_masks(self, padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
@@ -60,7 +60,7 @@ class MechanismFormula(nn.Module):
         return padding | attn_mask
 
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:
-        """Compute the softmax over the visible keys, 0 in a fully masked row."""
+        """Return attention weights: the softmax over visible keys, or 0 in a fully masked row."""
         return softmax_over_visible(scores if hide is None else scores.masked_fill(hide, -math.inf))
 
     def project_values(self, tokens: Tensor) -> Tensor:
@@ -72,11 +72,11 @@ class MechanismFormula(nn.Module):
         return weights @ self.project_values(tokens)
 
     def return_weights(self, weights: Tensor) -> Tensor:
-        """Return the attention weights in the form in which the call returns them."""
+        """Return the attention weights that the call returns."""
         return weights
 
     def return_result(self, output: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs of the call."""
+        """Return output and attention weights as the call returns them."""
         return output, weights
 
 
@@ -88,12 +88,12 @@ class Scaled(MechanismFormula):
         return tokens @ self.get_parameter(name)
 
     def key_width(self, tokens: Tensor) -> int:  # noqa: ARG002
-        """The width of a key."""
+        """Return the width of a key."""
         return self.get_parameter("w_k").shape[-1]
 
 
 class Single(Scaled):
-    """One head with an output projection."""
+    """Single-head attention with an output projection."""
 
     def project(self, tokens: Tensor, name: str) -> Tensor:
         """Multiply the tokens by the transposed projection weight ``name``."""
@@ -105,7 +105,7 @@ class Single(Scaled):
 
 
 class Dot(MechanismFormula):
-    """Pooling with a learned query."""
+    """Dot-product attention pooling with a learned query."""
 
     query: Tensor
 
@@ -119,14 +119,17 @@ class Dot(MechanismFormula):
 
 
 class Additive(Dot):
-    """Pooling with an additive score."""
+    """Additive attention pooling with a learned query."""
 
     w_q: Tensor
     w_k: Tensor
     w: Tensor
 
     def score(self, tokens: Tensor) -> Tensor:
-        """Compute the score of each token by a hidden layer, whose inputs are the token and the query."""
+        """Compute the score of each token by a hidden layer of token and query.
+
+        Shape: returns (batch, 1, length).
+        """
         return (self.apply_activation(tokens @ self.w_k.mT + self.query @ self.w_q.mT) @ self.w).mT
 
     def apply_activation(self, layer: Tensor) -> Tensor:
@@ -160,7 +163,7 @@ class Block(MechanismFormula):
         return torch.unflatten(features, -1, (self.num_heads, -1)).transpose(1, 2)
 
     def key_width(self, tokens: Tensor) -> int:
-        """The width of a head."""
+        """Return the width of a head."""
         return tokens.shape[-1] // self.num_heads
 
     def combine_masks(self, padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
@@ -169,16 +172,16 @@ class Block(MechanismFormula):
         return hide if hide is None or hide.dim() == 2 else hide[:, None]
 
     def sum_values(self, weights: Tensor, tokens: Tensor) -> Tensor:
-        """Merge and project the heads, add the tokens, apply LayerNorm."""
+        """Sum the values, merge and project the heads, add the tokens, and apply LayerNorm."""
         merged = super().sum_values(weights, tokens).transpose(1, 2).flatten(2)
         return self.add_and_norm(tokens, merged @ self.out_proj_weight.mT + self.out_proj_bias)
 
     def add_and_norm(self, tokens: Tensor, attended: Tensor) -> Tensor:
-        """Add the residual and apply LayerNorm."""
+        """Add the tokens to the output of attention, and apply LayerNorm."""
         return self.apply_norm(tokens + attended)
 
     def apply_norm(self, tokens: Tensor) -> Tensor:
-        """Apply LayerNorm over the features."""
+        """Apply LayerNorm over the features of each token."""
         return nn.functional.layer_norm(tokens, tokens.shape[-1:], self.norm_weight, self.norm_bias, EPSILON)
 
     def return_weights(self, weights: Tensor) -> Tensor:
@@ -186,7 +189,7 @@ class Block(MechanismFormula):
         return weights.mean(dim=1)
 
 
-# The correct mechanism of each operator.
+# Classes of the correct mechanisms, by the name of the operator.
 FORMULAS: dict[str, type[MechanismFormula]] = {
     "raw_self_attention": MechanismFormula,
     "scaled_self_attention": Scaled,

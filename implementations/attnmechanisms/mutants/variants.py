@@ -1,4 +1,4 @@
-"""Correct variants of the mechanisms that round differently; every check must pass on all of them."""
+"""Correct variants of the mechanisms with different rounding. All checks must pass."""
 
 import math
 

@@ -48,8 +48,8 @@ class Mechanism(FormulaOperator):
         self.name = name
         self.problem = problem
         self.mutants = f"attnmechanisms.mutants:{name.upper()}"
-        # The baseline computes by matrix products and has the mechanism's name. The implementation by loops has that
-        # name plus ``_loop``.
+        # The baseline is the implementation by matrix products. Its name is the name of the
+        # mechanism. The implementation by loops has the same name with ``_loop`` appended.
         self.baseline = name
 
     def suite(self, level: Level) -> Sequence[Case]:
@@ -57,7 +57,7 @@ class Mechanism(FormulaOperator):
         return suites.make_suite(self.name, self.problem, level)
 
     def numbers(self, problem: MechanismProblem, draw: "Draw") -> Inputs:
-        """Draw tokens, parameters and masks."""
+        """Draw the tokens, parameters and masks of a problem."""
         from attnmechanisms.operators.numbers import draw_inputs
 
         return draw_inputs(self.name, problem, draw)
@@ -114,7 +114,7 @@ ADDITIVE_POOLING = Mechanism("additive_pooling", PoolingProblem)
 DOT_PRODUCT_POOLING = Mechanism("dot_product_pooling", PoolingProblem)
 SINGLE_HEAD = Mechanism("single_head", MaskedProblem)
 RESIDUAL_BLOCK = Mechanism("residual_block", BlockProblem)
-# The operators by name.
+# All operators of this package, by name.
 MECHANISMS = {
     one.name: one
     for one in (

@@ -72,7 +72,7 @@ def _scaled_self_attention(given: Given, rounded: Rounded) -> Outputs:
 
 
 def _pool(scores: Tensor, given: Given, rounded: Rounded) -> Outputs:
-    """Compute one vector for each sequence from scores (batch, 1, length)."""
+    """Compute a vector and attention weights for each sequence, from scores (batch, 1, length)."""
     output, weights = _attend(scores, given["tokens"], combine_masks(given), rounded)
     return output[:, 0], weights[:, 0]
 
@@ -125,10 +125,10 @@ def _residual_block(given: Given, rounded: Rounded) -> Outputs:
 
 
 def _residual_block_with_torch_norm(given: Given, rounded: Rounded) -> Outputs:
-    """Compute the block with torch's LayerNorm.
+    """Compute the residual block with torch's LayerNorm.
 
-    On a CPU torch's LayerNorm sums the gradients of its weight and bias one term after another, in the dtype of the
-    parameters.
+    On a CPU, torch's LayerNorm computes the gradients of its weight and bias by adding one term
+    after another, in the dtype of the parameters. This rounds differently than ``_residual_block``.
     """
     total, weights = _add_attention(given, rounded)
     scale, shift = given["norm_weight"], given["norm_bias"]
@@ -143,5 +143,6 @@ FORMULAS: dict[str, Callable[[Given, Rounded], Outputs]] = {
     "single_head": _single_head,
     "residual_block": _residual_block,
 }
-# Second formulas, by operator. Their steps, and so their rounding errors, differ from those in FORMULAS.
+# A second formula for an operator, by the name of the operator. Its steps, and therefore its
+# rounding errors, differ from those of the formula in FORMULAS.
 PATHS: dict[str, Callable[[Given, Rounded], Outputs]] = {"residual_block": _residual_block_with_torch_norm}

@@ -14,7 +14,7 @@ __all__ = ["draw_inputs"]
 # Standard deviation of biases, and of LayerNorm's weight, whose mean is 1. With this value, a check detects an
 # implementation that leaves one of these parameters out.
 BIAS_STD = 0.5
-# Fraction of tokens that a random mask hides.
+# Probability that a random mask hides a token. The first token is never hidden.
 HIDDEN_SHARE = 0.4
 # Parameters by operator, each with its shape. E is the width of the tokens, O the width of the output.
 SHAPES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -56,7 +56,7 @@ def _draw_parameters(operator: str, problem: MechanismProblem, draw: Draw) -> di
 
 
 def _draw_masks(problem: MechanismProblem, draw: Draw) -> dict[str, Tensor]:
-    """Draw masks with the reference's polarity: true hides."""
+    """Draw boolean masks. As in ``torch.nn.MultiheadAttention``, true hides a key."""
     masks: dict[str, Tensor] = {}
     batch, length = problem.sequences, problem.length
     if problem.padding_mask == "padholes":
@@ -65,7 +65,8 @@ def _draw_masks(problem: MechanismProblem, draw: Draw) -> dict[str, Tensor]:
         lengths = 1 + (draw.uniform("lengths", batch) * (length - 1)).long()
         lengths[0] = length if batch > 1 else max(1, length - 2)
         if problem.padding_mask == "padempty":
-            # Hide all of one sequence: not the last one, unless there is only one.
+            # Hide all tokens of one sequence. If the batch has several sequences, do not choose the
+            # last one.
             lengths[(batch - 1) // 2] = 0
         padding = from_lengths(lengths, length)
         masks["key_padding_mask"] = padding.flip(-1) if problem.padding_mask == "padleft" else padding
@@ -77,7 +78,10 @@ def _draw_masks(problem: MechanismProblem, draw: Draw) -> dict[str, Tensor]:
 
 
 def _hide_some(drawn: Tensor) -> Tensor:
-    """Make a mask that hides some tokens of each row, but never the first token."""
+    """Make a mask that hides some tokens of each row, but never the first token.
+
+    ``drawn`` has uniform numbers from 0 to 1.
+    """
     hidden = drawn < HIDDEN_SHARE
     hidden[:, 0] = False
     return hidden

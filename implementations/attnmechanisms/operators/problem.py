@@ -10,10 +10,13 @@ __all__ = ["REGIMES", "BlockProblem", "MaskedProblem", "MechanismProblem", "Pool
 # Standard deviation of the tokens in each input regime. Larger tokens give larger scores and more peaked rows of
 # attention weights. In the regime ``huge``, the exponential of a score overflows even in float64.
 REGIMES = {"flat": 0.3, "plain": 1.0, "peaked": 2.0, "huge": 30.0}
-# Padding masks: ``pad`` hides the end of all sequences but one, and ``padleft`` hides the beginning of these sequences.
-# ``padholes`` hides some tokens of each sequence. ``padempty`` hides all tokens of one sequence, and pads like ``pad``.
+# Padding masks. ``pad`` hides the last tokens of each sequence, except of the first sequence of
+# several. ``padleft`` hides as many tokens as ``pad``, but the first tokens of a sequence.
+# ``padholes`` hides random tokens. ``padempty`` hides all tokens of one sequence, and the same
+# tokens as ``pad`` in the others.
 PADDING = ("pad", "padleft", "padholes", "padempty")
-# Masks of pairs of queries and keys: ``causal`` hides later tokens, ``bool2d`` hides random tokens, never the first.
+# Masks of pairs of queries and keys. ``causal`` hides keys after the query. ``bool2d`` hides random
+# keys, but never the first key.
 ATTENDING = ("causal", "bool2d")
 
 
@@ -28,7 +31,10 @@ class MechanismProblem(Problem):
     masks: ClassVar[tuple[str, ...]] = ("none", *PADDING)
 
     def __post_init__(self) -> None:
-        """Refuse sizes, masks and regimes that the operator does not have."""
+        """Refuse sizes below 1, and masks and input regimes that the operator does not have.
+
+        Raises: ValueError.
+        """
         if min(self.sequences, self.length, self.width) < 1:
             raise ValueError(f"B, L and E must be at least 1, got {self.sequences}, {self.length} and {self.width}")
         if self.mask not in self.masks:
@@ -48,12 +54,12 @@ class MechanismProblem(Problem):
 
     @property
     def padding_mask(self) -> str | None:
-        """Name of the padding mask, or None."""
+        """Name of the padding mask, or None if there is no padding mask."""
         return next((part for part in self.mask.split("+") if part in PADDING), None)
 
     @property
     def attention_mask(self) -> str | None:
-        """Name of the mask of queries and keys, or None."""
+        """Name of the mask of pairs of queries and keys, or None if there is no such mask."""
         return next((part for part in self.mask.split("+") if part in ATTENDING), None)
 
     @property
@@ -63,11 +69,11 @@ class MechanismProblem(Problem):
 
     @property
     def self_attention(self) -> bool:
-        """Whether query, key and value are the same tensor, which is always true here."""
+        """Whether query, key and value are one tensor: always true for these operators."""
         return True
 
     def lengthen(self) -> Self:
-        """Return the same problem with one more token."""
+        """Return the same problem with one more token in each sequence."""
         return replace(self, length=self.length + 1)
 
 
@@ -90,7 +96,7 @@ class ProjectedProblem(MechanismProblem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedProblem(MechanismProblem):
-    """Self-attention that takes a mask of queries and keys in addition to the padding mask."""
+    """Self-attention with a mask of pairs of queries and keys, in addition to the padding mask."""
 
     # ``causal+padleft`` gives fully masked rows: the first queries see only padding.
     masks: ClassVar[tuple[str, ...]] = (
@@ -104,13 +110,17 @@ class BlockProblem(MechanismProblem):
 
     heads: int = size("H")
 
-    # Masks with fully masked rows are left out, because the reference does not specify the results of such rows.
+    # Masks with fully masked rows are left out, because ``torch.nn.MultiheadAttention`` does not
+    # specify the results of such rows.
     masks: ClassVar[tuple[str, ...]] = (
         "none", "pad", "padleft", "padholes", "causal", "causal+pad", "causal+padholes", "bool2d", "bool2d+pad",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        """Refuse heads that do not divide the width."""
+        """Refuse a number of heads that does not divide the width of a token.
+
+        Raises: ValueError.
+        """
         MechanismProblem.__post_init__(self)
         if self.heads < 1 or self.width % self.heads:
             raise ValueError(f"E must be divisible by H, got E{self.width} and H{self.heads}")

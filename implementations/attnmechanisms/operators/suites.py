@@ -1,4 +1,4 @@
-"""Cases of the mechanisms: every mask in every dtype, size and mode."""
+"""Cases of the mechanisms: every mask in every dtype, size and call mode."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -12,23 +12,24 @@ __all__ = ["VERSION", "make_suite"]
 # Version of the suites, raised with every change of a suite. Results of different versions are not comparable.
 VERSION = "2"
 # In each entry the numbers of sequences, tokens and features differ, so that a transposed or swapped axis changes a
-# shape or a value. A problem takes only the sizes that are among its fields.
+# shape or a value. A problem class uses only those sizes that are among its fields.
 SIZES: tuple[dict[str, int], ...] = (
     # Heads of width 2; the output is narrower than the input.
     {"sequences": 2, "length": 5, "width": 6, "out_width": 5, "heads": 3},
     # Heads of width 4; the output is as wide as the input.
     {"sequences": 3, "length": 4, "width": 8, "out_width": 8, "heads": 2},
-    # One head, an odd width, one sequence.
+    # One head; tokens of an odd width; one sequence.
     {"sequences": 1, "length": 7, "width": 5, "out_width": 9, "heads": 1},
-    # Heads of width 3; sequences longer than a vector register.
+    # Heads of width 3; a sequence has more tokens than a vector register of 16 float32 numbers.
     {"sequences": 2, "length": 17, "width": 6, "out_width": 4, "heads": 2},
     # One token in many sequences; heads of width 1.
     {"sequences": 6, "length": 1, "width": 5, "out_width": 7, "heads": 5},
-    # A sequence longer than a tile of 32 tokens; tokens wider than a vector register.
+    # A sequence longer than a tile of 32 tokens; a token has more features than a vector register
+    # of 16 float32 numbers.
     {"sequences": 1, "length": 34, "width": 18, "out_width": 21, "heads": 6},
 )
 MODES: tuple[Mode, ...] = ("inference", "eval", "train", "inference_mode", "frozen", "tuning")
-# Modes of an operator without parameters: only the tokens can require a gradient.
+# Call modes of an operator without parameters, in which only the tokens can require a gradient.
 WITHOUT_PARAMETERS: tuple[Mode, ...] = ("frozen", "inference", "inference_mode")
 COMPILED: tuple[Mode, ...] = ("aot", "exported")
 SMOOTH = tuple(regime for regime in REGIMES if regime != "huge")
@@ -81,7 +82,8 @@ def _generate_core(operator: str, problem: type[MechanismProblem]) -> Iterator[C
         yield _make_case(operator, problem, 0, dtype, mode, mask="pad")
     for size, mode in product(range(len(SIZES)), _choose_modes(operator)):
         yield _make_case(operator, problem, size, "float32", mode, mask="pad")
-    # These cases compute no gradients, which would be only rounding errors with attention weights this peaked.
+    # Cases of the regime ``huge`` compute no gradients. The attention weights are so peaked that
+    # gradients would consist of rounding errors only.
     for dtype, mask in product(DTYPES, ("none", "pad")):
         yield _make_case(operator, problem, 0, dtype, "inference", mask=mask, regime="huge")
     for mode, mask in product(COMPILED, ("none", "pad")):
@@ -94,8 +96,8 @@ def _generate_full(operator: str, problem: type[MechanismProblem]) -> Iterator[C
     for mask, dtype, mode in product(problem.masks, DTYPES, _choose_modes(operator)):
         yield _make_case(operator, problem, 0, dtype, mode, mask=mask)
     for size, mask, mode in product(range(1, len(SIZES)), problem.masks, _choose_modes(operator)):
-        # The mode ``tuning`` tracks gradients of parameters only. It is left out if the only sequence is fully padded,
-        # because the output then does not depend on the parameters.
+        # In the mode ``tuning``, only parameters require gradients. This mode is left out if the
+        # only sequence is fully padded, because the output then does not depend on the parameters.
         if mask != "padempty" or mode != "tuning" or SIZES[size]["sequences"] > 1:
             yield _make_case(operator, problem, size, "float32", mode, mask=mask)
 

@@ -9,10 +9,11 @@ __all__ = ["ADDITIVE", "SATURATION"]
 
 # Default number of keys in a row of scores.
 KEYS = 64
-# Largest number of keys in a row, and largest width of a head. With both at the same time, the study ``additive`` takes
-# less than 1 GiB of memory.
+# MOST_KEYS: largest number of keys in a row of scores. MOST_WIDTH: largest width of a head. With
+# both maxima, the study ``additive`` takes less than 1 GiB of memory.
 MOST_KEYS, MOST_WIDTH = 4096, 2048
-# Largest seed. A torch seed has 64 bits, and a study that repeats a training also uses the seeds after the given one.
+# Largest value of ``--seed``. A torch seed has 64 bits. A study that repeats a training also uses
+# the next seeds after the given seed.
 MOST_SEED = 2**63 - 1
 
 
@@ -27,11 +28,14 @@ def _check_widths(
 
 
 def _parameters(widths: tuple[int, ...]) -> tuple[click.Parameter, ...]:
-    """Return the options of a study that compares widths of a head; ``widths`` is the default of ``--head-dims``."""
+    """Return the options of a study that compares widths of a head.
+
+    ``widths`` is the default of ``--head-dims``.
+    """
     return (
         click.Option(
             ["--head-dims"], type=Lengths(), default=widths, callback=_check_widths,
-            help="Widths of a head, such as 16,64,256.",
+            help="Head widths to compare, such as 16,64,256.",
         ),
         click.Option(["--keys"], type=click.IntRange(min=2, max=MOST_KEYS), default=KEYS, show_default=True),
         click.Option(["--seed"], type=click.IntRange(0, MOST_SEED), default=0, show_default=True),
@@ -39,7 +43,7 @@ def _parameters(widths: tuple[int, ...]) -> tuple[click.Parameter, ...]:
 
 
 SATURATION = Study(
-    summary="The softmax without the scale 1/√d: distribution, entropy and gradient against the width of a head.",
+    summary="Softmax without the scale 1/√d: attention weights, entropy and gradient against the width of a head.",
     compute="attnmechanisms.studies.saturation:saturation",
     draw="attnmechanisms.studies.saturation_figure:draw",
     parameters=_parameters((4, 8, 16, 32, 64, 128, 256, 512)),

@@ -1,13 +1,14 @@
 """Additive and dot-product attention side by side: with random parameters, and after a short training.
 
-    additive    w · tanh(W_k k + W_q q)       bounded by Σ|w|, whatever the width
-    dot         q · k                         of variance d
-    scaled dot  q · k / √d                    of variance 1
+    additive    w · tanh(W_k k + W_q q)       at most Σ|w|, whatever the width
+    dot         q · k                         variance d
+    scaled dot  q · k / √d                    variance 1
 
-The tokens of the training task are standard normal. In each sequence, one token is marked by adding a direction, which
-is the same in all sequences. Pooling with a learned query must return the marked token. The loss is the squared
-distance between the pooled vector and the marked token. A model that has learned the direction attends to the marked
-token.
+k is a key, q a query, and d the width of both. The tokens of the training task are standard normal.
+In each sequence, a vector is added to one token, the marked token. The vector is the same in all
+sequences. Pooling with a learned query must return the marked token. The loss is the mean squared
+difference between the pooled vector and the marked token. A model that has learned the added vector
+attends to the marked token.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.1; Britz et al. 2017,
 https://arxiv.org/abs/1703.03906, section 4.5.
@@ -25,13 +26,13 @@ from attnbench.study.rows import entropy_bits, gradient_norm, quartiles
 __all__ = ["SCORES", "additive"]
 
 Parameters = dict[str, Tensor]
-# Number of rows of scores over which a median is taken.
+# Number of rows of scores over which medians and quartiles are taken.
 ROWS = 512
-# Training: steps of Adam, its learning rate, sequences per step, tokens per sequence, and the norm of the added
-# direction.
+# Training. STEPS: number of steps of Adam. RATE: learning rate of Adam. BATCH: sequences per step.
+# LENGTH: tokens per sequence. SIGNAL: norm of the vector that is added to the marked token.
 STEPS, RATE, BATCH, LENGTH, SIGNAL = 150, 0.01, 32, 16, 5.0
-# Number of held-out sequences in which a trained model must find the marked token. Number of trainings, each with a new
-# seed.
+# HELD_OUT: number of held-out sequences in which a trained model must find the marked token.
+# REPEATS: number of trainings, each with a different seed.
 HELD_OUT, REPEATS = 512, 3
 
 
@@ -48,7 +49,8 @@ def _scaled_dot(keys: Tensor, given: Parameters) -> Tensor:
     return keys @ given["query"] / math.sqrt(len(given["query"]))
 
 
-# Functions by name that compute scores (…, keys) from keys (…, keys, width) and parameters.
+# Score functions by name. Each function computes scores (…, keys) from keys (…, keys, width) and
+# parameters.
 SCORES: dict[str, Callable[[Tensor, Parameters], Tensor]] = {
     "additive": _additive,
     "scaled dot": _scaled_dot,
@@ -57,7 +59,10 @@ SCORES: dict[str, Callable[[Tensor, Parameters], Tensor]] = {
 
 
 def additive(*, head_dims: Sequence[int], keys: int, seed: int) -> dict[str, Any]:
-    """Return statistics of random scores, and the result of training, for each head_dim and score function."""
+    """Return statistics of scores before training, and the result of training.
+
+    The entry ``rows`` of the result has one row for each head_dim and score function.
+    """
     rows = [
         {
             "head_dim": head_dim,
@@ -85,7 +90,7 @@ def _draw_parameters(name: str, width: int, generator: torch.Generator) -> Param
 
 
 def _measure_untrained(name: str, width: int, keys: int, seed: int) -> dict[str, float]:
-    """Return statistics of rows of scores before training, with a new random query for each row."""
+    """Return statistics of rows of scores before training; each row has its own random query."""
     generator = torch.Generator().manual_seed(seed)
     given = _draw_parameters(name, width, generator)
     scores = torch.stack(
@@ -108,7 +113,8 @@ def _measure_untrained(name: str, width: int, keys: int, seed: int) -> dict[str,
 def _train(name: str, width: int, seed: int) -> dict[str, float]:
     """Return the fraction of held-out sequences in which the marked token has the largest attention weight.
 
-    The fraction is given as mean, minimum and maximum over ``REPEATS`` trainings.
+    ``found``, ``found_low`` and ``found_high`` are the mean, minimum and maximum over ``REPEATS``
+    trainings.
     """
     shares = [_train_once(name, width, seed + repeat) for repeat in range(REPEATS)]
     return {"found": sum(shares) / REPEATS, "found_low": min(shares), "found_high": max(shares)}

@@ -1,4 +1,4 @@
-"""Figure of the study ``additive``: three panels, each against the width of a head."""
+"""Figure of the study ``additive``: three panels, with the width of a head on each x axis."""
 
 import math
 from collections.abc import Mapping
@@ -19,16 +19,16 @@ NAMES = {"additive": "additive", "scaled dot": "dot product / √d", "dot": "dot
 
 
 def draw(found: Mapping[str, Any]) -> StudyFigures:
-    """Draw the figure, and return it with the table and the text."""
+    """Draw the figure from the result of the study; return figure, table and text."""
     rows = pd.DataFrame(found["rows"])
     widths = sorted(rows["head_dim"].unique())
     names = {name: COLOURS[i] for i, name in enumerate(NAMES.values())}
     panels_of = {
-        "entropy_bits": (f"Entropy of a row of {found['keys']}, before training", "bits"),
-        "gradient_norm": ("Gradient by the scores, before training", "norm"),
+        "entropy_bits": (f"Entropy of {found['keys']} weights, before training", "bits"),
+        "gradient_norm": ("Gradient w.r.t. scores, before training", "norm"),
         "found": (
             f"Marked token found after {found['steps']} steps",
-            f"share of sequences of {found['length']}",
+            f"% of sequences of length {found['length']}",
         ),
     }
     with mpl.rc_context(SETTINGS):
@@ -71,8 +71,10 @@ def _text(found: Mapping[str, Any], rows: pd.DataFrame) -> str:
     return (
         f"An additive score is bounded at any width. A dot product has variance d, or variance 1 after division by √d. "
         f"The left and the middle panel show medians and quartiles over rows of {found['keys']} keys before training. "
-        f"The dotted line is the entropy of equal weights. In the right panel, one token of {found['length']} is "
-        f"marked by a direction, which is learned in {found['steps']} steps of Adam, with the same learning rate for "
-        f"all scores. The curves show how often the marked token is found: mean, minimum and maximum of three seeds. "
-        f"The dotted line is chance. Share found at d = {rows['head_dim'].max()}: {shares}."
+        f"The dotted line on the left is the entropy of equal weights. The right panel shows a training task: in each "
+        f"sequence of {found['length']} tokens, one token is marked by adding a fixed vector, which the model learns "
+        f"in {found['steps']} steps of Adam, with the same learning rate for all scores. The curves show in what "
+        f"percentage of sequences the marked token has the largest weight: mean, minimum and maximum of three "
+        f"trainings with different seeds. The dotted line on the right is the percentage of a random guess. "
+        f"Percentages at d = {rows['head_dim'].max()}: {shares}."
     )

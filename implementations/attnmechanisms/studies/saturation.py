@@ -1,6 +1,7 @@
 """Softmax saturation: without the scale 1/√d, wide heads give one-hot attention weights and vanishing gradients.
 
-Queries and keys have independent standard normal elements, so that q · k has variance d.
+Queries q and keys k have independent standard normal elements. The variance of q · k is therefore
+d, the width of a head.
 
 Source: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.2.1, footnote 4.
 """
@@ -15,16 +16,20 @@ from attnbench.study.rows import entropy_bits, gradient_norm, quartiles
 
 __all__ = ["saturation"]
 
-# Number of rows of scores over which a median is taken; with 512 rows the quartiles are accurate to a few percent.
+# Number of rows of scores over which medians and quartiles are taken. With 512 rows, the quartiles
+# are accurate to a few percent.
 ROWS = 512
-# The worked example, a softmax of normal draws: number of draws, and standard deviation of a draw.
+# The worked example is a softmax of normal random numbers. DRAWS: how many numbers. DRAWN_STD:
+# their standard deviation.
 DRAWS, DRAWN_STD = 20_000, 100.0
 
 
 def saturation(*, head_dims: Sequence[int], keys: int, seed: int) -> dict[str, Any]:
-    """Return statistics of rows of attention weights by head_dim, with and without the scale, and the worked example.
+    """Return statistics of attention weights for each head_dim, with and without the scale 1/√d.
 
-    The statistics are the mean weight at each rank, the entropy, the largest weight and the gradient norm.
+    The statistics are the mean weight at each rank, the entropy, the largest weight and the
+    gradient norm. The entry ``draws`` is a worked example: the largest weight in a softmax of
+    normal random numbers.
     """
     return {
         "keys": keys,
@@ -46,13 +51,18 @@ def _measure_width(head_dim: int, keys: int, seed: int) -> Iterator[dict[str, An
             **quartiles("entropy_bits", entropy_bits(weights)),
             **quartiles("largest_weight", weights.amax(dim=-1)),
             **quartiles("gradient_norm", gradient_norm(scores, cotangent)),
-            # The weight at each rank within a row, largest first, averaged over the rows.
+            # Each row of weights is sorted, largest weight first. The result is the mean over the
+            # rows, by rank.
             "by_rank": weights.sort(dim=-1, descending=True).values.mean(dim=0).tolist(),
         }
 
 
 def _softmax_of_wide_draws(seed: int) -> dict[str, float]:
-    """Return the largest softmax weight of normal draws, and of the same draws divided by their standard deviation."""
+    """Return the largest weight in a softmax of normal random numbers.
+
+    The entry ``largest_weight_divided`` is for the same numbers, divided by their standard
+    deviation.
+    """
     draws = DRAWN_STD * torch.randn(DRAWS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return {
         "count": DRAWS,

@@ -16,17 +16,18 @@ from attnbench.report.studies.curves import curve, grid, head_dims, level, title
 __all__ = ["draw"]
 
 NAMES = {"1/√d": "scaled by 1/√d", "none": "no scale"}
-# Largest number of widths of a head for which the panel of weights by rank has a curve.
+# Largest number of curves without the scale in the panel of weights by rank. Each curve is for one
+# width of a head.
 ROWS_DRAWN = 4
 MEASURES = {
-    "entropy_bits": ("Entropy of a row", "bits"),
+    "entropy_bits": ("Entropy of a row of weights", "bits"),
     "largest_weight": ("Largest weight of a row", ""),
-    "gradient_norm": ("Gradient by the scores", "norm"),
+    "gradient_norm": ("Gradient w.r.t. the scores", "norm"),
 }
 
 
 def draw(found: Mapping[str, Any]) -> StudyFigures:
-    """Draw the figure, and return it with the table and the text."""
+    """Draw the figure from the result of the study; return figure, table and text."""
     rows = pd.DataFrame(found["rows"])
     widths = sorted(rows["head_dim"].unique())
     title = f"Softmax saturation without 1/√d: {found['keys']} keys, standard normal queries and keys"
@@ -50,7 +51,11 @@ def draw(found: Mapping[str, Any]) -> StudyFigures:
 
 
 def _by_rank(axes: Axes, rows: pd.DataFrame, widths: Sequence[int]) -> None:
-    """Plot the mean weight at each rank, largest first: one curve with the scale, one per selected width without it."""
+    """Plot the mean weight at each rank, largest weight first.
+
+    One curve is with the scale 1/√d. The other curves are without the scale, for selected widths of
+    a head.
+    """
     scaled = rows[(rows["scale"] == "1/√d") & (rows["head_dim"] == widths[-1])].iloc[0]["by_rank"]
     ranks = range(1, len(scaled) + 1)
     axes.plot(ranks, scaled, color=COLOURS[0], linewidth=2)
@@ -71,7 +76,7 @@ def _by_rank(axes: Axes, rows: pd.DataFrame, widths: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     marks = [rank for rank in (1, 2, 4, 8, 16, 32, 64, 128, 256) if rank <= len(scaled)]
     axes.set_xticks(marks, [str(mark) for mark in marks])
-    # Leave room for the labels to the left of the first rank.
+    # Leave room for the labels of the curves, to the left of rank 1.
     axes.set_xlim(left=0.3)
     axes.set_ylim(0, 1)
     titled(axes, "Weights of a row, largest first", x="rank of the key", y="mean weight")
@@ -93,11 +98,12 @@ def _text(found: Mapping[str, Any], rows: pd.DataFrame, widths: Sequence[int]) -
     return (
         f"A sum of d products of standard normal numbers has variance d. Without the scale, the softmax of a row of "
         f"{found['keys']} such scores has a median entropy of {median('entropy_bits', 'none', low)} bits at d = {low} "
-        f"and {median('entropy_bits', 'none', high)} at d = {high} (equal weights: {format_digits(most)}). "
+        f"and {median('entropy_bits', 'none', high)} at d = {high} ({format_digits(most)} for equal weights). "
         f"The median norm of the gradient goes from {median('gradient_norm', 'none', low)} to "
-        f"{median('gradient_norm', 'none', high)}. If the scores are divided by √d, both hardly change with d: "
+        f"{median('gradient_norm', 'none', high)}. If the scores are divided by √d, "
+        f"entropy and gradient norm hardly change with d: "
         f"{median('entropy_bits', '1/√d', high)} bits and {median('gradient_norm', '1/√d', high)} at d = {high}. "
-        f"The gradient is that of Σ weight · cotangent with respect to the scores, for a standard normal cotangent. "
+        f"This is the gradient of Σ weight · cotangent with respect to the scores, for a standard normal cotangent. "
         f"Curves are medians, bands are quartiles.\n\n"
         f"The softmax of {format_thousands(draws['count'])} numbers of standard deviation {draws['std']:g} gives one "
         f"number a weight of {format_digits(draws['largest_weight'])}. If the numbers are first divided by "

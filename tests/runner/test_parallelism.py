@@ -12,10 +12,11 @@ import pytest
 from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.environment import count_cores
 from attnbench.runner import NoProgress, Plan, Session, conform
-from attnbench.runner.parallelism import count_parallel_lanes, run_each
+from attnbench.runner.parallelism import FEWEST_CASES, count_parallel_lanes, divide, run_each
 
 NAMES = ["one", "two", "three", "four", "five"]
 PLAN = Plan(case="multihead/b1.s2/-/mask=none/regime=normal/seed=0/float32/cpu/train", checks=(), missing=None, flop=10)
+SHARES = [(name, [PLAN]) for name in NAMES]
 # How long a thread waits at the barrier for the second thread, in seconds.
 BARRIER_TIMEOUT_S = 600.0
 
@@ -55,7 +56,7 @@ def test_two_at_a_time_and_no_more() -> None:
     running: list[str] = []
     most = 0
 
-    def job(name: str, worker: Any) -> Iterator[tuple[str, int]]:
+    def job(name: str, plans: Any, worker: Any) -> Iterator[tuple[str, int]]:
         nonlocal most
         assert worker.name == name
         with counting:
@@ -68,7 +69,7 @@ def test_two_at_a_time_and_no_more() -> None:
             running.remove(name)
 
     session = FakeSession()
-    found = list(run_each(session, NAMES[:4], job, parallel=2))  # type: ignore[arg-type]
+    found = list(run_each(session, SHARES[:4], job, parallel=2))  # type: ignore[arg-type]
     assert sorted(found) == sorted((name, number) for name in NAMES[:4] for number in (0, 1))
     assert most == 2
     assert {worker.parallel for worker in session.workers} == {2}
@@ -79,7 +80,7 @@ def test_an_exception_of_a_job_reaches_the_caller_and_ends_the_others() -> None:
     """If the job of one implementation raises, the caller gets the exception, and all workers are closed."""
     session = FakeSession()
 
-    def job(name: str, worker: Any) -> Iterator[str]:
+    def job(name: str, plans: Any, worker: Any) -> Iterator[str]:
         if name == "one":
             raise ValueError(name)
         # The jobs of all other implementations yield until their workers are closed.
@@ -88,7 +89,7 @@ def test_an_exception_of_a_job_reaches_the_caller_and_ends_the_others() -> None:
             yield name
 
     with pytest.raises(ValueError, match="one"):
-        list(run_each(session, NAMES, job, parallel=2))  # type: ignore[arg-type]
+        list(run_each(session, SHARES, job, parallel=2))  # type: ignore[arg-type]
     assert all(worker.closed for worker in session.workers)
 
 
@@ -96,12 +97,12 @@ def test_a_caller_that_stops_early_leaves_nothing_running() -> None:
     """If the caller closes the iterator, running workers are closed, and implementations that wait never start."""
     session = FakeSession()
 
-    def job(name: str, worker: Any) -> Iterator[str]:
+    def job(name: str, plans: Any, worker: Any) -> Iterator[str]:
         while not worker.closed:
             time.sleep(0.001)
             yield name
 
-    results = run_each(session, NAMES, job, parallel=2)  # type: ignore[arg-type]
+    results = run_each(session, SHARES, job, parallel=2)  # type: ignore[arg-type]
     assert next(results) in NAMES[:2]
     results.close()  # type: ignore[attr-defined]
     assert len(session.workers) <= 2
@@ -116,6 +117,26 @@ def test_a_caller_that_stops_early_leaves_nothing_running() -> None:
 def test_only_small_cases_run_in_parallel(odd: Plan, parallel: int) -> None:
     """If one case is large, or is on a device, ``count_parallel_lanes`` returns 1; otherwise the number of cores."""
     assert count_parallel_lanes([PLAN, odd, PLAN]) == parallel
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parallel", "divided"),
+    [
+        ([2 * FEWEST_CASES + 1], 2, [FEWEST_CASES + 1, FEWEST_CASES]),
+        ([2 * FEWEST_CASES - 1], 2, [2 * FEWEST_CASES - 1]),
+        ([2 * FEWEST_CASES], 1, [2 * FEWEST_CASES]),
+        ([2 * FEWEST_CASES, 3], 2, [2 * FEWEST_CASES, 3]),
+        ([2 * FEWEST_CASES, 3], 5, [FEWEST_CASES, FEWEST_CASES, 3]),
+        ([], 2, []),
+    ],
+)
+def test_many_cases_are_divided_among_idle_lanes(sizes: list[int], parallel: int, divided: list[int]) -> None:
+    """Each case is in one share, and there are as many shares as lanes if each share has enough cases."""
+    shares = [(str(size), [replace(PLAN, flop=number) for number in range(size)]) for size in sizes]
+    found = divide(shares, parallel)
+    assert [len(plans) for _, plans in found] == divided
+    for name, plans in shares:
+        assert sorted(plan.flop for one, part in found if one == name for plan in part) == [p.flop for p in plans]
 
 
 def test_each_crash_is_reported_with_its_own_output(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from attnbench.processes.oracle_requests import ComputeExpected, DrawInputs
 from attnbench.records.types import Finding, Result
 from attnbench.runner.check_outcomes import CheckOutcomes, evaluate_observations, observe
 from attnbench.runner.expected_failures import Expectation, apply_expectations
-from attnbench.runner.parallelism import count_parallel_lanes, run_each
+from attnbench.runner.parallelism import count_parallel_lanes, divide, run_each
 from attnbench.runner.progress import Progress
 from attnbench.runner.refusal import apply_refusal, check_work_limit, find_refusal, select_refusal_checks
 from attnbench.runner.session import Plan, Session, Supervisor
@@ -42,16 +42,16 @@ def conform(
     progress.begin("conform", len(implementations) * len(plans), parallel=parallel)
     left = select_unfinished(implementations, plans, done, progress)
 
-    def job(name: str, worker: Supervisor) -> Iterator[Result]:
-        own = [plan for plan in left[name] if plan.operator == worker.operator]
-        for _ in range(len(left[name]) - len(own)):
+    def job(name: str, share: Sequence[Plan], worker: Supervisor) -> Iterator[Result]:
+        own = [plan for plan in share if plan.operator == worker.operator]
+        for _ in range(len(share) - len(own)):
             progress.done()
         for plan, found in _check_cases(session, worker, name, own, progress):
             shown = display_name(name)
             counted = tuple(apply_expectations(finding, expectations, shown, plan.case) for finding in found)
             yield Result(run=run, implementation=shown, case=plan.case, findings=counted, flop=plan.flop, suite=suite)
 
-    for result in run_each(session, list(left), job, parallel=parallel):
+    for result in run_each(session, divide(left.items(), parallel), job, parallel=parallel):
         yield result
         progress.done(result.case)
 

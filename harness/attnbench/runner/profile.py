@@ -53,15 +53,15 @@ def profile(
     progress.begin("probe", len(implementations) * len(plans), parallel=parallel)
     left = select_unfinished(implementations, plans, known, progress)
 
-    def job(name: str, worker: Supervisor) -> Iterator[Result]:
-        for plan in left[name]:
+    def job(name: str, share: Sequence[Plan], worker: Supervisor) -> Iterator[Result]:
+        for plan in share:
             if plan.operator == worker.operator:
                 progress.now(f"{name} {plan.case}")
                 yield probe(session, worker, name, plan, run=run)
             else:
                 progress.done()
 
-    for result in run_each(session, list(left), job, parallel=parallel, environment=PROBING):
+    for result in run_each(session, list(left.items()), job, parallel=parallel, environment=PROBING):
         known[result.implementation, result.case] = result
         yield result
         progress.done(result.case)

@@ -72,6 +72,11 @@ DIAGNOSES = {
     "tail_of32_dropped": "the last key (the last tile at tile size 16, 32) dropped after the softmax",
     "tail_of64_dropped": "the last key (the last tile at tile size 16, 32, 64) dropped after the softmax",
     "weights_always_averaged": "attention weights averaged over heads in place of those of each head",
+    "scale_twice": "the scale 1/D in place of 1/√D",
+    "padding_ignored_in_decoding": "the key_padding_mask ignored",
+    # With as many sequences as heads, reading the batch as heads gives the same mask.
+    "mask_batch_read_as_heads": "the key_padding_mask repeated as (heads, batch) in place of (batch, heads)",
+    "empty_rows_nan_with_weights": "fully masked rows NaN",
     "dropout_not_rescaled": "the attention weights kept by dropout not divided by 1 − p",
 }
 # Checks whose observations are compared with the oracle's quantities.

@@ -24,16 +24,16 @@ from attnbench.records.run_file import find_runs, read_run
 from attnbench.records.types import PERF, SCHEMA
 from attnbench.runner import Effort
 
-# Default of --threshold: between two runs, a larger relative change of time counts as slower or
-# faster. The default is not below 5 %, because two runs of identical code also differ: two
+# Default of --threshold. If the time of a call changes by more than this fraction between two runs, the
+# verdict is slower or faster. The default is not below 5 %, because two runs of identical code also differ: two
 # measurements of identical code differed by up to 6 %. Each of the two measurements had ten
 # processes, and the processes of the two measurements ran alternately.
 THRESHOLD = 0.05
 # Default sequence lengths, in tokens, at which two implementations are compared. At 128 a call
 # spends most of its time on overhead, at 512 on computation.
 LENGTHS = (128, 512)
-# Timing effort for each case when two implementations are compared. A case takes 15 seconds if ten processes are enough
-# for a verdict.
+# Timing effort for each case when two implementations are compared. Ten processes measure for 1 s each; with their
+# starts a case takes 15 s. If ten are not enough for a verdict, further processes follow, up to 30 in all.
 EFFORT = Effort(processes=10, most=30, budget_s=1.0)
 # Parameter names of the options that set how implementations are measured. These options are
 # refused if two stored runs are compared, because nothing is measured then.
@@ -181,8 +181,8 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
 def _print_changes(found: Sequence[Change], json_file: IO[str] | None, *, quiet: Collection[Verdict]) -> None:
     """Write all changes to the JSON file, or print them as a table.
 
-    The table leaves out changes whose verdict is in ``quiet``. It shows a change with the verdict
-    ``same`` only if the change is one of time, not of bytes, flop or kernel calls.
+    The table leaves out changes whose verdict is in ``quiet``. It shows the verdict ``same`` only
+    for times, not for bytes, flop or kernel calls.
     """
     if json_file:
         _write_json(found, json_file)

@@ -48,7 +48,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
 
     Each IMPLEMENTATION is a registered name, package.module:attribute or path/to/file.py:attribute. Without
     IMPLEMENTATION, every registered implementation is checked. Exit code 0: everything passed; 1: a failure;
-    2: usage error; 3: no check ran on one of the implementations.
+    2: usage error; 3: on at least one implementation, no check ran.
     """
     if given["certificate_file"]:
         refuse_filters(given)

@@ -31,10 +31,11 @@ BATCH, LENGTH = 16, 128
 PROCESSES, BUDGET_S = 10, 6.0
 COLUMNS = ("model", "implementation", "largest difference", "cosine", "error / allowed", "time ratio", "state")
 LEGEND = (
-    "largest difference: largest difference of an element of the embeddings from the original model's; cosine: "
-    "smallest cosine similarity to the original model's embeddings; error / allowed: error of the embeddings against "
-    "the model in float64, divided by the allowed error; time ratio: time of the whole model divided by the original "
-    "model's time, from interleaved calls, with its confidence interval"
+    "largest difference: largest absolute difference between an element of the embeddings and the same element of the "
+    "original model's embeddings; cosine: smallest cosine similarity to the original model's embeddings; "
+    "error / allowed: error of the embeddings against the model in float64, divided by the allowed error; "
+    "time ratio: time of the whole model divided by the original model's time, from interleaved calls, with its "
+    "confidence interval"
 )
 
 
@@ -122,10 +123,10 @@ def _find_models(session: Session, models: Sequence[str]) -> list[str]:
 
 
 def _choose_fitting(session: Session, asked: Sequence[str]) -> list[str]:
-    """Return the implementations in ``asked``, or all that compute ``OPERATOR`` if it is empty.
+    """Return the implementations in ``asked``; if it is empty, all loadable implementations of ``OPERATOR``.
 
     Raises: UsageError where an implementation in ``asked`` computes another operator; PluginError
-    where it cannot be loaded.
+    where an implementation in ``asked`` cannot be loaded.
     """
     names = drop_unloadable(session, choose_implementations(asked), asked=bool(asked))
     computed = {name: session.declared[name].operator for name in names}

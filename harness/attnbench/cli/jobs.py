@@ -102,7 +102,7 @@ def load_expectations(
 ) -> list[Expectation]:
     """Return the expected failures from the files beside the implementations and from the files given as options.
 
-    Raises: ExpectationError if no possible finding matches an expected failure.
+    Raises: ExpectationError if there is an expected failure that no finding can match.
     """
     expectations = read_expectations_beside(implementations)
     for path in choice.expected:
@@ -184,8 +184,8 @@ def profile_into(
 def choose_effort(default: Effort, given: Mapping[str, Any]) -> Effort:
     """Return the timing effort: ``default``, changed by --case-budget and --processes.
 
-    With --processes, the number of processes is fixed. Without it, an unknown speed verdict can
-    cause further processes.
+    With --processes, exactly that many processes run. Without --processes, further processes are
+    added while the speed verdict is unknown, up to ``default.most`` in all.
     """
     effort = replace(default, case_s=given.get("case_budget"))
     return replace(effort, processes=given["processes"], most=None) if given["processes"] else effort

@@ -42,7 +42,7 @@ class Cell:
             self.worst = share if self.worst is None else max(self.worst, share)
 
     def list_marks(self) -> Iterator[tuple[str, int]]:
-        """Yield sign and number of findings for each group of statuses in ``SIGNS`` that occurs."""
+        """Yield the sign of each group of statuses in ``SIGNS`` and the number of its findings, if it has any."""
         for sign, _, statuses in SIGNS:
             if count := sum(self.counts[status] for status in statuses):
                 yield sign, count

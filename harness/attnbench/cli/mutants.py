@@ -59,7 +59,7 @@ def try_mutants(implementations: Sequence[str], given: Mapping[str, Any]) -> int
 
 
 def _choose_operators(asked: Sequence[str]) -> list[str]:
-    """Return the operators in ``asked``, or all operators that can be loaded if it is empty.
+    """Return the operators in ``asked``; if ``asked`` is empty, all operators that can be loaded.
 
     Raises: PluginError where an operator in ``asked`` cannot be loaded.
     """

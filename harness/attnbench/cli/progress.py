@@ -25,8 +25,8 @@ REDRAWN_PER_S = 1
 # lower end, or at most CLOSE_S seconds above the lower end.
 CLOSE, CLOSE_S = 1.25, 5.0
 NOT_KNOWN = "time left not known yet"
-# Both in seconds: durations up to SECONDS_UP_TO_S are printed in seconds, longer durations up to
-# MINUTES_UP_TO_S in minutes, and all longer durations in hours.
+# Limits in seconds. A duration of at most SECONDS_UP_TO_S is printed in seconds, a longer one of at
+# most MINUTES_UP_TO_S in minutes, and any longer one in hours.
 SECONDS_UP_TO_S, MINUTES_UP_TO_S = 90, 5400
 
 
@@ -61,8 +61,9 @@ class Pace:
         """Count a finished step, and store its duration under its label.
 
         A step without a label was finished before the run was resumed, so its duration is not
-        stored. With n parallel steps, the stored duration is 1/n of the time since the end of the
-        n-th last step.
+        stored. If n steps run in parallel, the stored duration is shorter than the step
+        itself: it is the time since the n-th last step ended, divided by n. So the stored
+        durations add up to about the elapsed time.
         """
         with self._counting:
             self.made += 1
@@ -75,10 +76,10 @@ class Pace:
                 self._last_label = label
 
     def estimate_left_s(self) -> tuple[float, float | None] | None:
-        """Estimate the smallest and the largest number of seconds left in the stage.
+        """Return the smallest and the largest estimate of the time left in the stage, in seconds.
 
-        The largest number is None in the first round, where no step has an earlier step with the
-        same label. The result is None if no step with a label has finished yet.
+        The largest estimate is None until a label has occurred a second time, that is, during the
+        first round. The result is None if no step with a label has finished yet.
         """
         left = self.total - self.made
         if not self._took_s or self._last_label is None or left <= 0:
@@ -115,7 +116,7 @@ def _format_time(seconds: float) -> str:
 
 
 class _Plain:
-    """Progress as plain lines: one at the start of a stage, then one every ``PLAIN_EVERY_S``."""
+    """Progress as plain lines: one at the start of a stage, then at most one every ``PLAIN_EVERY_S`` seconds."""
 
     def __init__(self) -> None:
         self._title, self._printed_s, self._pace = "", 0.0, Pace()

@@ -58,9 +58,10 @@ class Recording:
         return sort_results(self.run, self.results.values())
 
     def choose_exit_code(self, asked: Sequence[str]) -> int:
-        """Return 1 after a failure, 3 if an implementation has no finding that passed or failed as expected, else 0.
+        """Return the exit code of a command that checks the implementations in ``asked``.
 
-        Only the implementations in ``asked`` can cause a 3.
+        It is 1 if a check failed on any implementation. Else it is 3 if an implementation in
+        ``asked`` has neither a passed finding nor an expected failure. Else it is 0.
         """
         statuses: dict[str, set[str]] = {display_name(name): set() for name in asked}
         for result in self.results.values():

@@ -16,7 +16,8 @@ __all__ = ["ResumableCommand"]
 # no values, so its tuple is empty.
 Words = Mapping[str, tuple[str, ...]]
 # Parameters that are not taken from the stored run: --resume, and the paths of files and folders.
-# The stored command lacks the folders of these paths.
+# A run stores a path outside the working directory without its folders, so such a path cannot be
+# used again.
 PLACES = frozenset(
     {"resume", "results", "reports", "json_file", "markdown_file", "certificate_file", "keep_found"},
 )
@@ -30,7 +31,7 @@ META = "attnbench.cli.resuming"
 class ResumableCommand(click.Command):
     """A command with the option ``--resume``.
 
-    If the command is interrupted, its error has the command line that resumes the run.
+    If the command is interrupted, the error message contains the command line that resumes the run.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -58,7 +59,7 @@ class ResumableCommand(click.Command):
             raise click.Abort(self._format_resuming(ctx.meta[META], interrupt.args[0])) from None
 
     def _split(self, ctx: click.Context, args: list[str]) -> Words:
-        """Return the words in ``args`` by parameter name, without parameters that are not given."""
+        """Parse ``args`` into words, keyed by parameter name; parameters that are not given have no entry."""
         values, _, _ = self.make_parser(ctx).parse_args(list(args))
         words: dict[str, tuple[str, ...]] = {}
         for name, value in values.items():
@@ -114,9 +115,12 @@ class ResumableCommand(click.Command):
         before: tuple[str, ...] | None,
         run: str,
     ) -> None:
-        """Check that the words ``own`` of a parameter agree with its words ``before`` in the run.
+        """Check that a parameter has the same value on this command line as in the stored run.
 
-        Raises: UsageError where they differ.
+        ``own`` has the parameter's words on this command line, ``before`` its words in the stored
+        run; None means that the stored run was started without this parameter.
+
+        Raises: UsageError where the values differ.
         """
         if _mean_the_same(ctx, parameter, own, before):
             return
@@ -131,7 +135,8 @@ class ResumableCommand(click.Command):
     def _format_resuming(self, words: Words, run: str) -> str:
         """Return the command line that resumes a run.
 
-        It repeats the parameters in ``PLACES``, and all paths that the run stores without folders.
+        The command line repeats only what a resumed command cannot take from the stored run: the
+        parameters in ``PLACES``, and paths that the run stores without their folders.
         """
         needed = {
             name: values
@@ -146,7 +151,8 @@ def _mean_the_same(
 ) -> bool:
     """Return whether the words ``own`` and ``before`` give a parameter the same value.
 
-    ``own`` is from the command line, ``before`` from the stored run; None means the default.
+    ``own`` is from the command line, ``before`` from the stored run. If ``before`` is None, the
+    stored run used the parameter's default.
     """
     if before is None:
         return bool(_convert(ctx, parameter, own) == parameter.get_default(ctx))

@@ -51,10 +51,11 @@ def choose_timed_implementations(
 ) -> list[str]:
     """Return the implementations to time; the baselines of their operators come first.
 
-    If the user named the implementations (``asked``), all of them are kept. Otherwise only implementations of the given
-    operators are kept. If ``compiling`` is False, implementations whose calls compile are then left out as well.
+    If the user named the implementations (``asked``), all of them are kept. Otherwise, implementations of operators
+    that are not in ``operators`` are left out; with ``compiling=False``, implementations that compile code in their
+    first call are left out too.
 
-    Raises: PluginError where a named implementation cannot be loaded.
+    Raises: PluginError if the user named an implementation that cannot be loaded.
     """
     chosen = drop_unloadable(session, implementations, asked=asked)
     if not asked:
@@ -69,9 +70,10 @@ def choose_timed_implementations(
 
 
 def _add_baselines(session: Session, implementations: Sequence[str]) -> list[str]:
-    """Return the baseline of each operator that these loaded implementations compute, then the implementations.
+    """Return these loaded implementations, with the baselines of their operators placed first.
 
-    Speed is measured against the baseline. A baseline that cannot be loaded is left out.
+    The baseline of an operator is the implementation that speed is measured against. A baseline
+    that cannot be loaded is left out.
     """
     baselines = dict.fromkeys(load_operator(name).baseline for name in find_operators(session, implementations))
     further = [name for name in baselines if name and name not in implementations]
@@ -181,7 +183,8 @@ def _filter_cases(session: Session, cases: list[str], patterns: Sequence[str]) -
 def _replace_dtype_and_device(case: str, dtype: str | None, device: str) -> str:
     """Return the case id with this dtype and device.
 
-    The dtype None keeps the dtype of the case id; the device "cpu" keeps the device of the case id.
+    If ``dtype`` is None, the case keeps its own dtype. If ``device`` is "cpu", the default of --device, the case keeps
+    its own device.
     """
     own = CaseId.parse(case)
     return str(replace(own, dtype=dtype or own.dtype, device=own.device if device == "cpu" else device))

@@ -40,7 +40,7 @@ class _QueryGradientNeedsKey(CoreFormula):
 
 @mutant(
     "cotangent_layout_is_free",
-    "dO is read in memory order, although the backward pass of sum() gives dO strides of 0",
+    "the output's gradient is read in memory order, although the backward pass of sum() gives it strides of 0",
 )
 class _CotangentStridesIgnored(CoreFormula):
     def sum_values(self, weights: Tensor, value: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class _KeyCountRemembered(CoreFormula):
 
 @mutant(
     "no_stale_state",
-    "scaled keys are cached by memory address, where a later call may have other keys",
+    "scaled keys are cached by memory address, but a later call may have other keys at the same address",
     mode="inference",
     mask="causal_br",
 )
@@ -221,7 +221,7 @@ class _FirstKeyFavoured(CoreFormula):
 
 @mutant(
     "duplicated_keys",
-    "the softmax denominator counts the row maximum once, even where several keys have it",
+    "the softmax denominator counts the largest logit of a row once, even if several keys have this logit",
 )
 class _TiesCountedOnce(CoreFormula):
     def normalise(self, logits: Tensor) -> Tensor:
@@ -234,7 +234,7 @@ class _TiesCountedOnce(CoreFormula):
 
 
 @mutant(
-    "stays_finite", "the row maximum is not subtracted before exp, because training had no large logits", regime="flat"
+    "stays_finite", "the row maximum is not subtracted before exp: in training, all logits were small", regime="flat"
 )
 class _MaximumNotSubtracted(CoreFormula):
     def normalise(self, logits: Tensor) -> Tensor:

@@ -21,8 +21,11 @@ mutant = CoreMutants()
 PROBED = replace(PLAIN, sequences=4, queries=33, keys=47, head_dim=7)
 
 
-@mutant("shared_keys_are_copies", "repeat() instead of repeat_interleave(): head h takes key head h mod K",
-         shown_by=GROUPED)  # fmt: skip
+@mutant(
+    "shared_keys_are_copies",
+    "repeat() instead of repeat_interleave(): with K key heads, query head h uses key head h mod K",
+    shown_by=GROUPED,
+)
 class _KeyHeadsDealtInTurn(CoreFormula):
     def repeat_key_heads(self, tensor: Tensor, heads: int) -> Tensor:
         return tensor.repeat(1, heads // tensor.shape[1], 1, 1)
@@ -214,7 +217,7 @@ class _GivenScaleIgnored(CoreFormula):
         return super().score(query, key, query.shape[-1] ** -0.5)
 
 
-@mutant("effective_scale", "the scale is 1 % too large: in half precision, no element alone exceeds its allowed error",
+@mutant("effective_scale", "the scale is 1 % too large: in half precision, no single element exceeds its allowed error",
          shown_by=PROBED, dtype="bfloat16")  # fmt: skip
 class _ScaleOnePercentOff(CoreFormula):
     def score(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
@@ -307,7 +310,7 @@ class _LengthsIn32BitsIgnored(CoreFormula):
         return super().read_lengths(logits, None if ignored else key_lengths)
 
 
-@mutant("forward_parity", "the kernel's grid has 4 sequences: further sequences are never computed", sequences=6,
+@mutant("forward_parity", "the kernel's grid covers only 4 sequences: the others are never computed", sequences=6,
          mask="causal_br+ragged", mode="train")  # fmt: skip
 class _SequencesBeyondTheGrid(CoreFormula):
     def sum_values(self, weights: Tensor, value: Tensor) -> Tensor:
@@ -315,7 +318,7 @@ class _SequencesBeyondTheGrid(CoreFormula):
         return output * (torch.arange(output.shape[0], device=output.device) < 4)[:, None, None, None]
 
 
-@mutant("forward_parity", "heads are computed 8 at a time, and heads 8 to 15 begin at key head 0 again",
+@mutant("forward_parity", "heads are computed in groups of 8, and each group begins at key head 0 again",
          shown_by=GROUPED, num_heads=16, kv_heads=4, mask="causal_tl", mode="train")  # fmt: skip
 class _SecondRoundOfHeadsBeginsAgain(CoreFormula):
     def repeat_key_heads(self, tensor: Tensor, heads: int) -> Tensor:

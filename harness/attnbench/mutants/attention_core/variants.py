@@ -1,4 +1,4 @@
-"""Correct variants of attention on split heads that round differently; every check must pass on all of them."""
+"""Correct variants of attention on split heads. They round differently from the reference and must pass every check."""
 
 import math
 

@@ -24,7 +24,7 @@ class _QueryGradientOffByThreePercent(Formula):
 
 @mutant(
     "effective_gradient_scale",
-    "the gradient for the keys is 1 % too large: no element alone exceeds its allowed error",
+    "the gradient for the keys is 1 % too large: no single element exceeds its allowed error",
     **PROBED,
     dtype="bfloat16",
 )
@@ -178,7 +178,7 @@ class _CotangentStridesIgnored(Formula):
 
 
 @mutant(
-    "second_derivatives", "backward treats the first key's stored value as a constant, not as a function of the inputs",
+    "second_derivatives", "backward treats the first key's value vector as a constant, not as a function of the inputs",
     dtype="float64", policies=Policies(twice_differentiable=True),
 )  # fmt: skip
 class _ValuesFixedInBackward(Formula):

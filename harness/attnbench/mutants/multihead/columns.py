@@ -65,7 +65,7 @@ class _MaskPaddedInFront(Formula):
 
 @mutant(
     "forward_parity",
-    "keys lack their projection bias, which changes outputs only if there are extra key columns",
+    "the key projection lacks its bias; this changes outputs only if there are extra key columns",
     add_zero_attn=True,
 )
 class _KeyBiasMissing(Formula):
@@ -89,7 +89,7 @@ class _LearnedValueIsKey(Formula):
 
 @mutant(
     "forward_parity",
-    "the zero key and value are appended before the projection, so they get its bias",
+    "the zero key and value are appended before the projection, which adds its bias to them",
     add_zero_attn=True,
 )
 class _ZeroColumnProjected(Formula):
@@ -106,7 +106,7 @@ class _ZeroColumnProjected(Formula):
 
 @mutant(
     "forward_parity",
-    "rows whose given keys are all hidden are set to 0, although the extra key columns are visible",
+    "a row is set to 0 if the masks hide all of the caller's keys, although the extra key columns are visible",
     add_zero_attn=True,
     add_bias_kv=True,
     mask="padempty",

@@ -33,7 +33,7 @@ class _Dropping(Formula):
         return torch.dropout(shares, rate, train=True)
 
 
-@mutant("dropout_rests_in_eval", "the dropout rate is passed on in eval mode too (pytorch#124464)", dropout=0.25)
+@mutant("dropout_rests_in_eval", "the kernel gets the dropout rate in eval mode too (pytorch#124464)", dropout=0.25)
 class _DropoutInEval(Formula):
     def apply_dropout(self, shares: Tensor) -> Tensor:
         return torch.dropout(shares, self.dropout, train=self.dropout > 0)

@@ -13,7 +13,7 @@ mutant = MultiheadMutants()
 
 
 class _ChangesProcess(Formula):
-    """Base of mutants that change a setting of the process before a call returns."""
+    """Base of mutants whose ``forward`` changes a setting of the whole process."""
 
     def change_process(self, output: Tensor) -> None:
         raise NotImplementedError

@@ -130,13 +130,16 @@ EQUIVALENTS = (
     ),
     Equivalent(
         implementation=ModuleImplementation(_MaskFillLowest),
-        proof="in a row with a visible key, the lowest finite logit gets the weight 0; fully masked rows do not change",
+        proof=(
+            "in a row with a visible key, a hidden key whose logit is the lowest finite number gets the weight 0; "
+            "fully masked rows are left as they were"
+        ),
         holds=_lowest_underflows,
         shown_by=build_case_id(mask="empty2d", need_weights=True),
     ),
     Equivalent(
         implementation=ModuleImplementation(_InfinityAddedTwice),
-        proof="−∞ + −∞ = −∞ and x + 0 + 0 = x",
+        proof="a mask that is added twice changes nothing: −∞ + −∞ = −∞ for hidden keys, 0 + 0 = 0 for visible keys",
         holds=lambda: -math.inf + -math.inf == -math.inf,
         shown_by=build_case_id(mask="bool3d+pad"),
     ),

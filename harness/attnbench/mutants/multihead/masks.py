@@ -209,7 +209,7 @@ class _EmptyRowsNan(Formula):
 
 @mutant(
     "forward_parity",
-    "a row that only both masks together hide is not found to be fully masked, and gets weights",
+    "a row whose keys are all hidden, some by each mask, is not recognised as fully masked and gets weights",
     mask="union2d+pad",
 )
 class _EmptyByUnionUniform(Formula):

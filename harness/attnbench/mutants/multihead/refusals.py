@@ -32,7 +32,7 @@ class _WholeNumberMaskTaken(Formula):
 
 @mutant(
     "bad_shapes_are_refused",
-    "is_causal without attn_mask is ignored instead of refused, as in the reference's fast path",
+    "a call with is_causal but no attn_mask is not refused: is_causal is ignored, as in the reference's fast path",
     queries=7,
 )
 class _HintWithoutMaskIgnored(Formula):

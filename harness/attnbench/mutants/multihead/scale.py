@@ -29,7 +29,7 @@ class _ScaleOfTheModel(Formula):
 
 @mutant(
     "effective_scale",
-    "a hand-rounded scale is 1 % too large: no element alone exceeds its allowed error",
+    "a hand-rounded scale is 1 % too large: no single element exceeds its allowed error",
     **PROBED,
     dtype="bfloat16",
 )
@@ -69,7 +69,8 @@ class _ExponentOfTwo(Formula):
 
 @mutant(
     "forward_parity",
-    "softmax over queries; training reached the same loss (labmlai/annotated_deep_learning_paper_implementations#146)",
+    "softmax runs over queries instead of keys; training still reached the same loss "
+    "(labmlai/annotated_deep_learning_paper_implementations#146)",
 )
 class _SoftmaxOverQueries(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
@@ -77,7 +78,8 @@ class _SoftmaxOverQueries(Formula):
 
 
 @mutant(
-    "forward_parity", "softmax(x, dim=1) left over from a version with three-dimensional scores (FudanNLP/fastNLP#254)"
+    "forward_parity",
+    "softmax runs over heads: dim=1 was right in an older version with three-dimensional logits (FudanNLP/fastNLP#254)",
 )
 class _SoftmaxOverHeads(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
@@ -179,7 +181,7 @@ class _OutputBiasMissing(Formula):
         return linear(heads.transpose(1, 2).flatten(2), self.out_proj.weight)
 
 
-@mutant("forward_parity", "separate projections for kdim and vdim, written later, lack the bias", kdim=10, vdim=14)
+@mutant("forward_parity", "the separate projections that kdim and vdim need lack the bias", kdim=10, vdim=14)
 class _SeparateWithoutBias(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.in_proj_weight is not None:

@@ -125,7 +125,7 @@ class _SingleQuerySeesAll(Formula):
 
 @mutant(
     "forward_parity",
-    "the kernel's grid has four sequences: the fifth sequence is never written (pytorch#139462)",
+    "the kernel's grid covers only four sequences: the output of the fifth is never written (pytorch#139462)",
     batch=5,
 )
 class _FifthSequenceUnwritten(Formula):
@@ -207,11 +207,11 @@ class _NoWeightsOfNothing(Formula):
 
 
 @mutant(
-    "far_offsets", "offsets of logits (query index · keys + key index) are 32-bit integers (pytorch#162588)",
+    "far_offsets", "offsets of logits (query index · number of keys + key index) are 32-bit integers (pytorch#162588)",
     batch=1, queries=4, keys=32768, embed_dim=8, num_heads=1, mode="inference",
 )  # fmt: skip
 class OffsetsIn32Bits(Formula):
-    """Returns 0 for each query with query index · number of keys ≥ ``largest``.
+    """Attention whose output is 0 for each query with query index · number of keys ≥ ``largest``.
 
     This product is the offset of the query's first logit within its head. Offsets from 2³¹ on
     overflow a signed 32-bit integer. A test lowers ``largest`` and so needs fewer keys.

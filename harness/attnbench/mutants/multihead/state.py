@@ -91,7 +91,7 @@ class _KeysCached(Formula):
 
 @mutant(
     "no_stale_state",
-    "projected keys are cached by memory address, where a later call may have other keys",
+    "projected keys are cached by memory address, but a later call may have other keys at the same address",
     mode="inference",
 )
 class _KeysCachedByAddress(Formula):
@@ -104,7 +104,7 @@ class _KeysCachedByAddress(Formula):
         return q, *cache.setdefault(place, (k, v))
 
 
-@mutant("no_stale_state", "calls use a packed copy of a parameter, which an optimiser does not update")
+@mutant("no_stale_state", "calls use a packed copy of a parameter; an optimiser step does not change the copy")
 class _WeightsCached(Formula):
     _packed: Tensor | None = None
 
@@ -149,7 +149,10 @@ class _CausalMaskCached(Formula):
         return given | {"attn_mask": self._longest[rows - queries :, columns - keys :]}
 
 
-@mutant("other_shapes_between_calls", "a work buffer has the size for the number of keys in the first call")
+@mutant(
+    "other_shapes_between_calls",
+    "a work buffer keeps the size of the first call: if a later call has more keys, the further keys are lost",
+)
 class _KeyCountRemembered(Formula):
     _keys: int | None = None
 

@@ -1,4 +1,4 @@
-"""Correct variants that round differently; every check must pass on all of them."""
+"""Correct variants of multi-head attention. They round differently from the reference and must pass every check."""
 
 import math
 from itertools import pairwise

@@ -21,9 +21,9 @@ from attnbench.oracle.result_key import ResultKeys
 
 __all__ = ["OracleCache"]
 
-# Limit of the inputs and expected values in memory, in bytes. The suite ``full`` needs 0.2 GB.
+# Largest total size in bytes of the inputs and expected values in memory. The suite ``full`` needs 0.2 GB.
 MEMORY_BYTES = 2**29
-# Limit of the expected values that are moved from memory to disk, in bytes.
+# Largest total size in bytes of the expected values that are moved from memory to disk.
 DISK_BYTES = 2**32
 # Key of a case oracle in memory: the case id without its device, the precision, and the policy on the rows of padded
 # queries.
@@ -104,7 +104,10 @@ class OracleCache:
         return self._drawn[1] if self._drawn is not None and self._drawn[0] == path else load_inputs(path)
 
     def _evict(self) -> None:
-        """Move the least recently used expected values to disk until the memory limit holds; keep the newest entry."""
+        """Move the least recently used expected values to disk until the memory limit holds.
+
+        The expected values of the newest entry stay in memory.
+        """
         total = sum(count for _, count in self._case_oracles.values())
         while total > self._memory_bytes and len(self._case_oracles) > 1:
             key, (case_oracle, count) = self._case_oracles.popitem(last=False)

@@ -77,15 +77,15 @@ PROBE_ROUNDOFFS: dict[Precision, tuple[float, float]] = {
 # of such a tensor. PROBE_AVERAGED is the largest error of the rounding model on such a tensor, in roundoffs. (The
 # largest error that was measured on tensors with enough elements was 1.6 roundoffs.)
 PROBE_ELEMENTS, PROBE_AVERAGED = 2000, 2.0
-# On all other tensors the allowed error is at least this multiple of the rounding model's error. The worst error of a
-# correct variant was 4.4 times the rounding model's error. It was measured on 660 small cases with all masks, and with
-# 25 correct variants on each case.
+# For tensors in which rounding does not average out, the allowed error of the softmax scale or of the amplitude is at
+# least PROBE_FACTOR times the rounding model's error. The worst error of a correct variant was 4.4 times the rounding
+# model's error. It was measured on 660 small cases with all masks, and with 25 correct variants on each case.
 PROBE_FACTOR = 8.0
-# Step of a central difference in float64. The error of the difference has two parts: the square of the step times a
-# third derivative, and the roundoff divided by the step. The square and the quotient are both near 1e-10.
+# Step of a central difference in float64. The error of its slope has two parts: the square of the step times a third
+# derivative, and the roundoff divided by the step. The square of the step is 1e-10, the quotient is near 1e-11.
 DIFFERENCE_STEP = 1e-5
-# Allowed relative error of the slope of a central difference. It is above 1e-10, because the third derivative may be
-# large.
+# Allowed relative error of the slope of a central difference. The error grows with the third derivative, which may be
+# large. Far more than 1e-10, the square of the step, is therefore allowed.
 DIFFERENCE_ERROR = 1e-6
 
 
@@ -129,7 +129,7 @@ def allowed_row_sum_error(precision: Precision, terms: int) -> float:
 
 
 def allowed_slope_error(slope: float) -> float:
-    """Allowed difference between a derivative and the slope of a central difference in float64.
+    """Allowed difference between a derivative and ``slope``, the slope of a central difference in float64.
 
     Unit: absolute.
     """
@@ -147,7 +147,7 @@ def largest_error(value: Tensor, expected: Tensor) -> float:
 
 
 def allowed_probe_error(precision: Precision, *, gradient: bool, elements: int, model: float) -> float:
-    """Allowed relative error of the softmax scale or the amplitude fitted over a whole tensor.
+    """Allowed relative error of a softmax scale or amplitude that is fitted over a whole tensor.
 
     The amplitude is the common factor of all elements. ``model`` is the largest relative error of the fitted scale or
     amplitude in the runs of the rounding model.
@@ -158,7 +158,10 @@ def allowed_probe_error(precision: Precision, *, gradient: bool, elements: int, 
 
 
 def averaged_rounding_error(precision: Precision, *, gradient: bool = False) -> float:
-    """Allowed relative error of the softmax scale or the amplitude fitted over a tensor where rounding averages out."""
+    """Allowed relative error of a softmax scale or amplitude that is fitted over a whole tensor.
+
+    It is enough for tensors in which the rounding errors of the elements average out.
+    """
     return PROBE_ROUNDOFFS[precision][gradient] * ROUNDOFF[precision]
 
 
@@ -169,9 +172,9 @@ def error_along(value: Tensor, expected: Tensor, direction: Tensor) -> float:
 
 
 def count_model_runs(elements: int) -> int:
-    """Number of runs of the rounding model: two for more than a million elements, else ``MODEL_RUNS``.
+    """Number of runs of the rounding model: ``MODEL_RUNS``, or two for more than a million elements.
 
-    A single run over so many elements already contains many rounding errors.
+    Two runs are then enough, because each run contains very many rounding errors.
     """
     return MODEL_RUNS if elements <= 1_000_000 else 2
 
@@ -208,8 +211,8 @@ def compute_allowances(
 def _smallest_number(numbers: torch.finfo) -> float:
     """Return the smallest positive number that no kernel flushes to zero.
 
-    Kernels may flush subnormal numbers to zero in float32 and in dtypes with the exponent range of float32. In float16
-    kernels compute with subnormal numbers, which are the numbers below 6e-5.
+    Kernels may flush subnormal numbers to zero in float32 and in dtypes with the exponent range of float32. In float16,
+    no kernel does so; the subnormal numbers of float16 are those below 6e-5.
     """
     return numbers.smallest_normal * (numbers.eps if numbers.dtype == "float16" else 1.0)
 

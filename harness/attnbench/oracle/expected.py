@@ -78,7 +78,7 @@ class CaseOracle:
 
     @cached_property
     def inputs(self) -> Inputs:
-        """The inputs that implementations get, but with cotangents of 0 in rows excluded from the comparison."""
+        """The inputs of the case; in rows that are excluded from the comparison, the cotangents are set to 0."""
         drawn = self._load_inputs()
         if self._padded_queries == "answered":
             return drawn
@@ -195,7 +195,10 @@ class CaseOracle:
         )
 
     def _evaluate(self, case: Case, exact: Inputs, **how: Any) -> dict[str, Tensor]:
-        """Evaluate the formula and set excluded rows to 0; ``case`` may differ from ``self.case`` in the mode."""
+        """Evaluate the formula, and set the rows that are excluded from the comparison to 0.
+
+        ``case`` is ``self.case``, or the same case in another mode.
+        """
         return blank_rows(self.operator.evaluate(case, exact, **how), self._excluded_rows)
 
     def _run_yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
@@ -210,9 +213,11 @@ class CaseOracle:
 
 
 def blank_rows(quantities: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the quantities with 0 in the rows that ``rows`` masks; no gradient flows through these rows.
+    """Return the quantities, with 0 in every row that is True in the masks ``rows``.
 
-    A quantity whose shape does not fit the rows is left unchanged: the comparison reports the wrong shape.
+    No gradient flows through these rows.
+
+    A quantity whose shape does not fit its mask is left unchanged: the comparison later reports the wrong shape.
     """
     return {
         name: value.masked_fill(rows[name], 0.0) if name in rows and _is_broadcastable(value, rows[name]) else value

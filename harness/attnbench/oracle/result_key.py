@@ -86,7 +86,7 @@ class _Sources:
 
 
 def _read_sources(packages: frozenset[str]) -> _Sources | None:
-    """Read the source files of attnbench and of ``packages``; return None if one of the packages has no folder."""
+    """Read the source files of attnbench and of ``packages``; return None if one of ``packages`` has no folder."""
     own = Path(__file__).parents[1]
     places = [own / name for name in SOURCES]
     for name in sorted(packages):
@@ -112,7 +112,11 @@ def _list_packages(operator: Operator) -> frozenset[str]:
 
 
 def _find_folders(package: str) -> Sequence[Path]:
-    """Return the folders of a package; none for a single file, because the modules that it imports may be anywhere."""
+    """Return the folders of a package.
+
+    The result is empty if no folder is found, as for a module in a single file. The modules that such a file imports
+    may be anywhere, so its source code cannot be collected.
+    """
     try:
         spec = importlib.util.find_spec(package)
     except ValueError:  # the module was loaded without a spec

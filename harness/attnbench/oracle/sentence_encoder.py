@@ -144,7 +144,7 @@ class SentenceEncoder(nn.Module):
 
 
 def mean_pool(hidden: Tensor, hidden_keys: Tensor) -> Tensor:
-    """Return one unit vector per sequence: the normalised mean over its hidden states without padding.
+    """Return one unit vector per sequence: the normalised mean of its hidden states, except those of padding.
 
     Shape: hidden (batch, length, 384); hidden_keys (batch, length), true at padding; returns (batch, 384).
     """
@@ -335,8 +335,8 @@ def _choose_rows(batch: int, length: int) -> list[list[int]]:
     """Choose the tokens of ``batch`` rows: the first has ``length`` tokens, the last about a quarter of this number.
 
     A row is the longest unused sentence that fits. If no sentence fits, or if the row must be longer than every
-    sentence, the row is a truncated passage of consecutive sentences. Rows differ as long as the shipped text has
-    another passage.
+    sentence, the row is a truncated passage of consecutive sentences. A row repeats an earlier row only if the
+    shipped text has no other passage.
     """
     spare = _tokenize_to_ids(load_sentences())
     first, last = spare[0][0], spare[0][-1]
@@ -352,7 +352,8 @@ def _choose_rows(batch: int, length: int) -> list[list[int]]:
             rows.append(max(fitting, key=len))
             spare.remove(rows[-1])
         else:
-            # The shipped text, read cyclically from any sentence on, has more than 512 tokens.
+            # A passage begins at any sentence of the shipped text and goes on cyclically. It has more than 512 tokens,
+            # which is enough for every row.
             starts = [(number + step) % len(words) for step in range(len(words))]
             passages = (chain.from_iterable(words[start:] + words[:start]) for start in starts)
             candidates = [_truncate([first, *passage, last], wanted) for passage in passages]

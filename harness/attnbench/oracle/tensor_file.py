@@ -43,7 +43,7 @@ def pack(value: Any) -> Packed:
 
 
 def write(path: Path, value: Any) -> None:
-    """Write a value that ``pack`` accepts to a file.
+    """Write a value to the file ``path``; the value must be one that ``pack`` accepts.
 
     Raises: TypeError if ``pack`` does not accept the value.
     """

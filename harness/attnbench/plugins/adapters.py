@@ -41,7 +41,7 @@ class ModuleImplementation(Implementation):
         return Form(kind="module class", constructor=_sort_names(self._constructor), call=_sort_names(self._forward))
 
     def unsupported(self, case: Case) -> str | None:
-        """Return a reason that names an argument which the case needs and the class does not accept, else None."""
+        """Return a message that names an argument which the case needs and the class lacks; None if there is none."""
         problem = case.problem
         for argument, default in CONSTRUCTOR_DEFAULTS.items():
             if not _accepts(self._constructor, argument) and getattr(problem, argument) != default:
@@ -153,10 +153,10 @@ def _accepts(names: frozenset[str] | None, name: str) -> bool:
 
 
 def load_implementation(name: str) -> Implementation:
-    """Load the implementation of a registered name, ``package.module:attribute`` or ``path/to/file.py:attribute``.
+    """Load the implementation that ``name`` stands for; ``registry.load`` describes the forms of a name.
 
     Raises: PluginError where the implementation cannot be loaded, or where it registers a torch operator that another
-    implementation has registered. Both implementations would then run the code that was registered last.
+    implementation has registered before. Otherwise both implementations would run the operator registered last.
     """
     # ``OPDEFS`` is private, but is torch's only record of the operators that ``torch.library.custom_op`` registered.
     before = dict(OPDEFS)
@@ -191,7 +191,7 @@ def adopt(thing: Any, name: str) -> Implementation:
 
 
 def find_form(name: str) -> Form:
-    """Return how a program without the harness uses the object of a name.
+    """Return how a program without the harness calls the object that ``name`` stands for.
 
     Raises: PluginError where the object cannot be loaded, or where it defines ``prepare``, which only the harness
     calls.

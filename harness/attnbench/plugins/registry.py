@@ -140,7 +140,9 @@ def resolve_in_trees(name: str, tree: Path) -> tuple[str, str]:
 
 
 def locate(name: str, group: str = IMPLEMENTATIONS) -> tuple[str, str, str]:
-    """Return the module or file of a name, its attribute, and the folder of its source tree (empty if it has none).
+    """Return the module or file, the attribute, and the folder of the source tree that a name stands for.
+
+    The folder is an empty string if the name contains no source tree.
 
     Raises: PluginError where the name is unknown or ambiguous.
     """
@@ -149,7 +151,10 @@ def locate(name: str, group: str = IMPLEMENTATIONS) -> tuple[str, str, str]:
 
 
 def _split_name(name: str, group: str) -> tuple[str, str]:
-    """Split a name without a source tree into a module or file, and an attribute."""
+    """Return the module or file, and the attribute, that a name stands for.
+
+    The name contains no source tree.
+    """
     place, colon, attribute = name.rpartition(":")
     if colon:
         return place, attribute
@@ -158,7 +163,10 @@ def _split_name(name: str, group: str) -> tuple[str, str]:
 
 
 def load(name: str, group: str = IMPLEMENTATIONS) -> Any:
-    """Load the object of a registered name, ``package.module:attribute`` or ``path/to/file.py:attribute``.
+    """Load the object that ``name`` stands for.
+
+    ``name`` is a registered name, ``package.module:attribute`` or ``path/to/file.py:attribute``. If it is followed
+    by ``@ FOLDER``, the object is loaded from the source tree in that folder.
 
     Raises: PluginError with one line that contains the name and the cause.
     """
@@ -199,7 +207,7 @@ def _get_attribute(module: ModuleType, name: str, place: str, attribute: str) ->
 
 
 def write_import_lines(name: str) -> str:
-    """Return Python source that imports the object of a name as ``implementation``, without using the registry.
+    """Return Python source that imports the object called ``name`` as ``implementation``, without this registry.
 
     Raises: PluginError if the name is unknown or names a source tree.
     """
@@ -252,7 +260,7 @@ def find_baseline(case: str) -> str:
 def find_operator_baseline(operator: str) -> str:
     """Return the name of an operator's baseline, or an empty string if the operator cannot be loaded here.
 
-    Stored runs may come from a machine with other operators.
+    A stored run may come from another machine, with operators that this machine lacks.
     """
     try:
         return load_operator(operator).baseline
@@ -297,7 +305,10 @@ def _suggest_names(name: str, available: Iterable[str]) -> str:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a Python file outside packages under a name made from its path, unless it is already imported."""
+    """Import a Python file that is in no package, unless it is already imported.
+
+    The name of the module is made from the path of the file.
+    """
     if not path.is_file():
         raise PluginError(f"no such file: {path}")
     name = "attnbench_file_" + re.sub(r"\W", "_", str(path.resolve()))

@@ -54,7 +54,7 @@ def find_counterpart_root(place: str, tree: Path) -> Path | None:
     if source is None or counterpart is None:
         return None
     end = counterpart.relative_to(folder).parts
-    if source.parts[-len(end) :] != end:  # only the path of the counterpart begins with src
+    if source.parts[-len(end) :] != end:  # src is only in the path of the counterpart
         end = end[1:]
     return source.parents[len(end) - 1]
 
@@ -66,7 +66,8 @@ class SourceTree(MetaPathFinder):
         self.folder = folder
         self.root = _Root(PREFIX + re.sub(r"\W", "_", str(folder)), self)
         self.name = self.root.__name__
-        # Path in the tree by name of a top-level module; the path is None if the module is not imported from the tree.
+        # For each name of a top-level module, the path of the module's file in the tree. The path is None if the module
+        # is not imported from the tree.
         self._places: dict[str, Path | None] = {}
 
     def import_module(self, name: str) -> ModuleType:
@@ -97,12 +98,14 @@ class SourceTree(MetaPathFinder):
         return importlib.import_module(f"{self.name}.{top}")
 
     def find_counterpart(self, place: str) -> Path | None:
-        """Return this tree's counterpart of an installed module's top package, or of a file outside the tree.
+        """Return the file of this tree that corresponds to an installed module, or to a file outside the tree.
+
+        Of a module, only the top package is looked up. The result is None if the tree has no counterpart.
 
         The counterpart is the file of this tree whose path shares the most trailing parts with the path of the module
         or file. The counterpart of old/implementations/attnzoo/__init__.py is implementations/attnzoo/__init__.py. If
         the tree lacks that file, the counterpart is attnzoo/__init__.py. For a file below the current directory, the
-        whole path relative to this directory must match.
+        whole path relative to this directory must agree with the end of the counterpart's path.
         """
         source = _find_source(place)
         if source is None:
@@ -131,9 +134,9 @@ class SourceTree(MetaPathFinder):
         return importlib.util.spec_from_file_location(name, place, submodule_search_locations=locations)
 
     def _locate(self, top: str) -> Path | None:
-        """Return the path in the tree of a module that the tree's code imports.
+        """Return the file from which the tree's code imports the top-level module ``top``.
 
-        The result is None if the module is not imported from the tree, but shared with the rest of the process.
+        The result is None if ``top`` is not imported from the tree, but shared with the rest of the process.
         """
         if top not in self._places:
             self._places[top] = None if top in HARNESS | sys.stdlib_module_names else self._locate_own(top)
@@ -153,7 +156,7 @@ class SourceTree(MetaPathFinder):
         return importlib.import_module(f"{self.name}.{name}")
 
     def has(self, name: str) -> bool:
-        """Whether a module that the tree's code imports is loaded from the tree."""
+        """Whether an import of the module ``name`` by the tree's code loads the module from the tree."""
         return self._locate(name.partition(".")[0]) is not None
 
 
@@ -209,7 +212,10 @@ def _redirect_import(original: Callable[..., ModuleType]) -> Callable[..., Modul
 
 
 def _find_source(place: str) -> Path | None:
-    """Return the installed file of a module's top package, or the absolute path of a file; nothing is imported."""
+    """Return the installed file of the top package of the module ``place``; nothing is imported.
+
+    If ``place`` is the path of a file, return its absolute path. The result is None if no file is found.
+    """
     if place.endswith(".py"):
         return Path(place).resolve()
     try:

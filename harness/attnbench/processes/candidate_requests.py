@@ -38,7 +38,7 @@ Reply = TypeVar("Reply", covariant=True)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Why a request about an implementation has no result."""
+    """The status and the reason that are answered if a request about an implementation has no result."""
 
     status: Status
     reason: str
@@ -47,11 +47,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class CandidateRequest(Request[Reply | Outcome], Generic[Reply], frozen=True, kw_only=True):
-    """A request to a started candidate worker; the answer is a reply, or an ``Outcome`` with the reason why not."""
+    """A request to a candidate worker that has started.
+
+    The answer is a reply, or, if there is no reply, an ``Outcome`` with the reason.
+    """
 
 
 class StartCandidate(Request[int], frozen=True, kw_only=True):
-    """Set the number of threads and the limits of memory; return the number of threads. This is the first request."""
+    """Asks the worker to set its number of threads and its memory limits. This is the first request.
+
+    The reply is the number of threads.
+    """
 
     # Number of threads that torch uses; None: torch's default.
     threads: int | None
@@ -73,7 +79,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class LoadImplementation(Request[Declared | Fault], frozen=True, kw_only=True):
-    """Load an implementation and return what it declares."""
+    """Asks the worker to load an implementation; the reply is what the implementation declares."""
 
     implementation: str
 
@@ -81,8 +87,9 @@ class LoadImplementation(Request[Declared | Fault], frozen=True, kw_only=True):
 class Opinion(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What an implementation declares about a case.
 
-    ``unsupported`` is why it refuses the case, ``untimed`` why the case is not timed, and ``predicted_s`` the predicted
-    time of one call in seconds.
+    ``unsupported`` is why the implementation refuses the case; None: it computes the case. ``untimed`` is why the case
+    must not be timed; None: it may be timed. ``predicted_s`` is the predicted time of one call in seconds; None: the
+    implementation predicts no time.
     """
 
     unsupported: str | None
@@ -91,27 +98,30 @@ class Opinion(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Describe(CandidateRequest[Opinion], frozen=True, kw_only=True):
-    """Return what an implementation declares about a case, without running it."""
+    """Asks what an implementation declares about a case; the case is not run."""
 
     implementation: str
     case: str
 
 
 class FindForm(CandidateRequest[Form | Fault], frozen=True, kw_only=True):
-    """Return how a program without the harness uses an implementation, or the reason why it cannot be used."""
+    """Asks how a program without the harness calls an implementation.
+
+    The reply is a ``Fault`` with the reason if such a program cannot call it.
+    """
 
     implementation: str
 
 
 class Support(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Number of cases that an implementation supports, and number of cases that it refuses, by reason."""
+    """Number of cases that an implementation supports, and for each reason the number of cases refused for it."""
 
     supported: int
     refused: dict[str, int]
 
 
 class CountSupported(CandidateRequest[Support], frozen=True, kw_only=True):
-    """Count the cases that an implementation supports, and the cases that it refuses, by reason."""
+    """Asks how many of the cases an implementation supports, and how many it refuses for each reason."""
 
     implementation: str
     cases: list[str]
@@ -124,7 +134,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Observe(CandidateRequest[Observed], frozen=True, kw_only=True):
-    """Run checks, and store their observations in the file ``observation``."""
+    """Asks the worker to run checks, and to store their observations in the file ``observation``."""
 
     implementation: str
     case: str
@@ -142,7 +152,7 @@ class MeasuredMemory(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class MeasureMemory(CandidateRequest[MeasuredMemory], frozen=True, kw_only=True):
-    """Measure the memory of one pass."""
+    """Asks the worker to measure the memory of one pass."""
 
     implementation: str
     case: str
@@ -156,7 +166,7 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ListKernels(CandidateRequest[Kernels], frozen=True, kw_only=True):
-    """List the operators and kernels of one pass.
+    """Asks for the names of the operators and kernels of one pass.
 
     The measurement of the kernels also measures the memory of the pass.
     """
@@ -167,7 +177,7 @@ class ListKernels(CandidateRequest[Kernels], frozen=True, kw_only=True):
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Highest measured rates of a process: operations per second and bytes per second; and its number of threads."""
+    """The number of threads of a process, and its highest measured rates: operations and bytes per second."""
 
     flop_per_s: float
     bytes_per_s: float
@@ -175,7 +185,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class MeasureRates(CandidateRequest[Rates], frozen=True, kw_only=True):
-    """Measure the peak rates of the process on a matrix product and on a copy."""
+    """Asks the worker to measure its peak rates: of operations in a matrix product, and of bytes in a copy."""
 
     dtype: str
     device: str
@@ -217,17 +227,20 @@ class TimedSamples(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class TakeSamples(CandidateRequest[TimedSamples], frozen=True, kw_only=True):
-    """Take interleaved samples of one pass of every implementation, then run the checks on each implementation."""
+    """Asks the worker to take interleaved samples of one pass of every implementation.
+
+    After that, the worker runs the checks on each implementation.
+    """
 
     implementations: list[str]
-    # The implementation that is built twice for the A/A control, or None.
+    # The implementation that is built twice for the A/A control; None: there is no A/A control.
     baseline: str | None
     case: str
     inputs: str
-    # Seconds of timed calls, for all implementations together.
+    # Time that the timed calls of all implementations together should take, in seconds.
     budget_s: float
-    # Time limit of the timed calls in seconds. If the smallest useful number of samples would take longer, fewer
-    # samples are taken.
+    # Time limit of the timed calls, in seconds. If the smallest number of samples that a speed verdict needs would take
+    # longer than this limit, fewer samples are taken.
     limit_s: float = math.inf
     seed: int
     checks: list[str]

@@ -16,7 +16,10 @@ Reply = TypeVar("Reply", covariant=True)
 
 
 class MaxLengthRequest(Request[Reply | Outcome], Generic[Reply], frozen=True, kw_only=True):
-    """A request that only a max-length worker answers, by a reply or by an ``Outcome`` with the reason for no reply."""
+    """A request that only a max-length worker answers.
+
+    The answer is a reply, or, if there is no reply, an ``Outcome`` with the reason.
+    """
 
 
 class LongPass(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -27,12 +30,12 @@ class LongPass(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     # of memory.
     peak_bytes: int | None
     threads: int
-    # How ``peak_bytes`` was counted.
+    # The method by which ``peak_bytes`` was counted, in words.
     method: str
 
 
 class TryPass(MaxLengthRequest[LongPass], frozen=True, kw_only=True):
-    """Measure the time and memory of one pass on a long sequence.
+    """Asks the worker to measure the time and memory of one pass on a long sequence.
 
     The inputs of the pass are the inputs at a short length, repeated ``factor`` times along the sequence.
     """
@@ -42,6 +45,7 @@ class TryPass(MaxLengthRequest[LongPass], frozen=True, kw_only=True):
     factor: int
     # Path of the file of inputs at the short length.
     short: str
-    # Path of the file of inputs at twice the short length. It shows which dimensions grow with the length.
+    # Path of the file of inputs at twice the short length. The dimensions that are twice as long as in ``short`` are
+    # the dimensions that grow with the length.
     double: str
     limit_s: float

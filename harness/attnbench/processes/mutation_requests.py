@@ -27,14 +27,17 @@ class MutantNames(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class StartMutation(MutationRequest[MutantNames | Fault], frozen=True, kw_only=True):
-    """Load the mutants of these operators; files of inputs are stored in ``folder``. This is the first request."""
+    """Asks the worker to load the mutants of ``operators``. This is the first request.
+
+    ``folder`` is the folder for the files of inputs.
+    """
 
     folder: str
     operators: list[str]
 
 
 class FindFailingChecks(MutationRequest[dict[str, list[str]]], frozen=True, kw_only=True):
-    """Return the checks that fail on a case, for each mutant in ``names``.
+    """Asks, for each mutant in ``names``, which checks fail when the mutant runs a case.
 
     Mutants that refuse the case, and mutants of operators other than the case's operator, are left out.
     """

@@ -43,7 +43,7 @@ class Libraries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartOracle(Request[Libraries], frozen=True, kw_only=True):
-    """Start the oracle worker. This is the first request.
+    """Asks the oracle worker to start. This is the first request.
 
     ``folder`` is the folder for the files of inputs. ``cache_folder`` is the folder of the cache of expected values,
     which outlives the run; None: no such cache is used.
@@ -54,39 +54,39 @@ class StartOracle(Request[Libraries], frozen=True, kw_only=True):
 
 
 class ListSuite(OracleRequest[list[str]], frozen=True, kw_only=True):
-    """Return the case ids of a suite, such as ``quick``."""
+    """Asks for the case ids of a suite, such as ``quick``."""
 
     operator: str
     level: Level
 
 
 class GetListVersion(OracleRequest[str], frozen=True, kw_only=True):
-    """Return the version of an operator's case lists."""
+    """Asks for the version of an operator's case lists."""
 
     operator: str
 
 
 class ListProfile(OracleRequest[list[str]], frozen=True, kw_only=True):
-    """Return the case ids of the suite ``perf`` at these sequence lengths."""
+    """Asks for the case ids of the suite ``perf``, with the sequence lengths in ``lengths``."""
 
     operator: str
     lengths: list[int]
 
 
 class CheckCase(OracleRequest[Fault | None], frozen=True, kw_only=True):
-    """Return why a text is not a case id, or None if it is a case id."""
+    """Asks whether ``case`` is a valid case id. The reply is None if it is valid, else a ``Fault`` with the reason."""
 
     case: str
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A case as a standalone program."""
+    """The source code of a standalone program that runs one case."""
 
     text: str
 
 
 class WriteScript(OracleRequest[Script | Fault], frozen=True, kw_only=True):
-    """Return a standalone program that calls an implementation on a case.
+    """Asks for a standalone program that calls an implementation on a case.
 
     ``beside`` is the path of a file for the tensors of the program; None: the program contains the tensors.
     """
@@ -108,15 +108,16 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribeCases(OracleRequest[list[Description]], frozen=True, kw_only=True):
-    """Describe each case."""
+    """Asks for a ``Description`` of each case."""
 
     cases: list[str]
 
 
 class FindIdle(OracleRequest[list[bool]], frozen=True, kw_only=True):
-    """For each triple of patterns (checks, cases, excluded cases), return whether it matches no possible finding.
+    """Asks for each triple of patterns (checks, cases, excluded cases) whether it matches no possible finding.
 
-    A finding is possible on ``cases`` and on the cases of every suite, in every dtype and on every device.
+    The reply is True for a triple that matches none. A finding is possible on ``cases`` and on the cases of every
+    suite, in every dtype and on every device.
     """
 
     patterns: list[tuple[str, str, str]]
@@ -124,20 +125,20 @@ class FindIdle(OracleRequest[list[bool]], frozen=True, kw_only=True):
 
 
 class DrawInputs(OracleRequest[str], frozen=True, kw_only=True):
-    """Return the path of the file of the case's inputs, which are drawn at the first request."""
+    """Asks for the path of the file with the inputs of a case; the inputs are drawn at the first request."""
 
     case: str
 
 
 class ComputeExpected(OracleRequest[None], frozen=True, kw_only=True):
-    """Compute the expected values of a case in advance, while a candidate worker is running the case."""
+    """Asks the oracle worker to compute the expected values of a case while a candidate worker is running the case."""
 
     case: str
     policies: Policies
 
 
 class Evaluate(OracleRequest[dict[str, Finding]], frozen=True, kw_only=True):
-    """Evaluate the observations in the files that a candidate worker stored; return one finding per check."""
+    """Asks for one finding per check, from the files in which a candidate worker stored the observations."""
 
     case: str
     checks: list[str]

@@ -12,12 +12,17 @@ FormKind = Literal["implementation", "implementation class", "module class", "fu
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Kind of the object that a user names, and the keywords that the object accepts; None: every keyword."""
+    """Kind of the object that a user names, and the keywords that the object accepts.
+
+    None instead of keywords means that the object accepts every keyword, or is of a kind to which the field does not
+    apply.
+    """
 
     kind: FormKind
-    # Keywords of the constructor of a module class.
+    # Keywords that the constructor accepts. The field applies only to a module class.
     constructor: tuple[str, ...] | None = None
-    # Keywords of the forward of a module class, or of a function of (q, k, v).
+    # Keywords that the call accepts: of a module class, its forward method; of a function of (q, k, v), the function
+    # itself. The field applies only to these two kinds.
     call: tuple[str, ...] | None = None
 
 
@@ -25,7 +30,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """The implementation that a program calls."""
 
     name: str
-    # Source code that binds ``implementation`` to the object of this name.
+    # Source code that imports the object named ``name`` and assigns it to the variable ``implementation``.
     load: str
     form: Form
     policies: Policies

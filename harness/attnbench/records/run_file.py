@@ -128,8 +128,8 @@ class RunFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # If a line could not be written, ``append`` has raised the error. Closing the file retries the write, and
-        # raises the error again.
+        # Closing the file writes again what could not be written before, and may raise an OSError again. The error is
+        # ignored here, because ``append`` has already raised it.
         with contextlib.suppress(OSError):
             self._stream.close()
 
@@ -200,7 +200,9 @@ def _parse_result(fields: dict[str, Any], run: Run | None) -> Result:
 
 
 def find_runs(results: Path, names: Sequence[str]) -> list[Path]:
-    """Find the files of runs by id or path; if ``names`` is empty, find the newest run that has a result.
+    """Return the files of the runs in ``names``, which are run ids or paths.
+
+    If ``names`` is empty, return the file of the newest run that has a result.
 
     Raises: ResultsError if a run is not found.
     """

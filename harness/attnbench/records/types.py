@@ -147,8 +147,8 @@ class Timing:
     # Samples on CUDA, in the layout of ``samples_ns``.
     # ``device_ns``: time of the call on the device, with a cold L2 cache.
     # ``graph_ns``: device time of the call replayed as a CUDA graph.
-    # ``late``: whether the device started the call before the host had enqueued the whole call; empty where the launch
-    # could not be hidden.
+    # ``late``: whether the device started the call before the host had enqueued the whole call. A spin on the device
+    # should delay the start of the call until then; ``late`` is empty where no spin was possible.
     device_ns: tuple[tuple[int, ...], ...] = ()
     graph_ns: tuple[tuple[int, ...], ...] = ()
     late: tuple[tuple[bool, ...], ...] = ()
@@ -209,7 +209,7 @@ class Result:
     flop: int | None = None
     # Smallest number of bytes that a call of the case must read and write, by a closed formula.
     bytes: int | None = None
-    # Names of the call's operators and kernels in the profiler, sorted by their time, longest first.
+    # Names that torch's profiler gives to the call's operators and kernels, sorted by their time, longest first.
     kernels: tuple[str, ...] = ()
     # Reason why a requested timing is missing.
     untimed: str | None = None

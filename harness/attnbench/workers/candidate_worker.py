@@ -65,7 +65,7 @@ class CandidateWorker:
         self._process = os.getpid()
 
     def handlers(self) -> list[Handler]:
-        """Return the handlers of all requests to a candidate worker, including the handlers of ``loaded``."""
+        """Return the handlers of all requests to a candidate worker; some are methods of ``loaded``."""
         return [
             *self._loaded.handlers(),
             Describe.answered_by(self.describe),

@@ -73,7 +73,7 @@ class InterleavedTiming:
     """The timing of one case in one process."""
 
     implementations: Mapping[str, Implementation]
-    # The implementation that is built twice for the A/A control, or None.
+    # The implementation that is built twice for the A/A control; None: there is no A/A control.
     baseline: str | None
     operator: Operator
     case: Case
@@ -129,7 +129,7 @@ class InterleavedTiming:
         return {name: built[name] for name in wanted}
 
     def _find_owner(self, name: str) -> str:
-        """Return the implementation that was sampled under a name: for the baseline's copy, the baseline."""
+        """Return the implementation that was sampled under a name; the A/A control is a copy of the baseline."""
         return self.baseline if name == CONTROL and self.baseline is not None else name
 
     def _build_side(self, name: str, implementation: Implementation) -> _Side:
@@ -143,7 +143,7 @@ class InterleavedTiming:
         return _Side(candidate, enqueued, _add_waits(enqueued, candidate), values)
 
     def _make_device_time(self, sides: Mapping[str, _Side]) -> DeviceTime:
-        """Prepare timing on the device for all implementations whose work is on torch's streams."""
+        """Prepare timing by the device, for those implementations that enqueue their work on torch's CUDA streams."""
         steps = {name: side.enqueued for name, side in sides.items() if not _has_own_synchronize(side.candidate)}
         return DeviceTime(steps, capturable={name for name in self.implementations if self._is_capturable(name)})
 
@@ -185,7 +185,10 @@ class _TimedCandidate(Candidate):
 
 
 def _replace_values(inputs: Inputs) -> dict[str, Tensor]:
-    """Return copies of the floating-point inputs (without masks), and reverse their last dimension in place."""
+    """Reverse the last dimension of the floating-point inputs in place, and return copies of the original values.
+
+    Masks are neither changed nor returned.
+    """
     values: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in inputs.tensors.items():
@@ -199,7 +202,8 @@ def _replace_values(inputs: Inputs) -> dict[str, Tensor]:
 def _check_recomputes(name: str, side: _Side) -> None:
     """Check that a call on new input values takes about as long as a repeated call on the same values.
 
-    Raises: CallFailed, caused by ProcessDisturbed, if the implementation caches its results.
+    Raises: CallFailed if it takes much longer: the implementation then caches its results. The ``__cause__`` of the
+    exception is a ProcessDisturbed with the reason.
     """
     fresh, again = sampling.Samples(), sampling.Samples()
     for number in range(FRESH_CALLS):
@@ -214,7 +218,7 @@ def _check_recomputes(name: str, side: _Side) -> None:
 
 
 def _make_step(candidate: Candidate) -> Step:
-    """Return a function that runs one pass; without gradients, a pass is one call of the implementation."""
+    """Return a function that runs one pass; in a case without gradients, a pass is one call of the implementation."""
     return (
         candidate.make_step()
         if candidate.case.differentiates
@@ -223,7 +227,10 @@ def _make_step(candidate: Candidate) -> Step:
 
 
 def _add_waits(step: Step, candidate: Candidate) -> Step:
-    """Return a function that runs ``step`` and waits for the end of its work, or ``step`` if no wait is needed."""
+    """Return a function that runs ``step`` and then waits until its work ends.
+
+    If no wait is needed, return ``step`` itself.
+    """
     waits: list[Callable[[], object]] = []
     if _has_own_synchronize(candidate):
         waits.append(candidate.implementation.synchronize)
@@ -242,7 +249,10 @@ def _add_waits(step: Step, candidate: Candidate) -> Step:
 
 
 def _has_own_synchronize(candidate: Candidate) -> bool:
-    """Whether an implementation overrides ``synchronize``, which says that its work is not on torch's streams."""
+    """Whether an implementation overrides ``synchronize``.
+
+    By overriding it, the implementation declares that its work is not on torch's CUDA streams.
+    """
     return type(candidate.implementation).synchronize is not Implementation.synchronize
 
 
@@ -256,7 +266,7 @@ def _check_settings(before: Mapping[str, Any]) -> None:
 def _check_idle() -> None:
     """Check that no thread of the process keeps running after the last call.
 
-    Raises: ProcessDisturbed.
+    Raises: ProcessDisturbed if threads keep running.
     """
     end = time.monotonic() + PATIENCE_S
     while True:

@@ -42,7 +42,7 @@ class LoadedImplementations:
         self._device_memory_bytes: int | None = None
 
     def handlers(self) -> list[Handler]:
-        """Return the handlers of the requests with which every worker starts."""
+        """Return the handlers of the requests that start the process and load implementations."""
         return [StartCandidate.answered_by(self.start), LoadImplementation.answered_by(self.load)]
 
     def start(self, request: StartCandidate) -> int:
@@ -55,7 +55,8 @@ class LoadedImplementations:
             torch.set_num_threads(request.threads)
         self._threads = torch.get_num_threads()
         if request.memory_limit_bytes and not torch.cuda.is_available():
-            # On machines with CUDA, the address space has no limit: a CUDA context reserves far more than it uses.
+            # On machines with CUDA the address space is not limited, because a CUDA context reserves far more address
+            # space than it uses.
             limit = environment.read_address_space_bytes() + request.memory_limit_bytes
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         return torch.get_num_threads()
@@ -95,7 +96,7 @@ class LoadedImplementations:
         raise PluginError(f"{name!r} computes an unknown operator {operator!r}; available: {available}")
 
     def get(self, name: str) -> Implementation:
-        """Return a loaded implementation by the name given by the user."""
+        """Return the loaded implementation to which the user gave this name."""
         return self._implementations[name]
 
     def parse_case(self, case: str) -> Case:

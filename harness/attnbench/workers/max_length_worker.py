@@ -36,11 +36,13 @@ class MaxLengthWorker:
         self._candidate_worker = CandidateWorker(self._loaded)
 
     def handlers(self) -> list[Handler]:
-        """Return the handlers of all requests."""
+        """Return the handlers of all requests to a max-length worker."""
         return [*self._candidate_worker.handlers(), TryPass.answered_by(self.try_pass)]
 
     def try_pass(self, request: TryPass) -> LongPass | Outcome:
-        """Measure the time and memory of one pass on the short case's inputs, stretched by ``request.factor``.
+        """Measure the time and memory of one pass on a long sequence.
+
+        The inputs of the pass are short inputs, repeated ``request.factor`` times along the sequence.
 
         A pass over the time limit is repeated once, since the first pass may have compiled code. Peak bytes are counted
         only if the time is within the limit.
@@ -70,8 +72,8 @@ class MaxLengthWorker:
 def stretch(short: Inputs, double: Inputs, factor: int) -> Inputs:
     """Return the inputs ``short``, repeated ``factor`` times along each dimension that is twice as long in ``double``.
 
-    Names of one tensor in ``short`` are names of one tensor in the result, too. Only the first output gets a cotangent:
-    a cotangent of the attention weights would need memory quadratic in the length.
+    If several names share one tensor in ``short``, they share one tensor in the result too. Only the first output gets
+    a cotangent: a cotangent of the attention weights would need memory quadratic in the length.
     """
     made: dict[int, Tensor] = {}
 
@@ -91,9 +93,9 @@ def stretch(short: Inputs, double: Inputs, factor: int) -> Inputs:
 
 
 def _check_output(candidate: Candidate) -> None:
-    """Check that the first output has the shape of its cotangent and only finite elements.
+    """Check that the first output has the shape of its cotangent, and that all its elements are finite.
 
-    Raises: Malformed.
+    Raises: Malformed if the shapes differ, or if an element is not finite.
     """
     name, cotangent = next(iter(candidate.inputs.cotangents.items()))
     output = candidate.run()[name]
@@ -104,7 +106,7 @@ def _check_output(candidate: Candidate) -> None:
 
 
 def _measure_peak_bytes(step: Callable[[], object], device: str) -> int | None:
-    """Peak bytes of a pass; None if the pass fails while its bytes are counted, since counting itself needs memory."""
+    """Peak bytes of a pass; None if the count ends in an error, for example because counting needs more memory."""
     try:
         return memory.measure_peak_bytes(step, device)
     except (RuntimeError, MemoryError):

@@ -55,10 +55,10 @@ BYTES_PER_PAIR = (64, 96)
 
 
 class OracleWorker:
-    """Answers the runner's requests about cases, inputs and findings; the inputs are stored in ``folder``.
+    """Answers the runner's requests about cases, inputs and findings; files of inputs are stored in ``folder``.
 
     ``load`` returns the operator with a given name; studies of the harness itself pass another function.
-    ``kept`` is the cache of expected values that later runs use again, or None.
+    ``kept`` is the cache of expected values that later runs use again; None: there is no such cache.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class OracleWorker:
         return self._load_operator(request.operator).list_version
 
     def list_profile(self, request: ListProfile) -> list[str]:
-        """Return the case ids of the suite ``perf`` at these lengths."""
+        """Return the case ids of the suite ``perf`` at the sequence lengths ``request.lengths``."""
         return [case.id for case in self._load_operator(request.operator).profile(request.lengths)]
 
     def check_case(self, request: CheckCase) -> Fault | None:

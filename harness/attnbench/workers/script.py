@@ -1,4 +1,4 @@
-"""A case as a standalone program: one call of an implementation, with saved inputs and expected values."""
+"""Standalone programs: each calls an implementation on one case, with saved inputs and expected values."""
 
 import base64
 import io
@@ -107,14 +107,15 @@ def _collect_tensors(case_oracle: CaseOracle, policies: Policies) -> Saved:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """Return a copy that is not a view: of a view, ``torch.save`` would store the whole underlying storage."""
+    """Return a copy that is not a view, because ``torch.save`` would store the whole storage that a view is part of."""
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def _store_tensors(saved: Saved, case: Case, path: Path | None) -> str:
-    """Write the tensors to a file, or format them as text.
+    """Write the tensors to the file ``path`` or, if ``path`` is None, format them as text.
 
-    Return the program's lines that read the tensors and call ``main``.
+    Return those lines of the program that read the tensors and call ``main``. If the tensors are formatted as text, the
+    lines contain the text.
     """
     memory = io.BytesIO()
     torch.save(saved, memory)
@@ -158,7 +159,9 @@ def _format_function(form: Form) -> str:
 def _format_build(case_oracle: CaseOracle, form: Form) -> str:
     """Format the program's lines that build the implementation's module and assign it to ``module``.
 
-    Raises: ValueError where a program cannot build the reference, from which an implementation builds its module.
+    An implementation builds its module from the reference, so the program has to build the reference too.
+
+    Raises: ValueError where a program cannot build the reference.
     """
     case = case_oracle.case
     reference = case_oracle.operator.reference(case, case_oracle.inputs)

@@ -25,7 +25,7 @@ UNMEASURED = "not measured for this list"
 
 
 class CertificateError(Exception):
-    """A run is incomplete and has no certificate; the message is one line."""
+    """Raised if a run is incomplete, and therefore gets no certificate; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +55,8 @@ def make_certificate(
 ) -> dict[str, Any]:
     """Make the certificate of a run, as plain dicts and lists.
 
-    ``cases`` are the ids of the cases on which every implementation of the case's operator needs a
-    result. ``declared`` maps the display name of every implementation to its declaration.
+    ``cases`` are case ids. On each of these cases, every implementation of the case's operator needs
+    a result. ``declared`` maps the display name of every implementation to its declaration.
 
     Raises: CertificateError if a result is missing.
     """

@@ -158,7 +158,7 @@ def _compare_times(old: Result, now: Result) -> Change:
 
 
 def _explain_untimed(old: Result, now: Result) -> Change:
-    """Explain why there is no speed verdict: ``gone`` if only the base was timed, else ``inconclusive``."""
+    """Explain why times were not compared: verdict ``gone`` if only the base was timed, else ``inconclusive``."""
     missing = [result for result in (old, now) if result.timing is None]
     text = "; ".join(f"{one.implementation} was not timed: {one.untimed or 'no reason was stored'}" for one in missing)
     return _make_change(now, "time", "inconclusive" if old.timing is None else "gone", text)

@@ -35,16 +35,16 @@ STATES: tuple[State, ...] = get_args(State)
 # States that are verdicts. The state ``unknown`` may become a verdict with more processes. The state ``inconclusive``
 # may become a verdict only on a machine with less other work.
 VERDICTS: frozenset[State] = frozenset({"faster", "slower", "same"})
-# Name of the baseline's copy, for the A/A control, among the implementations that are timed
-# interleaved.
+# Name of the baseline's second copy in interleaved timing. The A/A control compares this copy with
+# the baseline.
 CONTROL = "(twin)"
 # Relative difference above which the verdict is slower or faster.
 EFFECT = 0.01
 # Largest probability of a wrong verdict if the true ratio lies exactly on the threshold. The value suits ten processes:
 # the second smallest of ten values lies above the true median with a probability of 1.07 %.
 LEVEL = 0.011
-# A verdict needs at least this many processes with enough clean calls (``stats.CLEAN_CALLS``). If
-# fewer processes took part, each of them needs enough clean calls.
+# A verdict needs enough clean calls (``stats.CLEAN_CALLS``) in at least this many processes. If fewer
+# processes than this timed both implementations, it needs enough clean calls in every one of them.
 ENOUGH = 8
 
 
@@ -86,9 +86,10 @@ def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT) -> SpeedV
         control = _decide_against(copy, [base], effect, measure) if copy else None
         return _apply_control(_decide_against(own, [base], effect, measure), control)
     processes = _find_common_processes(own, base, copy)
-    # The baseline and its copy are never called in the same cycle. For the A/A control, ``own`` is
-    # compared with the baseline in some cycles, and with the copy in others. A drift of the machine
-    # between these cycles then cancels.
+    # No cycle calls both the baseline and its copy, so some cycles give the ratio of ``own`` to the
+    # baseline, and others the ratio of ``own`` to the copy. The A/A control divides the first ratio
+    # by the second. Each ratio compares calls of the same cycle, so a drift of the machine between
+    # the cycles cancels.
     ratios = [(ratio_in_process(p, own, [base], measure), ratio_in_process(p, own, [copy], measure)) for p in processes]
     copy_to_base = [to_base / to_copy if to_base and to_copy else None for to_base, to_copy in ratios]
     control = _decide_by_ratios(copy_to_base, [own, base, copy], effect, measure)
@@ -120,7 +121,7 @@ def _decide_by_ratios(
 ) -> SpeedVerdict:
     """Return the speed verdict that follows from one ratio of times per process.
 
-    The ratio of a process without enough clean calls is None. ``sides`` are the timings compared.
+    The ratio of a process without enough clean calls is None. ``sides`` are the timings that are compared.
     """
     counted, of = [ratio for ratio in ratios if ratio is not None], len(ratios)
     state: State
@@ -139,7 +140,7 @@ def _decide_by_ratios(
 
 
 def _apply_control(found: SpeedVerdict, control: SpeedVerdict | None) -> SpeedVerdict:
-    """Add the A/A control to a result; if the control shows a difference, return inconclusive."""
+    """Add the A/A control to a result; if the control shows a difference, the state becomes inconclusive."""
     found = replace(found, control=control)
     if found.state == "inconclusive" or control is None or control.ratio is None:
         return found

@@ -38,9 +38,9 @@ Measure = Literal["device", "wall"]
 
 # Probability outside a confidence interval on each side: with enough processes, the interval covers 95 %.
 TAIL = 0.025
-# Smallest number of clean calls of a process whose times are used.
+# The clean calls of a process are enough only if there are at least this many.
 CLEAN_CALLS = 5
-# Smallest fraction of clean calls among all calls of a process whose times are used.
+# The clean calls of a process are enough only if they are at least this fraction of its calls.
 CLEAN_OF_ALL = 0.5
 
 Samples = Sequence[Sequence[int]]
@@ -65,9 +65,9 @@ def estimate(values: Sequence[float], *, tail: float = TAIL) -> Estimate:
     """Return the median of one number per process, and its confidence interval.
 
     The interval from the r-th smallest to the r-th largest of n numbers covers the true median with
-    probability 1 − 2 · P(Binomial(n, ½) < r). Of these intervals, the narrowest is returned that
-    leaves a probability of at most ``tail`` outside on each side. If n is too small for that, the
-    interval is the range of all numbers.
+    probability 1 − 2 · P(Binomial(n, ½) < r). The probability that the median lies outside the returned
+    interval is at most ``tail`` on each side. Of the intervals with this property, the narrowest is
+    returned. If n is too small for such an interval, the range of all numbers is returned.
 
     Raises: ValueError if ``values`` is empty.
     """
@@ -148,7 +148,7 @@ def select_clean_calls(timing: Timing, measure: Measure | None = None) -> tuple[
 
 
 def ratios_by_cycle(own: Timing, base: Timing, measure: Measure | None = None) -> list[float]:
-    """Return the ratio of ``own`` to ``base`` times in each process with enough clean calls."""
+    """Return the time of ``own`` divided by the time of ``base``, for each process with enough clean calls."""
     measure = measure or choose_measure(own, base)
     found = (ratio_in_process(process, own, [base], measure) for process in range(len(own.samples_ns)))
     return [ratio for ratio in found if ratio is not None]
@@ -213,7 +213,7 @@ def _flag_disturbed(timing: Timing, process: int) -> list[bool]:
 
 
 def _flag_late(timing: Timing, process: int, calls: int) -> list[bool]:
-    """Return, for each call, whether the device started before the host had enqueued it all."""
+    """Return, for each call, whether the device started the call before the host had enqueued the whole call."""
     return [bool(late) for late in _read_counter(timing.late, process, calls)]
 
 
@@ -227,7 +227,7 @@ def _flag_throttled(timing: Timing, process: int, calls: int) -> list[bool]:
 
 
 def _read_counter(counter: Samples, process: int, calls: int) -> Sequence[int | None]:
-    """Return a counter's value at each call of a process, or None values if it was not recorded."""
+    """Return a counter's value at each call of a process; every value is None if the counter was not recorded."""
     values = counter[process] if process < len(counter) else ()
     return values if len(values) == calls else [None] * calls
 

@@ -39,10 +39,10 @@ class WorkerPool:
         self._session: Session | None = None
         self._workers: dict[str, Supervisor | PluginError] = {}
         self._unloadable: set[str] = set()
-        # Names of the checks that ``request`` announced, by (implementation, case).
+        # Maps (implementation, case) to the names of the checks that ``request`` announced.
         self._requested: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-        # Findings that ``get_finding`` has not returned yet, by (implementation, case) and then by
-        # check.
+        # Maps (implementation, case) to the findings that ``get_finding`` has not returned yet; these
+        # are keyed by check name.
         self._found: dict[tuple[str, str], dict[str, Finding]] = {}
         self._plans: dict[Selection, list[Plan]] = {}
 
@@ -96,7 +96,7 @@ class WorkerPool:
         self._running.close()
 
     def _run_checks(self, implementation: str, plan: Plan) -> dict[str, Finding]:
-        """Run the checks of a plan, and return the findings by name of the check."""
+        """Run the checks of a plan, and return their findings; the keys are check names."""
         try:
             session = self._open_session()
             worker = self._start_worker(session, implementation)
@@ -116,7 +116,7 @@ class WorkerPool:
             raise
 
     def _report_load_error(self, implementation: str, plan: Plan, reason: str) -> dict[str, Finding]:
-        """Return the findings, by check, of a plan whose implementation cannot be loaded.
+        """Return the findings of a plan whose implementation cannot be loaded; the keys are check names.
 
         The first finding of the implementation has the status ``error``. All others have the status ``not_run``.
         """

@@ -62,12 +62,13 @@ class Candidate:
             return compile_call(call, module, case, inputs) if case.compiler else call
 
     def parameters(self) -> dict[str, Tensor]:
-        """Return the module's parameters by name, or an empty dict if the module is not a ``torch.nn.Module``."""
+        """Return a dict of the module's parameters; it is empty if the module is not a ``torch.nn.Module``."""
         return dict(self.module.named_parameters()) if isinstance(self.module, torch.nn.Module) else {}
 
     def run(self, call: Callable[..., Any] | None = None, **changed: Any) -> dict[str, Tensor]:
-        """Call the module on the current inputs and return the outputs by name, with 0 in excluded padded rows.
+        """Call the module on the current inputs and return its outputs; the keys are names of outputs.
 
+        The rows of padded queries are set to 0 if the policy ``padded_queries`` excludes them.
         ``call`` replaces the prepared call. ``changed`` replaces some of the arguments of the call.
 
         Raises: Malformed if the result is not of the required form.
@@ -92,7 +93,7 @@ class Candidate:
             yield
 
     def name_outputs(self, returned: Any) -> dict[str, Tensor]:
-        """Return the outputs of a call by name.
+        """Return a dict of the outputs of a call; the keys are names of outputs.
 
         ``returned``, the result of the call, must be a tuple or, if the operator has one output, a
         tensor.
@@ -124,14 +125,14 @@ class Candidate:
 
     @cached_property
     def outputs(self) -> dict[str, Tensor]:
-        """Outputs by name, of one call that is made when this property is first used."""
+        """Outputs of one call, which is made when this property is first used; the keys are names of outputs."""
         return self.run()
 
     @cached_property
     def gradients(self) -> dict[str, Tensor]:
         """Gradients of the call that gave ``outputs``, computed when this property is first used.
 
-        The keys are ``grad.<name>`` for each tracked input and each parameter of the reference.
+        The dict is that of ``compute_gradients``.
         """
         return self.compute_gradients(self.outputs)
 
@@ -149,9 +150,10 @@ class Candidate:
         return loss
 
     def compute_gradients(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the gradients of the loss with respect to all tracked inputs and parameters.
+        """Return the gradients of the loss with respect to all inputs and parameters that require gradients.
 
-        The keys are ``grad.<name>``. The gradient of a tensor that the call does not use is 0.
+        The keys are ``grad.<name>``, with the names of inputs and of the reference's parameters. The
+        gradient of a tensor that the call does not use is 0.
         """
         inputs = self.collect_leaves()
         parameters = self.parameters() if self.case.tracks_parameters else {}
@@ -165,9 +167,10 @@ class Candidate:
         return {f"grad.{name}": gradient for name, gradient in gradients.items()}
 
     def collect_leaves(self) -> dict[str, Tensor]:
-        """Return the input tensors that require gradients, by name.
+        """Return the input tensors that require gradients; the keys are names of inputs.
 
-        A tensor that is passed as several inputs is returned once, by the name of the first input.
+        A tensor that is passed as several inputs is returned once, with the name of the first of these
+        inputs.
         """
         leaves: dict[str, Tensor] = {}
         for name, tensor in self.inputs.tensors.items():
@@ -221,8 +224,8 @@ class Candidate:
     def make_step(self) -> Callable[[], Any]:
         """Return a function that makes one timed pass.
 
-        The pass is a forward pass. If the case takes gradients, a backward pass to all leaves
-        follows.
+        The pass is a forward pass. In a case with gradients, a backward pass follows, to all inputs
+        and parameters that require gradients.
         """
         arguments, call = self.inputs.arguments(), self.call
         if not self.case.differentiates:

@@ -1,4 +1,4 @@
-"""Compilation of a candidate's call by torch's compilers; checks then make the compiled call."""
+"""Compilation of a candidate's call by torch's compilers; in a compiled case, the checks make the compiled call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,11 @@ __all__ = ["CallModule", "compile_call"]
 
 
 class CallModule(nn.Module):
-    """Module whose forward makes a prepared call; the call uses the submodule ``owner``."""
+    """Module whose forward makes a prepared call.
+
+    The submodule ``owner`` is the module that the call uses; None if that is not a
+    ``torch.nn.Module``.
+    """
 
     def __init__(self, call: Callable[..., Any], owner: Any) -> None:
         super().__init__()
@@ -35,6 +39,6 @@ def compile_call(call: Callable[..., Any], module: Any, case: Case, inputs: Inpu
     if case.compiler == "export":
         # torch.export accepts a module, but not a function.
         whole = call if isinstance(call, nn.Module) else CallModule(call, module)
-        # The exported module keeps requires_grad of every parameter.
+        # In the exported module, requires_grad of every parameter is the same as in ``whole``.
         return torch.export.export(whole, (), inputs.arguments()).module()
     return torch.compile(call, backend=str(case.compiler))

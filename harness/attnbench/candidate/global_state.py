@@ -40,7 +40,7 @@ _SETTINGS: dict[str, _Setting] = {
 
 
 def read_settings() -> dict[str, Any]:
-    """Return the value of every setting, by the setting's name, such as "the default dtype"."""
+    """Return the values of all settings; the keys are names of settings, such as "the default dtype"."""
     return {name: setting.get() for name, setting in _SETTINGS.items()}
 
 

@@ -52,18 +52,18 @@ class Check:
 
 @cache
 def read_checks() -> dict[str, Check]:
-    """Return all checks by name: the built-in checks, then those of all loadable operators."""
+    """Return the built-in checks, then those of all loadable operators; the keys are check names."""
     found = dict(_read_built_in())
     for name in list_operators():
         try:
             found |= read_operator_checks(load_operator(name))
-        except PluginError:  # whatever uses the operator later reports this error
+        except PluginError:  # reported later, by the code that uses the operator
             continue
     return found
 
 
 def read_operator_checks(operator: Operator) -> dict[str, Check]:
-    """Return the checks in the chapters that an operator names, by name of the check.
+    """Return the checks in the chapters that an operator names; the keys are check names.
 
     Raises: PluginError if a chapter of the operator cannot be read, or if two checks have the same
     name.

@@ -58,7 +58,7 @@ def compute_gradient_alone(candidate: Candidate, tensor: Tensor) -> Tensor:
 def try_call(step: Callable[[], Result]) -> tuple[Result | None, str]:
     """Call ``step``; return its result and an empty string, or None and a one-line description of its exception.
 
-    Raises: Refusal, Malformed where ``step`` raises them: callers must not report these two as a fault of ``step``.
+    Raises: Refusal or Malformed if ``step`` raises it; callers must not report these two as a fault of ``step``.
     """
     try:
         return step(), ""

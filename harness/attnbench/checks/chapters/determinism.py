@@ -16,7 +16,7 @@ REPETITIONS = 50
 
 @check(when=is_eager)
 def repeats_itself(candidate: Candidate) -> Iterator[Observation]:
-    """The same call gives the same bits, or agrees within the error budget if declared not deterministic."""
+    """The same call gives the same bits, or agrees within twice the error budget if declared not deterministic."""
     first, second = candidate.run()["output"].detach(), candidate.run()["output"].detach()
     yield compare_bitwise(candidate, second, first, "of a second call (compared with the first call)")
 

@@ -20,7 +20,7 @@ from attnbench.interface import Refusal
 # Number of calls, each with a different seed. ``dropout_is_unbiased`` compares their mean output
 # with the output without dropout.
 DRAWS = 256
-# Smallest number of attention weights of a case on which randomness is checked. With this many
+# Randomness is checked only on cases with at least this many attention weights. With this many
 # weights and a dropout rate of 0.1 or more, two seeds drop exactly the same weights with a
 # probability below 1 in 10^9.
 MANY = 200
@@ -58,7 +58,7 @@ def _compute_clean_weights(candidate: Candidate) -> torch.Tensor:
 
 
 def _draws_enough(case: Case) -> bool:
-    """Whether dropout acts on at least ``MANY`` weights that are not negligible.
+    """Whether dropout acts on at least ``MANY`` attention weights of a case, and not nearly all of them are close to 0.
 
     With fewer such weights, a check of randomness could fail by chance.
     """
@@ -79,7 +79,7 @@ def _shows_dropout_mask(case: Case) -> bool:
 
 @check(when=_shows_dropout_mask)
 def dropout_is_told_by_weights(candidate: Candidate) -> Iterator[Observation]:
-    """Returned weights include dropout: with the dropout mask they show, output and gradients equal the oracle's."""
+    """Returned weights show the dropout mask: under this mask, output, weights and gradients equal the oracle's."""
     global_state.seed(0)
     outputs = candidate.run()
     weights = outputs.get("weights")

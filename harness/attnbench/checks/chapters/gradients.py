@@ -101,7 +101,11 @@ def cotangent_layout_is_free(candidate: Candidate) -> Iterator[Observation]:
     drawn = candidate.inputs.cotangents["output"]
     transposed = drawn.mT.contiguous().mT if drawn.dim() > 1 else drawn
     for what, strange, plain in (
-        ("if the gradient of the output is 1, expanded (compared with contiguous storage)", one, one.contiguous()),
+        (
+            "if the gradient of the output is a single 1, expanded with stride 0 (compared with a contiguous copy)",
+            one,
+            one.contiguous(),
+        ),
         (
             "if the gradient of the output is transposed (compared with a contiguous copy)",
             transposed,

@@ -110,7 +110,10 @@ def global_state_untouched(candidate: Candidate) -> Iterator[Observation]:
     inside: list[dict[str, Any]] = []
 
     def watched(**arguments: Any) -> Any:
-        """Call the implementation; record torch's settings before and after, in the call mode."""
+        """Call the implementation; record torch's settings directly before and after the call.
+
+        ``candidate.run`` has then entered the call mode, so both records contain its settings.
+        """
         inside.append(global_state.read_settings())
         returned = call(**arguments)
         inside.append(global_state.read_settings())

@@ -15,13 +15,13 @@ from attnbench.checks.requirement import check, get_case_transforms, is_eager
 from attnbench.checks.runs import compare_bitwise, compare_runs
 
 # Number of padded keys that ``padding_invariance`` appends. Whatever the length, five more keys
-# need one more tile of 4 keys.
+# need at least one more tile of 4 keys.
 FURTHER_KEYS = 5
 # Input regimes with logits of moderate size. With the logits of the regime ``huge``, a change in
 # the last bit of a logit can select another key.
 _ORDINARY = ("flat", "plain", "peaked", "onehot", "identity")
 # Factor by which ``query_independence`` multiplies one query. The product is exact, because 8 is a
-# power of two. It is far outside the range of the data.
+# power of two, and far outside the range of the data.
 DISTURBANCE = -8.0
 
 
@@ -129,10 +129,11 @@ def duplicated_keys(candidate: Candidate) -> Iterator[Observation]:
 def _splits_evenly(case: Case) -> bool:
     """Whether each of two copies of a key gets half of the key's weight, within the allowed error.
 
-    This is false for cases with one dominant key in a row: the large logits of the two copies may
-    differ in the last bit. Such a difference changes the weights of the copies by more than
-    rounding changes the weight of a single key. It is also false for cases with the extra keys of
-    add_bias_kv or add_zero_attn, which are not duplicated, and for cases with masks by position.
+    This is false for cases in which one key dominates a row. The logits of such a key are large,
+    and rounding may give its two copies logits that differ in the last bit. This difference changes
+    the weights of the copies by more than rounding changes the weight of a single key. It is also
+    false for cases with the extra keys of add_bias_kv or add_zero_attn, which are not duplicated,
+    and for cases with masks by position.
     """
     problem = case.problem
     moderate = problem.regime in ("flat", "plain", "identity") and "lowest" not in problem.mask

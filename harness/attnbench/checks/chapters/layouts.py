@@ -123,13 +123,13 @@ def _matmul_reads_past_rows(dtype: torch.dtype, device: str) -> bool:
 
 
 def _slice_wider(tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor that is a slice of wider rows."""
+    """Return a copy of a tensor. The copy is a slice of wider rows, so a gap precedes each of its rows in memory."""
     wide = tensor.new_full((*tensor.shape[:-1], tensor.shape[-1] + OFFSET), _get_gap(tensor))
     return wide[..., OFFSET:].copy_(tensor)
 
 
 def _skip_elements(tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor that is every second element of longer rows."""
+    """Return a copy of a tensor. The copy consists of every second element of longer rows."""
     wide = tensor.new_full((*tensor.shape[:-1], 2 * tensor.shape[-1] + OFFSET), _get_gap(tensor))
     return wide[..., OFFSET::2].copy_(tensor)
 
@@ -137,13 +137,13 @@ def _skip_elements(tensor: Tensor) -> Tensor:
 def _store_transposed(tensor: Tensor) -> Tensor:
     """Return a copy of a tensor with the last two axes swapped in memory.
 
-    A tensor of one dimension is copied as every second element of a longer row.
+    A tensor of one dimension has no two axes; its copy is every second element of a longer row.
     """
     return _slice_wider(tensor.mT.contiguous()).mT if tensor.dim() > 1 else _skip_elements(tensor)
 
 
 def _store_first_axis_last(tensor: Tensor) -> Tensor:
-    """Return a copy with first and last axis swapped in memory, as in (features, length, batch)."""
+    """Return a copy of a tensor with the first and the last axis swapped in memory, as (features, length, batch)."""
     return tensor.transpose(0, -1).contiguous().transpose(0, -1)
 
 
@@ -156,9 +156,10 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def repeat_part(tensor: Tensor, axis: int, one: int) -> Tensor:
-    """Return a tensor of equal shape that repeats slice ``one`` along ``axis``, with stride 0.
+    """Return a tensor of the same shape, in which every slice along ``axis`` equals slice ``one`` of ``tensor``.
 
-    The slice is first copied into a larger tensor, so that a gap follows the slice in memory.
+    All slices share their memory: the stride along ``axis`` is 0. The shared slice lies in a larger
+    tensor, so that a gap follows it in memory.
     """
     part = tensor.narrow(axis, one % tensor.shape[axis], 1)
     shape = list(part.shape)

@@ -30,7 +30,7 @@ ROW_CONSTANTS = (0.5, -1.0, 0.25)
 
 
 def _allows_poison(case: Case) -> bool:
-    """Whether a check may write large numbers into a case's hidden tokens and expect equal bits."""
+    """Whether a case's output must keep all its bits after a check writes large numbers into hidden tokens."""
     return has_tokens(case) and not draws_dropout(case) and case.compiler is None and case.problem.regime in MODERATE
 
 

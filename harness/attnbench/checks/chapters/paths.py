@@ -75,7 +75,7 @@ def odd_input_treated_alike(candidate: Candidate) -> Iterator[Observation]:
     )
 )
 def refusals_are_alike(candidate: Candidate) -> Iterator[Observation]:
-    """A wrong mask shape raises the same type of exception for one tensor as query, key and value and for copies."""
+    """A wrong mask shape raises the same exception type whether query, key and value are one tensor or copies."""
     tensors = candidate.inputs.tensors
     keys = candidate.case.problem.keys
     batch = () if candidate.case.problem.batch is None else (candidate.case.problem.batch,)
@@ -111,7 +111,7 @@ def _call_or_catch(candidate: Candidate, inputs: Inputs, *, need_weights: bool) 
     case = candidate.case.with_problem(**asked)
     try:
         return candidate.run_on(case, replace(inputs, options=inputs.options | asked))["output"].detach()
-    except Refusal:  # the implementation declares this need_weights unsupported
+    except Refusal:  # the implementation declares this value of need_weights unsupported
         raise
     except Exception as error:  # noqa: BLE001  # an implementation may refuse with any exception
         return type(error).__name__

@@ -87,7 +87,7 @@ def furthest_keys_count(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=lambda case: _is_ordinary(case) and case.problem.ordered and case.problem.queries > 1, case_transforms=True)
 def queries_alone_at_their_corner(candidate: Candidate) -> Iterator[Observation]:
-    """Half of the queries give the same output alone: the first half under top_left alignment, else the last half."""
+    """Half of the queries (the first under top_left alignment, else the last) get the same output without the rest."""
     case, queries = candidate.case, candidate.case.problem.queries
     half = queries // 2
     few = list(range(half)) if case.problem.causal == "top_left" else list(range(half, queries))
@@ -130,7 +130,7 @@ def a_sequence_ends_at_its_length(candidate: Candidate) -> Iterator[Observation]
 
 @check(when=lambda case: _is_ordinary(case) and bool(case.problem.bias) and case.dtype in _WIDE)
 def a_row_of_the_bias_may_shift(candidate: Candidate) -> Iterator[Observation]:
-    """Adding a constant to each row of the bias does not change the output, because any soft-cap precedes the bias."""
+    """Adding a constant to each row of the bias does not change the output, since it is added after any soft-cap."""
     bias = candidate.inputs.tensors["bias"].detach()
     constants = bias.new_tensor(ROW_CONSTANTS)[torch.arange(bias.shape[-2]) % len(ROW_CONSTANTS)]
     shifted = replace(candidate.inputs, tensors=candidate.inputs.tensors | {"bias": bias + constants[:, None]})

@@ -108,7 +108,7 @@ def functional_call_works(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=_is_ordinary)
 def tensors_are_registered(candidate: Candidate) -> Iterator[Observation]:
-    """A module built in another dtype and converted by to() gives the same outputs with the same parameters."""
+    """A module converted by to(dtype) gives the outputs of a module built in that dtype with equal parameters."""
     module, case = _get_module(candidate), candidate.case
     others = (case.with_fields(dtype=dtype) for dtype in _DTYPES if dtype != case.dtype)
     other_case = next((one for one in others if candidate.implementation.unsupported(one) is None), None)

@@ -18,8 +18,8 @@ from attnbench.operators.multihead import case_transforms
 
 __all__ = ["BadCall", "make_bad_dtypes", "make_bad_shapes"]
 
-# Largest number of queries or keys of a case in which the checks try malformed arguments. Longer
-# cases would only repeat the same exceptions.
+# The checks try malformed arguments only on cases with at most this many queries and at most this
+# many keys. Longer cases would only repeat the same exceptions.
 LONGEST = 16
 
 
@@ -228,7 +228,7 @@ def make_bad_dtypes(case: Case, inputs: Inputs) -> Iterator[BadCall]:
 
 
 def _check_hint_without_mask(candidate: Candidate) -> Iterator[Observation]:
-    """Observe that is_causal=True without attn_mask raises an exception, or hides the keys of the causal mask."""
+    """Observe that is_causal=True without attn_mask raises an exception, or gives the output of the causal mask."""
     hinted = BadCall(what="is_causal=True without attn_mask", arguments={"attn_mask": None, "is_causal": True})
     outputs = _call_with(candidate, hinted)
     if not outputs:

@@ -10,9 +10,9 @@ from attnbench.checks.runs import compare_bitwise, compare_runs
 from attnbench.operators.multihead.case_transforms import remove_batch
 
 _REGIMES = ("flat", "plain", "identity")
-# Number of query-key pairs, over all sequences and heads, from which ``other_shapes_between_calls``
-# leaves a case out. The check makes calls with several times as many pairs, which would take too
-# long.
+# ``other_shapes_between_calls`` applies only to cases with fewer query-key pairs than this, counted
+# over all sequences and heads. The check makes calls with several times as many pairs as the case,
+# which would otherwise take too long.
 PAIRS = 8_000
 
 

@@ -12,14 +12,14 @@ from attnbench.interface import Inputs
 
 # Number of query-key pairs of one head from which an offset in signed 32-bit integers overflows.
 PAIRS = 2**31
-# Smallest number of keys of a case to which ``far_offsets`` applies. The check repeats the queries
+# ``far_offsets`` applies only to cases with at least this many keys. The check repeats the queries
 # until there are more than PAIRS query-key pairs.
 MANY_KEYS = 32_768
 
 
 @check(when=lambda case: case.problem.keys >= MANY_KEYS and case.mode == "inference" and is_eager(case))
 def far_offsets(candidate: Candidate) -> Iterator[Observation]:
-    """If repeated queries give more than 2³¹ query-key pairs, the last repetition gives the same output."""
+    """With queries repeated to over 2³¹ query-key pairs, the first and last repetition give the oracle's output."""
     problem = candidate.case.problem
     times = PAIRS // (problem.queries * problem.keys) + 2
     case = candidate.case.with_problem(queries=problem.queries * times)

@@ -49,9 +49,9 @@ def describe_shared_places(wrong: Tensor, axes: Sequence[Axis]) -> str:
         along = [(axis.belongs, _describe_axis(wrong, count, axis)) for axis in axes if axis.dimension == dimension]
         own = [phrase for belongs, phrase in along if phrase and not belongs]
         to = [phrase for belongs, phrase in along if phrase and belongs]
-        # Several axes may describe one dimension: the feature axis and the axis of the heads to
-        # which the features belong. If all wrong elements share one feature, the text names the
-        # feature. Otherwise the text names the heads.
+        # Two axes may describe one dimension: one counts features, the other counts the heads to which
+        # the features belong. The text describes the features if all wrong elements share one
+        # feature, or if there is no description of the heads. Otherwise it describes the heads.
         parts += own if not to or any(phrase.startswith("all") for phrase in own) else to
     return "".join(f", {phrase}" for phrase in parts)
 

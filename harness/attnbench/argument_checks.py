@@ -90,7 +90,7 @@ def demand_whole_numbers(least: int | None = None, /, **numbers: object) -> None
 
 
 def demand_heads(num_heads: int, sizes: Mapping[str, int]) -> None:
-    """Refuse a number of heads that does not divide all of the given sizes; ``sizes`` are given by name.
+    """Refuse a number of heads that does not divide every size; ``sizes`` maps a name to each size.
 
     Raises: TypeError, ValueError.
     """

@@ -5,9 +5,9 @@
     class Attention(benchmarks(["my_package.attention:MyAttention"], lengths=[128, 512])):
         pass
 
-All implementations are measured together, with interleaved calls, when asv fills the cache of the class. Each benchmark
-then reads one number from the cache. If an implementation failed or refused a case, or the case was not started, there
-is no number, and asv shows n/a.
+asv first calls ``setup_cache`` of the class, which measures all implementations together, with interleaved calls. asv
+keeps the results in a cache. Each benchmark then reads one number from the cache. If an implementation failed or
+refused a case, or the case was not started, there is no number, and asv shows n/a.
 """
 
 import math
@@ -21,7 +21,7 @@ from attnbench.runner import Effort, measure
 __all__ = ["benchmarks"]
 
 Cache = dict[tuple[str, int, Pass], Result]
-# Time limit for filling the cache, in seconds.
+# Time limit in seconds of ``setup_cache``, which makes all measurements.
 TIMEOUT_S = 1800.0
 
 
@@ -50,7 +50,8 @@ def benchmarks(
 
         def track_time_ratio(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
             own, base = (cache[one, length, name] for one in (implementation, baseline))
-            # An implementation of another operator than the baseline's is timed on other cases, and has no ratio.
+            # An implementation of another operator is timed on other cases than the baseline, so it has no ratio to the
+            # baseline.
             if own.case != base.case or own.timing is None or base.timing is None:
                 return math.nan
             return ratio(own.timing.samples_ns, base.timing.samples_ns).value

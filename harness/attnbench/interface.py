@@ -96,7 +96,7 @@ class Inputs:
     tensors: dict[str, "torch.Tensor"]
     # Other arguments of the call, by name.
     options: dict[str, Any] = field(default_factory=dict)
-    # Cotangents by output name: the compared gradients are the gradients of sum(output · cotangent).
+    # Cotangents of the outputs, by output name. The compared gradients are the gradients of sum(output · cotangent).
     cotangents: dict[str, "torch.Tensor"] = field(default_factory=dict)
 
     def arguments(self) -> dict[str, Any]:
@@ -128,13 +128,14 @@ class Axis:
     word: str
     # Number or name of each position along the dimension, such as the head of each feature.
     positions: Sequence[int | str] | Sequence[int]
-    # Whether this axis groups the positions of another axis of the same dimension, as heads group features.
+    # True if this axis groups the positions of another axis of the same dimension. For example, an axis of heads groups
+    # the positions of the axis of features.
     belongs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The least work that a case needs, by a closed formula.
+    """The least work that a case needs, computed by a closed formula.
 
     Unit: floating-point operations (an addition and a multiplication are two) and bytes.
     """
@@ -161,11 +162,11 @@ class Implementation:
     compiles: bool = False
 
     def unsupported(self, case: Case) -> str | None:  # noqa: ARG002
-        """Return the reason why this case is refused, or None."""
+        """Return the reason why this case is refused; None if it is not refused."""
         return None
 
     def untimed(self, case: Case) -> str | None:  # noqa: ARG002
-        """Return the reason why this case is checked but never timed, such as an interpreted kernel, or None."""
+        """Return why this case is checked but never timed, such as an interpreted kernel; None if it may be timed."""
         return None
 
     def predicted_s(self, case: Case) -> float | None:  # noqa: ARG002
@@ -181,7 +182,10 @@ class Implementation:
         raise NotImplementedError(f"{type(self).__name__} does not define build(reference)")
 
     def weights(self, parameters: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
-        """Return this implementation's parameters by name, computed differentiably from the reference's parameters."""
+        """Return this implementation's parameters, keyed by parameter name, computed from the reference's parameters.
+
+        The computation must be differentiable.
+        """
         return parameters
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Call:  # noqa: ARG002
@@ -225,7 +229,10 @@ class CaseTransforms(Protocol):
         """Return the case with ``count`` more keys at the end, which a mask hides from every query."""
 
     def reorder_heads(self, case: Case, inputs: Inputs, order: Sequence[int]) -> Inputs:
-        """Return inputs whose head group i is head group ``order[i]`` of the given inputs."""
+        """Return inputs whose head group i is head group ``order[i]`` of the given inputs.
+
+        A head group is one key head with the query heads that use it.
+        """
 
     def reorder_outputs(
         self, case: Case, outputs: Mapping[str, "torch.Tensor"], order: Sequence[int]
@@ -233,7 +240,10 @@ class CaseTransforms(Protocol):
         """Return the outputs that inputs reordered by ``order`` must give, if the original inputs give ``outputs``."""
 
     def shared_by_sequences(self, case: Case, name: str) -> tuple[int, int] | None:
-        """Return (axis, index) of the slice of an input that all sequences share, or None if there is no such slice."""
+        """Return (axis, index) of the slice of an input that the check ``expanded_inputs`` repeats along this axis.
+
+        None means that the check leaves the input ``name`` unchanged.
+        """
 
 
 # Chapters of checks that need only the inputs and the outputs of an operator.
@@ -273,7 +283,7 @@ class Operator:
         return None
 
     def suite(self, level: Level) -> Sequence[Case]:
-        """Return the cases of a suite, on the CPU; a suite of ``NESTED`` contains the cases of the suite before it."""
+        """Return the cases of a suite, on the CPU; each suite of ``NESTED`` contains the cases of the one before it."""
         raise NotImplementedError(f"{type(self).__name__} does not define suite(level)")
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:  # noqa: ARG002
@@ -290,7 +300,7 @@ class Operator:
         return draw(strategies.sampled_from([case for case in self.suite("full") if case.compiler is None]))  # type: ignore[no-any-return]
 
     def missing(self, case: Case) -> str | None:  # noqa: ARG002
-        """Return what this machine lacks to generate the inputs of the case, with the remedy, or None."""
+        """Return what this machine lacks to generate the case's inputs, with the remedy; None if it lacks nothing."""
         return None
 
     def inputs(self, case: Case) -> Inputs:
@@ -304,15 +314,16 @@ class Operator:
     def evaluate(
         self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
-        """Return outputs and gradients by name, computed from the formula in the dtype of the inputs.
+        """Return outputs and gradients, keyed by name, computed from the formula in the dtype of the inputs.
 
-        The oracle calls this with inputs in float64. ``noise`` is applied after every step of the formula. ``keep`` is
-        the dropout mask, or None. ``fault`` is the mistake to make, a value of ``fault_models``, or None.
+        The oracle calls this method with inputs in float64. ``noise`` is applied after every step of the formula.
+        ``keep`` is the dropout mask; None means no dropout. ``fault`` is the mistake to make, a value of
+        ``fault_models``; None means the correct formula.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define evaluate(case, inputs)")
 
     def fault_models(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return the known mistakes that can change these quantities of the case, by the text that users read."""
+        """Return the known mistakes that can change these quantities of the case, keyed by the text that users read."""
         return {}
 
     def axes(self, case: Case, quantity: str) -> Sequence[Axis]:  # noqa: ARG002
@@ -324,9 +335,10 @@ class Operator:
         raise NotImplementedError(f"{type(self).__name__} does not define noise(roundoff, seed)")
 
     def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs | None:  # noqa: ARG002
-        """Return inputs that multiply the logits by ``factor`` and change nothing else, or None.
+        """Return inputs with which the logits are ``factor`` times as large, and nothing else changes.
 
-        If there are no such inputs (None), checks estimate the amplitude of a quantity, but not the softmax scale.
+        None means that there are no such inputs. Checks then estimate the amplitude of a quantity, but not the softmax
+        scale.
         """
         return None
 
@@ -338,13 +350,17 @@ class Operator:
         yield self.evaluate(case, inputs)
 
     def hidden_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:  # noqa: ARG002
-        """Return boolean masks by output name, true in fully masked rows; each is broadcastable to its output."""
+        """Return a boolean mask for each output, keyed by output name: true in fully masked rows.
+
+        Each mask is broadcastable to its output. By default no row counts as fully masked.
+        """
         return {}
 
     def padded_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:  # noqa: ARG002
-        """Return boolean masks by output name, true in the rows of padded queries; each is broadcastable to its output.
+        """Return a boolean mask for each output, keyed by output name: true in the rows of padded queries.
 
-        The masks are used only for implementations whose policy ``padded_queries`` is "own".
+        Each mask is broadcastable to its output. By default no query counts as padded. The masks
+        are used only for implementations whose policy ``padded_queries`` is "own".
         """
         return {}
 
@@ -357,7 +373,7 @@ class Operator:
         return int(case.problem.columns)
 
     def work(self, case: Case) -> Work:
-        """Return the work of the case by a closed formula; the default counts query-key pairs, and no operations."""
+        """Compute the work of the case by a closed formula; the default counts query-key pairs, and no operations."""
         problem = case.problem
         return Work(flop=0, pairs=problem.sequences * problem.num_heads * problem.queries * problem.columns)
 

@@ -76,7 +76,7 @@ def from_lengths(lengths: Tensor, keys: int, *, polarity: Polarity = "hide") -> 
 def from_tokens(tokens: Tensor, padding: int = 0, *, polarity: Polarity = "hide") -> Tensor:
     """Return the key_padding_mask (batch, keys) that hides every token whose id is ``padding``.
 
-    Raises: TypeError, ValueError where ``tokens`` are not integers (batch, keys).
+    Raises: TypeError, ValueError where ``tokens`` is not a tensor of integers of shape (batch, keys).
     """
     demand_tensor("tokens", tokens, "whole numbers")
     demand_shapes(tokens=(tokens, "batch keys"))
@@ -208,7 +208,7 @@ def positional(
     dtype: torch.dtype,
     device: torch.device | str | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the keep mask and the additive mask that positions of queries and keys determine, or None for each.
+    """Return the keep mask and the additive mask that positions of queries and keys determine; each may be None.
 
     The keep mask applies ``causal``, ``window`` and ``key_lengths``; it is None if these three are None. The additive
     mask applies ``slopes``; it is None if ``slopes`` is None.

@@ -40,7 +40,8 @@ class ConformanceCase:
     case: str
     # Name of the check.
     name: str
-    # ``implementation-check-case``. Characters that pytest's -k does not accept are replaced: = becomes a colon.
+    # Test id ``implementation-check-case``. Characters that pytest's -k does not accept are replaced, for example = by
+    # a colon.
     id: str
     _plan: "Plan" = field(repr=False)
     _pool: "WorkerPool" = field(repr=False)

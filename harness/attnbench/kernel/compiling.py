@@ -29,7 +29,7 @@ __all__ = [
 
 
 def compile_copy(function: Any) -> Callable[..., Any]:
-    """Return a copy of a function, compiled for dynamic sizes; the function may have no closure and no defaults."""
+    """Return a copy of a function, compiled for dynamic sizes; it must have neither a closure nor defaults."""
     copy = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
     compiled: Callable[..., Any] = torch.compile(copy, fullgraph=True, dynamic=True)
     return compiled

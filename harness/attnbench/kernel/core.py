@@ -78,7 +78,7 @@ class CoreKernel(DeclaredKernel):
     operator = "attention_core"
 
     def flag_replaces_mask(self, queries: int, keys: int, *, causal: str | None, only_causal: bool) -> bool:
-        """Whether the function gets ``is_causal=True`` in place of the causal mask.
+        """Whether the kernel's function is called with ``is_causal=True`` in place of the causal mask.
 
         ``only_causal`` is true if the call has no bias and no mask other than a causal mask.
         """
@@ -123,7 +123,7 @@ class CoreKernel(DeclaredKernel):
         }
 
     def _is_flag_only(self, case: Case) -> bool:
-        """Whether, on this case, the function gets ``is_causal=True`` and no mask."""
+        """Whether, on this case, the kernel's function is called with ``is_causal=True`` and without a mask."""
         problem = case.problem
         only_causal = len(problem.parts) == 1
         return self.flag_replaces_mask(problem.queries, problem.keys, causal=problem.causal, only_causal=only_causal)

@@ -15,7 +15,8 @@ __all__ = ["DeclaredKernel", "KernelFunction"]
 # keywords.
 KernelFunction = Callable[..., Any]
 FORWARD_ONLY = "forward only: no gradients"
-# Text for a keyword in the message "the kernel takes no …", if the keyword's name alone would not explain the refusal.
+# Texts for the message "the kernel takes no …", by missing keyword, where the keyword's name alone would not explain
+# the refusal. Without ``enable_gqa``, a kernel can only be called with as many key heads as query heads.
 MISSING_KEYWORDS = {"enable_gqa": "enable_gqa: key must have as many heads as query"}
 
 
@@ -57,7 +58,7 @@ class DeclaredKernel(Implementation):
         return self._accepted is None or keyword in self._accepted
 
     def find_missing_keyword(self, needs: Mapping[str, bool]) -> str | None:
-        """Return a message with a needed keyword that the function's signature lacks, or None if it lacks none."""
+        """Return a message that names a needed keyword that the signature lacks; None if it lacks no needed keyword."""
         missing = next((word for word, needed in needs.items() if needed and not self.takes(word)), None)
         return None if missing is None else f"the kernel takes no {MISSING_KEYWORDS.get(missing, missing)}"
 
@@ -66,7 +67,7 @@ class DeclaredKernel(Implementation):
     ) -> tuple[Tensor, Tensor | None]:
         """Call the function with the ``offered`` keywords that it accepts.
 
-        Return the output, and the attention weights or None.
+        Return the output and the attention weights. The weights are None if the function returns only the output.
 
         Raises: Refusal where the function does not accept a needed keyword, or where a tensor needs gradients that the
         function does not support.
@@ -81,7 +82,7 @@ class DeclaredKernel(Implementation):
         return result if isinstance(result, tuple) else (result, None)
 
     def unsupported(self, case: Case) -> str | None:
-        """Return why a case is refused (missing keyword, no gradients, or the author's reason), or None."""
+        """Return why a case is refused (missing keyword, no gradients, or the author's reason); None if supported."""
         if reason := self.find_missing_keyword(self.needs(case)):
             return reason
         if self.policies.forward_only and case.differentiates:

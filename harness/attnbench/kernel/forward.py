@@ -85,8 +85,8 @@ class ReferenceForward(nn.Module):
         if is_causal and attn_mask is None:
             raise ValueError("is_causal=True needs attn_mask: pass the causal mask as attn_mask")
         if attn_mask is not None and attn_mask.requires_grad and torch.is_grad_enabled():
-            # Clear the causal flag: a kernel may use the flag in place of attn_mask, and attn_mask would get no
-            # gradient.
+            # attn_mask needs a gradient, so the causal flag is cleared. A kernel that used the flag in place of
+            # attn_mask would give attn_mask no gradient.
             is_causal = False
         output, weights = self.under_masks(
             query,

@@ -12,7 +12,7 @@ __all__ = ["CalledModule", "from_call"]
 
 
 class CalledModule(nn.Module):
-    """A module whose forward passes its parameters and the call's arguments to a function, all by name."""
+    """A module whose forward passes its parameters and the call's arguments to a function as keyword arguments."""
 
     def __init__(self, function: Callable[..., Any], parameters: Mapping[str, Tensor]) -> None:
         super().__init__()

@@ -28,7 +28,8 @@ FLUSHED_AT_LEAST = 256_000_000
 # to enqueue a thousand launches.
 SHORTEST_NS, LONGEST_NS = 200_000, 20_000_000
 # Duration of the spin as a multiple of the time that the host needs to enqueue the call. The multiple exceeds 1 because
-# the host may be delayed. In addition, the device's clock may rise, which shortens the spin.
+# the host may be delayed. In addition, a spin has a fixed number of clock cycles, so it takes less time if the device's
+# clock rate rises.
 MARGIN = 3
 # Number of calls whose launch is timed to choose the duration of the spin.
 CALIBRATION_CALLS = 3
@@ -41,7 +42,7 @@ BEFORE_CAPTURE = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """One sample of a call on the device: times in nanoseconds, and whether the call began before it was enqueued."""
+    """One sample of a call on the device: times in nanoseconds, and whether the spin before the call was too short."""
 
     device_ns: int
     # Whether the device began the call before the whole call was enqueued; None if no spin preceded the call.
@@ -71,8 +72,8 @@ class Pauses:
 
     A device that works at full power for more than about 5 ms lowers its clock: a B200 from 1965 to 1580 MHz
     (https://github.com/flashinfer-ai/flashinfer/pull/2899). After 5 ms of work the device rests for as long as it
-    worked, which halves its mean power. The rest is at most 50 ms. A longer rest could only follow a longer call, and
-    such a call lowers the clock while it runs.
+    worked, which halves its mean power. The rest is at most 50 ms. Work of more than 50 ms without
+    a rest is essentially one long call. Such a call lowers the clock while it runs, so a longer rest would not help.
     """
 
     now_ns: Callable[[], int] = time.perf_counter_ns
@@ -103,7 +104,7 @@ class _Graph:
 class DeviceTime:
     """Times calls on the current CUDA device.
 
-    ``steps`` contains the calls by name. A call returns as soon as its work is enqueued. The calls named in
+    ``steps`` maps names to calls. A call returns as soon as its work is enqueued. The calls named in
     ``capturable`` are also captured in a CUDA graph.
     """
 
@@ -200,7 +201,8 @@ class DeviceTime:
             assert self._clock_ghz is not None
             torch.cuda._sleep(spin_cycles(hidden_ns, self._clock_ghz))  # type: ignore[no-untyped-call]  # noqa: SLF001  # torch's own tests use it
         else:
-            # Wait until the cache is flushed. Otherwise the flush would hide a varying part of the launch time.
+            # Wait until the cache is flushed. Otherwise the host would enqueue the call while the device still flushes
+            # the cache, and a varying part of the launch time would be missing from the measured time.
             torch.cuda.synchronize()
         self._begin.record()
         began = time.perf_counter_ns()

@@ -41,7 +41,7 @@ class Clocks:
     def read(self) -> Reading | None:
         """Read the clock rate and the throttling reasons.
 
-        Return None if NVML cannot read this device at all, and zeros if only this reading failed.
+        Return None if NVML cannot read this device at all, and a reading of zeros if only this reading failed.
         """
         if self._read is None:
             return None

@@ -29,9 +29,9 @@ CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 RESET = "5"
 # Number of measured calls. The result is the median of the peaks of these calls.
 CALLS = 3
-# An excess of the resident peak over the allocator's peak counts as noise up to ``NOISE_BYTES`` bytes, or up to the
-# fraction ``NOISE_SHARE`` of the allocator's peak if this fraction is larger. Linux counts resident pages per core, and
-# the sum over the cores is wrong by up to 0.3 MB (measured on 2 cores, with 64 to 1024 tokens).
+# The resident peak may exceed the allocator's peak by noise. The largest excess that counts as noise is ``NOISE_BYTES``
+# bytes or the fraction ``NOISE_SHARE`` of the allocator's peak, whichever is larger. Linux counts resident pages per
+# core, and the sum over the cores is wrong by up to 0.3 MB (measured on 2 cores, with 64 to 1024 tokens).
 NOISE_BYTES, NOISE_SHARE = 500_000, 0.02
 
 
@@ -49,7 +49,7 @@ def measure_peak_bytes(call: Callable[[], object]) -> int | None:
 
 
 def bytes_outside_allocator(physical: int | None, allocated: int) -> int | None:
-    """Bytes by which the resident peak exceeds the allocator's peak; None if unknown or within the noise."""
+    """Bytes by which the resident peak exceeds the allocator's peak; None if unknown, or if the excess may be noise."""
     if physical is None or physical - allocated <= max(NOISE_BYTES, NOISE_SHARE * allocated):
         return None
     return physical - allocated

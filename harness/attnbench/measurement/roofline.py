@@ -8,9 +8,10 @@ import torch
 
 __all__ = ["Roofline", "measure_roofline"]
 
-# Numbers of rows of the square matrices that are multiplied, by device. Larger matrices reach higher rates.
+# For each device, the numbers of rows of the square matrices whose product is timed. Larger matrices reach higher
+# rates.
 PRODUCT_ROWS = {"cpu": (512, 1024, 2048), "cuda": (2048, 4096, 8192)}
-# Number of bytes to copy, by device: several times the size of a last-level cache.
+# For each device, the number of bytes to copy: several times the size of a last-level cache.
 COPIED_BYTES = {"cpu": 2**28, "cuda": 2**31}
 # Each product and the copy are timed at most ``CALLS`` times. The fastest call counts, since other work on the machine
 # may slow a call down. No more calls are made once the timed calls took ``ENOUGH_S`` seconds in total.

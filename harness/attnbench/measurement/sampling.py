@@ -42,12 +42,13 @@ class CallFailed(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Samples:
-    """Lists with one number per sampled call, in the order of the calls; and the time of the first call.
+    """Samples of one implementation: each list has one number per sampled call, in the order of the calls.
 
     ``times_ns`` are wall times. ``waited_ns`` are the times for which the process's threads waited for a core during
     the call. ``switches`` are numbers of involuntary context switches. ``cycles`` are the numbers of the cycles that
     made the calls; in one cycle, each implementation is sampled at most once. The other lists are described at the
     fields of ``Timing``, which have the same names. A list is empty if its quantity was not measured.
+    ``first_call_ns`` is the time of the first warm-up call.
     """
 
     times_ns: list[int] = field(default_factory=list)
@@ -95,9 +96,9 @@ def sample_interleaved(
 
     ``baseline`` names the baseline and its copy for the A/A control. A cycle calls either the baseline or its copy. The
     baseline and its copy together get the same part of the budget as any other call. This part determines the number of
-    cycles. If each cycle called the baseline and its copy, the code of the baseline would run twice as often as the
-    code of other implementations. The baseline would then more often find its code and data in the caches. This effect
-    shortened a call of 0.4 ms by 3 to 4 %.
+    cycles. If each cycle called both the baseline and its copy, the code of the baseline would run twice as often as
+    the code of other implementations. The baseline would then more often find its code and data in the caches. This
+    effect shortened a call of 0.4 ms by 3 to 4 %.
 
     Raises: CallFailed if a call raises.
     """
@@ -159,7 +160,10 @@ class _Plan:
     def from_budget(
         cls, sample_ns: Mapping[str, int], sharing: list[str], *, share_s: float, limit_s: float
     ) -> "_Plan":
-        """Plan for each call the number of samples that take ``share_s`` seconds in total, but at least ``FEWEST``.
+        """Plan the number of samples of each call: from ``FEWEST`` to ``MOST``.
+
+        Between these limits, all samples of one call together take ``share_s`` seconds. ``sample_ns`` maps the name of
+        a call to the time of one sample. ``sharing`` names the baseline and its copy.
 
         Fewer samples are planned if ``FEWEST`` samples of all calls would take more than ``limit_s`` seconds.
         """

@@ -117,7 +117,8 @@ class Scheduler:
 def _parse_line(line: bytes) -> tuple[int, int]:
     """Nanoseconds that a thread ran, and nanoseconds that it waited for a core, from the line of its schedstat file.
 
-    Zeros if the line is from another file: an implementation may have closed all file descriptors and opened a file.
+    Zeros if the line is not from a schedstat file. This happens if an implementation closes all file descriptors and
+    then opens another file, which gets the number of a closed descriptor.
     """
     parts = line.split()
     return (int(parts[0]), int(parts[1])) if len(parts) == 3 and b"".join(parts).isdigit() else (0, 0)

@@ -1,6 +1,6 @@
 """Covering arrays: few rows that contain every allowed combination of values of any two, or three, factors.
 
-A row has one value for each factor, by the factor's name. A partial row lacks some factors.
+A row maps the name of each factor to one of the factor's values. A partial row lacks some factors.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -36,7 +36,7 @@ class FormulaOperator(Operator):
     def formula(self, problem: Any, given: Mapping[str, Any], rounded: Rounded) -> Any:
         """Compute the output, or a tuple of all outputs in the order of the attribute ``outputs``.
 
-        ``given`` has the parameters and arguments by name. Call ``rounded(tensor, terms=0)`` on every intermediate
+        ``given`` maps names to parameters and arguments. Call ``rounded(tensor, terms=0)`` on every intermediate
         result that an implementation stores; ``terms`` is the number of products that each element sums.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define formula(problem, given, rounded)")
@@ -62,7 +62,10 @@ class FormulaOperator(Operator):
     def evaluate(
         self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
-        """Return outputs and gradients by name; ``fault`` is a function that replaces ``formula``, or None."""
+        """Return outputs and gradients, keyed by name.
+
+        ``fault`` is a function that is called in place of ``formula``; None means that ``formula`` is called.
+        """
         from attnbench.operators.quantities import compute_quantities
 
         if keep is not None:

@@ -15,7 +15,7 @@ __all__ = ["compute_quantities"]
 def compute_quantities(
     case: Case, inputs: Inputs, formula: Callable[[Inputs], dict[str, Tensor]], *, noise: Noise | None = None
 ) -> dict[str, Tensor]:
-    """Compute the outputs of a formula by name and, if the case takes gradients, the gradients as ``grad.<name>``.
+    """Compute a formula's outputs, keyed by name, and, if the case takes gradients, the gradients as ``grad.<name>``.
 
     The gradients are those of the loss Σ output · cotangent. ``noise`` is the rounding noise of the formula, which is
     also applied to the returned gradients.
@@ -37,9 +37,9 @@ def compute_quantities(
 
 
 def _make_leaves(case: Case, inputs: Inputs) -> tuple[dict[str, Tensor], Inputs]:
-    """Return the tensors that take gradients, by name, and the inputs that contain these tensors.
+    """Return the tensors that take gradients, keyed by name, and the inputs that contain these tensors.
 
-    A tensor that is passed as several arguments has only the first of their names.
+    A tensor that is passed as several arguments occurs only once, under the name of the first of these arguments.
     """
     if not case.differentiates:
         return {}, inputs

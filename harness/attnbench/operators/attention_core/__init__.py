@@ -64,7 +64,7 @@ class AttentionCore(Operator):
     def evaluate(
         self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
-        """Return the outputs and gradients of the oracle by name.
+        """Return the oracle's outputs and gradients, keyed by name.
 
         ``keep`` is a dropout mask; it must be None, because the operator has no dropout.
         """
@@ -75,7 +75,7 @@ class AttentionCore(Operator):
         return evaluate(case, inputs, noise=noise, steps=fault or CORRECT_STEPS)
 
     def fault_models(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return the fault models of the case by name."""
+        """Return the fault models of the case, keyed by fault-model name."""
         from attnbench.operators.attention_core.fault_models import list_fault_models
 
         return list_fault_models(case)
@@ -93,7 +93,7 @@ class AttentionCore(Operator):
         return Noise(roundoff, seed)
 
     def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs:  # noqa: ARG002
-        """Return inputs that multiply the logits by ``factor``, as a ``factor`` times as large softmax scale would."""
+        """Return inputs with which the logits are ``factor`` times as large, as with a larger softmax scale."""
         from attnbench.operators.attention_core.inputs import scale_logits
 
         return scale_logits(inputs, factor)

@@ -118,6 +118,6 @@ def shared_by_sequences(case: Case, name: str) -> tuple[int, int] | None:
     """
     if name == "key_lengths":
         return None
-    # The bias ``bias2d`` has no batch axis, so its last row (of the last query) is repeated for every query. Any other
-    # input has a batch axis, and its sequence 1 is repeated for every sequence.
+    # The bias ``bias2d`` has the shape (queries, keys) and no batch axis: its last row, along axis 0, is repeated for
+    # every query. Every other input has the batch axis as axis 0: its sequence 1 is repeated for every sequence.
     return (0, -1) if name == "bias" and case.problem.bias == "bias2d" else (0, 1)

@@ -22,7 +22,7 @@ TILES = (16, 32, 64, 128)
 
 
 def list_fault_models(case: Case) -> dict[str, Steps]:
-    """Return the fault models that may change the outputs of the case, by name.
+    """Return the fault models that may change the outputs of the case, keyed by fault-model name.
 
     A diagnosis consists of "looks like" and the name of a fault model.
     """

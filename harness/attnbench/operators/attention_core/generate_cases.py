@@ -132,8 +132,8 @@ def _generate_core() -> Iterator[Case]:
     yield from (_make_case(PROBE, dtype=dtype) for dtype in DTYPES)
     yield from (_make_case(replace(PROBE, num_heads=6, kv_heads=2), dtype=dtype) for dtype in HALF)
     yield from _generate_degenerate()
-    # Numbers of keys that fill tiles exactly or leave the last tile partial. Diagonals of causal masks and edges of
-    # windows cross tiles.
+    # Kernels process keys in blocks (tiles). These numbers of keys fill the last tile exactly or only partly. Diagonals
+    # of causal masks and edges of windows cross tiles.
     for (queries, keys), mask in product(((16, 16), (31, 32), (64, 65), (129, 130)), ("causal_tl", "causal_br+window")):
         window = 32 if "window" in mask else None
         yield _make_case(replace(PLAIN, queries=queries, keys=keys, mask=mask, window=window))

@@ -108,7 +108,7 @@ def _draw_hidden_by_bias(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
 
 
 def _draw_tokens(problem: AttentionCoreProblem, draw: Draw) -> dict[str, Tensor]:
-    """Draw queries, keys and values by name.
+    """Draw the tensors ``query``, ``key`` and ``value``.
 
     Shape: returns query (batch, heads, queries, head_dim), key (batch, kv_heads, keys, head_dim), value (batch,
     kv_heads, keys, head_dim_v).
@@ -123,7 +123,10 @@ def _draw_tokens(problem: AttentionCoreProblem, draw: Draw) -> dict[str, Tensor]
 
 
 def _make_exact_tokens(problem: AttentionCoreProblem, draw: Draw, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return, by name, the tensors that replace the random query or value in a regime whose output is exact."""
+    """Return the tensors of a regime whose output is exact: ``value`` and, in the regime ``uniform``, also ``query``.
+
+    These tensors replace the random tensors of the same names.
+    """
     query, value = tensors["query"], tensors["value"]
     whole = draw.uniform("value.whole", *value.shape)
     if problem.regime == "selection":

@@ -57,7 +57,7 @@ CORRECT_STEPS = Steps()
 def evaluate(
     case: Case, inputs: Inputs, *, noise: Noise | None = None, steps: Steps = CORRECT_STEPS
 ) -> dict[str, Tensor]:
-    """Compute the quantities by name: the output and, if the case takes gradients, ``grad.<name>``."""
+    """Compute the quantities: ``output`` and, if the case takes gradients, the gradients ``grad.<name>``."""
     return compute_quantities(
         case, inputs, lambda given: {"output": _attend(case.problem, given, noise, steps)}, noise=noise
     )
@@ -85,7 +85,10 @@ def _attend(problem: AttentionCoreProblem, inputs: Inputs, noise: Noise | None, 
 
 
 def _round_gradient(tensor: Tensor, noise: Noise | None) -> Tensor:
-    """Return repeated keys or values; in backward, their gradient gets noise before it is summed over query heads."""
+    """Return keys or values that were repeated for every query head; in backward, add noise to their gradient.
+
+    The noise is added before the gradient is summed over the query heads that share a key head.
+    """
     return noise.perturb_gradient(tensor) if noise else tensor
 
 

@@ -158,7 +158,7 @@ class AttentionCoreProblem(Problem):
 
     @property
     def probed(self) -> bool:
-        """Whether checks fit the softmax scale and the amplitude (the common factor) to a whole tensor."""
+        """Whether checks estimate the softmax scale and the amplitude (the common factor) of whole tensors."""
         return self.regime == "plain"
 
 

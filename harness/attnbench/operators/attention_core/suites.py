@@ -12,10 +12,11 @@ __all__ = ["FOLDER", "GROUPED", "PASSES", "PLAIN", "VERSION", "load_suite", "mak
 # Version of the case lists, increased with every change of a list. Results of different versions are not comparable.
 VERSION = "2"
 FOLDER = Path(__file__).parent / "lists"
-# Names of case lists that are maintained by hand, by the level that contains their cases. ``shown`` has cases on which
-# mutants fail.
+# For each level, the name of a case list that is maintained by hand and belongs to this level. ``shown`` has cases on
+# which mutants fail.
 KEPT: dict[Level, str] = {"full": "shown"}
-# Call modes of the two cases to time: ``inference`` runs a forward pass only, and ``train`` runs forward and backward.
+# Call modes of the two cases that ``make_profile_cases`` returns for each length: ``inference`` runs a forward pass
+# only, and ``train`` runs forward and backward.
 PASSES: tuple[Mode, ...] = ("inference", "train")
 # The sizes are pairwise distinct, so that a transposed or swapped axis changes a shape or a value. The head width 8 is
 # not a power of 4, so the scale 1/√8 is rounded in every dtype.

@@ -54,7 +54,7 @@ def _draw_lengths(case: Case) -> list[int]:
 
 
 def _count_visible(problem: AttentionCoreProblem, length: int) -> int:
-    """Count the visible pairs of one head of a sequence with ``length`` keys."""
+    """Count the visible query-key pairs in one head of a sequence that has ``length`` keys."""
     first = 0 if problem.causal == "top_left" else length - problem.queries
     total = 0
     for position in range(first, first + problem.queries):

@@ -68,13 +68,13 @@ class Multihead(Operator):
     def evaluate(
         self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
-        """Return the outputs and gradients of the oracle by name."""
+        """Return the oracle's outputs and gradients, keyed by name."""
         from attnbench.operators.multihead.oracle import CORRECT_STEPS, evaluate
 
         return evaluate(case, inputs, noise=noise, keep=keep, steps=fault or CORRECT_STEPS)
 
     def fault_models(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:
-        """Return the fault models that may change these quantities, by name."""
+        """Return the fault models that may change these quantities, keyed by fault-model name."""
         from attnbench.operators.multihead.fault_models import list_fault_models
 
         return list_fault_models(case, quantities)
@@ -92,7 +92,7 @@ class Multihead(Operator):
         return Noise(roundoff, seed)
 
     def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs:
-        """Return inputs that multiply the logits by ``factor``, as a ``factor`` times as large softmax scale would."""
+        """Return inputs with which the logits are ``factor`` times as large, as with a larger softmax scale."""
         from attnbench.operators.multihead.inputs import scale_logits
 
         return scale_logits(case, inputs, factor)

@@ -20,7 +20,7 @@ LOW, LOWEST = -1e4, -6e4
 
 
 def draw_masks(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
-    """Draw, by name, attn_mask and key_padding_mask; a mask that the problem does not have is left out."""
+    """Draw the masks ``attn_mask`` and ``key_padding_mask``; a mask that the problem does not have is left out."""
     masks: dict[str, Tensor] = {}
     if problem.attention_mask:
         masks["attn_mask"] = _draw_attention_mask(problem, draw)

@@ -26,7 +26,7 @@ TILES = (16, 32, 64, 128)
 
 
 def list_fault_models(case: Case, quantities: Collection[str]) -> dict[str, Steps]:
-    """Return the fault models that may change these quantities of the case, by name."""
+    """Return the fault models that may change these quantities of the case, keyed by fault-model name."""
     problem: MultiheadProblem = case.problem
     found = [
         *generate_mask_faults(problem),
@@ -163,8 +163,9 @@ def _generate_bias_faults(problem: MultiheadProblem) -> Named:
         return
     parts: dict[str, tuple[int, ...]] = {"query": (0,), "value": (2,), "query, key and value": (0, 1, 2)}
     if problem.columns > problem.keys:
-        # The key bias adds one number to the logits of all given keys in a row, and nothing to those of extra keys.
-        # Without extra keys it therefore does not change the softmax.
+        # The bias of the key projection adds, in each row, the same number to the logits of all given keys, and nothing
+        # to the logits of extra keys (bias_k, zero key). Without extra keys, the softmax is therefore the same with and
+        # without this bias.
         parts["key"] = (1,)
     for words, missing in parts.items():
         yield f"the {words} bias missing", change_inputs(partial(_remove_bias, problem, missing))

@@ -19,8 +19,8 @@ __all__ = ["FACTORS", "case_to_row", "is_allowed", "row_to_case", "write_lists"]
 NARROW_AND_WIDE: tuple[Dtype, ...] = ("float32", "bfloat16")
 OTHER_MODES: tuple[Mode, ...] = ("inference_mode", "sampling", "frozen", "tuning")
 HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
-# Values by factor. The factors are the arguments of the reference, and everything else that can vary in a case. The
-# covering arrays combine these values. Compiled modes are excluded, because compiling a graph takes seconds.
+# The values of each factor. The factors are the arguments of the reference, and everything else that can vary in a
+# case. The covering arrays combine these values. Compiled modes are excluded, because compiling a graph takes seconds.
 FACTORS: Mapping[str, tuple[Any, ...]] = {
     "dtype": DTYPES,
     "mode": tuple(mode for mode, call_mode in CALL_MODES.items() if call_mode.compiler is None),
@@ -79,8 +79,9 @@ def row_to_case(row: Mapping[str, Any]) -> Case:
 def case_to_row(case: Case) -> dict[str, Any]:
     """Return the row of the covering array that describes a case: the inverse of ``row_to_case``.
 
-    If query and key are one tensor, the row has the first pair of lengths in ``FACTORS`` with the case's number of
-    keys.
+    If query and key are one tensor, ``row_to_case`` ignores the row's number of queries, so several rows describe the
+    case. The returned row then has the first pair of lengths (queries, keys) in ``FACTORS`` with the number of keys
+    of the case.
     """
     problem: MultiheadProblem = case.problem
     aliases = ("self_attention", "key_is_value", "query_is_key")
@@ -127,8 +128,8 @@ def _make_case(problem: MultiheadProblem, *, dtype: Dtype = "float32", mode: Mod
     return Case(operator="multihead", problem=problem, dtype=dtype, mode=mode)
 
 
-# A problem whose projections are exact. The head_dim 7 is not a power of 4, so the scale 1/√7 is rounded in every
-# dtype.
+# A problem of the regime ``identity``, in which the projections have no rounding errors. The head_dim 7 is not a power
+# of 4, so the scale 1/√7 is rounded in every dtype.
 CORE = replace(CROSS, embed_dim=21, bias=False, regime="identity")
 # The sizes are so large that an average over all elements reveals a systematic error smaller than the rounding of one
 # element.
@@ -170,7 +171,7 @@ def _generate_core() -> Iterator[Case]:
     yield from (_make_case(PROBE, dtype=dtype) for dtype in DTYPES)
     yield from _generate_degenerate()
     weights = replace(CROSS, need_weights=True)
-    # Numbers of keys that fill tiles exactly or leave the last tile partial.
+    # Kernels process keys in blocks (tiles). These numbers of keys fill the last tile exactly or only partly.
     for queries, keys in ((7, 1), (16, 16), (31, 32), (63, 64), (64, 65), (129, 130)):
         yield _make_case(replace(CROSS, queries=queries, keys=keys, mask="bool2d"))
     for batch, keys in ((8, 257), (33, 9)):

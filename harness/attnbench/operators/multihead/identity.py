@@ -29,7 +29,7 @@ HIDDEN_ZEROLEAK = 512.0
 
 
 def make_identity_parameters(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
-    """Return the parameters of the exact projections, by their names in the reference."""
+    """Return the parameters of the projections of the identity regimes, keyed by their names in the reference."""
     embed = problem.embed_dim
     identity = torch.eye(embed, dtype=torch.float64)
     values = identity[draw.uniform("v_proj_weight", embed).argsort()]
@@ -40,7 +40,10 @@ def make_identity_parameters(problem: MultiheadProblem, draw: Draw) -> dict[str,
 
 
 def make_exact_tokens(problem: MultiheadProblem, draw: Draw, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return, by name, the tensors that replace the random query or value in a regime whose output is exact."""
+    """Return the tensors of a regime whose output is exact: ``value`` and, in the regime ``uniform``, also ``query``.
+
+    These tensors replace the random tensors of the same names.
+    """
     query, value = tensors["query"], tensors["value"]
     if problem.regime == "selection":
         span = 2 * LARGEST_SELECTED + 1

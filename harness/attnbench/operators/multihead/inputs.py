@@ -76,7 +76,7 @@ def scale_logits(case: Case, inputs: Inputs, factor: float) -> Inputs:
 
 
 def _draw_parameters(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
-    """Draw the parameters, by their names in the reference.
+    """Draw the parameters, keyed by their names in the reference.
 
     The query projection gives the logits the standard deviation of the regime. Every other projection keeps the
     variance of its input.

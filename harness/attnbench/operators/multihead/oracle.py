@@ -79,7 +79,7 @@ CORRECT_STEPS = Steps()
 def evaluate(
     case: Case, inputs: Inputs, *, noise: Noise | None = None, keep: Tensor | None = None, steps: Steps = CORRECT_STEPS
 ) -> dict[str, Tensor]:
-    """Compute the quantities by name: output, weights if needed, and ``grad.<name>`` if the case takes gradients.
+    """Compute the quantities: ``output``, ``weights`` if needed, and ``grad.<name>`` if the case takes gradients.
 
     ``keep`` is a dropout mask, true where a weight was kept. Gradients are with respect to ``inputs``, even if
     ``steps`` changes the inputs of the formula.

@@ -161,7 +161,7 @@ class MultiheadProblem(Problem):
 
     @property
     def probed(self) -> bool:
-        """Whether checks fit the softmax scale and the amplitude (the common factor) to a whole tensor."""
+        """Whether checks estimate the softmax scale and the amplitude (the common factor) of whole tensors."""
         # In the regime ``identity`` the projections are exact, so only the attention has rounding errors.
         return self.regime == "identity"
 

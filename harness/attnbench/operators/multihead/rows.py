@@ -31,9 +31,9 @@ def find_visible(case: Case, inputs: Inputs) -> Tensor:
 
 
 def find_hidden_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
-    """Return masks of the hidden rows of output and weights, or an empty dict if no row is hidden.
+    """Return masks of the fully masked rows of output and weights; an empty dict if there is no such row.
 
-    An output element mixes all heads, so an output row counts as hidden if the row of any head is hidden.
+    An output element mixes all heads, so an output row counts as fully masked if the row of any head is fully masked.
 
     Shape: broadcastable to output and to weights.
     """
@@ -66,7 +66,7 @@ def find_padded_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def _to_output_layout(problem: MultiheadProblem, rows: Tensor) -> dict[str, Tensor]:
-    """Convert a mask of rows to masks for output and for weights, by name.
+    """Convert a mask of rows to two masks: ``output`` for the rows of the output, ``weights`` for those of the weights.
 
     Shape: rows (batch, heads, queries); returns masks broadcastable to output and to weights.
     """

@@ -98,7 +98,9 @@ def _choose_exact_mask(form: Mapping[str, Any]) -> str:
 
 
 def _choose_lengths(form: Mapping[str, Any], sharing: str, *, power_of_two: bool) -> dict[str, Any]:
-    """Choose the numbers of keys and queries: equal if query and key are one tensor, or if ``square`` is true.
+    """Choose the numbers of keys and queries, which are equal if query and key are one tensor.
+
+    They are also equal if the drawn choice ``square`` is true.
 
     With ``power_of_two``, the number of keys is rounded down to a power of two.
     """

@@ -13,11 +13,12 @@ __all__ = ["CROSS", "FOLDER", "PASSES", "SELF", "SENTENCES", "VERSION", "load_su
 # Version of the case lists, increased with every change of a list. Results of different versions are not comparable.
 VERSION = "2"
 FOLDER = Path(__file__).parent / "lists"
-# Names of case lists that are maintained by hand, by the level that contains their cases. ``found`` has cases that
+# For each level, the name of a case list that is maintained by hand and belongs to this level. ``found`` has cases that
 # fuzzing found, and ``shown`` has cases on which mutants fail.
 KEPT: dict[Level, str] = {"core": "found", "full": "shown"}
 
-# Call modes of the two cases to time: ``inference`` runs a forward pass only, and ``train`` runs forward and backward.
+# Call modes of the two cases that ``make_profile_cases`` returns for each length: ``inference`` runs a forward pass
+# only, and ``train`` runs forward and backward.
 PASSES: tuple[Mode, ...] = ("inference", "train")
 # The sizes are pairwise distinct (batch 2, heads 3, queries 5, keys 7, head_dim 8, embed_dim 24; kdim 10 and vdim 14 in
 # cases that set kdim and vdim). A transposed or swapped axis therefore changes a shape or a value. The head width 8 is

@@ -75,7 +75,7 @@ def _count_drawn_pairs(case: Case) -> int:
 
 
 def _count_moved_bytes(case: Case) -> Iterator[int]:
-    """Yield the bytes of the tensors that a call reads or writes, several tensors together; each tensor counts once."""
+    """Yield numbers of bytes; their sum is the size of all tensors that a call reads or writes, each counted once."""
     problem: MultiheadProblem = case.problem
     given, made = ELEMENT_BYTES[case.given_dtype], ELEMENT_BYTES[case.dtype]
     additive, boolean = _count_mask_elements(problem)

@@ -116,7 +116,7 @@ class Bert(Implementation):
         self.core = core
 
     def unsupported(self, case: Case) -> str | None:
-        """Return why BERT's layer cannot compute a case, or None."""
+        """Return why BERT's layer cannot compute a case, or None if it can."""
         problem = case.problem
         if not problem.bias:
             return BIASES

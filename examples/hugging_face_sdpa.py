@@ -32,7 +32,7 @@ def hugging_face_sdpa(
 
 
 def explain_refusal(case: Case) -> str | None:
-    """Return why ``sdpa_attention_forward`` cannot compute a case, or None."""
+    """Return why ``sdpa_attention_forward`` cannot compute a case, or None if it can."""
     empty = 0 in (case.problem.batch, case.problem.queries)
     return "the function reshapes its output with a size of -1, which fails for an empty tensor" if empty else None
 
@@ -41,7 +41,8 @@ HUGGING_FACE_SDPA = from_kernel(
     hugging_face_sdpa,
     unsupported=explain_refusal,
     source="https://github.com/huggingface/transformers",
-    # With is_causal and a single query, the function treats the query as the last token, which sees every key. With
-    # is_causal and several queries, the function aligns the causal mask at the top left.
+    # With is_causal, the function aligns the causal mask of several queries at the top left, but it lets a single query
+    # see every key. With the policy "bottom_right", ``from_kernel`` passes a mask instead of is_causal unless there are
+    # as many queries as keys.
     policies=Policies(causal="bottom_right"),
 )

@@ -90,7 +90,8 @@ class XTransformersAttention(ReferenceForward):
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Call the layer. Its ``attn_mask`` is true at visible keys; its ``attn_bias`` is added to the logits."""
-        # Use the causal flag only if there are as many queries as keys: the layer aligns the flag at the bottom right.
+        # With its causal flag, the layer aligns the causal mask at the bottom right, and the reference aligns it at the
+        # top left. Use the flag only if there are as many queries as keys: both alignments are then the same.
         causal = is_causal and query.shape[1] == key.shape[1]
         keep, bias = (None, None) if mask is None or causal else self.translate_mask(mask)
         if need_weights and self.training and self.dropout:
@@ -113,7 +114,9 @@ class XTransformersAttention(ReferenceForward):
         return output, weights if need_weights else None
 
     def translate_mask(self, mask: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Translate a mask into a keep mask (batch or 1, heads or 1, queries, keys) and an additive mask or None.
+        """Translate a mask into a keep mask (batch or 1, heads or 1, queries, keys) and an additive mask.
+
+        The additive mask is None if ``mask`` is boolean.
 
         No mask hides the learned key (bias_k) or the zero key. The layer itself extends the mask by the zero key.
         """
@@ -137,7 +140,7 @@ class XTransformers(Implementation):
     policies = Policies(causal="bottom_right")
 
     def unsupported(self, case: Case) -> str | None:
-        """Return why the layer cannot compute a case, or None."""
+        """Return why the layer cannot compute a case, or None if it can."""
         problem = case.problem
         if case.dtype == "float64":
             return SINGLE

@@ -181,8 +181,8 @@ def _make_timing(records: Sequence[Record], pass_: str, name: str) -> Timing:
 class PaddedSamples(msgspec.Struct, frozen=True, kw_only=True):
     """Samples of one process.
 
-    ``samples`` has the numbers of ``COLUMNS`` by pass and by name of the call. ``padded`` is the fraction of padded
-    tokens.
+    ``samples`` has, for each pass and each name of a call, the lists of numbers that ``COLUMNS`` names. ``padded`` is
+    the fraction of padded tokens.
     """
 
     samples: dict[str, dict[str, dict[str, list[int]]]]
@@ -190,7 +190,7 @@ class PaddedSamples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TakePaddedSamples(Request[PaddedSamples], frozen=True, kw_only=True):
-    """Time the calls of all passes in one process."""
+    """A request to time the calls of all passes in one process."""
 
     batch: int
     length: int
@@ -224,7 +224,7 @@ def take_samples(request: TakePaddedSamples) -> PaddedSamples:
 
 
 def _make_calls(reference: Any, hidden: Any, padded: Any, pass_: str) -> dict[str, Callable[[], object]]:
-    """Return the calls that a pass interleaves, by their names.
+    """Return the calls that a pass interleaves. The key of a call is its name.
 
     Every pass calls the reference and its A/A control. The pass ``FUSED`` also calls the reference's fused fast path,
     and every other pass also calls the implementations. The fused path returns its memory to the system in every call,

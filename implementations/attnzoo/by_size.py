@@ -66,8 +66,8 @@ def attend_each(sequences: Iterable[Sequence[Tensor]], weights: int, *, like: Te
 
     ``weights`` is the number of attention weights of the largest sequence. All sequences are
     computed by the method that this number determines. A separate choice for each sequence would
-    add 1 % to the total time, because at each choice the cache is full of the data of the previous
-    sequence.
+    add 1 % to the total time: the data of one sequence displace the code of the choice from the
+    cache, and the next choice has to read it from memory again.
 
     Shape: each sequence is q (heads, queries, head_dim), k and v (heads, keys, head_dim), with the dtype and device of
     ``like``; each output is (queries, heads, head_dim).

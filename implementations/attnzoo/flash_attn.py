@@ -2,9 +2,13 @@
 
 The kernels process the keys in blocks with a running maximum and sum, in registers and shared memory.
 
-With causal=True, the kernels align the causal mask at the bottom right. The argument is therefore
-used only if there are as many queries as keys. Backward sums the parts of dQ in the order in which
-blocks of keys finish. The dQ of two runs may therefore differ in the last bits.
+With causal=True, the kernels align the causal mask at the bottom right: the last query sees every
+key. The reference of multi-head attention aligns the causal mask at the top left. Both alignments
+are the same mask only if there are as many queries as keys. Other cases of multi-head attention do
+not use the argument.
+
+Backward sums the parts of dQ in the order in which blocks of keys finish. The dQ of two runs may
+therefore differ in the last bits.
 
 Shape: Q (batch, queries, heads, head_dim), K and V (batch, keys, kv_heads, head_dim).
 Source: https://github.com/Dao-AILab/flash-attention;

@@ -47,9 +47,9 @@ CPU_DTYPES = ("float32", "bfloat16", "float16")
 # CPU seconds to compile a kernel for one kind of call (see ``_Kind``), measured over 20 kinds of
 # calls with an empty compiler cache on a 2-core x86-64 machine (torch 2.13).
 COMPILING_S = 5.9
-# In all checks of the suite ``quick`` of both operators: KINDS is the number of kinds of calls that
-# are compiled, and CALLS is the number of calls. "plain" is for cases without a mask, "masked" for
-# cases with a mask.
+# In all checks of the suite ``quick`` of both operators (multihead and attention_core): KINDS is the
+# number of kinds of calls that are compiled, and CALLS is the number of calls. "plain" is for cases
+# without a mask, "masked" for cases with a mask.
 KINDS, CALLS = {"plain": 9, "masked": 11}, {"plain": 347, "masked": 487}
 # Number of queries and number of keys in one block of a block mask. The value is torch's default.
 BLOCK = 128

@@ -26,7 +26,7 @@ from attnbench.masks import additive
 
 __all__ = ["attend_fused", "make_rows_contiguous"]
 
-# Number of bytes to which CUDA kernels need the rows of a tensor to be aligned.
+# CUDA kernels need every row of a tensor to begin at a multiple of this number of bytes.
 ALIGNMENT = 16
 
 
@@ -69,7 +69,10 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def _is_aligned(tensor: Tensor) -> bool:
-    """Whether the rows of a tensor are aligned, or the tensor is contiguous; torch itself aligns contiguous tensors."""
+    """Whether every row of a tensor begins at a multiple of ``ALIGNMENT`` bytes, or the tensor is contiguous.
+
+    Contiguous tensors need no copy here, because torch itself aligns them.
+    """
     if tensor.stride(-1) != 1:
         return False
     steps = (tensor.storage_offset(), *tensor.stride()[:-1])

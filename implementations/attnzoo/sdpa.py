@@ -148,7 +148,8 @@ def explain_refusal(case: Case, *, backend: SDPBackend, core: bool = False) -> s
             shares = q.shape[1] != k.shape[1]
             torch._fused_sdp_choice(q, k, v, mask, dropout_p, is_causal, enable_gqa=shares)  # noqa: SLF001
         except RuntimeError as error:
-            # If a float mask requires a gradient, torch refuses the call and gives no reason.
+            # If a float mask requires a gradient, torch refuses the call and gives no reason. The
+            # reason below is returned instead.
             default = (
                 "the backend computes no gradient with respect to a float mask"
                 if mask is not None and mask.requires_grad

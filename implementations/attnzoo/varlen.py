@@ -58,11 +58,14 @@ class Packing:
         return cls(keep.shape[0], keep.shape[1], keep.sum(dim=1).tolist(), positions)
 
     def pack(self, tokens: Tensor) -> Tensor:
-        """Select the tokens left. Shape: (batch, length, width) to (tokens left, width)."""
+        """Select the tokens that are left when padding is removed.
+
+        Shape: (batch, length, width) to (tokens left, width).
+        """
         return tokens.flatten(0, 1).index_select(0, self.positions)
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """Put tokens back at their positions, and zeros elsewhere.
+        """Put the packed tokens back at their positions in the batch, and zeros at the positions of padding.
 
         Shape: (tokens left, width) to (batch, length, width).
         """
@@ -70,7 +73,7 @@ class Packing:
         return zeros.index_copy_(0, self.positions, packed).view(self.batch, self.length, packed.shape[-1])
 
     def split_positions(self) -> list[Tensor]:
-        """Return the positions of the remaining tokens of each sequence, counted from the start of that sequence."""
+        """Return, for each sequence, the positions of its tokens left, counted from the start of the sequence."""
         parts = torch.split(self.positions, self.lengths)
         return [part - number * self.length for number, part in enumerate(parts)]
 
@@ -113,7 +116,10 @@ class VarlenAttention(SharedProjectionAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute attention on split heads, without the keys that a mask shared by all heads hides from every query.
+        """Compute attention on split heads.
+
+        If all heads of a sequence have the same boolean mask, the keys that this mask hides from every query are left
+        out of the computation.
 
         Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim).
         """
@@ -161,7 +167,7 @@ class VarlenAttention(SharedProjectionAttention):
     def _make_masks(
         self, attn_mask: Tensor | None, key_padding_mask: Tensor, packing: Packing, dtype: torch.dtype
     ) -> list[Tensor | None]:
-        """Convert both masks to one mask per sequence, over the remaining tokens of the sequence.
+        """Convert both masks to one mask per sequence, over the tokens of the sequence that are not padding.
 
         The mask of a sequence is None if it would hide nothing and add nothing.
 
@@ -191,7 +197,7 @@ class VarlenAttention(SharedProjectionAttention):
         return masks
 
     def _select_tokens(self, mask: Tensor, left: Tensor) -> Tensor:
-        """Select the remaining keys from a mask. Shape: mask (1 or heads, queries, keys)."""
+        """Select the keys at the positions ``left`` from a mask. Shape: mask (1 or heads, queries, keys)."""
         return mask.index_select(2, left)
 
 
@@ -199,7 +205,11 @@ class VarlenPackedAttention(VarlenAttention):
     """Multi-head attention that computes only tokens that are not padding."""
 
     def try_shortcut(self, tokens: Tensor, key_padding_mask: Tensor | None) -> Tensor | None:
-        """Compute self-attention of the remaining tokens; return None with dropout or without a boolean mask."""
+        """Compute self-attention of the tokens that are not padding.
+
+        Return None, so that the general path is taken, if there is dropout, if there is no boolean padding mask of the
+        right shape, or if the batch is empty.
+        """
         if key_padding_mask is None or key_padding_mask.dtype != torch.bool or (self.training and self.dropout):
             return None
         if key_padding_mask.shape != tokens.shape[:2] or not len(tokens):
@@ -250,7 +260,10 @@ class VarlenPackedAttention(VarlenAttention):
         return packing.unpack(self.project_back(attended)), None
 
     def _select_tokens(self, mask: Tensor, left: Tensor) -> Tensor:
-        """Select the remaining queries and keys from a mask. Shape: mask (1 or heads, queries, keys)."""
+        """Select the queries and the keys at the positions ``left`` from a mask.
+
+        Shape: mask (1 or heads, queries, keys).
+        """
         return mask.index_select(1, left).index_select(2, left)
 
 
@@ -278,10 +291,10 @@ class Varlen(Implementation):
     module: type[VarlenAttention] = VarlenAttention
 
     def unsupported(self, case: Case) -> str | None:
-        """Return why a case is refused, or None.
+        """Return why a case is refused, or None if it is not refused.
 
-        Refused are cases that need the attention weights, and ``torch.export`` if lengths are read
-        from a mask.
+        A case is refused if it needs the attention weights, or if ``torch.export`` captures the call
+        and lengths are read from a mask.
         """
         if case.problem.need_weights:
             return NO_WEIGHTS
@@ -301,10 +314,9 @@ class VarlenPacked(Varlen):
     module = VarlenPackedAttention
 
     def unsupported(self, case: Case) -> str | None:
-        """Return why a case is refused, or None.
+        """Return why a case is refused, or None if it is not refused.
 
-        Refused are the cases that ``varlen`` refuses, and cases in which it is unknown which
-        queries are padding.
+        A case is refused if ``varlen`` refuses it, or if it is unknown which queries are padding.
         """
         padded = case.problem.padding_mask is not None
         return super().unsupported(case) or (UNKNOWN_QUERIES if padded and not case.problem.shares_queries else None)

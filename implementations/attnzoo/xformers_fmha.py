@@ -143,8 +143,8 @@ def _find_reason(operators: list[Any], inputs: Any) -> str | None:
 @cache
 def _import_fmha() -> Any:
     """Import the module ``xformers.ops.fmha``."""
-    # Hide the log message at import that xFormers was built for another version of torch. Cases
-    # that cannot run for this reason are refused.
+    # At import, xFormers logs that it was built for another version of torch. Hide this message: a
+    # case that cannot run for this reason is refused.
     logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
     from xformers.ops import fmha
 

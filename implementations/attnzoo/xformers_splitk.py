@@ -41,7 +41,7 @@ AS_WIDE = "the head width of values must equal that of keys"
 # 36 times this work, at a head width of 32, took 0.23 s with triton 3.7 on one thread of a 2-core
 # x86-64 machine.
 INTERPRETED_S = 6.5e-3
-# Numbers of queries and of keys that take INTERPRETED_S.
+# INTERPRETED_S is the time for this number of queries and this number of keys of one head.
 QUERIES_A_PROGRAM, KEYS_A_STEP = 16, 64
 # Dtypes in which Triton's interpreter computes the same results as the compiled kernel.
 INTERPRETED_DTYPES = (torch.float16, torch.float32)
@@ -118,7 +118,7 @@ def _explain_compiled_refusal(case: Case) -> str | None:
 
 
 def _find_reason(inputs: Any) -> str | None:
-    """Return xFormers' reason why the compiled kernel refuses the inputs, or None."""
+    """Return xFormers' reason why the compiled kernel refuses the inputs, or None if it accepts them."""
     reasons = _import_fmha().triton_splitk.FwOp.not_supported_reasons(inputs)
     # Ignore the reason that xFormers was built without CUDA code, because the Triton kernel needs
     # no such code.
@@ -126,7 +126,7 @@ def _find_reason(inputs: Any) -> str | None:
 
 
 def explain_untimed(case: Case) -> str | None:
-    """Return why a case is not timed, or None. The interpreted kernel is never timed."""
+    """Return why no case is timed if the kernel is interpreted; return None if it is compiled."""
     device = case.device.upper()
     return (
         f"interpreted by Triton on the {device}: the time does not show the speed of the compiled kernel"
@@ -168,7 +168,7 @@ def get_environment() -> dict[str, str]:
 @cache
 def _import_fmha() -> Any:
     """Import the module ``xformers.ops.fmha`` with its Triton kernels."""
-    # Hide the log message at import that xFormers was built for another version of torch. The
+    # At import, xFormers logs that it was built for another version of torch. Hide this message: the
     # Triton kernels need no compiled part of xFormers.
     logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
     from xformers.ops import fmha

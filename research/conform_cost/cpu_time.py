@@ -21,7 +21,7 @@ _open: list[str] = []
 
 @contextmanager
 def count_as(part: str) -> Iterator[None]:
-    """Context whose CPU time counts for the given part of the work."""
+    """Context manager: CPU time that is used inside it counts for the given part of the work."""
     begin = time.process_time()
     _open.append(part)
     try:

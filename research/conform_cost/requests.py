@@ -1,4 +1,4 @@
-"""The request that only the oracle worker of this study answers, in addition to those of ``oracle_requests``."""
+"""A request for the oracle worker of this study, which also answers all requests of ``oracle_requests``."""
 
 from attnbench.processes.oracle_requests import OracleRequest
 
@@ -6,4 +6,4 @@ __all__ = ["ReadSeconds"]
 
 
 class ReadSeconds(OracleRequest[dict[str, float]], frozen=True, kw_only=True):
-    """Return the CPU seconds that each part of the work has used so far."""
+    """A request for the CPU seconds that each part of the work has used so far."""

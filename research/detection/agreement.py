@@ -39,11 +39,11 @@ BLOCKS, BLOCK_S = 40, 0.1
 # A pair of blocks counts as disturbed if its threads waited for a core for more than this fraction of the pair's time.
 # On two cores, the work of the operating system alone makes two threads wait for 2 to 3 % of the time.
 DISTURBED = 0.05
-# For a call that does nothing. NOTHING_S: seconds for which the harness times the call. LOOPS: number of calls in a
-# plain loop. REPEATS: number of repetitions of this loop; the fastest repetition counts.
+# These constants are for the timing of a call that does nothing. NOTHING_S: seconds for which the harness times the
+# call. LOOPS: number of calls in a plain loop. REPEATS: number of repetitions of this loop; the fastest counts.
 NOTHING_S, LOOPS, REPEATS = 0.2, 20_000, 5
-# AGREE: largest relative difference of two medians that agree. ADDED_NS: largest number of nanoseconds that the harness
-# may add to a call.
+# AGREE: two medians agree if their relative difference is at most this fraction. ADDED_NS: largest number of
+# nanoseconds that the harness may add to a call.
 AGREE, ADDED_NS = 0.02, 1000
 
 Record = dict[str, Any]
@@ -145,9 +145,9 @@ def format_agreement(folder: Path) -> str:
 
 
 def _compute_ratio(record: Record) -> float | None:
-    """Return the median of the harness's time divided by Timer's, over the undisturbed pairs of blocks.
+    """Divide the harness's time by Timer's time for each undisturbed pair of blocks; return the median of the ratios.
 
-    None if every pair was disturbed.
+    The result is None if every pair was disturbed.
     """
     blocks = zip(record["ours_ns"], record["theirs_ns"], record["disturbed"], strict=True)
     ratios = [ours / theirs for ours, theirs, disturbed in blocks if not disturbed]

@@ -46,8 +46,8 @@ TRUE_PROCESSES, RUNS, AGREEMENT_PROCESSES, STARTED, DRAWS = 40, 30, 20, 10, 2000
 # attnbench starts. Both are pairs: the value for one thread, and the value for several threads. MOST: default largest
 # number of processes of a comparison; processes are added while the verdict is ``unknown``.
 SECONDS, COMPARED, MOST = (15.0, 30.0), (10, 20), 30
-# Default value of the option ``--suite`` of ``attnbench profile`` in this study. The suite ``full`` gives each of the
-# three comparisons of a run as much time as a comparison by ``attnbench compare`` has.
+# Default value of the option ``--suite`` of ``attnbench profile`` in this study. A run compares three plants with the
+# reference. The suite ``full`` gives each of these comparisons as much time as a comparison by ``attnbench compare``.
 SUITE = "full"
 
 
@@ -126,7 +126,7 @@ def _do_runs(options: Any) -> None:
         arguments = ["--suite", options.suite, *(["--processes", str(options.processes)] if options.processes else [])]
         shares = options.shares or SHARES
         if not options.shares and (condition.threads, condition.load) == (1, LOADS[0]):
-            shares = (*shares, BYTE_SHARE)  # byte counts are exact, so one condition is enough
+            shares = (*shares, BYTE_SHARE)  # PLUS_BYTE: byte counts are exact, so one condition is enough
         gather_runs(
             options.data / f"runs-{condition}.jsonl",
             condition,
@@ -197,7 +197,7 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     runs = _add_command(parts, "runs", _do_runs, "run attnbench on the reference and its copies with extra work")
     runs.add_argument(
-        "--runs", type=int, default=RUNS, help="number of runs for each plant, number of threads and load"
+        "--runs", type=int, default=RUNS, help="number of runs for each combination of plant, thread count and load"
     )
     runs.add_argument("--processes", type=int, help="value of the option --processes of attnbench profile")
     runs.add_argument(
@@ -206,7 +206,7 @@ def _make_parser() -> argparse.ArgumentParser:
     runs.add_argument(
         "--shares",
         type=_parse_integers,
-        help=f"copies to run, by their slowdown in percent: {', '.join(map(str, SHARES))}; {BYTE_SHARE} is the copy "
+        help=f"slowdowns in percent of the copies to run: {', '.join(map(str, SHARES))}; {BYTE_SHARE} is the copy "
         "that needs one more byte of memory",
     )
     agreement = _add_command(

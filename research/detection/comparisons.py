@@ -35,9 +35,9 @@ STEP = 5
 class DrawSettings:
     """Settings by which comparisons are drawn."""
 
-    # Wall time of a comparison in seconds, by number of threads.
+    # For each number of threads, the wall time of a comparison in seconds.
     seconds: Mapping[int, float]
-    # Number of processes of a comparison by the harness's rule, by number of threads.
+    # For each number of threads, how many processes a comparison by the harness's rule has at first.
     processes: Mapping[int, int]
     # Largest number of processes of a comparison by the harness's rule.
     most: int
@@ -50,7 +50,7 @@ class DrawSettings:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Number of comparisons by verdict, for one rule, one copy of the reference and one condition."""
+    """Number of comparisons with each verdict, for one rule, one copy of the reference and one condition."""
 
     rule: str
     # Intended slowdown of the copy in percent.

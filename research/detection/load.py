@@ -42,7 +42,7 @@ class Competitor:
 
 @contextmanager
 def run_competitor(load: str) -> Iterator[Competitor]:
-    """Context that runs a competing process if ``load`` is ``busy``."""
+    """Context manager that runs a competing process if ``load`` is ``busy``."""
     if load != "busy":
         yield Competitor(pid=None)
         return

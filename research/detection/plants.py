@@ -41,7 +41,7 @@ COLUMNS = 128
 # reference.
 SHARES = (0, 2, 3)
 PATHS = {share: f"{__name__}:PLUS_{share}" for share in SHARES}
-# Number that stands for ``PLUS_BYTE`` where a percentage stands for another plant.
+# A slowdown in percent stands for a plant in options and records. This number stands for ``PLUS_BYTE``.
 BYTE_SHARE = -1
 # Import path of ``PLUS_BYTE``.
 BYTE = f"{__name__}:PLUS_BYTE"

@@ -66,7 +66,7 @@ REPORT_EVERY = 10
 # plants and corrects their numbers of rows.
 FIRST_ROWS = 80
 # ROUNDS: number of rounds of the calibration. ROUND_PROCESSES: number of processes of a round. FURTHEST: largest factor
-# by which a round corrects a number of rows.
+# by which a round changes the number of rows of a plant's matrix product.
 ROUNDS, ROUND_PROCESSES, FURTHEST = 3, 10, 3.0
 
 Process = dict[str, Any]
@@ -200,7 +200,10 @@ def collect_times_ns(process: Process, side: str) -> Sequence[int]:
 
 
 def estimate_size(pool: Pool, share: int) -> Estimate | None:
-    """Estimate a slowed copy's time divided by the reference's; None if no process has enough undisturbed calls."""
+    """Estimate a slowed copy's time divided by the reference's time.
+
+    Return None if no process has enough undisturbed calls.
+    """
     own, base = (make_timing(pool.processes, side, threads=pool.threads) for side in (str(share), BASE))
     ratios = ratios_by_cycle(own, base)
     return estimate(ratios) if ratios else None
@@ -269,10 +272,10 @@ def gather_pool(
 def calibrate_rows(
     folder: Path, threads: int, setup: Setup, *, resume: bool, say: Callable[[str], None] = print
 ) -> Any:
-    """Find the amount of extra work that makes copies of the reference 2 and 3 % slower; return it in rows, by copy.
+    """Find how much extra work makes one copy of the reference 2 % slower, and another copy 3 % slower.
 
-    The extra work is a matrix product. Its number of rows for each copy is stored in ``rows-THREADS.json``. Every round
-    measures the copies and corrects their numbers of rows.
+    The extra work is a matrix product. Every round measures the copies and corrects their numbers of rows. The number
+    of rows for each copy is returned, and stored in ``rows-THREADS.json``.
     """
     path = folder / f"rows-{threads}.json"
     if resume and path.exists():
@@ -294,9 +297,10 @@ def calibrate_rows(
 
 
 def _correct_rows(rows: Mapping[str, int], pool: Pool) -> dict[str, int]:
-    """Return the numbers of rows that would have given the measured copies their intended slowdowns.
+    """Correct the number of rows of each copy's matrix product, so that the copy gets its intended slowdown.
 
-    The extra work of a copy is a matrix product. The time per row of the product is assumed to be equal for all copies.
+    The extra work of a copy is this matrix product. The time per row is assumed to be equal for all copies, so all
+    copies get the same number of rows per percent. This number changes by a factor of at most ``FURTHEST``.
     """
     measured = {share: estimate_size(pool, int(share)) for share in rows}
     excess = sum(100 * (found.value - 1) if found else float(share) for share, found in measured.items())
@@ -310,7 +314,8 @@ def _try_process(
 ) -> Process:
     """Measure one process, and return its record.
 
-    If the process cannot start, wait, and return a record with the reason. A later process may start.
+    If the process cannot start, wait ``PAUSE_S`` seconds, so that the next process may be able to start, and return a
+    record with the reason.
     """
     try:
         if not idle:

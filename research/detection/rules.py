@@ -51,19 +51,20 @@ TORCH_S, TORCH_BLOCK_S, TORCH_BAND = 0.2, 0.0006, 0.01
 # Defaults of Criterion. CRITERION_WARM_UP_S: seconds of the warm-up. CRITERION_S: seconds of all samples.
 # CRITERION_SAMPLES: number of samples. CRITERION_LEVEL: significance level. CRITERION_NOISE: noise threshold.
 CRITERION_WARM_UP_S, CRITERION_S, CRITERION_SAMPLES, CRITERION_LEVEL, CRITERION_NOISE = 3.0, 5.0, 100, 0.05, 0.01
-# Number of bootstrap draws. Criterion itself makes 100,000 draws; the interval of Criterion is slightly wider.
+# Number of bootstrap draws. Criterion itself makes 100,000 draws, and its interval is slightly wider than the interval
+# from this number of draws.
 CRITERION_DRAWS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Time that a comparison may take, and the times of its parts, in seconds."""
+    """Seconds that a comparison may take, and seconds of its parts."""
 
-    # Wall time of the whole comparison, for both sides together.
+    # Wall time of the whole comparison in seconds, for both sides (the base and the new code) together.
     seconds: float
-    # Time to start a process.
+    # Seconds to start a process.
     start_s: float
-    # Time of one call.
+    # Seconds of one call.
     call_s: float
 
 
@@ -71,17 +72,17 @@ class Cost:
 class Layout:
     """Numbers of processes and calls that a tool measures."""
 
-    # Processes of one side (the base or the new code).
+    # Number of processes for one side (the base or the new code).
     processes: int
-    # Values of one process.
+    # Number of values that one process measures.
     values: int
-    # Calls whose mean time is one value.
+    # Number of calls for one value. The value is the mean time of these calls.
     loops: int
     # Wall time of the comparison in seconds.
     wall_s: float
 
     def limit_calls(self, calls: int) -> "Layout":
-        """Return a layout with fewer values and calls per value, so that a process has at most ``calls`` calls."""
+        """Return a layout with fewer values or fewer calls per value, so that a process has at most ``calls`` calls."""
         values = min(self.values, calls)
         return replace(self, values=values, loops=max(1, min(self.loops, calls // values)))
 
@@ -98,7 +99,11 @@ class Rule:
 
 
 def make_rules(delta: float) -> tuple[Rule, ...]:
-    """Return each tool's rule with default settings, and also with the threshold ``delta`` if it can be set."""
+    """Return the rules of all tools.
+
+    Some rules have the threshold ``delta``. The other rules have the tool's default threshold, or a threshold from its
+    documentation.
+    """
     return (
         Rule(name="pyperf compare_to", layout=_lay_out_pyperf, verdict=decide_by_pyperf),
         Rule(name="pyperf --min-speed=δ", layout=_lay_out_pyperf, verdict=partial(decide_by_pyperf, least=delta)),
@@ -273,8 +278,8 @@ def _lay_out_pyperf(cost: Cost) -> Layout:
 
 def _lay_out_asv(cost: Cost) -> Layout:
     loops = max(1, math.ceil(ASV_SAMPLE_S / cost.call_s))
-    # asv uses more time only if a benchmark sets more rounds. The number of rounds is therefore chosen to fill the wall
-    # time.
+    # asv runs one process per round. It runs more rounds than its default only if a benchmark asks for them. Here, as
+    # many rounds are run as fit in the wall time.
     return _lay_out(
         cost, most=PYPERF_PROCESSES, fewest=ASV_ROUNDS, warm_up_s=ASV_WARM_UP_S, values=ASV_SAMPLES, loops=loops
     )

@@ -110,7 +110,7 @@ def run_profile(
     sides = {str(share): timings[name] for share in shares if (name := display_name(PATHS[share])) in timings}
     base = timings.get(BASE)
     if base is None or base.twin is None or len(sides) < len(shares):
-        reason = f"exit code {record['exit']}, no verdict on time; last line of output: {last}"
+        reason = f"exit code {record['exit']}, no speed verdict; last line of output: {last}"
         return [{"kind": "failed", "share": share, "reason": reason} | record for share in shares], []
     records = []
     for share in shares:
@@ -141,7 +141,7 @@ def _list_processes(sides: Mapping[str, Timing]) -> Iterator[Record]:
 
 
 def run_compare(condition: Condition, setup: Setup) -> Record:
-    """Run ``attnbench compare`` on the copy that needs one more byte, and return a record with its memory verdict."""
+    """Run ``attnbench compare`` on the copy that needs one more byte; return a record with the memory verdict."""
     with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
         path = Path(folder, "changes.json")
         # Byte counts are exact and need no timing, so one process is enough.
@@ -179,9 +179,9 @@ def _run_command(folder: str, condition: Condition, setup: Setup, arguments: Seq
 
 
 def count_verdicts(folder: Path) -> list[tuple[str, int, dict[str, int], float]]:
-    """Count the stored runs of each condition and each copy of the reference by their verdicts.
+    """Count the verdicts of the stored runs, for each condition and each copy of the reference.
 
-    A row is (condition, extra work in percent, number of runs by verdict, median wall time in seconds).
+    A row is (condition, extra work in percent, number of runs with each verdict, median wall time in seconds).
     """
     rows = []
     names = sorted({path.name.removesuffix(".gz") for path in folder.glob("runs-*.jsonl*")})

@@ -22,7 +22,7 @@ def make_record(*, varlen: int) -> dict[str, Any]:
 
 
 def test_the_table_shows_how_many_times_as_fast_an_implementation_is() -> None:
-    """A row has the median over processes, its confidence interval, the verdict, and the number of processes used."""
+    """A row has the median of the ratio over processes, its confidence interval, the verdict, and the process count."""
     processes = [make_record(varlen=time) for time in (2_000_000, 1_000_000, *[1_600_000] * 8)]
     rows = padded.format_table(processes).splitlines()
     assert rows[2] == "| 16×128 | 50.0% | 2 | forward | `torch_mha` | 4.00 | 1 |  |  | 10 |"

@@ -231,9 +231,10 @@ def _select(inputs: Inputs, index: Tensor, *, axis: int) -> Inputs:
 
 
 def _track_gradients(inputs: Inputs, tensors: dict[str, Tensor]) -> Inputs:
-    """Return inputs in which ``tensors`` replace the tensors of the same names, without cotangents.
+    """Return a copy of ``inputs`` in which ``tensors`` replace the tensors of the same names.
 
-    The floating-point tensors in ``tensors`` require gradients if ``tokens`` in ``inputs`` does.
+    The copy has no cotangents. The floating-point tensors in ``tensors`` require gradients if the
+    tensor ``tokens`` in ``inputs`` does.
     """
     like = inputs.tensors["tokens"].requires_grad
     tracked = {name: t.requires_grad_(like and t.is_floating_point()) for name, t in tensors.items()}

@@ -17,7 +17,7 @@ DIVISORS = ("embed_dim", "head_dim", "out_width", "rows")
 
 
 def demand(**given: tuple[Tensor | None, str]) -> None:
-    """Refuse tensors of wrong shapes and dtypes.
+    """Refuse a tensor whose shape or dtype is wrong.
 
     Masks must be boolean. All other tensors must be floating point and have the same dtype. Each
     argument is a tensor with a string that names the dimensions of the tensor, as in

@@ -179,7 +179,7 @@ class _BackwardWaitsForWeights(MechanismFormula):
 
 
 class _Twice(torch.autograd.Function):
-    """Return two copies of the attention weights: one for the weighted sum, and one for the caller.
+    """A function that copies the attention weights twice: for the weighted sum, and for the caller.
 
     The backward pass returns no gradient unless it gets the gradients of both copies.
     """

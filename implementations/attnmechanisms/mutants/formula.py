@@ -189,7 +189,7 @@ class Block(MechanismFormula):
         return weights.mean(dim=1)
 
 
-# Classes of the correct mechanisms, by the name of the operator.
+# Classes of the correct mechanisms. The key of a class is the name of its operator.
 FORMULAS: dict[str, type[MechanismFormula]] = {
     "raw_self_attention": MechanismFormula,
     "scaled_self_attention": Scaled,

@@ -114,7 +114,7 @@ ADDITIVE_POOLING = Mechanism("additive_pooling", PoolingProblem)
 DOT_PRODUCT_POOLING = Mechanism("dot_product_pooling", PoolingProblem)
 SINGLE_HEAD = Mechanism("single_head", MaskedProblem)
 RESIDUAL_BLOCK = Mechanism("residual_block", BlockProblem)
-# All operators of this package, by name.
+# All operators of this package. The key of an operator is its name.
 MECHANISMS = {
     one.name: one
     for one in (

@@ -143,6 +143,6 @@ FORMULAS: dict[str, Callable[[Given, Rounded], Outputs]] = {
     "single_head": _single_head,
     "residual_block": _residual_block,
 }
-# A second formula for an operator, by the name of the operator. Its steps, and therefore its
+# A second formula for some operators; the key is the name of the operator. Its steps, and therefore its
 # rounding errors, differ from those of the formula in FORMULAS.
 PATHS: dict[str, Callable[[Given, Rounded], Outputs]] = {"residual_block": _residual_block_with_torch_norm}

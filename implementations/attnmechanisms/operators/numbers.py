@@ -16,7 +16,7 @@ __all__ = ["draw_inputs"]
 BIAS_STD = 0.5
 # Probability that a random mask hides a token. The first token is never hidden.
 HIDDEN_SHARE = 0.4
-# Parameters by operator, each with its shape. E is the width of the tokens, O the width of the output.
+# For each operator, the names and shapes of its parameters. E is the width of the tokens, O the width of the output.
 SHAPES: dict[str, dict[str, tuple[str, ...]]] = {
     "raw_self_attention": {},
     "scaled_self_attention": {"w_q": ("E", "O"), "w_k": ("E", "O"), "w_v": ("E", "O")},

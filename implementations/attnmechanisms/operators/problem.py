@@ -10,10 +10,10 @@ __all__ = ["REGIMES", "BlockProblem", "MaskedProblem", "MechanismProblem", "Pool
 # Standard deviation of the tokens in each input regime. Larger tokens give larger scores and more peaked rows of
 # attention weights. In the regime ``huge``, the exponential of a score overflows even in float64.
 REGIMES = {"flat": 0.3, "plain": 1.0, "peaked": 2.0, "huge": 30.0}
-# Padding masks. ``pad`` hides the last tokens of each sequence, except of the first sequence of
-# several. ``padleft`` hides as many tokens as ``pad``, but the first tokens of a sequence.
-# ``padholes`` hides random tokens. ``padempty`` hides all tokens of one sequence, and the same
-# tokens as ``pad`` in the others.
+# Padding masks. ``pad`` hides the last tokens of each sequence; if there are several sequences, the
+# first sequence has no padding. ``padleft`` hides as many tokens as ``pad``, at the beginning of a
+# sequence. ``padholes`` hides random tokens. ``padempty`` hides all tokens of one sequence, and
+# hides the same tokens as ``pad`` in the other sequences.
 PADDING = ("pad", "padleft", "padholes", "padempty")
 # Masks of pairs of queries and keys. ``causal`` hides keys after the query. ``bool2d`` hides random
 # keys, but never the first key.

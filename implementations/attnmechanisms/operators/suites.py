@@ -20,16 +20,16 @@ SIZES: tuple[dict[str, int], ...] = (
     {"sequences": 3, "length": 4, "width": 8, "out_width": 8, "heads": 2},
     # One head; tokens of an odd width; one sequence.
     {"sequences": 1, "length": 7, "width": 5, "out_width": 9, "heads": 1},
-    # Heads of width 3; a sequence has more tokens than a vector register of 16 float32 numbers.
+    # Heads of width 3; a sequence has more than 16 tokens, the float32 numbers in a vector register.
     {"sequences": 2, "length": 17, "width": 6, "out_width": 4, "heads": 2},
-    # One token in many sequences; heads of width 1.
+    # Many sequences of one token each; heads of width 1.
     {"sequences": 6, "length": 1, "width": 5, "out_width": 7, "heads": 5},
-    # A sequence longer than a tile of 32 tokens; a token has more features than a vector register
-    # of 16 float32 numbers.
+    # A sequence longer than a tile of 32 tokens; a token has more than 16 features, the float32
+    # numbers in a vector register.
     {"sequences": 1, "length": 34, "width": 18, "out_width": 21, "heads": 6},
 )
 MODES: tuple[Mode, ...] = ("inference", "eval", "train", "inference_mode", "frozen", "tuning")
-# Call modes of an operator without parameters, in which only the tokens can require a gradient.
+# Call modes for an operator without parameters. In these modes, no tensor except the tokens requires a gradient.
 WITHOUT_PARAMETERS: tuple[Mode, ...] = ("frozen", "inference", "inference_mode")
 COMPILED: tuple[Mode, ...] = ("aot", "exported")
 SMOOTH = tuple(regime for regime in REGIMES if regime != "huge")

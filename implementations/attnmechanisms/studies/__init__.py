@@ -12,8 +12,8 @@ KEYS = 64
 # MOST_KEYS: largest number of keys in a row of scores. MOST_WIDTH: largest width of a head. With
 # both maxima, the study ``additive`` takes less than 1 GiB of memory.
 MOST_KEYS, MOST_WIDTH = 4096, 2048
-# Largest value of ``--seed``. A torch seed has 64 bits. A study that repeats a training also uses
-# the next seeds after the given seed.
+# Largest value of ``--seed``. Torch takes seeds below 2**64. The largest value is smaller, because a
+# study that repeats a training also uses the next seeds after the given seed.
 MOST_SEED = 2**63 - 1
 
 

@@ -51,8 +51,8 @@ def _measure_width(head_dim: int, keys: int, seed: int) -> Iterator[dict[str, An
             **quartiles("entropy_bits", entropy_bits(weights)),
             **quartiles("largest_weight", weights.amax(dim=-1)),
             **quartiles("gradient_norm", gradient_norm(scores, cotangent)),
-            # Each row of weights is sorted, largest weight first. The result is the mean over the
-            # rows, by rank.
+            # Each row of weights is sorted, largest weight first. The result has, for each rank, the
+            # mean over the rows.
             "by_rank": weights.sort(dim=-1, descending=True).values.mean(dim=0).tolist(),
         }
 

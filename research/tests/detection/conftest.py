@@ -7,6 +7,6 @@ from research.detection import plants, pools
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore the environment variables that the study sets for its child processes after each test."""
+    """After each test, restore the environment variables that the study sets for its child processes."""
     monkeypatch.setenv(plants.ROWS, "{}")
     monkeypatch.setenv("PYTHONPATH", pools.ROOT)

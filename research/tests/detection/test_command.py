@@ -17,7 +17,7 @@ def store_pool(folder: Path, pool: Pool, name: str) -> None:
 
 
 def test_judge_writes_a_table_and_a_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the table every rate has its upper confidence bound; the output names a condition without runs."""
+    """Every rate in the table has an upper confidence bound. The output names a condition without stored runs."""
     store_pool(tmp_path, make_pool(), "runs-1-quiet.jsonl")
     store_pool(tmp_path, make_pool(), "true-1.jsonl")
     lines = [{"together": 2}, {"alone_s": 1.0, "together_s": 1.6}]

@@ -20,7 +20,7 @@ def make_settings(**changed: Any) -> DrawSettings:
 
 
 def select_tallies(found: Evaluation, rule: str) -> dict[int, Tally]:
-    """Return the tallies of one rule, by intended slowdown of the plant in percent."""
+    """Return the tallies of one rule. The key of a tally is the intended slowdown of its plant in percent."""
     return {tally.share: tally for tally in found.tallies if tally.rule == rule}
 
 

@@ -25,9 +25,9 @@ def make_candidate(implementation: Any, folder: Path) -> Candidate:
 
 
 def test_a_plant_returns_the_reference_output_after_extra_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The matrix product of a plant has the number of rows in the environment variable.
+    """The environment variable sets the number of rows of a plant's matrix product.
 
-    The plant without extra work returns the call of the reference unchanged.
+    The plant without extra work is called like the reference: its call is the reference's module.
     """
     monkeypatch.setenv(plants.ROWS, json.dumps({"2": 3}))
     plain, planted, byte = (make_candidate(one, tmp_path) for one in (plants.PLUS_0, plants.PLUS_2, plants.PLUS_BYTE))

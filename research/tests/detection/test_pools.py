@@ -14,7 +14,10 @@ from research.tests.detection.samples import CASE, make_pool
 
 
 def test_rows_of_plants_are_corrected_by_their_measured_time() -> None:
-    """One bounded factor corrects the numbers of rows of all plants; disturbed samples do not change them."""
+    """The numbers of rows of all plants are multiplied by one bounded factor.
+
+    If the samples are disturbed, the numbers of rows stay the same.
+    """
     rows = {"2": 100, "3": 150}
     assert pools._correct_rows(rows, make_pool(extra=0.02)) == pytest.approx({"2": 50, "3": 75}, abs=3)
     assert pools._correct_rows(rows, make_pool(extra=0.0))["2"] in (33, 300)
@@ -50,7 +53,7 @@ def test_a_pool_holds_all_sides_of_fresh_processes_and_can_be_resumed(tmp_path: 
 
 
 def test_older_pools_called_the_reference_and_its_copy_in_every_cycle() -> None:
-    """A cycle of an older pool has three calls, and the limit ``calls`` selects the first calls of a process."""
+    """A cycle of an older pool has three calls. In such a pool, ``calls`` limits a process to its first calls."""
     older = make_pool()
     assert older.calls_per_cycle == 3
     timing = pools.make_timing(older.processes, plants.BASE, threads=1, calls=7)

@@ -24,7 +24,10 @@ def test_mann_whitney_p_of_separated_samples_counts_orderings() -> None:
 
 @pytest.mark.parametrize("counts", [(5, 5), (10, 10), (7, 12), (25, 30)])
 def test_mann_whitney_p_equals_that_of_asv(counts: tuple[int, int]) -> None:
-    """The p-value is exact up to twenty samples and normal beyond; ties count against a difference."""
+    """Up to twenty samples per side, the p-value is exact. With more samples, it is that of a normal approximation.
+
+    Equal samples make a difference less significant.
+    """
     theirs = pytest.importorskip("asv._stats")
     draw = random.Random(sum(counts))
     for shift in (0, 2, 5):
@@ -50,7 +53,7 @@ def test_pyperf_treats_sides_of_unequal_size_as_different() -> None:
 
 
 def test_asv_needs_significance_and_a_factor() -> None:
-    """A small significant change, a large insignificant one and too few samples all give ``same``."""
+    """The verdict is ``same`` if the change is small, if it is not significant, or if there are too few samples."""
     base = [draw_values(1.0, count=5, seed=seed, spread=0.002) for seed in range(2)]
     larger = [[value * 1.12 for value in process] for process in base]
     smaller = [[value * 1.08 for value in process] for process in base]
@@ -90,11 +93,15 @@ def test_criterion_needs_significance_and_an_interval_beyond_its_noise_threshold
 
 
 def test_a_tool_gets_as_many_processes_as_fit_in_the_time_but_no_fewer_than_it_needs() -> None:
-    """A tool that measures the base and the new code in one process each gets one process for each of them."""
+    """If the time is too short, a tool still gets the one or two processes per side that it needs.
+
+    The sides are the base and the new code.
+    """
     layouts = {rule.name: rule.layout(COST) for rule in rules.make_rules(0.01)}
     assert all(layout.wall_s <= COST.seconds for name, layout in layouts.items() if name != "Criterion")
-    # 64 calls of 2.5 ms take more than 0.1 s. Three values and one warm-up value take 0.64 s, in addition to the start
-    # of 1 s.
+    # pyperf doubles the number of calls until a value takes 0.1 s: 64 calls of 2.5 ms take 0.16 s. A process takes
+    # 1.64 s: 1 s to start, and 0.64 s for one warm-up value and three values. Four processes fit in 7.5 s, which is
+    # half of the time, for one of the two sides.
     assert (layouts["pyperf compare_to"].processes, layouts["pyperf compare_to"].loops) == (4, 64)
     assert (layouts["asv continuous"].values, layouts["asv continuous"].loops) == (5, 4)
     assert layouts["pytest-benchmark median:δ"].values == 400

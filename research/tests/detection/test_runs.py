@@ -30,14 +30,17 @@ def make_command(byte: str | None, measured: Pool | None) -> Any:
         elif "profile" in command and measured:
             store_run(Path(command[command.index("--results") + 1]), measured, command)
         elif "--results" not in command:
-            raise FileNotFoundError(command[0])  # a command that describes the machine
+            raise FileNotFoundError(command[0])  # a program that describes the machine: not installed
         return subprocess.CompletedProcess(command, 1, "", "it went wrong")
 
     return run_command
 
 
 def store_run(folder: Path, measured: Pool, command: list[str]) -> None:
-    """Store the run file of ``attnbench profile``: the samples of the reference and of the plants in the command."""
+    """Store the run file that ``attnbench profile`` writes: the samples of the reference and of the given plants.
+
+    The words of ``command`` contain the import paths of the plants.
+    """
     machine = Machine(name="m", cpu="c", cores=2, memory_bytes=1)
     run = Run(id="r", time="t", command="c", machine=machine, versions={}, threads=1)
     names = {name: str(share) for share, name in plants.PATHS.items() if name in command} | {plants.BASE: plants.BASE}
@@ -49,7 +52,7 @@ def store_run(folder: Path, measured: Pool, command: list[str]) -> None:
 
 
 def test_runs_are_counted_by_their_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plants with extra work get verdicts on time, and ``PLUS_BYTE`` gets a verdict on memory.
+    """A plant gets a speed verdict; ``PLUS_BYTE`` gets a verdict on its memory instead.
 
     Stored runs are not repeated.
     """
@@ -71,7 +74,7 @@ def test_runs_are_counted_by_their_verdicts(tmp_path: Path, monkeypatch: pytest.
 def test_runs_without_a_verdict_on_the_plant_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The study ends after five failed runs, and can be resumed. The error quotes the last line of the run's output."""
     monkeypatch.setattr(runs.subprocess, "run", make_command(None, None))
-    message = r"5 runs failed; the last failed with: exit code 1, no verdict on time; last line of output: it went"
+    message = r"5 runs failed; the last failed with: exit code 1, no speed verdict; last line of output: it went"
     for resume in (False, True):
         with pytest.raises(StudyError, match=message):
             runs.gather_runs(

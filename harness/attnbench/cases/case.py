@@ -69,7 +69,7 @@ class Case:
 
     @property
     def compiler(self) -> Compiler | None:
-        """The compiler that compiles the module, or None."""
+        """The compiler that compiles the module; None if the module is not compiled."""
         return self.call_mode.compiler
 
     @property

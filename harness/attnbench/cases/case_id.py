@@ -1,7 +1,8 @@
 """The id of a case, ``operator/sizes/flags/mask=…/regime=…/seed=…/dtype/device/mode``, divided into its parts.
 
-Requests, keys and stored records hold the id as text. ``CaseId`` reads that text without knowing the operator: stored
-runs may come from a machine with other operators. ``Case.parse`` also reads the problem.
+Requests, dictionary keys and stored records hold the id as text. ``CaseId`` reads that text without knowing the
+operator: stored runs may come from a machine with other operators. ``Case.parse`` needs the operator, since it also
+reads the problem.
 """
 
 import re

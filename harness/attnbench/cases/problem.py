@@ -84,12 +84,12 @@ class Problem:
 
     @property
     def attention_mask(self) -> str | None:
-        """The part of ``mask`` that names the mask of pairs of queries and keys, or None."""
+        """The part of ``mask`` that names the mask of pairs of queries and keys; None without such a mask."""
         return None
 
     @property
     def padding_mask(self) -> str | None:
-        """The part of ``mask`` that names the mask of padded keys, or None."""
+        """The part of ``mask`` that names the mask of padded keys; None without such a mask."""
         return None
 
     @property

@@ -59,11 +59,11 @@ class Row:
     # ``held`` (error within the error budget), ``failed``, or the status of a refusal or an error.
     status: str
     reason: str = ""
-    # Largest difference from the embeddings of the original model.
+    # Largest difference of the embeddings from those of the original model.
     largest: float | None = None
-    # Smallest cosine similarity to the embeddings of the original model.
+    # Smallest cosine similarity of a sentence's embedding to that of the original model.
     cosine: float | None = None
-    # Largest difference from the embeddings of the model in float64.
+    # Largest difference of the embeddings from those of the model in float64.
     error: float | None = None
     # Error budget: the largest allowed ``error``.
     allowed: float | None = None

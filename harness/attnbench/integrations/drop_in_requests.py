@@ -39,11 +39,11 @@ class FindMissing(DropInRequest[Missing], frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """An implementation's embeddings, compared with the embeddings of the original and of the float64 model."""
 
-    # Largest difference from the embeddings of the original model.
+    # Largest difference of the embeddings from those of the original model.
     largest: float
-    # Smallest cosine similarity to the embeddings of the original model.
+    # Smallest cosine similarity of a sentence's embedding to that of the original model.
     cosine: float
-    # Largest difference from the embeddings of the model in float64.
+    # Largest difference of the embeddings from those of the model in float64.
     error: float
     # Error budget: the largest allowed ``error``.
     allowed: float
@@ -65,11 +65,11 @@ class CompareEmbeddings(DropInRequest[Comparison], frozen=True, kw_only=True):
 
 
 class TimedModels(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Samples that one process took of one model, by name.
+    """Samples that one process took of one model, and the errors of the model's embeddings.
 
-    A name is an implementation, a code path of the original model, or the A/A control. ``errors`` has, by the same
-    names, the largest error of the embeddings after the order of the sentences was reversed. ``allowed`` is the error
-    budget.
+    The keys of ``samples`` and ``errors`` are names: of an implementation, of a code path of the original model, or of
+    the A/A control. ``errors`` has the largest error of the embeddings after the order of the sentences was reversed.
+    ``allowed`` is the error budget.
     """
 
     samples: dict[str, Samples]
@@ -90,6 +90,6 @@ class TimeModels(DropInRequest[TimedModels], frozen=True, kw_only=True):
     length: int
     # Planned time of all timed calls, in seconds.
     budget_s: float
-    # If the smallest number of samples would take more than this many seconds, fewer samples are taken.
+    # Largest time of the minimum number of samples, in seconds. If these samples would take longer, fewer are taken.
     limit_s: float
     seed: int

@@ -96,7 +96,8 @@ class DropInWorker:
             seed=request.seed,
             baseline=(base, CONTROL),
         )
-        # Reverse the order of the sentences before computing errors: cached results are then wrong.
+        # Reverse the order of the sentences before the errors are computed. If an implementation returns stored results
+        # of its timed calls, its error is then large.
         batch.reverse()
         oracle = embed_in_float64(batch)
         return TimedModels(

@@ -59,10 +59,10 @@ class Model(Protocol):
     """A model whose attention can be replaced."""
 
     def describe_missing(self) -> str | None:
-        """Return what this machine lacks to run the model, with the remedy, or None."""
+        """Return what this machine lacks to run the model, with the remedy; None if it lacks nothing."""
 
     def build_originals(self, batch: Batch) -> dict[str, Embed]:
-        """Build the code paths of the unchanged model, by name; the first path is the baseline."""
+        """Build each code path of the unchanged model; the keys are their names, and the first path is the baseline."""
 
     def build_swapped(self, name: str, implementation: Implementation, batch: Batch) -> Embed:
         """Build the model with its attention replaced by the implementation in every layer."""
@@ -90,7 +90,7 @@ class Encoder:
     """The model built of ``nn.TransformerEncoderLayer``, from ``attnbench.oracle.sentence_encoder``."""
 
     def describe_missing(self) -> str | None:
-        """Return which package is missing to get or to read the model's parameters, or None."""
+        """Return which package is missing to get or to read the model's parameters; None if no package is missing."""
         return sentence_encoder.describe_missing()
 
     def build_originals(self, batch: Batch) -> dict[str, Embed]:
@@ -126,7 +126,7 @@ class HuggingFace:
     """BertModel of the library transformers, with the same trained parameters as ``Encoder``."""
 
     def describe_missing(self) -> str | None:
-        """Return what is missing to load the library or the model's parameters, or None."""
+        """Return what is missing to load the library or the model's parameters; None if nothing is missing."""
         return transformers.describe_missing() or sentence_encoder.describe_missing()
 
     def build_originals(self, batch: Batch) -> dict[str, Embed]:
@@ -160,9 +160,10 @@ def compute_allowance(originals: dict[str, Embed], oracle: Tensor) -> float:
 
 
 def make_case(batch: Batch, *, mask: str = "pad") -> Case:
-    """Return the case that the attention of each layer computes.
+    """Return the case that describes the attention call of each layer.
 
-    nn.TransformerEncoderLayer converts its boolean padding mask to an additive one (``padfloat``).
+    ``mask`` is the padding mask that the layer passes on: ``pad`` (boolean), or ``padfloat`` (additive) for the model
+    ``encoder``, since nn.TransformerEncoderLayer converts a boolean padding mask to an additive one.
     """
     sequences, length = batch.tokens.shape
     problem = MultiheadProblem(

@@ -28,18 +28,18 @@ from attnbench.plugins.adapters import load_implementation
 
 __all__ = ["count_calls", "describe_missing", "register"]
 
-# Prefix of registered names. With it, they never replace an attention function of transformers.
+# Prefix of registered names. A name with this prefix never replaces an attention function of transformers.
 PREFIX = "attnbench_"
 # Words that are changed to upper case in registered names. If a name contains such a word in lower case, transformers 5
-# takes the name for the name of one of its own attention functions. The library then looks for a kernel to download, or
-# checks whether the model supports its own function.
+# mistakes the registered function for one of its own. The library then looks for a kernel to download, or checks
+# whether the model supports the library's function.
 RESERVED = re.compile("flash|flex_attention|sdpa")
 # Arguments of transformers' attention functions that change the result, and that multi-head attention does not have.
 FOREIGN = ("softcap", "position_bias", "s_aux", "cache")
 
 
 def describe_missing() -> str | None:
-    """Return why no implementation can be registered on this machine, with the remedy, or None."""
+    """Return why no implementation can be registered on this machine, with the remedy; None if one can."""
     try:
         _import_interfaces()
     except ImportError:
@@ -79,7 +79,10 @@ def register(name: str) -> str:
 
 
 def _resolve_place(name: str) -> tuple[str, str]:
-    """Return the module, or the file with its path resolved, and the attribute that a name refers to."""
+    """Split an implementation's name at its last colon; return the first part as a resolved path, and the attribute.
+
+    Two names of the same implementation give the same pair.
+    """
     place, _, attribute = name.rpartition(":")
     return os.path.realpath(place), attribute
 
@@ -199,7 +202,7 @@ class _SplitHeads(_Core):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the output (batch, heads, queries, head_dim), and the weights if needed."""
+        """Return the output (batch, heads, queries, head_dim), and the weights or, if not ``need_weights``, None."""
         if is_causal:
             mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
         return self.module.attend(q, k, v, mask=mask, is_causal=is_causal, need_weights=need_weights)
@@ -211,7 +214,7 @@ class _WholeModule(_Core):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the output (batch, heads, queries, head_dim), and the weights if needed."""
+        """Return the output (batch, heads, queries, head_dim), and the weights or, if not ``need_weights``, None."""
         batch, heads, queries, _ = q.shape
         if is_causal:
             mask = torch.ones(queries, k.shape[2], dtype=torch.bool, device=q.device).tril()

@@ -74,7 +74,7 @@ class Content:
     results: tuple[Result, ...]
     headline: tuple[str, ...]
     fastest: tuple[str, ...]
-    # Each chapter of the catalogue of checks, with the names of those of its checks that have findings.
+    # Each chapter of the catalogue of checks, with the names of its checks; checks without findings are left out.
     chapters: tuple[tuple[str, tuple[str, ...]], ...]
     requirements: dict[str, str]
     cells: dict[str, dict[str, Cell]]

@@ -27,8 +27,8 @@ LEADER: dict[str, Any] = {
     "arrowstyle": "-", "linewidth": 0.6, "alpha": 0.7, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5),
 }  # fmt: skip
 POINTS_PER_INCH = 72
-# Free space at the right of the widest name, in inches. Rasterized text is a little wider than its outline, which is
-# measured.
+# Free space at the right of the widest name, in inches. The width of a name is measured on the outlines of its letters;
+# rasterized text is a little wider.
 MARGIN = 0.12
 
 

@@ -178,7 +178,9 @@ def _inline_figures(series: Series, files: Mapping[str, bytes]) -> list[tuple[st
 
 
 def inline(svg: str, name: str) -> Markup:
-    """Return an SVG drawing as part of the page: no XML prologue, ids that begin with ``name``, and the page's colours.
+    """Convert the text of an SVG file into markup that can be embedded in the page.
+
+    The XML prologue is removed, ``name`` is put before every id, and the colours become those of the page.
 
     matplotlib escapes every text that it draws, so names from run files cannot insert markup into the page.
     """

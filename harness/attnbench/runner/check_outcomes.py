@@ -24,7 +24,7 @@ DEADLY = ("crashed", "timeout")
 class CheckOutcomes:
     """Outcome of each check of a case, and the files with the observations.
 
-    The outcome is None if the check has observations, else the reason why the check has none.
+    The outcome of a check is None if the check has observations. Otherwise it says why the check has none.
     """
 
     outcomes: dict[str, Outcome | None] = field(default_factory=dict)

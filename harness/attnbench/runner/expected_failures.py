@@ -36,7 +36,7 @@ OPTIONAL = frozenset({"unless", "passes_where"})
 
 
 class ExpectationError(Exception):
-    """Expected failures cannot be read, or cannot match any finding; the message is one line."""
+    """Raised if expected failures cannot be read, or cannot match any finding. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ def read_expectations(path: Path) -> list[Expectation]:
 
 
 def read_expectations_beside(names: Sequence[str]) -> list[Expectation]:
-    """Return the expected failures in ``expected_failures.toml``, if any, beside each implementation's module."""
+    """Return the expected failures in the files ``expected_failures.toml`` beside the implementations' modules."""
     folders = {folder for name in names if (folder := _find_folder(name)) is not None}
     files = [folder / FILE_NAME for folder in sorted(folders) if (folder / FILE_NAME).is_file()]
     return [expectation for file in files for expectation in read_expectations(file)]
@@ -135,8 +135,8 @@ def audit(
         if matches_nothing:
             excluded = f" and does not match {one.unless!r}" if one.unless else ""
             raise ExpectationError(
-                f"{_describe_entry(one)}: no check that matches {pattern!r} applies to a case of any suite whose id "
-                f"matches {one.case!r}{excluded}; remove the entry, or correct it"
+                f"{_describe_entry(one)}: among the cases of all suites, no check that matches {pattern!r} applies "
+                f"to a case whose id matches {one.case!r}{excluded}; remove the entry, or correct it"
             )
 
 
@@ -150,9 +150,10 @@ def _suggest(word: str, known: Sequence[str]) -> str:
 
 
 def _implementation_exists(one: Expectation) -> bool:
-    """Whether the implementation of an entry is registered, or its name occurs in the source of its module.
+    """Whether an entry names an implementation that is registered, or that occurs in the source of a module.
 
-    An implementation that is not registered is named ``module:attribute``; ``attribute`` must occur in the source.
+    The name of an implementation that is not registered is ``module:attribute`` or ``file.py:attribute``. The word
+    ``attribute`` must occur in the source of this module or file.
     """
     place, _, attribute = one.implementation.rpartition(":")
     if not place:
@@ -171,7 +172,10 @@ def _find_folder(name: str) -> Path | None:
 
 
 def _find_module_file(name: str) -> Path | None:
-    """Return the file of the module that an implementation's name refers to, without importing the module."""
+    """Return the file of the module that an implementation's name refers to; None if the module is not found.
+
+    The module is not imported.
+    """
     place = name.rpartition(":")[0]
     if place.endswith(".py"):
         return Path(place).resolve()
@@ -187,7 +191,11 @@ def _find_module_file(name: str) -> Path | None:
 def apply_expectations(
     finding: Finding, expectations: Sequence[Expectation], implementation: str, case: str
 ) -> Finding:
-    """Return the finding; if an entry covers it, with the status ``expected_failure`` or ``unexpected_pass``."""
+    """Return the finding, with another status if an entry of ``expectations`` covers it.
+
+    A status in ``EXPECTED`` becomes ``expected_failure``. The status ``passed`` becomes ``unexpected_pass``, unless the
+    entry says where the check passes.
+    """
     found = next((e for e in expectations if e.covers(implementation, case, finding.check)), None)
     if found is None:
         return finding

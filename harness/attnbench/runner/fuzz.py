@@ -95,10 +95,13 @@ def fuzz(
     device: str = "cpu",
     expectations: Sequence[Expectation] = (),
 ) -> Iterator[Found]:
-    """Yield each failure as it is found, one implementation after the other; ``add`` receives the result of each case.
+    """Yield each failure as it is found, one implementation after the other.
 
-    A check that also fails on the smallest case of an earlier failure gives no further failure. Of the cases that were
-    tried to shrink a failure, only the result of the smallest failing case is passed to ``add``.
+    Once a failure is found, every check that fails on its smallest case is known: the search looks for no further
+    failures of the known checks.
+
+    ``add`` receives the result of each case that was drawn. Of the smaller cases that were tried to shrink a failure,
+    ``add`` receives only the result of the smallest failing case.
 
     Raises: PluginError where an implementation cannot be loaded.
     """
@@ -327,7 +330,7 @@ class _Search:
 
 
 def _get_finding(result: Result | None, check: str) -> Finding | None:
-    """Return the finding of a check, or None."""
+    """Return the finding of a check; None if there is no result, or if the check did not run."""
     return next((f for f in result.findings if f.check == check), None) if result else None
 
 

@@ -30,8 +30,8 @@ WORKER = "attnbench.workers.max_length_worker"
 # ``SHORTEST``: shortest length, in tokens; an implementation must conform at this length. ``LONGEST``: longest length,
 # 16 Mi tokens; at this length, one float32 tensor of width 256 takes 16 GiB.
 SHORTEST, LONGEST = 64, 1 << 24
-# The bisection starts between the longest doubled length that fits and twice this length, which does not fit. The
-# bisection ends when the remaining interval is at most 1/``PARTS`` of this first interval.
+# Doubling ends at a length that does not fit, although half of it fits. The bisection starts with the interval between
+# these two lengths. It ends when the interval is at most 1/``PARTS`` of its first size, or at most the shortest length.
 PARTS = 8
 # Number of measured lengths from which the memory at the next length is predicted: three points determine a parabola.
 POINTS = 3
@@ -59,7 +59,7 @@ def generate_lengths(*, shortest: int = SHORTEST, longest: int = LONGEST) -> Gen
 def predict_bytes(known: Mapping[int, int], length: int) -> int | None:
     """Predict the memory at a length, in bytes, by a parabola through the three longest lengths in ``known``.
 
-    ``known`` has the measured bytes by length. Return None if ``known`` has fewer than three lengths.
+    ``known`` maps lengths to measured bytes. Return None if ``known`` has fewer than three lengths.
 
     The memory of attention is a quadratic polynomial of the length. The prediction is exact as long as the same buffers
     are allocated at every length. If a buffer stops growing, the prediction is too large rather than too small.
@@ -132,7 +132,7 @@ class _Search:
     def try_lengths(self) -> Iterator[Result]:
         """Yield the result of each length that is tried; only one result if the shortest length fails a check."""
         limit = self.session.limits.compute_memory_limit_bytes()
-        # Measured peak bytes of one pass in addition to its inputs, by length.
+        # Measured peak of one pass, in bytes above its inputs; the key is the length.
         known_bytes: dict[int, int] = {}
         candidates = generate_lengths()
         length = next(candidates)

@@ -68,11 +68,11 @@ class Matrix:
         return name in self.mutants and self.mutants[name] in self.count_failures(name)
 
     def find_survivors(self) -> list[str]:
-        """Return the mutants that fail no check, although the check that they name applies to a case."""
+        """Return the mutants that fail no check, although the check that must catch them applies to a case."""
         return [name for name, check in self.mutants.items() if not self.failed[name] and check in self.asked]
 
     def find_unasked(self) -> list[str]:
-        """Return the mutants that fail no check, if the check that they name applies to none of the cases."""
+        """Return the mutants that fail no check, where the check that must catch them applies to no case."""
         return [name for name, check in self.mutants.items() if not self.failed[name] and check not in self.asked]
 
     def find_caught_by(self, check: str) -> list[str]:
@@ -106,7 +106,7 @@ class Matrix:
         ]
 
     def find_false_alarms(self) -> dict[str, list[str]]:
-        """Return the checks that fail on equivalent mutants and correct variants, by implementation."""
+        """Return, for each equivalent mutant or correct variant that fails a check, the checks that it fails."""
         right = [*self.variants, *self.equivalents]
         return {name: list(self.count_failures(name)) for name in right if self.failed[name]}
 
@@ -132,8 +132,9 @@ def run_mutants(
 
     A mutant is caught once it fails the check that it names. Without ``whole``, a caught mutant runs on no further
     case. With ``whole``, every mutant, equivalent mutant and correct variant runs on all cases in ``first`` that are
-    not compiled; this shows the mutants that only one check kills. The mutants are those of the operators of the cases.
-    ``jobs`` is the number of processes; 0 means one per core.
+    not compiled; the matrix then shows which mutants only one check kills.
+
+    The mutants are those of the operators of the cases. ``jobs`` is the number of processes; 0 means one per core.
     """
     possible = [plan for plan in plans if not plan.missing]
     first_plans = [plan for plan in possible if plan.case in first and not _is_compiled(plan)]

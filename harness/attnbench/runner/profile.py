@@ -97,7 +97,10 @@ def list_gating_checks() -> frozenset[str]:
 def measure(
     implementations: Sequence[str], lengths: Sequence[int], effort: Effort
 ) -> dict[tuple[str, int, Pass], Result]:
-    """Profile without a run file; return results by implementation, length and pass, for asv and pytest-benchmark."""
+    """Profile for asv and pytest-benchmark, without a run file.
+
+    The keys of the returned mapping are (implementation, length, pass).
+    """
     with Session(limits=Limits()) as session:
         place = {
             case: (length, name)
@@ -113,10 +116,10 @@ def measure(
 def _select_ready(
     probed: dict[tuple[str, str], Result], effort: Effort, baseline: str | None
 ) -> dict[tuple[str, str], Result]:
-    """Return the results that can be timed, for the cases that are not timed completely.
+    """Return the results that need a timing: of all implementations that may be timed on an incompletely timed case.
 
-    All implementations of such a case are timed, even those that have a timing already, since samples from different
-    processes are not interleaved.
+    An implementation that already has a timing on such a case is timed again, since samples from different processes
+    are not interleaved.
     """
     timings: dict[str, dict[str, Timing | None]] = {}
     for (name, case), result in probed.items():

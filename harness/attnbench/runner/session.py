@@ -32,8 +32,8 @@ __all__ = ["MOST_DEATHS", "PATIENT", "Limits", "Plan", "Session", "Supervisor"]
 
 Reply = TypeVar("Reply")
 # Environment variables of processes that time nothing: threads that wait for one another sleep instead of spinning.
-# Sleeping is faster on a busy machine: 11 s instead of 17 s in a measurement on two cores, while another process kept
-# two threads spinning.
+# Sleeping is faster on a busy machine. In one measurement on two cores, while another process kept two threads
+# spinning, the same work took 11 s with sleeping threads and 17 s with spinning threads.
 PATIENT = {"OMP_WAIT_POLICY": "passive"}
 # Number of crashes and time-outs of one implementation's worker after which the remaining cases are not run.
 MOST_DEATHS = 3
@@ -57,9 +57,10 @@ class Limits:
     threads: int | None = None
 
     def compute_memory_limit_bytes(self, parallel: int = 1) -> int | None:
-        """Return the limit of address space, in bytes, for a worker that starts now while ``parallel`` workers run.
+        """Return the memory limit of a worker that starts now while ``parallel`` workers run.
 
-        None where the system does not report the free memory.
+        The limit is the number of bytes of address space that the worker may map in addition to what an idle worker
+        maps. It is None if ``memory_bytes`` is None and the system does not report the free memory.
         """
         return self.memory_bytes or int(MEMORY_SHARE * read_available_memory_bytes() / parallel) or None
 
@@ -99,7 +100,7 @@ class Session:
     folder: Path = field(init=False)
     # Number of threads and version of torch in the oracle worker.
     libraries: Libraries = field(init=False)
-    # What each loaded implementation declares, by the name given by the user.
+    # What each loaded implementation declares; the key is the name given by the user.
     declared: dict[str, Declared] = field(init=False, default_factory=dict)
     _oracle: Child = field(init=False)
     # Lock of the oracle worker: implementations that run in parallel share it, and it answers one request at a time.
@@ -223,7 +224,7 @@ class Supervisor:
         return self.declared[self._implementations[0]].operator
 
     def ask(self, request: CandidateRequest[Reply], *, counts: bool = True, shared_by: int = 1) -> Reply | Outcome:
-        """Send a request that every candidate worker answers; the arguments and the result are those of ``send``."""
+        """Do what ``send`` does, for the types of request that every kind of candidate worker can answer."""
         return self.send(request, counts=counts, shared_by=shared_by)
 
     def send(self, request: Request[Reply], *, counts: bool = True, shared_by: int = 1) -> Reply | Outcome:
@@ -253,11 +254,11 @@ class Supervisor:
             return self._record_death("crashed", str(error), counts=counts)
 
     def compute_memory_limit_bytes(self) -> int | None:
-        """Return the limit of address space, in bytes, that the worker would get if it started now; None if unknown."""
+        """Return the memory limit, in bytes, that the worker would get if it started now; None if unknown."""
         return self._session.limits.compute_memory_limit_bytes(self._parallel)
 
     def count_death(self, reason: str) -> None:
-        """Count a death of the worker that ``ask`` did not count."""
+        """Count a crash or a time-out that was not counted when it happened (``ask`` with ``counts=False``)."""
         self._deaths += 1
         self._last_death = reason
 

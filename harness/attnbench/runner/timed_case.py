@@ -72,7 +72,7 @@ class TimedCase:
         return found
 
     def find_undecided(self) -> list[str]:
-        """Return the baseline and the implementations whose speed verdict is ``unknown``; empty if there are none."""
+        """Return the implementations whose speed verdict is ``unknown``, and the baseline; empty if none is unknown."""
         timings = self.make_timings()
         base = timings.get(self.baseline or "")
         if base is None:

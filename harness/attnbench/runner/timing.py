@@ -51,11 +51,12 @@ class Effort:
 
     # Number of fresh processes that time each case.
     processes: int
-    # While a speed verdict is unknown, processes are added up to this total number; None: no processes are added.
+    # Largest number of processes that time a case. Processes are added while a speed verdict of the case is unknown.
+    # None: no processes are added.
     most: int | None = None
-    # Seconds for one case in one process.
+    # Planned time of the timed calls of one case in one process, in seconds.
     budget_s: float
-    # Seconds for one case in all processes together; None: no limit.
+    # Time limit of one case in all processes together, in seconds; None: no limit.
     case_s: float | None = None
 
 
@@ -68,14 +69,16 @@ def time_cases(
     effort: Effort,
     against: str | None = None,
 ) -> Iterator[Result]:
-    """Yield results with timing, or with the reason why there is no timing, when no further process times their case.
+    """Time the cases; yield the results of a case as soon as no further process will time it.
 
-    After an interrupt, unfinished cases are yielded with the samples that they have. With a time limit for each case,
-    an unfinished case is yielded only if it has no time left: a resumed run could not tell other unfinished cases from
-    complete cases.
+    Each result has a timing, or the reason why it has none.
 
-    ``ready`` are the results of the implementations that passed their probe, by name and case. ``against`` is the
-    baseline, by default the operator's reference.
+    After an interrupt, the results of unfinished cases are yielded with the samples taken so far. With the time limit
+    ``effort.case_s``, however, a resumed run takes every stored timing for a complete one. An unfinished case is then
+    yielded only if its time limit leaves no time for another process.
+
+    ``ready`` has the results of the implementations that passed their probe; its keys are (name, case). ``against`` is
+    the baseline, by default the operator's reference.
     """
     cases = [
         TimedCase(plan=plan, names=[name for name, case in ready if case == plan.case], against=against)
@@ -255,9 +258,9 @@ class _TimingRun:
     def _find_causes(
         self, number: int, case: TimedCase, names: list[str], checks: list[str], fault: Outcome
     ) -> dict[str, Outcome]:
-        """Return the implementation that caused a fault, with its fault; empty if no implementation is identified.
+        """Return the implementation that caused a fault, with its fault; an empty mapping if none is identified.
 
-        This is the implementation that raised an exception, or one that reproduces the fault in fresh processes.
+        The cause is the implementation that raised an exception, or one that reproduces the fault in a fresh process.
         """
         if fault.culprit in names:
             return {fault.culprit: fault}
@@ -306,8 +309,8 @@ class _TimingRun:
 def _bisect(names: Sequence[str], fault: Outcome, retry: Callable[[list[str]], Outcome | None]) -> dict[str, Outcome]:
     """Find, by bisection, an implementation that reproduces the fault; return it with its fault, or an empty mapping.
 
-    ``retry`` runs some of the implementations and returns the fault that they cause, or None. If several
-    implementations cause the fault, only one of these is found.
+    ``retry`` runs some of the implementations and returns the fault that they cause; None if they cause none. If
+    several implementations cause the fault, only one of these is found.
     """
     some, reproduced = list(names), fault if len(names) == 1 else None
     while len(some) > 1:

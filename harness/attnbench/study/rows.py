@@ -16,7 +16,7 @@ def entropy_bits(weights: Tensor) -> Tensor:
 
 
 def gradient_norm(scores: Tensor, cotangent: Tensor) -> Tensor:
-    """Norm of the gradient of Σ_j softmax(s)_j c_j with respect to the scores s, for each row.
+    """Norm of the gradient of Σ_j softmax(s)_j c_j with respect to the scores s, for each row; c is ``cotangent``.
 
     Shape: scores and cotangent (…, keys), returns (…). Unit: the unit of c per unit of s.
     """

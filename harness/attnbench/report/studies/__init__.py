@@ -25,7 +25,8 @@ class StudyFigures:
     title: str
     # What the figures show, in a sentence or two with numbers.
     text: str
-    # Each figure, by the suffix that follows the study's name in its file names. A single figure has an empty suffix.
+    # The figures. A key is the suffix that follows the study's name in the figure's file names. If there is only one
+    # figure, its suffix is empty.
     figures: Mapping[str, "Figure"]
     # Table of every number that the figures show.
     table: "pd.DataFrame"

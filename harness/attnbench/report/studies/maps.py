@@ -101,7 +101,10 @@ def _figure(panels: Sequence[tuple[Mapping[str, Any], int, str]], *, columns: in
 
 
 def _dress(axes: Axes, sentence: Mapping[str, Any], name: str, *, queries: bool, keys: bool) -> None:
-    """Set the title of a panel, hatch the padding, and label the query axis and the key axis with tokens, if asked."""
+    """Set the title of a panel, and hatch the padding.
+
+    ``queries`` and ``keys`` say whether the query axis and the key axis are labelled with tokens.
+    """
     tokens, real = sentence["tokens"], sentence["real"]
     length = len(tokens)
     axes.grid(visible=False)

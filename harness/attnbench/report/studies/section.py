@@ -30,7 +30,10 @@ class _Study:
 
 
 def place_studies(folder: Path) -> None:
-    """Write the studies of a folder into the HTML page and the Markdown file of the report in this folder, if any."""
+    """Write the studies of a folder into the HTML page and the Markdown file of the report in the same folder.
+
+    If the folder has no report, nothing is written.
+    """
     found = [
         _Study(stem=path.stem, **json.loads(path.read_text(encoding="utf-8")))
         for path in sorted(folder.glob("study-*.json"))

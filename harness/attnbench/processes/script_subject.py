@@ -14,12 +14,11 @@ FormKind = Literal["implementation", "implementation class", "module class", "fu
 class Form(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Kind of the object that a user names, and the keywords that the object accepts.
 
-    None instead of keywords means that the object accepts every keyword, or is of a kind to which the field does not
-    apply.
+    Keywords are None if the object accepts every keyword, or if objects of its kind take no keywords of this sort.
     """
 
     kind: FormKind
-    # Keywords that the constructor accepts. The field applies only to a module class.
+    # Keywords that the constructor accepts; only for a module class.
     constructor: tuple[str, ...] | None = None
     # Keywords that the call accepts: of a module class, its forward method; of a function of (q, k, v), the function
     # itself. The field applies only to these two kinds.

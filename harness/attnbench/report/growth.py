@@ -27,7 +27,7 @@ GROWTH = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Exponent p of a power law a·Lᵖ of the length L, with its confidence interval, by least squares on logarithms."""
+    """Exponent p of a power law a·Lᵖ in the length L, fitted by least squares on logarithms, with its interval."""
 
     exponent: float
     low: float

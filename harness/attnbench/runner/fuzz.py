@@ -142,7 +142,7 @@ class _Failure:
 
     check: str
     drawn: Result
-    # Whether the check also fails in a fresh process that runs no other case, and no other checks than ``PARITY``.
+    # Whether the check also fails in a fresh process that runs only this case, and only this check and ``PARITY``.
     alone: bool
     begin_s: float = field(default_factory=time.monotonic)
     # For each case id, the result if the case fails ``check``, else None.

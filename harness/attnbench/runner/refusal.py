@@ -70,10 +70,10 @@ def select_refusal_checks(plan: Plan) -> tuple[str, ...]:
 
 
 def apply_refusal(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, Finding]) -> dict[str, Finding]:
-    """Return the findings of a case that is not started.
+    """Return the findings of a refused case, by check.
 
-    ``tried`` contains the findings of the checks that called the implementation although it declares the case
-    unsupported.
+    ``tried`` contains the findings of the few checks that called the implementation nevertheless, to see whether the
+    call raises. The findings of all other checks are ``refusal``.
     """
     findings = {check: make_finding(check, refusal) for check in checks}
     if not tried:

@@ -1,4 +1,4 @@
-"""The request to compute a study, which a separate process answers, and the reply to this request."""
+"""The request to a separate process to compute a study, and the reply of that process."""
 
 import msgspec
 

@@ -138,7 +138,7 @@ def residual_block(
         key_padding_mask=(key_padding_mask, "batch length"),
         attn_mask=(attn_mask, "length length"),
     )
-    rows = tokens.transpose(0, 1)  # (length, batch, embed_dim), the layout that torch needs
+    rows = tokens.transpose(0, 1)  # (length, batch, embed_dim), as multi_head_attention_forward needs it
     attended, weights = nn.functional.multi_head_attention_forward(
         rows, rows, rows, tokens.shape[-1], num_heads, in_proj_weight, in_proj_bias,
         bias_k=None, bias_v=None, add_zero_attn=False, dropout_p=0.0, out_proj_weight=out_proj_weight,

@@ -75,7 +75,7 @@ def test_pytest_benchmark_compares_one_number_with_a_threshold() -> None:
 
 
 def test_torch_treats_medians_within_a_percent_as_equal() -> None:
-    """A difference of more than 1 % gives ``slower`` or ``faster``."""
+    """Medians that differ by more than 1 % give ``slower`` or ``faster``."""
     assert rules.decide_by_torch([[1.0]], [[1.009]]) == "same"
     assert rules.decide_by_torch([[1.0]], [[1.02]]) == "slower"
     assert rules.decide_by_torch([[1.02]], [[1.0]]) == "faster"

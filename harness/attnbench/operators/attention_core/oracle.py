@@ -69,7 +69,7 @@ def _attend(problem: AttentionCoreProblem, inputs: Inputs, noise: Noise | None, 
         return noise(noise.perturb_sum(tensor, terms)) if noise else tensor
 
     def cap_before(step: str, logits: Tensor) -> Tensor:
-        """Return the logits, soft-capped if ``steps.cap_before`` is ``step``."""
+        """Return the logits, soft-capped if ``step`` is the step that the soft cap precedes."""
         return soft_cap(logits, problem.softcap, noise) if problem.softcap and steps.cap_before == step else logits
 
     problem, inputs = steps.receive(problem, inputs)

@@ -35,7 +35,7 @@ class ProcessSamples:
         self.first_call_ns.append(taken.first_call_ns)
 
     def to_timing(self, processes: int, threads: int) -> Timing:
-        """Return the record to store, in which every column has one tuple per process; ``processes`` is their number."""
+        """Return the record to store, whose columns have one tuple for each of the ``processes`` processes."""
         whole: dict[str, Any] = {
             name: tuple(column + [()] * (processes - len(column))) for name, column in self.columns.items()
         }

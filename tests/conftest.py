@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,13 @@ class Conformance:
 
     def __init__(self, folder: Path) -> None:
         self._oracle_worker = OracleWorker(folder)
+        # Loading an operator reads the metadata of every installed distribution, which takes 13 ms.
+        self._load_operator = cache(load_operator)
 
     def candidate(self, implementation: Implementation, case: Case) -> Candidate:
         """Return the candidate of an implementation on a case, with newly loaded inputs."""
         path = self._oracle_worker.draw_inputs(DrawInputs(case=case.id))
-        return Candidate(implementation, load_operator(case.operator), case, load_inputs(path, case.device))
+        return Candidate(implementation, self._load_operator(case.operator), case, load_inputs(path, case.device))
 
     def applicable(self, case: Case) -> list[str]:
         """Return the names of the checks that apply to a case."""

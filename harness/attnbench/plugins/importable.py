@@ -4,12 +4,11 @@ import inspect
 import os
 import sys
 import sysconfig
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
 from attnbench.interface import Implementation
-from attnbench.plugins.registry import IMPLEMENTATIONS, PluginError, check_name
+from attnbench.plugins.registry import IMPLEMENTATIONS, PluginError, check_name, find_entry_points
 
 __all__ = ["build_search_path", "find_name"]
 
@@ -22,7 +21,7 @@ def find_name(thing: object) -> str:
     if isinstance(thing, str):
         check_name(thing)
         return thing
-    for entry in entry_points(group=IMPLEMENTATIONS):
+    for entry in find_entry_points(IMPLEMENTATIONS):
         if getattr(sys.modules.get(entry.module), entry.attr, entry) is thing:
             return entry.name
     module, attribute = _find_binding(thing)

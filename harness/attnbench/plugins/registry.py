@@ -12,8 +12,8 @@ import re
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache, lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +32,7 @@ __all__ = [
     "describe_origin",
     "display_name",
     "find_baseline",
+    "find_entry_points",
     "find_operator_baseline",
     "list_names",
     "list_operators",
@@ -69,7 +70,7 @@ class PluginError(Exception):
 
 def list_names(group: str = IMPLEMENTATIONS) -> list[str]:
     """Return the registered names, sorted, without importing anything."""
-    return sorted({entry.name for entry in entry_points(group=group)})
+    return sorted({entry.name for entry in find_entry_points(group)})
 
 
 def describe_origin(name: str, group: str = IMPLEMENTATIONS) -> str:
@@ -285,8 +286,21 @@ def list_operators() -> list[str]:
     return list(load_problem_types())
 
 
+def find_entry_points(group: str) -> EntryPoints:
+    """Return the entry points of a group in all installed distributions."""
+    # To install or remove a distribution changes the modification time of its folder.
+    folders = tuple((path, path.stat().st_mtime_ns) for path in map(Path, sys.path) if path.is_dir())
+    return _read_entry_points(folders, group)
+
+
+@lru_cache(maxsize=16)
+def _read_entry_points(folders: tuple[tuple[Path, int], ...], group: str) -> EntryPoints:  # noqa: ARG001
+    """Return the entry points of a group; reading the metadata of all distributions takes 13 ms."""
+    return entry_points(group=group)
+
+
 def _find_entry_point(name: str, group: str) -> EntryPoint:
-    found = {entry.value: entry for entry in entry_points(group=group, name=name)}
+    found = {entry.value: entry for entry in find_entry_points(group).select(name=name)}
     if len(found) > 1:
         owners = ", ".join(f"{e.value} from {e.dist.name if e.dist else '?'}" for e in found.values())
         raise PluginError(f"{name!r} is registered more than once: {owners}; ask for one of them as module:attribute")

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
 from attnbench.checks.catalogue import read_checks
-from attnbench.plugins.registry import IMPLEMENTATIONS, display_name, list_names
+from attnbench.plugins.registry import IMPLEMENTATIONS, display_name, find_entry_points, list_names
 from attnbench.processes.oracle_requests import FindIdle
 from attnbench.records.types import Finding, Status
 from attnbench.runner.session import Session
@@ -180,7 +179,7 @@ def _find_module_file(name: str) -> Path | None:
     if place.endswith(".py"):
         return Path(place).resolve()
     if not place:
-        place = next((entry.module for entry in entry_points(group=IMPLEMENTATIONS, name=name)), "")
+        place = next((entry.module for entry in find_entry_points(IMPLEMENTATIONS).select(name=name)), "")
     try:
         spec = find_spec(place) if place else None
     except (ImportError, ValueError):

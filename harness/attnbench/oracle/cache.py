@@ -79,7 +79,7 @@ class OracleCache:
         path = self.get_inputs_file(case, operator)
         if padded_queries == "own" and not operator.padded_rows(case, self._read_inputs(path)):
             padded_queries = "answered"  # without padded queries, both policies have equal expected values
-        key = (case.id.replace(f"/{case.device}/", "/"), precision, padded_queries)
+        key = (case.with_fields(device="cpu").id, precision, padded_queries)
         if key in self._case_oracles:
             self._case_oracles.move_to_end(key)
             return self._case_oracles[key][0]

@@ -54,7 +54,7 @@ class ResultKeys:
         if sources is None or sources.have_changed():
             return None
         parts = {
-            "case": case.id.replace(f"/{case.device}/", "/"),
+            "case": case.with_fields(device="cpu").id,
             "inputs": hashlib.sha256(inputs.read_bytes()).hexdigest(),
             "precision": precision,
             "padded_queries": padded_queries,

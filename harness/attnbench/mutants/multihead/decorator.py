@@ -9,14 +9,11 @@ from torch import nn
 from attnbench.cases import Case, Dtype, Mode
 from attnbench.interface import Policies
 from attnbench.mutants.mutant import ModuleImplementation, Mutant
-from attnbench.operators.multihead import MultiheadProblem
+from attnbench.operators.multihead.suites import CROSS
 
 __all__ = ["PROBED", "MultiheadMutants", "build_case_id"]
 
 Module = TypeVar("Module", bound=type[nn.Module])
-# All sizes are different, so a swapped axis changes a shape or a value. head_dim is 24 / 3 = 8,
-# which is not a power of 4, so 1/√head_dim is inexact in binary.
-CROSS = MultiheadProblem(batch=2, queries=5, keys=7, embed_dim=24, num_heads=3, bias=True, batch_first=True)
 # Changes that give CROSS many elements. A mean over many elements has a small rounding error, so a
 # check can detect a small error that all elements have. head_dim is then 21 / 3 = 7.
 PROBED: dict[str, Any] = {

@@ -112,7 +112,7 @@ class _NoisySoftmax(torch.autograd.Function):
 class _NoisyProduct(torch.autograd.Function):
     """Attention weights times values; backward uses other weights, ``weights * recomputed``.
 
-    The factor ``recomputed`` is the rounding error of weights that are recomputed from the logits.
+    The factor ``recomputed`` is 1 plus the relative rounding error of weights that are recomputed from the logits.
     """
 
     @staticmethod

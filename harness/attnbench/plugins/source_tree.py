@@ -144,7 +144,7 @@ class SourceTree(MetaPathFinder):
 
     def _locate_own(self, top: str) -> Path | None:
         source = _find_source(top)
-        if source is None:  # only the tree has the module
+        if source is None:  # this process cannot import the module: look in the tree only
             places = (self.folder / name for name in (f"{top}.py", f"{top}/__init__.py"))
             return next((place for place in places if place.is_file()), None)
         return None if INSTALLED & set(source.parts) else self.find_counterpart(top)

@@ -78,7 +78,7 @@ class _KeysCentredInPlace(Formula):
 
 @mutant(
     "bad_shapes_are_refused",
-    "the number of keys is taken from value: if value is longer than key, memory past the end of key is read (pytorch#193728)",
+    "the number of keys is that of value: if value is longer, memory past the end of key is read (pytorch#193728)",
 )
 class _KeyCountOfValues(Formula):
     def read_arguments(self, given: Arguments) -> Arguments:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
+from attnbench.analysis.deviations import describe_deviation
 from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
@@ -51,9 +52,13 @@ def dropout_rests_in_eval(candidate: Candidate) -> Iterator[Observation]:
 def _compute_clean_weights(candidate: Candidate) -> torch.Tensor:
     """Return the attention weights without dropout, computed by the operator's formula.
 
-    The weights are 0 in the rows of padded queries that the policy ``padded_queries`` excludes.
+    The weights are 0 in the rows of padded queries that the policy ``padded_queries`` excludes. Fully masked rows are 0
+    or the mean, as declared.
     """
-    quantities = candidate.operator.evaluate(candidate.case, candidate.inputs)
+    choices, fault = candidate.implementation.policies.choices, None
+    if choices.hidden_rows == "mean":
+        fault = candidate.operator.declare_hidden_rows(choices)
+    quantities = candidate.operator.evaluate(candidate.case.with_fields(mode="sampling"), candidate.inputs, fault=fault)
     return candidate.blank_excluded_rows(quantities, candidate.case, candidate.inputs)["weights"]
 
 
@@ -91,6 +96,22 @@ def dropout_is_told_by_weights(candidate: Candidate) -> Iterator[Observation]:
     visible = clean != 0
     trials, rate = int(visible.sum()), candidate.case.problem.dropout
     dropped = int((visible & ~keep).sum())
+    policies = candidate.implementation.policies
+    if policies.returned_weights == "before_dropout":
+        yield Holds(
+            holds=not dropped,
+            what=f"{dropped} of {trials} returned weights are zero",
+            deviation=describe_deviation(policies, returned_weights="after_dropout"),
+        )
+        yield Match(quantities={"weights": weights})
+        return
+    if trials >= MANY and not dropped and _output_is_random(candidate):
+        yield Holds(
+            holds=False,
+            what=f"0 of {trials} returned weights are zero, although two seeds give two outputs",
+            deviation=describe_deviation(policies, returned_weights="before_dropout"),
+        )
+        return
     bound = SIGMAS * math.sqrt(trials * rate * (1 - rate)) + 1
     yield Holds(
         holds=abs(dropped - trials * rate) <= bound,
@@ -101,6 +122,15 @@ def dropout_is_told_by_weights(candidate: Candidate) -> Iterator[Observation]:
     keep_heads = keep if candidate.case.problem.batch is not None else keep[None]
     gradients = candidate.compute_gradients(outputs) if candidate.case.differentiates else {}
     yield Match(quantities=outputs | gradients, keep=keep_heads)
+
+
+def _output_is_random(candidate: Candidate) -> bool:
+    """Whether two seeds give different outputs."""
+    outputs = []
+    for seed in (0, 1):
+        global_state.seed(seed)
+        outputs.append(candidate.run()["output"].detach().clone())
+    return not torch.equal(*outputs)
 
 
 @check(when=_draws_enough)
@@ -117,6 +147,8 @@ def dropout_is_unbiased(candidate: Candidate) -> Iterator[Observation]:
 @check(when=_shows_dropout_mask)
 def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]:
     """Each weight is dropped independently of its neighbours in batch, heads, queries and keys."""
+    if candidate.implementation.policies.returned_weights == "before_dropout":
+        raise Refusal("the returned weights are declared those before dropout, so they show no dropout mask")
     kept = []
     for seed in range(PAIRED_DRAWS):
         global_state.seed(seed)

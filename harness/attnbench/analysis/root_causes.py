@@ -68,7 +68,7 @@ class RootCause:
         """Check, status and number of cases; for several checks, their number and the number of cases."""
         if len(self.checks) > 1:
             return f"{len(self.checks)} checks failed for one cause, on {_count(self.cases, 'case')}"
-        others = self.cases - 1
+        others = sum(self.checks.values()) - 1
         more = f", and on {_count(others, 'more case')}" if others else ""
         return f"{self.finding.check}: {self.finding.status}{more}"
 

@@ -105,7 +105,7 @@ def dropout_is_told_by_weights(candidate: Candidate) -> Iterator[Observation]:
         )
         yield Match(quantities={"weights": weights})
         return
-    if trials >= MANY and not dropped and _output_is_random(candidate):
+    if not dropped and _is_nearer(weights, clean, clean / (1 - rate)) and _output_is_random(candidate):
         yield Holds(
             holds=False,
             what=f"0 of {trials} returned weights are zero, although two seeds give two outputs",
@@ -122,6 +122,12 @@ def dropout_is_told_by_weights(candidate: Candidate) -> Iterator[Observation]:
     keep_heads = keep if candidate.case.problem.batch is not None else keep[None]
     gradients = candidate.compute_gradients(outputs) if candidate.case.differentiates else {}
     yield Match(quantities=outputs | gradients, keep=keep_heads)
+
+
+def _is_nearer(value: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a tensor differs less from ``one`` than from ``other``, by the sum of its elements."""
+    total = float(value.detach().double().sum())
+    return abs(total - float(one.double().sum())) < abs(total - float(other.double().sum()))
 
 
 def _output_is_random(candidate: Candidate) -> bool:
@@ -155,6 +161,8 @@ def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]
         kept.append(candidate.run()["weights"].detach() != 0)
     masks = torch.stack(kept)
     weights = _compute_clean_weights(candidate)
+    if bool(masks[:, weights != 0].all()):
+        return  # dropout_is_told_by_weights says that nothing was dropped
     rate = candidate.case.problem.dropout
     agreeing = rate**2 + (1 - rate) ** 2
     axes = ("batch", "heads", "queries", "keys")[-weights.dim() :]

@@ -70,9 +70,7 @@ def test_deviations_of_fully_masked_rows_are_one_cause() -> None:
         (SECOND, fail("padding_cannot_leak", f"Needed. But 3 of 4 differ {FULLY_MASKED}, the first at 0.")),
     )
     assert list(cause.checks) == ["forward_parity", "input_gradients", "padding_cannot_leak"]
-    assert cause.reason.endswith(
-        "; if this is meant, declare Policies(hidden_rows='mean', hidden_row_gradients='softmax')."
-    )
+    assert cause.reason == MEAN_OF_SOFTMAX
     assert cause.reason.count("Deviation") == 1
 
 
@@ -93,7 +91,7 @@ def test_a_failure_in_fully_masked_rows_without_a_deviation_keeps_its_check() ->
 
 
 def test_one_diagnosis_in_several_checks_is_one_cause() -> None:
-    """A diagnosis joins checks; an ambiguous one joins the cause that explains most; its check's other failures join."""
+    """A diagnosis joins checks. An ambiguous one, and failures of its check without one, join it."""
     (cause,) = group(
         (FIRST, fail("forward_parity", "Needed. But off. Diagnosis: looks like no scale or a wrong sign.")),
         (SECOND, fail("input_gradients", "Wanted. But off. Diagnosis: looks like no scale.")),

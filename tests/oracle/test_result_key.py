@@ -114,11 +114,11 @@ def test_sources_that_change_during_a_run_end_the_use_of_the_cache(inputs: Path,
     import own_operators
 
     keys, operator = ResultKeys(), own_operators.Operator()
-    assert keys.make(CASE, operator, inputs, "float32", "answered")
+    assert keys.make(CASE, operator, inputs, "float32", Choices())
     (own / "__init__.py").write_text(OWN_OPERATOR + "# changed")
-    assert keys.make(CASE, operator, inputs, "float32", "answered") is None
+    assert keys.make(CASE, operator, inputs, "float32", Choices()) is None
     (own / "__init__.py").unlink()
-    assert keys.make(CASE, operator, inputs, "float32", "answered") is None
+    assert keys.make(CASE, operator, inputs, "float32", Choices()) is None
 
 
 def test_an_operator_outside_a_package_has_no_key(inputs: Path, own: Path) -> None:

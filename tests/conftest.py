@@ -11,12 +11,13 @@ import torch
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
 from attnbench.checks.catalogue import load_check_function, read_checks
-from attnbench.checks.observations import serialize
+from attnbench.checks.observations import Observation, serialize
 from attnbench.interface import Implementation, Refusal
 from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.registry import load_operator
 from attnbench.processes.oracle_requests import DescribeCases, DrawInputs
 from attnbench.records.types import Finding
+from attnbench.workers.empty_batches import judge_empty_batch
 from attnbench.workers.oracle_worker import OracleWorker
 
 
@@ -41,12 +42,24 @@ class Conformance:
     def finding(self, implementation: Implementation, case: Case, check: str) -> Finding:
         """Run one check of an implementation on a case, and return its finding."""
         assert check in read_checks()
-        try:
-            observations = list(load_check_function(check)(self.candidate(implementation, case)))
-        except Malformed as malformed:
-            return Finding(check=check, status="failed", reason=f"{malformed}.")
-        except Refusal as refusal:
-            return Finding(check=check, status="unsupported", reason=str(refusal))
+        observations: list[Observation] = []
+
+        def run_check() -> None:
+            observations.extend(load_check_function(check)(self.candidate(implementation, case)))
+
+        if case.problem.sequences or implementation.policies.empty_batches == "computed":
+            try:
+                run_check()
+            except Malformed as malformed:
+                return Finding(check=check, status="failed", reason=f"{malformed}.")
+            except Refusal as refusal:
+                return Finding(check=check, status="unsupported", reason=str(refusal))
+        else:
+            outcome = judge_empty_batch(
+                implementation.policies, case, lambda: self.candidate(implementation, case).run(), run_check
+            )
+            assert outcome is not None
+            return Finding(check=check, status=outcome.status, reason=outcome.reason)
         return self._oracle_worker.evaluate_observations(
             case.id, {check: serialize(observations)}, implementation.policies
         )[check]

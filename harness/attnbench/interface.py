@@ -11,12 +11,16 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "DEFAULT_CHOICES",
     "GENERAL_CHAPTERS",
     "Alignment",
     "Axis",
     "Call",
     "CaseTransforms",
+    "Choices",
+    "EmptyBatches",
     "HiddenNan",
+    "HiddenRowGradients",
     "HiddenRows",
     "Implementation",
     "Inputs",
@@ -25,12 +29,22 @@ __all__ = [
     "Policies",
     "Precision",
     "Refusal",
+    "ReturnedWeights",
     "Work",
     "reference_arguments",
 ]
 
-# Output of attention in a fully masked row (a query from which every key is hidden): zero or NaN.
-HiddenRows = Literal["zero", "nan"]
+# Output of attention in a fully masked row (a query from which every key is hidden): zero, NaN, or the mean of all
+# values, as where a large negative number stands for minus infinity.
+HiddenRows = Literal["zero", "nan", "mean"]
+# Gradients that flow through a fully masked row: those of its declared value ("exact"); those of a softmax whose
+# weights are equal ("softmax"), where the large negative number is added to the logits in place of overwriting them; or
+# NaN ("nan").
+HiddenRowGradients = Literal["exact", "softmax", "nan"]
+# Whether returned attention weights are those that multiplied the values, or those before dropout.
+ReturnedWeights = Literal["after_dropout", "before_dropout"]
+# Whether a batch without sequences is computed, or refused by an exception.
+EmptyBatches = Literal["computed", "refused"]
 # Alignment of the causal mask if queries and keys differ in number, and a call has the causal flag but no mask.
 Alignment = Literal["top_left", "bottom_right"]
 # Whether a NaN in a hidden key or value reaches the output. It reaches the output as 0 · NaN, unless the kernel never
@@ -51,10 +65,32 @@ class Refusal(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """The policies on which the expected values of a case depend; ``Policies`` has their meaning."""
+
+    padded_queries: PaddedQueries = "answered"
+    hidden_rows: HiddenRows = "zero"
+    hidden_row_gradients: HiddenRowGradients = "exact"
+    detached_weights: bool = False
+
+
+DEFAULT_CHOICES = Choices()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
     """What an implementation chooses where the contract leaves a choice, and its deviations by design."""
 
     hidden_rows: HiddenRows = "zero"
+    # Gradients that flow through fully masked rows. With "nan", a gradient may be NaN wherever a fully masked row
+    # reaches it, and nowhere else.
+    hidden_row_gradients: HiddenRowGradients = "exact"
+    # With "before_dropout", the returned weights are compared with the weights without dropout.
+    returned_weights: ReturnedWeights = "after_dropout"
+    # Returned weights carry no gradient. The loss whose gradients are compared then leaves them out.
+    detached_weights: bool = False
+    # With "refused", a call without sequences must raise an exception, and its cases count as unsupported.
+    empty_batches: EmptyBatches = "computed"
     # Alignment of the causal mask that the causal flag of the implementation stands for. If the contract requires the
     # other alignment, ``from_kernel`` passes a mask instead of the flag.
     causal: Alignment = "top_left"
@@ -76,6 +112,23 @@ class Policies:
     # Precision of the implementation's arithmetic, if it is coarser than the case's dtype. The error budget is then
     # derived from this precision. None: the arithmetic has the precision of the case's dtype.
     computes_in: Precision | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse gradients of a softmax in rows that are not the mean of the values."""
+        if self.hidden_row_gradients == "softmax" and self.hidden_rows != "mean":
+            raise ValueError(
+                f"hidden_row_gradients='softmax' needs hidden_rows='mean', got hidden_rows={self.hidden_rows!r}"
+            )
+
+    @property
+    def choices(self) -> Choices:
+        """The policies on which expected values depend."""
+        return Choices(
+            padded_queries=self.padded_queries,
+            hidden_rows=self.hidden_rows,
+            hidden_row_gradients=self.hidden_row_gradients,
+            detached_weights=self.detached_weights,
+        )
 
     def repeats_bitwise(self, quantity: str, device: str) -> bool:
         """Return whether a quantity, such as ``output`` or ``grad.query``, is bitwise equal in repeated passes."""
@@ -273,6 +326,9 @@ class Operator:
     chapters: tuple[str, ...] = GENERAL_CHAPTERS
     # The ``MutantSet`` that tests the operator's checks, as ``package.module:ATTRIBUTE``; empty if there is none.
     mutants: str = ""
+    # Policies on fully masked rows for which the operator has expected values, beside the default ones: pairs of
+    # ``hidden_rows`` and ``hidden_row_gradients``.
+    row_policies: frozenset[tuple[HiddenRows, HiddenRowGradients]] = frozenset({("nan", "exact")})
     # File with the mutation scores of the operator's case lists, as ``package:file.json``; ``conform --mutants --json``
     # writes such a file.
     mutation_scores: str = ""
@@ -355,6 +411,14 @@ class Operator:
         Each mask is broadcastable to its output. By default no row counts as fully masked.
         """
         return {}
+
+    def declare_hidden_rows(self, choices: Choices, fault: Any = None) -> Any:
+        """Return the ``fault`` with which ``evaluate`` computes fully masked rows as declared.
+
+        ``fault`` is a further mistake to make, a value of ``fault_models``, or None. Operators whose ``row_policies``
+        have more than the default need this method.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define declare_hidden_rows(choices)")
 
     def padded_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:  # noqa: ARG002
         """Return a boolean mask for each output, keyed by output name: true in the rows of padded queries.

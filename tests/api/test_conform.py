@@ -11,7 +11,7 @@ import pytest
 import attnbench
 from attnbench import Report, conform
 from attnbench.api import ConformanceError, Selection, WorkerPool, format_finding
-from attnbench.api.outcome import DETAILED_CHECKS
+from attnbench.api.outcome import DETAILED_CAUSES
 from attnbench.cases import Case
 from attnbench.checks.catalogue import read_checks
 from attnbench.operators.multihead.problem import MultiheadProblem
@@ -251,12 +251,14 @@ def test_report_without_a_passed_check() -> None:
 
 def test_report_details_some_checks_and_counts_the_others() -> None:
     """A report of many failed checks details the first ones, and counts the others."""
-    report = make_report(*(make_finding(name, "failed") for name in [*read_checks(), *read_checks()]))
+    report = make_report(
+        *(make_finding(name, "failed", f"Needed. But {name} is not.") for name in [*read_checks(), *read_checks()])
+    )
     lines = str(report).splitlines()
     assert sum(line.endswith(": failed, and on 1 more case") for line in lines) == min(
-        DETAILED_CHECKS, len(read_checks())
+        DETAILED_CAUSES, len(read_checks())
     )
-    assert f"… and {len(read_checks()) - DETAILED_CHECKS} more checks that failed" in lines
+    assert f"… and {len(read_checks()) - DETAILED_CAUSES} more causes of failures" in lines
 
 
 def test_finding_in_words() -> None:

@@ -12,6 +12,7 @@ import torch
 
 import attnbench
 from attnbench.cases import Case
+from attnbench.interface import Choices
 from attnbench.operators.multihead import OPERATOR
 from attnbench.operators.multihead.suites import CROSS
 from attnbench.oracle.result_key import KERNEL_SETTINGS, SOURCES, ResultKeys
@@ -48,7 +49,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def make(inputs: Path, case: Case = CASE, **changed: Any) -> str | None:
     """Return the key of a case, made by a process of its own."""
-    settings: dict[str, Any] = {"operator": OPERATOR, "precision": "float32", "padded_queries": "answered"} | changed
+    settings: dict[str, Any] = {"operator": OPERATOR, "precision": "float32", "choices": Choices()} | changed
     return ResultKeys().make(case, inputs=inputs, **settings)
 
 
@@ -65,7 +66,7 @@ def test_whatever_changes_a_result_changes_its_key(inputs: Path, monkeypatch: py
         make(inputs, CASE.with_fields(dtype="float64")),
         make(inputs, CASE.with_fields(mode="train")),
         make(inputs, precision="tf32"),
-        make(inputs, padded_queries="own"),
+        make(inputs, choices=Choices(padded_queries="own")),
     ]
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
@@ -113,11 +114,11 @@ def test_sources_that_change_during_a_run_end_the_use_of_the_cache(inputs: Path,
     import own_operators
 
     keys, operator = ResultKeys(), own_operators.Operator()
-    assert keys.make(CASE, operator, inputs, "float32", "answered")
+    assert keys.make(CASE, operator, inputs, "float32", Choices())
     (own / "__init__.py").write_text(OWN_OPERATOR + "# changed")
-    assert keys.make(CASE, operator, inputs, "float32", "answered") is None
+    assert keys.make(CASE, operator, inputs, "float32", Choices()) is None
     (own / "__init__.py").unlink()
-    assert keys.make(CASE, operator, inputs, "float32", "answered") is None
+    assert keys.make(CASE, operator, inputs, "float32", Choices()) is None
 
 
 def test_an_operator_outside_a_package_has_no_key(inputs: Path, own: Path) -> None:

@@ -2,14 +2,15 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
+from attnbench.analysis.root_causes import find_root_causes
 from attnbench.checks.catalogue import list_chapters, read_checks
 from attnbench.plugins.registry import display_name
 from attnbench.records.types import FAILURES, Finding, Result, Status, format_reproduce_line
 
-__all__ = ["DETAILED_CHECKS", "ConformanceError", "Failure", "Report", "format_finding"]
+__all__ = ["DETAILED_CAUSES", "ConformanceError", "Failure", "Report", "format_finding"]
 
 SIGNS: tuple[tuple[str, tuple[Status, ...]], ...] = (
     ("✗", tuple(sorted(FAILURES))),
@@ -19,9 +20,8 @@ SIGNS: tuple[tuple[str, tuple[Status, ...]], ...] = (
     ("·", ("not_run",)),
 )
 LEGEND = "✓ passed   ✗ failed   ~ expected to fail   – refused, with a reason   · not run"
-# Largest number of failed checks that a printed report describes. Of each check, the report
-# describes the first failure. ``Report.failures`` contains all failures.
-DETAILED_CHECKS = 12
+# Largest number of causes of failures that a printed report describes. ``Report.failures`` contains all failures.
+DETAILED_CAUSES = 12
 
 
 class ConformanceError(AssertionError):
@@ -143,17 +143,15 @@ def _format_counts(counts: Counter[Status]) -> str:
 
 
 def _format_failures(report: Report) -> Iterator[str]:
-    by_check: defaultdict[str, list[Failure]] = defaultdict(list)
-    for failure in report.failures:
-        by_check[failure.finding.check].append(failure)
-    for check, found in list(by_check.items())[:DETAILED_CHECKS]:
-        others = f", and on {_pluralize(len(found) - 1, 'more case')}" if len(found) > 1 else ""
-        yield f"\n{check}: {found[0].finding.status}{others}"
-        yield f"  {found[0].finding.reason}"
-        yield f"  {found[0].reproduce}"
-    if len(by_check) > DETAILED_CHECKS:
-        yield f"\n… and {_pluralize(len(by_check) - DETAILED_CHECKS, 'more check')} that failed"
-    if by_check:
+    # The command to reproduce a failure needs the name by which the implementation is loaded.
+    named = (replace(result, implementation=report.implementation) for result in report.results)
+    causes = find_root_causes(named)
+    for cause in causes[:DETAILED_CAUSES]:
+        yield f"\n{cause.title}"
+        yield from (f"  {line}" for line in (cause.reason, cause.listing, cause.reproduce) if line)
+    if len(causes) > DETAILED_CAUSES:
+        yield f"\n… and {_pluralize(len(causes) - DETAILED_CAUSES, 'more cause')} of failures"
+    if causes:
         yield ""
 
 

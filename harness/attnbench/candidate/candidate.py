@@ -13,7 +13,7 @@ from torch import Tensor
 from attnbench.candidate.compilation import compile_call
 from attnbench.cases import Case
 from attnbench.interface import Implementation, Inputs, Operator, Refusal
-from attnbench.oracle.expected import blank_rows
+from attnbench.oracle.expected import WEIGHTS, blank_rows
 
 __all__ = ["Candidate", "Malformed"]
 
@@ -137,17 +137,25 @@ class Candidate:
         return self.compute_gradients(self.outputs)
 
     def compute_loss(self, outputs: dict[str, Tensor]) -> Tensor:
-        """Compute the loss Σ output · cotangent.
+        """Compute the loss Σ output · cotangent, without attention weights that carry no gradient.
 
         Raises: Malformed if the loss does not require gradients.
         """
         loss = sum(
-            ((value * self.inputs.cotangents[name]).sum() for name, value in outputs.items()),
+            (
+                (value * self.inputs.cotangents[name]).sum()
+                for name, value in outputs.items()
+                if not (name == WEIGHTS and self._are_constant(value))
+            ),
             next(iter(outputs.values())).new_zeros(()),
         )
         if not loss.requires_grad:
             raise Malformed("no gradient reaches the inputs: the outputs do not require grad")
         return loss
+
+    def _are_constant(self, weights: Tensor) -> bool:
+        """Whether returned weights carry no gradient, or are declared to carry none."""
+        return self.implementation.policies.detached_weights or not weights.requires_grad
 
     def compute_gradients(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the gradients of the loss with respect to all inputs and parameters that require gradients.

@@ -81,6 +81,8 @@ class Holds:
     measured: float | None = None
     # The largest number that meets the condition; None if the condition bounds no number.
     allowed: float | None = None
+    # The sentence of ``analysis.deviations`` about a violation, or an empty string.
+    deviation: str = ""
 
 
 Observation = Match | Exact | Scale | Equal | Agree | Average | Holds

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO
 
+from attnbench.analysis.root_causes import find_root_causes
 from attnbench.checks.catalogue import read_checks
-from attnbench.cli.matrix import LEGEND, Cell, build_matrix, collect_failures
+from attnbench.cli.matrix import LEGEND, Cell, build_matrix
 from attnbench.records.types import Result, Run
 
 __all__ = ["write_markdown"]
@@ -37,15 +38,16 @@ def _render_parts(run: Run, results: Sequence[Result]) -> Iterator[str]:
     for name in names:
         counts = Counter(f.status for result in results if result.implementation == name for f in result.findings)
         yield f"`{name}`: " + ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items()) + "."
-    broken = collect_failures(results)
-    if broken:
+    causes = find_root_causes(results)
+    if causes:
         yield "## Failures"
-    for failure in broken:
-        known = read_checks().get(failure.finding.check)
-        requirement = known.requirement if known else ""
-        fault = failure.finding.reason.removeprefix(requirement).strip()
-        lines = [f"**{_escape(failure.title)}**", f"*{_escape(requirement)}*", _escape(fault), f"`{failure.reproduce}`"]
-        yield "  \n".join(part for part in lines if part != "**")
+    for cause in causes:
+        known = read_checks().get(cause.finding.check)
+        requirement = known.requirement if known and cause.reason.startswith(known.requirement) else ""
+        fault = cause.reason.removeprefix(requirement).strip()
+        title = f"{cause.implementation}  {cause.title}"
+        lines = [f"**{_escape(title)}**", f"*{_escape(requirement)}*", _escape(fault), _escape(cause.listing)]
+        yield "  \n".join(part for part in (*lines, f"`{cause.reproduce}`") if part not in ("", "**"))
 
 
 def _format_cell(cell: Cell | None) -> str:

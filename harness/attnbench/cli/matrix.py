@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from attnbench.checks.catalogue import list_chapters, read_checks
-from attnbench.records.types import FAILURES, Finding, Result, Status, format_reproduce_line
+from attnbench.records.types import FAILURES, Finding, Result, Status
 
-__all__ = ["LEGEND", "Cell", "Failure", "Matrix", "build_matrix", "collect_failures"]
+__all__ = ["LEGEND", "Cell", "Matrix", "build_matrix"]
 
 SIGNS: tuple[tuple[str, str, tuple[Status, ...]], ...] = (
     ("✗", "failed", tuple(sorted(FAILURES))),
@@ -71,34 +71,3 @@ def build_matrix(results: Iterable[Result]) -> Matrix:
             row = cells[known.chapter if known else "?"]
             row.setdefault(result.implementation, Cell()).add(finding)
     return {chapter: cells[chapter] for chapter in (*list_chapters(), "?") if chapter in cells}
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The first failure of one check on one implementation, and the number of further cases that fail this check."""
-
-    implementation: str
-    case: str
-    finding: Finding
-    others: int
-
-    @property
-    def title(self) -> str:
-        """Implementation, check, status, and the number of further cases that fail."""
-        more = f", and on {self.others} more case{'s' * (self.others > 1)}" if self.others else ""
-        return f"{self.implementation}  {self.finding.check}: {self.finding.status}{more}"
-
-    @property
-    def reproduce(self) -> str:
-        """Command that reproduces the first failure."""
-        return format_reproduce_line(self.implementation, self.case, self.finding.check)
-
-
-def collect_failures(results: Iterable[Result]) -> list[Failure]:
-    """Return one ``Failure`` for each implementation and each check that failed on it."""
-    found: defaultdict[tuple[str, str], list[tuple[Result, Finding]]] = defaultdict(list)
-    for result in results:
-        for finding in result.findings:
-            if finding.status in FAILURES:
-                found[result.implementation, finding.check].append((result, finding))
-    return [Failure(name, of[0][0].case, of[0][1], len(of) - 1) for (name, _), of in found.items()]

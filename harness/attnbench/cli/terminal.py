@@ -8,17 +8,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from attnbench.analysis.root_causes import find_root_causes
 from attnbench.analysis.speed_verdict import SpeedVerdict, State, decide_speed
 from attnbench.analysis.stats import choose_measure, estimate_clean_time, estimate_time
 from attnbench.cases import CaseId
-from attnbench.cli.matrix import LEGEND, Cell, Matrix, build_matrix, collect_failures
+from attnbench.cli.matrix import LEGEND, Cell, Matrix, build_matrix
 from attnbench.plugins.registry import find_baseline
 from attnbench.records.types import FAILURES, Result, find_pass
 from attnbench.report.numbers import format_bytes
 
 __all__ = ["make_console", "print_findings", "print_timings"]
 
-# Number of failed checks whose first failure is printed in full. The run file has all failures.
+# Number of causes of failures that are printed. The run file has all failures.
 PRINTED = 12
 STYLES = {"✗": "bold red", "✓": "green", "~": "yellow", "–": "dim", "·": "dim"}
 # Sign after each ratio, by speed verdict: a ratio alone does not say whether the difference is significant.
@@ -80,15 +81,16 @@ def _format_cell(cell: Cell | None) -> Text:
 
 
 def _print_failures(results: Sequence[Result], *, err: bool) -> None:
-    """Print the first failure of each check, why cases were refused or not run, and the number of failures."""
-    broken = collect_failures(results)
-    for failure in broken[:PRINTED]:
-        click.echo(f"\n{failure.title}", err=err)
-        click.echo(f"  {failure.finding.reason}", err=err)
-        click.echo(f"  {failure.reproduce}", err=err)
-    if len(broken) > PRINTED:
-        left = len(broken) - PRINTED
-        click.echo(f"\n… and {left} more checks that failed; --markdown FILE lists all of them", err=err)
+    """Print the cause of each group of failures, why cases were refused or not run, and the number of failures."""
+    causes = find_root_causes(results)
+    for cause in causes[:PRINTED]:
+        click.echo(f"\n{cause.implementation}  {cause.title}", err=err)
+        for line in (cause.reason, cause.listing, cause.reproduce):
+            if line:
+                click.echo(f"  {line}", err=err)
+    if len(causes) > PRINTED:
+        left = len(causes) - PRINTED
+        click.echo(f"\n… and {left} more causes of failures; --markdown FILE lists all of them", err=err)
     for status, words in (("unsupported", "refused"), ("not_run", "not run")):
         reasons = ((r.implementation, f.reason) for r in results for f in r.findings if f.status == status)
         _print_left_out(words, "finding", reasons, err=err)

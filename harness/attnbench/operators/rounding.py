@@ -1,14 +1,16 @@
 """The rounding model: relative noise of one roundoff at every step of a formula in float64."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from attnbench.interface import HiddenRowGradients, HiddenRows
 from attnbench.oracle.error_budget import ROUNDOFF
 
-__all__ = ["Noise", "soft_cap", "softmax", "weighted_sum"]
+__all__ = ["Noise", "RowRule", "fill_hidden_rows", "soft_cap", "softmax", "weighted_sum"]
 
 
 class Noise:
@@ -136,6 +138,44 @@ def softmax(logits: Tensor, noise: Noise | None = None) -> Tensor:
     exponentials = (logits - largest.masked_fill(largest == -math.inf, 0.0)).exp()
     total = exponentials.sum(dim=-1, keepdim=True)
     return exponentials / total.masked_fill(total == 0, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowRule:
+    """The attention weights of a fully masked row, and the gradient that they pass on to the logits of the row."""
+
+    weights: HiddenRows
+    gradients: HiddenRowGradients
+
+
+def fill_hidden_rows(rule: RowRule, logits: Tensor, noise: Noise | None = None) -> Tensor:
+    """Return the softmax over keys, with the weights and gradients of ``rule`` in rows of minus infinity."""
+    shares = softmax(logits, noise)
+    return shares if logits.shape[-1] == 0 else _HiddenRows.apply(shares, logits, rule, noise)  # type: ignore[no-untyped-call]
+
+
+class _HiddenRows(torch.autograd.Function):
+    """Weights whose fully masked rows have the value and the gradient of a ``RowRule``."""
+
+    @staticmethod
+    def forward(ctx: Any, shares: Tensor, logits: Tensor, rule: RowRule, noise: Noise | None) -> Tensor:
+        hidden = (logits == -math.inf).all(dim=-1, keepdim=True)
+        ctx.save_for_backward(hidden)
+        ctx.rule = rule
+        value = {"zero": 0.0, "nan": math.nan, "mean": 1 / logits.shape[-1]}[rule.weights]
+        weights = torch.full_like(shares, value)
+        return torch.where(hidden, noise.perturb(weights) if noise else weights, shares)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        (hidden,) = ctx.saved_tensors
+        (shares,) = gradients
+        if ctx.rule.gradients == "softmax":
+            # The derivative of a softmax whose weights are all 1 / keys.
+            through = (shares - shares.mean(dim=-1, keepdim=True)) / shares.shape[-1]
+        else:
+            through = torch.full_like(shares, math.nan if ctx.rule.gradients == "nan" else 0.0)
+        return shares.masked_fill(hidden, 0.0), torch.where(hidden, through, 0.0), None, None
 
 
 def weighted_sum(weights: Tensor, v: Tensor, logits: Tensor, noise: Noise | None = None) -> Tensor:

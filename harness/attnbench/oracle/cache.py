@@ -6,12 +6,12 @@ for later runs.
 """
 
 from collections import OrderedDict
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from attnbench.cases import Case
-from attnbench.interface import Inputs, Operator, PaddedQueries, Precision
+from attnbench.interface import DEFAULT_CHOICES, Choices, Inputs, Operator, Precision
 from attnbench.oracle import tensor_file
 from attnbench.oracle.disk_cache import DiskCache
 from attnbench.oracle.error_budget import Allowance
@@ -25,9 +25,9 @@ __all__ = ["OracleCache"]
 MEMORY_BYTES = 2**29
 # Largest total size in bytes of the expected values that are moved from memory to disk.
 DISK_BYTES = 2**32
-# Key of a case oracle in memory: the case id without its device, the precision, and the policy on the rows of padded
-# queries.
-_Key = tuple[str, Precision, PaddedQueries]
+# Key of a case oracle in memory: the case id without its device, the precision, and the policies on which expected
+# values depend.
+_Key = tuple[str, Precision, Choices]
 
 
 class OracleCache:
@@ -70,27 +70,26 @@ class OracleCache:
         return path
 
     def get_case_oracle(
-        self, case: Case, operator: Operator, precision: Precision, padded_queries: PaddedQueries = "answered"
+        self, case: Case, operator: Operator, precision: Precision, choices: Choices = DEFAULT_CHOICES
     ) -> CaseOracle:
         """Return the oracle of a case, with its expected values and the allowances of results in the given precision.
 
-        ``padded_queries`` is the implementation's policy on the rows of padded queries.
+        ``choices`` are the implementation's policies on which expected values depend.
         """
         path = self.get_inputs_file(case, operator)
-        if padded_queries == "own" and not operator.padded_rows(case, self._read_inputs(path)):
-            padded_queries = "answered"  # without padded queries, both policies have equal expected values
-        key = (case.with_fields(device="cpu").id, precision, padded_queries)
+        choices = self._drop_idle(choices, case, operator, path)
+        key = (case.with_fields(device="cpu").id, precision, choices)
         if key in self._case_oracles:
             self._case_oracles.move_to_end(key)
             return self._case_oracles[key][0]
         stored = _from_plain(tensor_file.read(self._stored[key])) if key in self._stored else None
         name = None
         if stored is None and self._kept:
-            name = self._result_keys.make(case, operator, path, precision, padded_queries)
+            name = self._result_keys.make(case, operator, path, precision, choices)
             found = self._kept.read(name) if name else None
             stored = _from_plain(tensor_file.decode(found)) if found is not None else None
         case_oracle = CaseOracle(
-            case, operator, precision, lambda: self._read_inputs(path), expected=stored, padded_queries=padded_queries
+            case, operator, precision, lambda: self._read_inputs(path), expected=stored, choices=choices
         )
         if stored is None and self._kept and name:
             self._kept.write(name, tensor_file.encode(_to_plain(case_oracle.expected)))
@@ -99,6 +98,23 @@ class OracleCache:
         self._case_oracles[key] = (case_oracle, _count_bytes(case_oracle.expected) + 3 * path.stat().st_size)
         self._evict()
         return case_oracle
+
+    def _drop_idle(self, choices: Choices, case: Case, operator: Operator, path: Path) -> Choices:
+        """Return the choices with the default in place of each policy that changes no expected value of the case."""
+        if choices.hidden_rows == "nan":  # the comparison sets the NaN of outputs
+            choices = replace(choices, hidden_rows="zero")
+        if not case.differentiates:
+            choices = replace(choices, detached_weights=False, hidden_row_gradients="exact")
+        if choices == DEFAULT_CHOICES:
+            return choices
+        inputs = self._read_inputs(path)
+        if choices.padded_queries == "own" and not operator.padded_rows(case, inputs):
+            choices = replace(choices, padded_queries="answered")
+        if "weights" not in inputs.cotangents:
+            choices = replace(choices, detached_weights=False)
+        if not operator.hidden_rows(case, inputs):
+            choices = replace(choices, hidden_rows="zero", hidden_row_gradients="exact")
+        return choices
 
     def _read_inputs(self, path: Path) -> Inputs:
         return self._drawn[1] if self._drawn is not None and self._drawn[0] == path else load_inputs(path)

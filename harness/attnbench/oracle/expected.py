@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case, Mode
-from attnbench.interface import Inputs, Operator, PaddedQueries, Precision
+from attnbench.interface import DEFAULT_CHOICES, Choices, Inputs, Operator, Precision
 from attnbench.oracle.error_budget import (
     ROUNDOFF,
     SCALE_STEP,
@@ -20,11 +20,13 @@ from attnbench.oracle.error_budget import (
 )
 from attnbench.oracle.inputs import round_inputs
 
-__all__ = ["CaseOracle", "Expected", "Probe", "blank_rows"]
+__all__ = ["WEIGHTS", "CaseOracle", "Expected", "Probe", "blank_rows"]
 
 # The quantities of a fault model are kept in memory if they take at most this many bytes. A case has about two dozen
 # fault models.
 KEPT_BYTES = 2**14
+# Name of the output that holds attention weights.
+WEIGHTS = "weights"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,8 @@ class Expected:
 
     quantities: dict[str, Tensor]
     allowances: dict[str, Allowance]
-    # For each output, a mask of its hidden rows: the fully masked rows, in which no key is visible.
+    # For each output, a mask of its hidden rows: the fully masked rows, in which no key is visible. For each gradient
+    # that the policies leave open, a mask of the elements that a hidden row reaches.
     hidden_rows: dict[str, Tensor]
 
 
@@ -52,9 +55,10 @@ class Probe:
 class CaseOracle:
     """Computes what the evaluation of a case's observations needs, each part on its first use.
 
-    ``inputs`` returns the inputs of the case. ``expected`` has the expected values if they were computed before. The
-    policy ``padded_queries="own"`` leaves the rows of padded queries to the implementation. These rows are excluded
-    from the comparison: their outputs are set to 0, and no gradient flows through them.
+    ``inputs`` returns the inputs of the case. ``expected`` has the expected values if they were computed before.
+    ``choices`` are the policies on which the expected values depend. The policy ``padded_queries="own"`` leaves the
+    rows of padded queries to the implementation. These rows are excluded from the comparison: their outputs are set to
+    0, and no gradient flows through them.
     """
 
     def __init__(
@@ -65,29 +69,46 @@ class CaseOracle:
         inputs: Callable[[], Inputs],
         *,
         expected: Expected | None = None,
-        padded_queries: PaddedQueries = "answered",
+        choices: Choices = DEFAULT_CHOICES,
     ) -> None:
         self.case = case
         self.operator = operator
         self.precision = precision
         self._load_inputs = inputs
-        self._padded_queries = padded_queries
+        self.choices = choices
+        self._chosen: dict[Choices, CaseOracle] = {}
         self._fault_quantities: dict[tuple[str, Mode, bool], dict[str, Tensor]] = {}
         if expected is not None:
             self.expected = expected
 
     @cached_property
     def inputs(self) -> Inputs:
-        """The inputs of the case; in rows that are excluded from the comparison, the cotangents are set to 0."""
+        """The inputs that implementations get, but with cotangents of 0 where nothing is compared.
+
+        These are the rows that are excluded from the comparison, and weights that carry no gradient.
+        """
         drawn = self._load_inputs()
-        if self._padded_queries == "answered":
-            return drawn
-        return replace(drawn, cotangents=blank_rows(drawn.cotangents, self.operator.padded_rows(self.case, drawn)))
+        cotangents = dict(drawn.cotangents)
+        if self.choices.detached_weights and WEIGHTS in cotangents:
+            cotangents[WEIGHTS] = torch.zeros_like(cotangents[WEIGHTS])
+        if self.choices.padded_queries == "own":
+            cotangents = blank_rows(cotangents, self.operator.padded_rows(self.case, drawn))
+        return replace(drawn, cotangents=cotangents)
+
+    def choose(self, choices: Choices) -> "CaseOracle":
+        """Return the oracle of the same case under other policies."""
+        if _drop_nan(choices) == _drop_nan(self.choices):
+            return self
+        if choices not in self._chosen:
+            self._chosen[choices] = CaseOracle(
+                self.case, self.operator, self.precision, self._load_inputs, choices=choices
+            )
+        return self._chosen[choices]
 
     @cached_property
     def _excluded_rows(self) -> dict[str, Tensor]:
         """For each output, a mask of the rows that are excluded from the comparison."""
-        return {} if self._padded_queries == "answered" else self.operator.padded_rows(self.case, self.inputs)
+        return {} if self.choices.padded_queries == "answered" else self.operator.padded_rows(self.case, self.inputs)
 
     @cached_property
     def exact_inputs(self) -> Inputs:
@@ -191,18 +212,45 @@ class CaseOracle:
                 dtype=case.dtype,
                 length=operator.length(case),
             ),
-            hidden_rows=self._drop_excluded(operator.hidden_rows(case, exact)),
+            hidden_rows=self._drop_excluded(operator.hidden_rows(case, exact)) | self._find_reached(case, exact, keep),
         )
 
-    def _evaluate(self, case: Case, exact: Inputs, **how: Any) -> dict[str, Tensor]:
-        """Evaluate the formula, and set the rows that are excluded from the comparison to 0.
+    def _find_reached(self, case: Case, exact: Inputs, keep: Tensor | None) -> dict[str, Tensor]:
+        """Return the elements of gradients that hidden rows reach and for which the policies leave a choice.
 
-        ``case`` is ``self.case``, or the same case in another mode.
+        If the gradients of hidden rows are those of a softmax, only the gradients of masks are left open: it depends on
+        the code whether they pass the number that stands for minus infinity.
         """
-        return blank_rows(self.operator.evaluate(case, exact, **how), self._excluded_rows)
+        if self.choices.hidden_row_gradients == "exact" or not case.differentiates:
+            return {}
+        # What is NaN if the gradients of all hidden rows are NaN is what these rows reach.
+        chosen = replace(self.choices, hidden_rows="nan", hidden_row_gradients="nan")
+        found = self._blank(
+            self.operator.evaluate(case, exact, keep=keep, fault=self.operator.declare_hidden_rows(chosen))
+        )
+        names = {name for name in found if name.startswith("grad.")}
+        if self.choices.hidden_row_gradients == "softmax":
+            names &= {f"grad.{name}" for name in case.problem.additive_masks}
+        return {name: found[name].isnan() for name in names}
+
+    def _evaluate(self, case: Case, exact: Inputs, **how: Any) -> dict[str, Tensor]:
+        """Evaluate the formula and set excluded rows to 0; ``case`` may differ from ``self.case`` in the mode."""
+        if self.choices.hidden_rows == "mean":
+            # NaN gradients have no expected value: the elements that are not NaN are compared with the exact gradients.
+            gradients = "exact" if self.choices.hidden_row_gradients == "nan" else self.choices.hidden_row_gradients
+            chosen = replace(self.choices, hidden_row_gradients=gradients)
+            how["fault"] = self.operator.declare_hidden_rows(chosen, how.get("fault"))
+        return self._blank(self.operator.evaluate(case, exact, **how))
 
     def _run_yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
-        return (blank_rows(found, self._excluded_rows) for found in self.operator.yardsticks(case, inputs))
+        if self.choices.hidden_rows == "mean" and self.operator.hidden_rows(case, inputs):
+            # The reference's own fully masked rows are not the mean, so the formula itself is the yardstick.
+            return iter([self._evaluate(case, inputs)])
+        return (self._blank(found) for found in self.operator.yardsticks(case, inputs))
+
+    def _blank(self, quantities: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Set the rows of a case's quantities that are excluded from the comparison to 0."""
+        return blank_rows(quantities, self._excluded_rows)
 
     def _drop_excluded(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the masks ``rows`` with False in every row that is excluded from the comparison."""
@@ -210,6 +258,11 @@ class CaseOracle:
             name: rows[name] & ~self._excluded_rows[name] if name in self._excluded_rows else rows[name]
             for name in rows
         }
+
+
+def _drop_nan(choices: Choices) -> Choices:
+    """Return choices with equal expected values: the comparison, not the oracle, sets NaN in fully masked rows."""
+    return replace(choices, hidden_rows="zero") if choices.hidden_rows == "nan" else choices
 
 
 def blank_rows(quantities: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:

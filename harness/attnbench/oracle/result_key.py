@@ -11,14 +11,14 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
 import torch
 
 from attnbench.cases import Case
-from attnbench.interface import Operator, PaddedQueries, Precision
+from attnbench.interface import Choices, Operator, Precision
 from attnbench.records.environment import read_cpu_model
 
 __all__ = ["SOURCES", "ResultKeys"]
@@ -42,9 +42,7 @@ class ResultKeys:
         self._read_sources = cache(_read_sources)
         self._cpu = [read_cpu_model(), torch.backends.cpu.get_cpu_capability()]
 
-    def make(
-        self, case: Case, operator: Operator, inputs: Path, precision: Precision, padded_queries: PaddedQueries
-    ) -> str | None:
+    def make(self, case: Case, operator: Operator, inputs: Path, precision: Precision, choices: Choices) -> str | None:
         """Return the key of a case's expected values, or None if the source files are not known or have changed.
 
         ``inputs`` is the file of the case's inputs. The device is not part of the key, because the oracle and the
@@ -57,7 +55,7 @@ class ResultKeys:
             "case": case.with_fields(device="cpu").id,
             "inputs": hashlib.sha256(inputs.read_bytes()).hexdigest(),
             "precision": precision,
-            "padded_queries": padded_queries,
+            "choices": asdict(choices),
             "sources": sources.digest,
             "torch": torch.__version__,
             "cpu": self._cpu,

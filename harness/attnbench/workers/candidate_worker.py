@@ -44,6 +44,7 @@ from attnbench.processes.request import Fault, Handler
 from attnbench.processes.rpc import serve
 from attnbench.processes.script_subject import Form
 from attnbench.records.types import Memory
+from attnbench.workers.empty_batches import judge_empty_batch
 from attnbench.workers.interleaved_timing import InterleavedTiming
 from attnbench.workers.loaded_implementations import LoadedImplementations
 from attnbench.workers.outcomes import format_text, run_for_outcome
@@ -125,7 +126,14 @@ class CandidateWorker:
                 # The implementation forked, and this process is the child: only the parent may answer the runner.
                 os._exit(1)
 
-        outcomes = {check: run_for_outcome(partial(run_check, check)) for check in request.checks}
+        def call() -> None:
+            self._get_candidate(request.implementation, request.case, request.inputs).run()
+
+        policies = self._loaded.get(request.implementation).policies
+        case = self._loaded.parse_case(request.case)
+        outcomes = {
+            check: judge_empty_batch(policies, case, call, partial(run_check, check)) for check in request.checks
+        }
         stored = run_for_outcome(partial(tensor_file.write, Path(request.observation), made))
         return Observed(outcomes=outcomes if stored is None else dict.fromkeys(request.checks, stored))
 

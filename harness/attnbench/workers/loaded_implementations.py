@@ -71,7 +71,8 @@ class LoadedImplementations:
             return Fault(reason=str(error))
         try:
             policies = msgspec.convert(asdict(loaded.policies), Policies)
-        except msgspec.ValidationError as error:
+            self._check_row_policies(loaded.operator, policies)
+        except (msgspec.ValidationError, ValueError) as error:
             return Fault(reason=f"{name!r} declares policies that attnbench.Policies does not allow: {error}")
         self._implementations[name] = loaded
         self._settings = global_state.read_settings()
@@ -94,6 +95,18 @@ class LoadedImplementations:
             load_operator(operator)
         available = ", ".join(sorted(self._problems))
         raise PluginError(f"{name!r} computes an unknown operator {operator!r}; available: {available}")
+
+    def _check_row_policies(self, operator: str, policies: Policies) -> None:
+        """Check that an operator has expected values for the declared policies on fully masked rows.
+
+        Raises: ValueError if it has none.
+        """
+        declared = (policies.hidden_rows, policies.hidden_row_gradients)
+        if declared != ("zero", "exact") and declared not in self.load_operator(operator).row_policies:
+            raise ValueError(
+                f"the operator {operator} has no expected values for hidden_rows={declared[0]!r} with "
+                f"hidden_row_gradients={declared[1]!r}; leave them out, and list the deviation as expected failure"
+            )
 
     def get(self, name: str) -> Implementation:
         """Return the loaded implementation to which the user gave this name."""

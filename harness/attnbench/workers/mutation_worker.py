@@ -5,7 +5,7 @@ Mutants are trusted code. They therefore run in the same process as the oracle.
 
 import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.checks.catalogue import load_check_function, sort_checks
 from attnbench.checks.observations import serialize
-from attnbench.interface import Implementation, Refusal
+from attnbench.interface import Implementation
 from attnbench.mutants.mutant import load_mutant_set
 from attnbench.oracle.inputs import load_inputs
 from attnbench.oracle.tensor_file import copy_value
@@ -25,6 +25,7 @@ from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.processes.request import Fault, Handler
 from attnbench.processes.rpc import serve
 from attnbench.records.types import FAILURES
+from attnbench.workers.empty_batches import judge_empty_batch
 from attnbench.workers.oracle_worker import OracleWorker
 
 __all__ = ["MutationWorker"]
@@ -71,17 +72,21 @@ class MutationWorker:
         """Find the checks of a case that fail on one implementation."""
         failed, observations = set(), {}
         candidate: Candidate | None = None
+
+        def build() -> Candidate:
+            nonlocal candidate
+            if candidate is None:
+                candidate = Candidate(one, self._load_operator(case.operator), case, load_inputs(inputs, case.device))
+            return candidate
+
+        def run_check(check: str) -> None:
+            observations[check] = copy_value(serialize(list(load_check_function(check)(build()))))
+
         for check in sort_checks(checks):
             global_state.restore_settings(self._settings)
-            try:
-                if candidate is None:
-                    candidate = Candidate(
-                        one, self._load_operator(case.operator), case, load_inputs(inputs, case.device)
-                    )
-                observations[check] = copy_value(serialize(list(load_check_function(check)(candidate))))
-            except Refusal:
-                continue
-            except Exception:  # noqa: BLE001  # a mutant may raise anything; the check then counts as failed
+            outcome = judge_empty_batch(one.policies, case, lambda: build().run(), partial(run_check, check))
+            # A mutant may raise anything; the check then counts as failed.
+            if outcome is not None and outcome.status in FAILURES:
                 failed.add(check)
         global_state.restore_settings(self._settings)
         found = self._oracle_worker.evaluate_observations(case.id, observations, one.policies, explain=False)

@@ -194,9 +194,7 @@ class OracleWorker:
 
     def _get_case_oracle(self, case: str, policies: Policies) -> CaseOracle:
         parsed, operator = self._parse_case(case)
-        return self._oracle_cache.get_case_oracle(
-            parsed, operator, policies.precision(parsed.dtype), policies.padded_queries
-        )
+        return self._oracle_cache.get_case_oracle(parsed, operator, policies.precision(parsed.dtype), policies.choices)
 
 
 def _applies_to_case(check: str, case: Case, operator: Operator) -> bool:

@@ -95,6 +95,11 @@ def _collect_tensors(case_oracle: CaseOracle, policies: Policies) -> Saved:
     """Return the program's inputs, the output rows that the program does not compare, and the expected values."""
     case, inputs, expected = case_oracle.case, case_oracle.inputs.map_tensors(_copy), case_oracle.expected
     values = {name: _copy(value) for name, value in expected.quantities.items()}
+    if any(name.startswith("grad.") and bool(rows.any()) for name, rows in expected.hidden_rows.items()):
+        raise ValueError(
+            "hidden_row_gradients='nan' leaves gradients of this case open, so a program cannot compare them; choose a "
+            "case without fully masked rows"
+        )
     if policies.hidden_rows == "nan":
         for name in expected.hidden_rows.keys() & values.keys():
             values[name].masked_fill_(expected.hidden_rows[name], math.nan)

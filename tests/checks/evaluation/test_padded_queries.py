@@ -77,9 +77,7 @@ def run_checks(module: type[nn.Module], policies: Policies, case: Case) -> dict[
     Refused checks and the chapters dropout, refusals, determinism, compilation and size are left out.
     """
     chapters = set(OPERATOR.chapters) - {"dropout", "refusals", "determinism", "compilation", "size"}
-    case_oracle = CaseOracle(
-        case, OPERATOR, case.dtype, lambda: OPERATOR.inputs(case), padded_queries=policies.padded_queries
-    )
+    case_oracle = CaseOracle(case, OPERATOR, case.dtype, lambda: OPERATOR.inputs(case), choices=policies.choices)
     found = {}
     for name, entry in read_checks().items():
         if entry.chapter not in chapters or not applies(load_check_function(name), case, OPERATOR):

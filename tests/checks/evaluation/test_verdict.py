@@ -34,6 +34,8 @@ CASE = Case(operator="multihead", problem=CROSS)
 class PlainOperator:
     """Operator that has only the methods that ``evaluate`` calls, with trivial answers."""
 
+    row_policies: frozenset[tuple[str, str]] = frozenset()
+
     def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
         """Return no axes, so that messages give indices."""
         return ()
@@ -381,7 +383,9 @@ def test_nan_in_a_fully_masked_row_passes_if_it_is_declared() -> None:
     """Under the policy hidden_rows='nan', NaN is right in fully masked rows, and zero is wrong."""
     assert evaluate_all(observe_output(NAN_ROW), hidden_rows="nan").status == "passed"
     assert evaluate_all(observe_output(EXPECTED.tolist()), hidden_rows="nan").reason == (
-        "Needed. But output is 0 at index (1, 0), must be nan (3 of 6 elements (50.0%) differ in NaN or infinity)."
+        "Needed. But output is 0 at index (1, 0), must be nan (3 of 6 elements (50.0%) differ in NaN or infinity). "
+        "Deviation: a fully masked row is zero, but Policies(hidden_rows='nan') is declared: remove "
+        "Policies(hidden_rows='nan')."
     )
 
 

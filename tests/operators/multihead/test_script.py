@@ -167,7 +167,7 @@ def write_program(one: Case, name: str, expected: Expected | None = None) -> str
     policies = implementation.policies
     case_oracle = CaseOracle(
         one, operator, policies.precision(one.dtype), lambda: operator.inputs(one),
-        expected=expected, padded_queries=policies.padded_queries,
+        expected=expected, choices=policies.choices,
     )  # fmt: skip
     load, environment = write_import_lines(name), implementation.environment()
     subject = Subject(name=name, load=load, form=find_form(name), policies=policies, environment=environment)

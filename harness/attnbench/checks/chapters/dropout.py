@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
+from attnbench.analysis.deviations import describe_deviation
 from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
@@ -30,6 +31,9 @@ PAIRED_DRAWS = 64
 # Largest allowed deviation of a count of weights from its expected value, in standard deviations.
 # Chance alone exceeds 6 standard deviations with a probability of 2 in 10^9.
 SIGMAS = 6.0
+# Largest difference of weights that are told to be those before dropout: the sum of the differences of all weights, as
+# a share of their sum. It is above rounding errors in bfloat16, and below what a dropout rate of 0.1 changes (20 %).
+CLEAN = 0.05
 
 
 @check(when=lambda case: case.problem.dropout > 0 and not draws_dropout(case))
@@ -51,9 +55,13 @@ def dropout_rests_in_eval(candidate: Candidate) -> Iterator[Observation]:
 def _compute_clean_weights(candidate: Candidate) -> torch.Tensor:
     """Return the attention weights without dropout, computed by the operator's formula.
 
-    The weights are 0 in the rows of padded queries that the policy ``padded_queries`` excludes.
+    The weights are 0 in the rows of padded queries that the policy ``padded_queries`` excludes. Fully masked rows are 0
+    or the mean, as declared.
     """
-    quantities = candidate.operator.evaluate(candidate.case, candidate.inputs)
+    choices, fault = candidate.implementation.policies.choices, None
+    if choices.hidden_rows == "mean":
+        fault = candidate.operator.declare_hidden_rows(choices)
+    quantities = candidate.operator.evaluate(candidate.case.with_fields(mode="sampling"), candidate.inputs, fault=fault)
     return candidate.blank_excluded_rows(quantities, candidate.case, candidate.inputs)["weights"]
 
 
@@ -91,6 +99,22 @@ def dropout_is_told_by_weights(candidate: Candidate) -> Iterator[Observation]:
     visible = clean != 0
     trials, rate = int(visible.sum()), candidate.case.problem.dropout
     dropped = int((visible & ~keep).sum())
+    policies = candidate.implementation.policies
+    if policies.returned_weights == "before_dropout":
+        yield Holds(
+            holds=not dropped,
+            what=f"{dropped} of {trials} returned weights are zero",
+            deviation=describe_deviation(policies, returned_weights="after_dropout"),
+        )
+        yield Match(quantities={"weights": weights})
+        return
+    if not dropped and _are_clean(weights, clean) and _output_is_random(candidate):
+        yield Holds(
+            holds=False,
+            what=f"0 of {trials} returned weights are zero, although two seeds give two outputs",
+            deviation=describe_deviation(policies, returned_weights="before_dropout"),
+        )
+        return
     bound = SIGMAS * math.sqrt(trials * rate * (1 - rate)) + 1
     yield Holds(
         holds=abs(dropped - trials * rate) <= bound,
@@ -101,6 +125,23 @@ def dropout_is_told_by_weights(candidate: Candidate) -> Iterator[Observation]:
     keep_heads = keep if candidate.case.problem.batch is not None else keep[None]
     gradients = candidate.compute_gradients(outputs) if candidate.case.differentiates else {}
     yield Match(quantities=outputs | gradients, keep=keep_heads)
+
+
+def _are_clean(weights: torch.Tensor, clean: torch.Tensor) -> bool:
+    """Whether weights are roughly the weights without dropout; those that dropout keeps are divided by 1 − p."""
+    if weights.shape != clean.shape:
+        return False
+    weights, clean = weights.detach().double(), clean.double()
+    return float((weights - clean).abs().sum()) <= CLEAN * float(clean.sum())
+
+
+def _output_is_random(candidate: Candidate) -> bool:
+    """Whether two seeds give different outputs."""
+    outputs = []
+    for seed in (0, 1):
+        global_state.seed(seed)
+        outputs.append(candidate.run()["output"].detach().clone())
+    return not torch.equal(*outputs)
 
 
 @check(when=_draws_enough)
@@ -117,12 +158,16 @@ def dropout_is_unbiased(candidate: Candidate) -> Iterator[Observation]:
 @check(when=_shows_dropout_mask)
 def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]:
     """Each weight is dropped independently of its neighbours in batch, heads, queries and keys."""
+    if candidate.implementation.policies.returned_weights == "before_dropout":
+        raise Refusal("the returned weights are declared those before dropout, so they show no dropout mask")
     kept = []
     for seed in range(PAIRED_DRAWS):
         global_state.seed(seed)
         kept.append(candidate.run()["weights"].detach() != 0)
     masks = torch.stack(kept)
     weights = _compute_clean_weights(candidate)
+    if bool(masks[:, weights != 0].all()):
+        return  # dropout_is_told_by_weights says that nothing was dropped
     rate = candidate.case.problem.dropout
     agreeing = rate**2 + (1 - rate) ** 2
     axes = ("batch", "heads", "queries", "keys")[-weights.dim() :]

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from attnbench.analysis.deviations import FULLY_MASKED
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.checks.observations import Agree, Equal, Match, Observation
@@ -48,14 +49,21 @@ def mask_gradients(candidate: Candidate) -> Iterator[Observation]:
 def hidden_keys_get_no_gradient(candidate: Candidate) -> Iterator[Observation]:
     """The gradient of a token that is hidden from every query is exactly zero."""
     case, case_transforms = candidate.case, get_case_transforms(candidate)
-    hidden = ~candidate.operator.visible(case, candidate.inputs).flatten(1, 2).any(dim=1)  # shape (batch, keys)
+    visible = candidate.operator.visible(case, candidate.inputs)
+    hidden = ~visible.flatten(1, 2).any(dim=1)  # shape (batch, keys)
+    masked = (~visible.any(dim=-1)).flatten(1).any(dim=1)[:, None]  # the sequences with a fully masked row
+    parts = [(hidden & ~masked, "")]
+    policies = candidate.implementation.policies
+    if policies.hidden_rows != "mean" and policies.hidden_row_gradients != "nan":
+        parts.append((hidden & masked, f" {FULLY_MASKED} or beside them"))
     axes = (case_transforms.sequence_axis(case), case_transforms.length_axis(case))
     for name in ("grad.key", "grad.value"):
         if name in candidate.gradients:
             found = candidate.gradients[name]
             alone = found.dim() < len(axes) + 1
-            there = found[hidden[0]] if alone else found.movedim(axes, (0, 1))[hidden]
-            yield Equal(value=there, expected=torch.zeros_like(there), what=f"{name} of hidden tokens")
+            for tokens, where in parts:
+                there = found[tokens[0]] if alone else found.movedim(axes, (0, 1))[tokens]
+                yield Equal(value=there, expected=torch.zeros_like(there), what=f"{name} of hidden tokens{where}")
 
 
 @check(when=_tracks_inputs)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
+from attnbench.checks.hidden_rows import split_hidden_rows
 from attnbench.checks.observations import Observation
 from attnbench.checks.requirement import check, get_case_transforms, is_eager
 from attnbench.checks.runs import compare_bitwise, compare_runs
@@ -62,9 +63,10 @@ def padding_invariance(candidate: Candidate) -> Iterator[Observation]:
     if "weights" in outputs:
         weights = outputs["weights"]
         outputs["weights"] = torch.cat([weights[..., :keys], weights[..., keys + FURTHER_KEYS :]], dim=-1)
-    yield from compare_runs(
-        outputs, candidate.outputs, f"with {FURTHER_KEYS} additional padded keys (compared with none)"
-    )
+    how = f"with {FURTHER_KEYS} additional padded keys (compared with none)"
+    parts = zip(split_hidden_rows(candidate, outputs), split_hidden_rows(candidate, candidate.outputs), strict=True)
+    for (found, where), (expected, _) in parts:
+        yield from compare_runs(found, expected, f"{how}{where}")
 
 
 @check(

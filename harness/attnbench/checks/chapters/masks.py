@@ -9,7 +9,8 @@ from torch import Tensor
 
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
-from attnbench.checks.observations import Agree, Equal, Observation
+from attnbench.checks.hidden_rows import compare_rows, find_hidden_tokens
+from attnbench.checks.observations import Agree, Observation
 from attnbench.checks.requirement import check, draws_dropout, has_tokens, is_eager
 from attnbench.masks import additive
 
@@ -43,11 +44,10 @@ def padding_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
     before = candidate.run()["output"].detach().clone()
     with candidate.overwrite({name: _poison(candidate, name, padded) for name in names}):
         after = candidate.run()["output"].detach()
-    if problem.shares_queries:
-        # A padded token is also a query, so only the rows of real tokens are compared.
-        real = _match_layout(candidate, ~padded)
-        before, after = before[real], after[real]
-    yield Equal(value=after, expected=before, what="output of real tokens (after padded tokens changed)")
+    # If a padded token is also a query, only the rows of real tokens are compared.
+    every = ~_make_no_tokens(candidate, problem.queries)
+    real = _match_layout(candidate, ~padded if problem.shares_queries else every)
+    yield from compare_rows(candidate, after, before, real, "output of real tokens (after padded tokens changed)")
 
 
 @check(when=lambda case: case.problem.attention_mask not in (None, "causal", "lowest2d") and _allows_poison(case))
@@ -55,8 +55,12 @@ def attn_mask_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
     """Changing the tokens that attn_mask hides from a query changes no bit of that query's output."""
     problem = candidate.case.problem
     visible = candidate.operator.visible(candidate.case, candidate.inputs)
-    row = int((~visible).all(dim=1).sum(dim=(0, 2)).argmax())  # the query from which most keys are hidden
-    hidden = (~visible).all(dim=1)[:, row]  # shape (batch, keys)
+    hidden_keys = (~visible).all(dim=1)  # shape (batch, queries, keys)
+    counted = hidden_keys
+    if candidate.implementation.policies.hidden_rows == "mean":
+        counted = hidden_keys & ~hidden_keys.all(dim=2, keepdim=True)
+    row = int(counted.sum(dim=(0, 2)).argmax())  # the query from which most keys are hidden
+    hidden = hidden_keys[:, row]
     if problem.shares_queries:
         hidden[:, row] = False
     names = ("query", "key", "value") if problem.shares_queries else ("key", "value")
@@ -66,7 +70,7 @@ def attn_mask_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
     one = _make_no_tokens(candidate, problem.queries)
     one[:, row] = True
     rows = _match_layout(candidate, one)
-    yield Equal(value=after[rows], expected=before[rows], what=f"output of query {row} (after hidden keys changed)")
+    yield from compare_rows(candidate, after, before, rows, f"output of query {row} (after hidden keys changed)")
 
 
 @check(
@@ -89,8 +93,8 @@ def future_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
     past = _make_no_tokens(candidate, problem.queries)
     past[:, : last + 1] = True
     rows = _match_layout(candidate, past)
-    yield Equal(
-        value=after[rows], expected=before[rows], what=f"output of tokens 0 to {last} (after later tokens changed)"
+    yield from compare_rows(
+        candidate, after, before, rows, f"output of tokens 0 to {last} (after later tokens changed)"
     )
 
 
@@ -156,6 +160,10 @@ def nan_behind_a_mask(candidate: Candidate) -> Iterator[Observation]:
         before, after = before[real], after[real]
     if candidate.implementation.policies.hidden_nan == "propagates":
         after = torch.where(after.isnan(), before, after)
+    if candidate.implementation.policies.hidden_rows == "mean":
+        hidden = find_hidden_tokens(candidate)
+        hidden = hidden[_match_layout(candidate, ~padded)] if problem.shares_queries else hidden
+        after = torch.where(hidden[..., None], before, after)
     yield Agree(
         value=after,
         expected=before,

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import torch
 
+from attnbench.analysis.deviations import FULLY_MASKED
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.checks.observations import Agree, Holds, Observation, Scale
 from attnbench.checks.requirement import check, is_eager
@@ -33,16 +34,18 @@ def stays_finite(candidate: Candidate) -> Iterator[Observation]:
     """Large tokens, all equal, give finite outputs and gradients."""
     tensors = candidate.inputs.tensors
     large = {name: torch.full_like(tensors[name], LARGE[candidate.case.dtype]) for name in ("query", "key", "value")}
-    declared_nan = candidate.implementation.policies.hidden_rows == "nan"
-    if declared_nan and candidate.operator.hidden_rows(candidate.case, candidate.inputs):
-        raise Refusal("fully masked rows are declared NaN")
+    policies = candidate.implementation.policies
+    masked_rows = bool(candidate.operator.hidden_rows(candidate.case, candidate.inputs))
+    if masked_rows and "nan" in (policies.hidden_rows, policies.hidden_row_gradients):
+        raise Refusal("fully masked rows, or their gradients, are declared NaN")
     with candidate.overwrite(large):
         outputs = candidate.run()
         found = dict(outputs)
         if candidate.case.differentiates:
             found |= candidate.compute_gradients(outputs)
     strange = [name for name, value in found.items() if not bool(value.isfinite().all())]
-    yield Holds(holds=not strange, what=f"{', '.join(strange)} contained NaN or infinity")
+    where = f", {FULLY_MASKED} or elsewhere" if masked_rows else ""
+    yield Holds(holds=not strange, what=f"{', '.join(strange)} contained NaN or infinity{where}")
 
 
 @check(

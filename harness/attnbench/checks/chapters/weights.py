@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from attnbench.analysis.deviations import FULLY_MASKED, describe_deviation
 from attnbench.candidate.candidate import Candidate
+from attnbench.cases import Case
 from attnbench.checks.observations import Agree, Equal, Holds, Match, Observation
 from attnbench.checks.requirement import check, is_eager
 from attnbench.oracle.error_budget import allowed_row_sum_error
@@ -38,12 +40,33 @@ def weights_of_hidden_keys_are_zero(candidate: Candidate) -> Iterator[Observatio
     if problem.average_attn_weights:
         visible = visible.any(dim=1)
     visible = visible[0] if problem.batch is None else visible
-    seen = (
-        visible if candidate.implementation.policies.hidden_rows == "zero" else visible | ~visible.any(-1, keepdim=True)
+    if weights.shape != visible.shape or not weights.numel():  # weights_parity reports a wrong shape
+        return
+    masked_rows = _find_masked_rows(weights[..., 0], candidate)[..., None]
+    hidden = weights[~visible & ~masked_rows]
+    yield Equal(value=hidden, expected=torch.zeros_like(hidden), what="weights of hidden keys")
+    if candidate.implementation.policies.hidden_rows == "zero":
+        hidden = weights[~visible & masked_rows]
+        yield Equal(value=hidden, expected=torch.zeros_like(hidden), what=f"weights of hidden keys {FULLY_MASKED}")
+
+
+@check(when=lambda case: case.problem.need_weights and case.differentiates and _has_elements(case))
+def weights_carry_gradients(candidate: Candidate) -> Iterator[Observation]:
+    """Returned weights are part of the graph, unless the policies declare detached_weights."""
+    if "weights" not in candidate.outputs:
+        return
+    policies, detached = candidate.implementation.policies, not candidate.outputs["weights"].requires_grad
+    yield Holds(
+        holds=detached == policies.detached_weights,
+        what=f"the weights have requires_grad={not detached}",
+        deviation=describe_deviation(policies, detached_weights=detached),
     )
-    if weights.shape == seen.shape:  # weights_parity reports a wrong shape
-        hidden = weights[~seen]
-        yield Equal(value=hidden, expected=torch.zeros_like(hidden), what="weights of hidden keys")
+
+
+def _has_elements(case: Case) -> bool:
+    """Whether the weights of a case have any element."""
+    problem = case.problem
+    return bool(min(problem.sequences, problem.queries, problem.columns) > 0)
 
 
 @check(when=lambda case: case.problem.need_weights and is_eager(case) and case.problem.columns > 0)
@@ -54,35 +77,41 @@ def weights_are_shares(candidate: Candidate) -> Iterator[Observation]:
     weights = candidate.outputs["weights"].detach().double()
     smallest = float(weights.nan_to_num().amin()) if weights.numel() else 0.0
     yield Holds(holds=smallest >= 0, what=f"the smallest weight is {smallest:g}")
-    off = _measure_sum_error(weights.sum(dim=-1), candidate)
+    off = _measure_sum_errors(weights.sum(dim=-1), candidate)
+    masked_rows = _find_masked_rows(off, candidate)
     precision = candidate.implementation.policies.precision(candidate.case.dtype)
     allowed = allowed_row_sum_error(precision, candidate.case.problem.columns)
-    yield Holds(
-        holds=off <= allowed, what=f"the sum of a row of weights is off by {off:.3g}; allowed {allowed:.3g}",
-        measured=off, allowed=allowed,
-    )  # fmt: skip
+    for rows, where in ((~masked_rows, ""), (masked_rows, f" {FULLY_MASKED}")):
+        worst = float(off[rows].max()) if bool(rows.any()) else 0.0
+        what = f"the sum of a row of weights is off by {worst:.3g}{where}; allowed {allowed:.3g}"
+        yield Holds(holds=worst <= allowed, what=what, measured=worst, allowed=allowed)
 
 
-def _measure_sum_error(sums: Tensor, candidate: Candidate) -> float:
-    """Return the largest absolute error of the sum of a row of weights.
+def _find_masked_rows(sums: Tensor, candidate: Candidate) -> Tensor:
+    """Return a boolean tensor of the shape of ``sums``, true in fully masked rows."""
+    rows = candidate.operator.hidden_rows(candidate.case, candidate.inputs)
+    if "weights" not in rows:
+        return torch.zeros_like(sums, dtype=torch.bool)
+    return rows["weights"].expand(*sums.shape, 1)[..., 0]  # type: ignore[no-any-return]
+
+
+def _measure_sum_errors(sums: Tensor, candidate: Candidate) -> Tensor:
+    """Return the absolute error of the sum of each row of weights.
 
     A row must sum to 1. There are two exceptions: fully masked rows and, under the policy
     ``padded_queries="own"``, the rows of padded queries. Each head's sum of such a row may be any
     integer. Therefore the sum of weights averaged over heads may be any multiple of 1 / heads.
     """
     heads = candidate.case.problem.num_heads if candidate.case.problem.average_attn_weights else 1
-    rows = candidate.operator.hidden_rows(candidate.case, candidate.inputs)
-    with_keys = torch.ones_like(sums, dtype=torch.bool)
-    if "weights" in rows:
-        with_keys = ~rows["weights"].expand(*sums.shape, 1)[..., 0]
-        if candidate.implementation.policies.hidden_rows == "nan":
-            sums = torch.where(with_keys, sums, 0.0)
+    with_keys = ~_find_masked_rows(sums, candidate)
+    if candidate.implementation.policies.hidden_rows == "nan":
+        sums = torch.where(with_keys, sums, 0.0)
     if candidate.implementation.policies.padded_queries == "own":
         padded = candidate.operator.padded_rows(candidate.case, candidate.inputs)
         if "weights" in padded:
             with_keys &= ~padded["weights"].expand(*sums.shape, 1)[..., 0]
     expected = torch.where(with_keys, 1.0, (sums * heads).round() / heads)
-    return float((sums - expected).abs().nan_to_num(torch.inf).max()) if sums.numel() else 0.0
+    return (sums - expected).abs().nan_to_num(torch.inf)
 
 
 @check(when=lambda case: case.problem.need_weights and is_eager(case))

@@ -121,7 +121,8 @@ class _FaultSearch:
     def _replace_declared_nan(self, name: str, value: Tensor, expected: Tensor) -> Tensor:
         """Replace NaN in fully masked rows by expected values, if the policies declare that these rows are NaN."""
         rows = self.expected.hidden_rows.get(name)
-        if self.policies.hidden_rows != "nan" or rows is None or value.shape != expected.shape:
+        declared = self.policies.hidden_row_gradients if name.startswith("grad.") else self.policies.hidden_rows
+        if declared != "nan" or rows is None or value.shape != expected.shape:
             return value
         return torch.where(rows & value.isnan(), expected.to(value.dtype), value)
 

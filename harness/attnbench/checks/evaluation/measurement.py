@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -46,15 +46,16 @@ def compare(
     """Compare an observation with the expected values; return one comparison per quantity."""
     match observation:
         case Match():
-            return [
+            found = [
                 _compare_match(name, observation, expected, case_oracle, policies) for name in observation.quantities
             ]
+            return [*found, *_require_declared_nan(observation, expected, case_oracle, policies)]
         case Exact():
             return [
                 _compare_exact(name, value, expected, case_oracle) for name, value in observation.quantities.items()
             ]
         case Scale():
-            return [_compare_scale(observation, expected, case_oracle)]
+            return [_compare_scale(observation, expected, case_oracle, policies)]
         case Equal():
             return [_compare_bits(observation)]
         case Agree():
@@ -64,9 +65,9 @@ def compare(
             axes = _get_axes(observation.quantity, value, case_oracle)
             return [_compare_within(observation.what, value, other, axes, allowed=allowed, origin=origin)]
         case Average():
-            return [_compare_average(observation, expected, case_oracle)]
+            return [_compare_average(observation, expected, case_oracle, policies)]
         case Holds():
-            fault = "" if observation.holds else f"But {observation.what}."
+            fault = "" if observation.holds else f"But {observation.what}. {observation.deviation}".rstrip()
             return [Comparison(fault=fault, measured=observation.measured, allowed=observation.allowed)]
 
 
@@ -87,11 +88,43 @@ def _compare_match(
     if value.dtype != wanted and not observation.any_dtype:
         return Comparison(fault=f"But {name} has dtype {_format_dtype(value.dtype)}, must be {_format_dtype(wanted)}.")
     rows = expected.hidden_rows.get(name)
-    if rows is not None and policies.hidden_rows == "nan" and value.shape == target.shape:
+    nan_rows = policies.hidden_rows == "nan" and not name.startswith("grad.")
+    if rows is not None and nan_rows and value.shape == target.shape:
         # The policies declare that fully masked rows are NaN, so NaN is expected there.
         target = target.masked_fill(rows, math.nan)
+    value = _replace_open_gradients(name, value, expected, policies)
     allowance, axes = expected.allowances[name], _get_axes(name, value, case_oracle)
     return _compare_within(name, value, target, axes, allowed=allowance.allowed, origin=allowance.describe_origin())
+
+
+def _replace_open_gradients(name: str, value: Tensor, expected: Expected, policies: Policies) -> Tensor:
+    """Replace gradients by the expected values where the policies leave them open: NaN that is declared, and masks."""
+    reached, target = expected.hidden_rows.get(name), expected.quantities[name]
+    if reached is None or not name.startswith("grad.") or value.shape != target.shape:
+        return value
+    if policies.hidden_row_gradients == "nan":
+        reached = reached & value.isnan()
+    return torch.where(reached, target.to(value.dtype), value)
+
+
+def _require_declared_nan(
+    observation: Match, expected: Expected, case_oracle: CaseOracle, policies: Policies
+) -> list[Comparison]:
+    """Return a fault if the policies declare NaN gradients in fully masked rows, and no gradient is NaN.
+
+    Gradients of masks alone prove nothing: a mask of minus infinity may get none.
+    """
+    if policies.hidden_row_gradients != "nan":
+        return []
+    masks = {f"grad.{name}" for name in case_oracle.case.problem.additive_masks}
+    reached = [
+        name
+        for name in observation.quantities
+        if name.startswith("grad.") and name in expected.hidden_rows and bool(expected.hidden_rows[name].any())
+    ]
+    if masks.issuperset(reached) or any(bool(observation.quantities[name].isnan().any()) for name in reached):
+        return []
+    return [Comparison(fault="But no gradient is NaN, although the case has fully masked rows.")]
 
 
 def _compare_exact(name: str, value: Tensor, expected: Expected, case_oracle: CaseOracle) -> Comparison:
@@ -99,7 +132,7 @@ def _compare_exact(name: str, value: Tensor, expected: Expected, case_oracle: Ca
     return _compare_bits(Equal(value=value, expected=target, what=name), _get_axes(name, value, case_oracle))
 
 
-def _compare_scale(observation: Scale, expected: Expected, case_oracle: CaseOracle) -> Comparison:
+def _compare_scale(observation: Scale, expected: Expected, case_oracle: CaseOracle, policies: Policies) -> Comparison:
     """Compare softmax scale and amplitude (common factor), each estimated from a whole tensor.
 
     Return the comparison with the larger ratio of measured to allowed error.
@@ -107,9 +140,9 @@ def _compare_scale(observation: Scale, expected: Expected, case_oracle: CaseOrac
     target, name = expected.quantities[observation.quantity], observation.quantity
     if observation.value.shape != target.shape:
         return _report_shape(name, observation.value, target)
-    found = []
+    found, value = [], _replace_open_gradients(name, observation.value, expected, policies)
     for what, probe in case_oracle.find_probes(name).items():
-        off = error_along(observation.value, target, probe.direction)
+        off = error_along(value, target, probe.direction)
         allowed = allowed_probe_error(
             case_oracle.precision, gradient=name.startswith("grad."), elements=target.numel(), model=probe.model
         )
@@ -174,7 +207,9 @@ def _compare_bits(observation: Equal, axes: Sequence[Axis] = ()) -> Comparison:
     )
 
 
-def _compare_average(observation: Average, expected: Expected, case_oracle: CaseOracle) -> Comparison:
+def _compare_average(
+    observation: Average, expected: Expected, case_oracle: CaseOracle, policies: Policies
+) -> Comparison:
     """Compare a mean over dropout masks with the expected values: each element, and the amplitude.
 
     The amplitude is the common factor of all elements. It shows smaller errors than a single element does.
@@ -186,6 +221,15 @@ def _compare_average(observation: Average, expected: Expected, case_oracle: Case
     )
     if observation.mean.shape != target.shape:
         return _report_shape(name, observation.mean, target)
+    rows = expected.hidden_rows.get(name)
+    if rows is not None and policies.hidden_rows == "nan":
+        # The NaN of these rows is compared by the checks of single calls.
+        nan = rows & observation.mean.isnan()
+        observation = replace(
+            observation,
+            mean=torch.where(nan, target, observation.mean),
+            std=torch.where(nan, 0.0, observation.std),
+        )
     if not bool(observation.std.any()):
         return Comparison(fault=f"But {observation.draws} draws gave the same {name}: nothing was dropped.")
     off, standard_error = (

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attnbench.checks.evaluation.deviations import find_deviation
 from attnbench.checks.evaluation.diagnosis import diagnose
 from attnbench.checks.evaluation.measurement import Comparison, compare
 from attnbench.checks.observations import Match, Observation
@@ -38,8 +39,8 @@ def evaluate(
     The finding of a failed check reports the fault with the largest ratio of measured to allowed
     error. If the first fault has no measured error, as for a wrong shape, the finding reports the
     first fault. The finding of a passed check reports the comparison with the largest ratio of
-    measured to allowed error. ``explain`` adds the diagnosis of a failure, which takes a few dozen
-    evaluations of the oracle.
+    measured to allowed error. ``explain`` adds the policies under which a failure would be right, or its diagnosis,
+    which takes a few dozen evaluations of the oracle.
     """
     evaluations = [one for observation in observations for one in _evaluate_one(observation, case_oracle, policies)]
     faults = [one for one in evaluations if one.comparison.fault]
@@ -49,7 +50,9 @@ def evaluate(
         worst = faults[0] if faults[0].comparison.measured is None else worst
         cause = ""
         if explain and worst.observation and worst.expected:
-            cause = diagnose(worst.observation, worst.expected, case_oracle, policies)
+            cause = find_deviation(worst.observation, case_oracle, policies) or diagnose(
+                worst.observation, worst.expected, case_oracle, policies
+            )
         return Finding(
             check=check,
             status="failed",

@@ -9,8 +9,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from attnbench.cases import Case
-from attnbench.interface import Implementation, Refusal
+from attnbench.interface import Implementation, Policies, Refusal
 from attnbench.masks import additive, softmax_over_visible
+from attnbench.mutants.multihead import deviations
 from attnbench.mutants.multihead.formula import Formula, Result
 from attnbench.mutants.mutant import ModuleImplementation
 
@@ -255,6 +256,50 @@ def _explain_refusal(case: Case) -> str | None:
     return REASON if case.problem.need_weights or draws else None
 
 
+class _DeclaredSharesBeforeDropout(deviations.TellsSharesBeforeDropout):
+    pass
+
+
+class _DeclaredDetachedWeights(deviations.Detached):
+    pass
+
+
+class _DeclaredMeanByFill(deviations.MeanByFill):
+    pass
+
+
+class _DeclaredMeanByBias(deviations.MeanByBias):
+    pass
+
+
+class _DeclaredGradientsNan(deviations.NanGradients):
+    pass
+
+
+class _DeclaredRowsNan(deviations.NanRows):
+    pass
+
+
+class _DeclaredEmptyBatchesRefused(Formula):
+    """A batch without sequences is refused, as by ``view(batch, -1, …)``."""
+
+    def score(self, q: Tensor, k: Tensor) -> Tensor:
+        if not len(q):
+            raise RuntimeError("cannot reshape a tensor of 0 elements")
+        return super().score(q, k)
+
+
+# Deviations from the contract that are declared, and that are as declared.
+_DECLARED = {
+    _DeclaredSharesBeforeDropout: Policies(returned_weights="before_dropout"),
+    _DeclaredDetachedWeights: Policies(detached_weights=True),
+    _DeclaredMeanByFill: Policies(hidden_rows="mean"),
+    _DeclaredMeanByBias: Policies(hidden_rows="mean", hidden_row_gradients="softmax"),
+    _DeclaredGradientsNan: Policies(hidden_row_gradients="nan"),
+    _DeclaredRowsNan: Policies(hidden_rows="nan", hidden_row_gradients="nan"),
+    _DeclaredEmptyBatchesRefused: Policies(empty_batches="refused"),
+}
+
 VARIANTS: tuple[Implementation, ...] = (
     *map(
         ModuleImplementation,
@@ -278,4 +323,5 @@ VARIANTS: tuple[Implementation, ...] = (
         ModuleImplementation(core, unsupported=_explain_refusal)
         for core in (_NormalisedLate, _MaskInProduct, _OnlineBy1, _OnlineBy16, _OnlineBy64, _SdpaFused, _SdpaMath)
     ),
+    *(ModuleImplementation(module, policies=policies) for module, policies in _DECLARED.items()),
 )

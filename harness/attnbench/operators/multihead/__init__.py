@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnbench.cases import Case, Level
-from attnbench.interface import Axis, CaseTransforms, Inputs, Operator, Work
+from attnbench.interface import Axis, CaseTransforms, Choices, Inputs, Operator, Work
 from attnbench.operators.multihead import suites
 from attnbench.operators.multihead.problem import MultiheadProblem
 
@@ -19,6 +19,9 @@ class Multihead(Operator):
     baseline = "torch_mha"
     outputs = ("output", "weights")
     list_version = suites.VERSION
+    row_policies = frozenset(
+        {("nan", "exact"), ("mean", "exact"), ("mean", "softmax"), ("zero", "nan"), ("nan", "nan"), ("mean", "nan")}
+    )
     mutants = "attnbench.mutants.multihead:MUTANTS"
     mutation_scores = "attnbench.mutants:mutation_scores.json"
     chapters = (
@@ -111,6 +114,12 @@ class Multihead(Operator):
         from attnbench.operators.multihead.rows import find_hidden_rows
 
         return find_hidden_rows(case, inputs)
+
+    def declare_hidden_rows(self, choices: Choices, fault: Any = None) -> Any:
+        """Return the steps of the formula with fully masked rows as declared."""
+        from attnbench.operators.multihead.rows import declare_hidden_rows
+
+        return declare_hidden_rows(choices, fault)
 
     def padded_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
         """Return masks of the rows of padded queries in output and weights."""

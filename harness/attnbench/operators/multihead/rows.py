@@ -5,16 +5,19 @@ key_padding_mask.
 """
 
 import math
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from attnbench.cases import Case
-from attnbench.interface import Inputs
-from attnbench.operators.multihead.oracle import compute_logits_mask
+from attnbench.interface import Choices, Inputs
+from attnbench.operators.multihead.oracle import CORRECT_STEPS, Steps, compute_logits_mask
 from attnbench.operators.multihead.problem import MultiheadProblem
+from attnbench.operators.rounding import RowRule, fill_hidden_rows
 
-__all__ = ["find_hidden_rows", "find_padded_rows", "find_visible"]
+__all__ = ["declare_hidden_rows", "find_hidden_rows", "find_padded_rows", "find_visible"]
 
 
 def find_visible(case: Case, inputs: Inputs) -> Tensor:
@@ -46,6 +49,18 @@ def find_hidden_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
     if not rows.any():
         return {}
     return _to_output_layout(problem, rows.expand(batch, problem.num_heads, problem.queries))
+
+
+def declare_hidden_rows(choices: Choices, fault: Steps | None = None) -> Steps:
+    """Return the steps of the formula with fully masked rows as declared, and the mistake ``fault``.
+
+    A fault in the softmax itself keeps its own fully masked rows.
+    """
+    steps = fault or CORRECT_STEPS
+    if steps.normalise is not CORRECT_STEPS.normalise:
+        return steps
+    rule = RowRule(weights=choices.hidden_rows, gradients=choices.hidden_row_gradients)
+    return replace(steps, normalise=partial(fill_hidden_rows, rule))
 
 
 def find_padded_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:

@@ -1,0 +1,212 @@
+"""Failures by their cause: one entry for what many checks, or many cases, say about one fault.
+
+Findings are stored as they are; they are grouped when they are printed. Findings have one cause if their reasons have
+the same deviation from the declared policies, the same exception, the same declared refusal, or the same diagnosis. The
+other failures are grouped by check.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from attnbench.analysis.deviations import (
+    FULLY_MASKED,
+    HIDDEN_ROW_POLICIES,
+    find_declaration,
+    find_sentence,
+    join_sentences,
+)
+from attnbench.records.types import FAILURES, Finding, Result, format_reproduce_line
+
+__all__ = ["RootCause", "find_root_causes"]
+
+Kind = Literal["deviation", "exception", "diagnosis", "check"]
+# Of two causes that explain equally many findings, the one whose kind is named first here is told.
+_PREFERRED: tuple[Kind, ...] = ("deviation", "exception", "diagnosis", "check")
+# A diagnosis joins findings of this many checks or more; the findings of fewer checks are grouped by check.
+_JOINED_CHECKS = 2
+_NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?(?:[\s,x×]+\d+(?:\.\d+)?(?:e[+-]?\d+)?)*")
+_PLACE = re.compile(r" \(at [^()]*:\d+ in [^()]*\)")
+_DIAGNOSIS = re.compile(r"Diagnosis: (?:looks like )?(?P<faults>.*)\.$")
+_REFUSAL = re.compile(r"declared unsupported \(.*?\), yet the call [^:]*")
+# What a check requires, and what was found instead, are joined by this word.
+_BUT = " But "
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A finding that makes a run fail, with its case."""
+
+    case: str
+    finding: Finding
+
+
+# What findings of one cause have in common.
+_Key = tuple[Kind, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootCause:
+    """The failures of one implementation that have one cause."""
+
+    implementation: str
+    kind: Kind
+    # What the findings have in common: the sentence about a deviation, or the reason of the first finding.
+    reason: str
+    # The number of failed cases of each check, by check.
+    checks: Mapping[str, int]
+    # The number of cases with a failure.
+    cases: int
+    # Case and finding of the first failure.
+    case: str
+    finding: Finding
+
+    @property
+    def title(self) -> str:
+        """Check, status and number of cases; for several checks, their number and the number of cases."""
+        if len(self.checks) > 1:
+            return f"{len(self.checks)} checks failed for one cause, on {_count(self.cases, 'case')}"
+        others = sum(self.checks.values()) - 1
+        more = f", and on {_count(others, 'more case')}" if others else ""
+        return f"{self.finding.check}: {self.finding.status}{more}"
+
+    @property
+    def reproduce(self) -> str:
+        """Command that reproduces the first failure."""
+        return format_reproduce_line(self.implementation, self.case, self.finding.check)
+
+    @property
+    def listing(self) -> str:
+        """The checks behind the cause, each with its number of cases; an empty text for a single check."""
+        if len(self.checks) == 1:
+            return ""
+        return "failed: " + ", ".join(f"{check} on {count}" for check, count in self.checks.items())
+
+
+def find_root_causes(results: Iterable[Result]) -> list[RootCause]:
+    """Return the causes of the failures of each implementation, in the order in which they first occur."""
+    failures: defaultdict[str, list[_Failure]] = defaultdict(list)
+    for result in results:
+        failures[result.implementation] += (
+            _Failure(result.case, finding) for finding in result.findings if finding.status in FAILURES
+        )
+    return [cause for name, found in failures.items() for cause in _explain(name, found)]
+
+
+def _explain(implementation: str, failures: Sequence[_Failure]) -> list[RootCause]:
+    keys = [_list_keys(failure.finding) for failure in failures]
+    groups: list[tuple[_Key, list[int]]] = []
+    left = set(range(len(failures)))
+    while key := _choose_key(failures, keys, left):
+        members = sorted(number for number in left if key in keys[number])
+        groups.append((key, members))
+        left.difference_update(members)
+    _join_hidden_rows(groups, failures, left)
+    _join_same_check(groups, failures, left)
+    by_check: defaultdict[str, list[int]] = defaultdict(list)
+    for number in sorted(left):
+        by_check[failures[number].finding.check].append(number)
+    groups += [(("check", check), members) for check, members in by_check.items()]
+    groups.sort(key=lambda group: group[1][0])
+    return [_make_cause(implementation, kind, [failures[number] for number in own]) for (kind, _), own in groups]
+
+
+def _list_keys(finding: Finding) -> list[_Key]:
+    """Return what a finding may have in common with others."""
+    reason = finding.reason
+    sentence = find_sentence(reason)
+    found: list[_Key] = [("deviation", f"{name}={value}") for name, value in find_declaration(sentence).items()]
+    if refusal := _REFUSAL.match(reason):
+        return [*found, ("exception", refusal.group())]
+    diagnosis = _DIAGNOSIS.search(reason)
+    if diagnosis and not sentence:
+        found += [("diagnosis", fault) for fault in diagnosis["faults"].split(" or ")]
+    raised = reason.replace(sentence, "").strip()
+    if raised and (finding.status != "failed" or _BUT not in reason):
+        found.append(("exception", f"{finding.status}: {_normalise(raised)}"))
+    return found
+
+
+def _normalise(message: str) -> str:
+    """Return an exception's message without its numbers and its place in the source."""
+    return " ".join(_NUMBERS.sub("#", _PLACE.sub("", message)).split())
+
+
+def _choose_key(failures: Sequence[_Failure], keys: Sequence[list[_Key]], left: set[int]) -> _Key | None:
+    """Return the key that most of the remaining failures have, or None if no key joins any of them."""
+    checks: defaultdict[_Key, set[str]] = defaultdict(set)
+    counts: Counter[_Key] = Counter()
+    for number in sorted(left):
+        counts.update(keys[number])
+        for key in keys[number]:
+            checks[key].add(failures[number].finding.check)
+    joining = [key for key in counts if key[0] != "diagnosis" or len(checks[key]) >= _JOINED_CHECKS]
+    return max(joining, key=lambda key: (counts[key], -_PREFERRED.index(key[0])), default=None)
+
+
+def _join_hidden_rows(groups: list[tuple[_Key, list[int]]], failures: Sequence[_Failure], left: set[int]) -> None:
+    """Join the groups about fully masked rows that contradict one another in no policy.
+
+    Failures that are confined to fully masked rows, and that name no policy, join the largest of these groups.
+    """
+    about = sorted((group for group in groups if _is_about_rows(group[0])), key=lambda group: -len(group[1]))
+    if not about:
+        return
+    (first, members), *others = about
+    names = {first[1].partition("=")[0]}
+    for group in others:
+        name = group[0][1].partition("=")[0]
+        if name not in names:
+            names.add(name)
+            members += group[1]
+            groups.remove(group)
+    confined = [number for number in left if FULLY_MASKED in failures[number].finding.reason]
+    members += confined
+    left.difference_update(confined)
+    members.sort()
+
+
+def _is_about_rows(key: _Key) -> bool:
+    return key[0] == "deviation" and key[1].partition("=")[0] in HIDDEN_ROW_POLICIES
+
+
+def _join_same_check(groups: list[tuple[_Key, list[int]]], failures: Sequence[_Failure], left: set[int]) -> None:
+    """Join failures without a diagnosis to the diagnosis that most other failures of the same check have."""
+    counts: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for place, ((kind, _), members) in enumerate(groups):
+        if kind == "diagnosis":
+            for number in members:
+                counts[failures[number].finding.check][place] += 1
+    for number in sorted(left):
+        if found := counts[failures[number].finding.check]:
+            groups[found.most_common(1)[0][0]][1].append(number)
+            left.discard(number)
+    for _, members in groups:
+        members.sort()
+
+
+def _make_cause(implementation: str, kind: Kind, failures: Sequence[_Failure]) -> RootCause:
+    first = failures[0]
+    reason = first.finding.reason
+    if kind == "deviation":
+        sentences = dict.fromkeys(find_sentence(failure.finding.reason) for failure in failures)
+        reason = join_sentences([sentence for sentence in sentences if sentence])
+    elif kind == "diagnosis":
+        first = next(failure for failure in failures if _DIAGNOSIS.search(failure.finding.reason))
+        reason = first.finding.reason
+    counts = Counter(failure.finding.check for failure in failures)
+    return RootCause(
+        implementation=implementation,
+        kind=kind,
+        reason=reason,
+        checks=dict(counts.most_common()),
+        cases=len({failure.case for failure in failures}),
+        case=first.case,
+        finding=first.finding,
+    )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' * (number != 1)}"

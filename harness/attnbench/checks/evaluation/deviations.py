@@ -1,0 +1,59 @@
+"""Finding the policies under which a failed observation is right, and that differ from the declared ones."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from attnbench.analysis.deviations import describe_deviation
+from attnbench.checks.evaluation.measurement import compare
+from attnbench.checks.observations import Average, Match, Observation
+from attnbench.interface import Policies
+from attnbench.oracle.expected import WEIGHTS, CaseOracle
+
+__all__ = ["find_deviation"]
+
+# A case with more query-key pairs than this is not tried under other policies, because each trial computes the expected
+# values of the case again.
+PAIRS = 1_000_000
+
+
+def find_deviation(observation: Observation, case_oracle: CaseOracle, policies: Policies) -> str:
+    """Return the sentence about the policies under which an observation is right, or an empty string.
+
+    The observation failed under the declared policies. Policies that differ from these in fewer fields are tried first.
+    """
+    if not isinstance(observation, Match | Average) or case_oracle.operator.work(case_oracle.case).pairs > PAIRS:
+        return ""
+    changes = sorted(_list_changes(case_oracle, policies), key=len)
+    for change in changes:
+        if _is_right(observation, case_oracle, replace(policies, **change)):
+            return describe_deviation(policies, **change)
+    return ""
+
+
+def _list_changes(case_oracle: CaseOracle, policies: Policies) -> Iterator[dict[str, Any]]:
+    """Yield the policies, by name, that may be other than declared and that matter in the case."""
+    rows: list[dict[str, Any]] = [{}]
+    if "output" in case_oracle.expected.hidden_rows:
+        pairs = sorted({("zero", "exact"), *case_oracle.operator.row_policies})
+        rows += [_find_differences(policies, hidden_rows=r, hidden_row_gradients=g) for r, g in pairs]
+    weights: list[dict[str, Any]] = [{}]
+    if case_oracle.case.differentiates and WEIGHTS in case_oracle.inputs.cotangents:
+        weights.append({"detached_weights": not policies.detached_weights})
+    seen: list[dict[str, Any]] = [{}]
+    for change in (row | weight for row in rows for weight in weights):
+        if change not in seen:
+            seen.append(change)
+            yield change
+
+
+def _find_differences(policies: Policies, **values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if getattr(policies, name) != value}
+
+
+def _is_right(observation: Match | Average, case_oracle: CaseOracle, policies: Policies) -> bool:
+    """Whether an observation passes under the given policies."""
+    other = case_oracle.choose(policies.choices)
+    keep = observation.keep if isinstance(observation, Match) else None
+    expected = other.expected if keep is None else other.compute_with_dropout(keep)
+    return not any(found.fault for found in compare(observation, expected, other, policies))

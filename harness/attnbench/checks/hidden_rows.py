@@ -1,0 +1,50 @@
+"""Comparing fully masked rows apart from the others, because policies say what is in them."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from attnbench.analysis.deviations import FULLY_MASKED
+from attnbench.candidate.candidate import Candidate
+from attnbench.checks.observations import Equal, Observation
+from attnbench.oracle.expected import blank_rows
+
+__all__ = ["compare_rows", "find_hidden_tokens", "split_hidden_rows"]
+
+
+def find_hidden_tokens(candidate: Candidate) -> Tensor:
+    """Return a boolean tensor, true at the queries whose output row is fully masked in any head.
+
+    Shape: the output's without its last axis.
+    """
+    output = candidate.inputs.cotangents["output"]
+    rows = candidate.operator.hidden_rows(candidate.case, candidate.inputs).get("output")
+    found = torch.zeros((), dtype=torch.bool, device=output.device) if rows is None else rows[..., 0]
+    return found.expand(output.shape[:-1])
+
+
+def compare_rows(candidate: Candidate, after: Tensor, before: Tensor, rows: Tensor, what: str) -> Iterator[Observation]:
+    """Observe that output rows keep their bits although hidden tokens changed.
+
+    Fully masked rows are compared apart. If they are declared the mean of all values, hidden tokens may change them.
+
+    Shape: after, before (…, embed_dim); rows (…), true where rows are compared.
+    """
+    hidden = find_hidden_tokens(candidate)
+    seen = rows & ~hidden
+    yield Equal(value=after[seen], expected=before[seen], what=what)
+    masked = rows & hidden
+    if bool(masked.any()) and candidate.implementation.policies.hidden_rows != "mean":
+        yield Equal(value=after[masked], expected=before[masked], what=f"{what} {FULLY_MASKED}")
+
+
+def split_hidden_rows(candidate: Candidate, outputs: Mapping[str, Tensor]) -> Iterator[tuple[dict[str, Tensor], str]]:
+    """Yield outputs with 0 in fully masked rows, then outputs with 0 in all other rows and the words for messages.
+
+    If fully masked rows are declared the mean of all values, or if there are none, the second part is left out.
+    """
+    rows = candidate.operator.hidden_rows(candidate.case, candidate.inputs)
+    yield blank_rows(outputs, rows), ""
+    if rows and candidate.implementation.policies.hidden_rows != "mean":
+        yield blank_rows(outputs, {name: ~row for name, row in rows.items()}), f" {FULLY_MASKED}"

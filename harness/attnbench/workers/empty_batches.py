@@ -1,0 +1,36 @@
+"""Calls without sequences, which the policy ``empty_batches`` allows an implementation to refuse by an exception."""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from attnbench.analysis.deviations import describe_deviation
+from attnbench.cases import Case
+from attnbench.interface import Policies
+from attnbench.processes.candidate_requests import Outcome
+from attnbench.workers.outcomes import run_for_outcome
+
+__all__ = ["judge_empty_batch"]
+
+
+def judge_empty_batch(
+    policies: Policies, case: Case, call: Callable[[], object], run_check: Callable[[], None]
+) -> Outcome | None:
+    """Run a check, and return its outcome, or None if it has observations.
+
+    ``call`` makes the plain call of the case. On a case without sequences it decides in place of the check if the
+    policies declare such calls refused: an exception is then a refusal, and no exception is a failure.
+    """
+    if case.problem.sequences:
+        return run_for_outcome(run_check)
+    if policies.empty_batches == "computed":
+        outcome = run_for_outcome(run_check)
+        if outcome is None or outcome.status != "error":
+            return outcome
+        return replace(outcome, reason=f"{outcome.reason} {describe_deviation(policies, empty_batches='refused')}")
+    called = run_for_outcome(call)
+    if not isinstance(called, Outcome):
+        return Outcome(status="failed", reason=describe_deviation(policies, empty_batches="computed"))
+    if called.status == "error":
+        return Outcome(status="unsupported", reason="a batch without sequences is refused, as the policies declare")
+    return called

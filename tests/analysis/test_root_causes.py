@@ -1,0 +1,134 @@
+"""Tests of the grouping of failures by their cause, with made-up findings."""
+
+from attnbench.analysis.deviations import FULLY_MASKED, describe_deviation
+from attnbench.analysis.root_causes import RootCause, find_root_causes
+from attnbench.interface import Policies
+from attnbench.records.types import Finding, Result, Status
+
+CASES = [f"multihead/B{n}.L5.S7.E8.H2/-/mask=none/regime=plain/seed=0/float32/cpu/eval" for n in range(4)]
+FIRST, SECOND, THIRD, FOURTH = CASES
+MEAN = describe_deviation(Policies(), hidden_rows="mean")
+MEAN_OF_SOFTMAX = describe_deviation(Policies(), hidden_rows="mean", hidden_row_gradients="softmax")
+EMPTY = describe_deviation(Policies(), empty_batches="refused")
+
+
+def fail(check: str, reason: str, status: Status = "failed") -> Finding:
+    """Return a finding that fails."""
+    return Finding(check=check, status=status, reason=reason)
+
+
+def group(*failures: tuple[str, Finding], name: str = "mine") -> list[RootCause]:
+    """Return the causes of failures, each given with its case."""
+    return find_root_causes(
+        [Result(run="r", implementation=name, case=case, findings=(finding,)) for case, finding in failures]
+    )
+
+
+def test_one_exception_in_many_checks_is_one_cause() -> None:
+    """An exception is one cause in all checks and cases, whatever its numbers and its place in the source."""
+    (cause,) = group(
+        (FIRST, fail("forward_parity", "RuntimeError: shape [2, 5] (at a.py:3 in f)", "error")),
+        (FIRST, fail("input_gradients", "RuntimeError: shape [2, 5] (at a.py:3 in f)", "error")),
+        (SECOND, fail("forward_parity", "RuntimeError: shape [3, 4, 7] (at a.py:9 in g)", "error")),
+    )
+    assert cause.title == "2 checks failed for one cause, on 2 cases"
+    assert cause.reason == "RuntimeError: shape [2, 5] (at a.py:3 in f)"
+    assert cause.listing == "failed: forward_parity on 2, input_gradients on 1"
+    assert cause.reproduce == f"attnbench reproduce '{FIRST}' --check forward_parity mine"
+
+
+def test_two_exceptions_are_two_causes() -> None:
+    """Exceptions of two types, or with two messages, are two causes, also in one check."""
+    causes = group(
+        (FIRST, fail("forward_parity", "RuntimeError: no", "error")),
+        (SECOND, fail("forward_parity", "ValueError: no", "error")),
+        (THIRD, fail("forward_parity", "ValueError: never", "error")),
+    )
+    assert [cause.title for cause in causes] == ["forward_parity: error"] * 3
+
+
+def test_an_exception_on_empty_batches_alone_is_a_deviation() -> None:
+    """If empty batches alone raise, the cause is the deviation; if others raise the same, it is the exception."""
+    (cause,) = group(
+        (FIRST, fail("forward_parity", f"RuntimeError: no. {EMPTY}", "error")),
+        (FIRST, fail("input_gradients", f"ValueError: not. {EMPTY}", "error")),
+    )
+    assert (cause.kind, cause.reason) == ("deviation", EMPTY)
+    (cause,) = group(
+        (FIRST, fail("forward_parity", f"RuntimeError: no. {EMPTY}", "error")),
+        (SECOND, fail("forward_parity", "RuntimeError: no.", "error")),
+    )
+    assert cause.kind == "exception"
+    assert cause.title == "forward_parity: error, and on 1 more case"
+
+
+def test_deviations_of_fully_masked_rows_are_one_cause() -> None:
+    """Findings that show a part of what fully masked rows do, or are confined to them, are one cause."""
+    (cause,) = group(
+        (FIRST, fail("forward_parity", f"Needed. But off. {MEAN}")),
+        (SECOND, fail("input_gradients", f"Needed. But off. {MEAN_OF_SOFTMAX}")),
+        (SECOND, fail("padding_cannot_leak", f"Needed. But 3 of 4 differ {FULLY_MASKED}, the first at 0.")),
+    )
+    assert list(cause.checks) == ["forward_parity", "input_gradients", "padding_cannot_leak"]
+    assert cause.reason == MEAN_OF_SOFTMAX
+    assert cause.reason.count("Deviation") == 1
+
+
+def test_contradicting_deviations_are_two_causes() -> None:
+    """Fully masked rows that are the mean in one case and NaN in another are two causes."""
+    nan = describe_deviation(Policies(), hidden_rows="nan")
+    causes = group(
+        (FIRST, fail("forward_parity", f"Needed. But off. {MEAN}")),
+        (SECOND, fail("forward_parity", f"Needed. But off. {nan}")),
+    )
+    assert [cause.reason for cause in causes] == [MEAN, nan]
+
+
+def test_a_failure_in_fully_masked_rows_without_a_deviation_keeps_its_check() -> None:
+    """A failure that is confined to fully masked rows is told by its check if no deviation explains it."""
+    (cause,) = group((FIRST, fail("padding_cannot_leak", f"Needed. But 3 of 4 differ {FULLY_MASKED}.")))
+    assert (cause.kind, cause.title) == ("check", "padding_cannot_leak: failed")
+
+
+def test_one_diagnosis_in_several_checks_is_one_cause() -> None:
+    """A diagnosis joins checks. An ambiguous one, and failures of its check without one, join it."""
+    (cause,) = group(
+        (FIRST, fail("forward_parity", "Needed. But off. Diagnosis: looks like no scale or a wrong sign.")),
+        (SECOND, fail("input_gradients", "Wanted. But off. Diagnosis: looks like no scale.")),
+        (THIRD, fail("forward_parity", "Needed. But off.")),
+    )
+    assert cause.title == "2 checks failed for one cause, on 3 cases"
+    assert cause.listing == "failed: forward_parity on 2, input_gradients on 1"
+
+
+def test_a_diagnosis_of_one_check_is_told_by_check() -> None:
+    """Diagnoses that occur in a single check give one entry for the check, as failures without diagnosis do."""
+    (cause,) = group(
+        (FIRST, fail("forward_parity", "Needed. But off. Diagnosis: looks like no scale.")),
+        (SECOND, fail("forward_parity", "Needed. But off. Diagnosis: looks like a wrong sign.")),
+        (THIRD, fail("forward_parity", "Needed. But off.")),
+    )
+    assert cause.title == "forward_parity: failed, and on 2 more cases"
+
+
+def test_independent_failures_stay_apart() -> None:
+    """Failures of two checks without a common reason are two causes, and so are those of two implementations."""
+    one, other = fail("forward_parity", "Needed. But off."), fail("inputs_untouched", "Wanted. But changed.")
+    assert len(group((FIRST, one), (FIRST, other))) == 2
+    results = [Result(run="r", implementation=name, case=FIRST, findings=(one,)) for name in ("a", "b")]
+    assert [cause.implementation for cause in find_root_causes(results)] == ["a", "b"]
+
+
+def test_a_wrong_declared_refusal_is_one_cause() -> None:
+    """What was declared unsupported, but returned a wrong result, is one cause for each declared reason."""
+    declared = "declared unsupported (no masks), yet the call returned a wrong result instead of raising an exception"
+    (cause,) = group(
+        (FIRST, fail("forward_parity", f"{declared}: Needed. But 3 are off.")),
+        (SECOND, fail("input_gradients", f"{declared}: Wanted. But 4 are off.")),
+    )
+    assert cause.title == "2 checks failed for one cause, on 2 cases"
+
+
+def test_passed_findings_have_no_cause() -> None:
+    """Findings that do not fail have no cause."""
+    assert group((FOURTH, Finding(check="forward_parity", status="passed"))) == []

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnbench.candidate.candidate import Candidate
-from attnbench.checks.observations import Agree, Equal, Holds, Match, Observation
+from attnbench.checks.observations import Agree, Equal, Holds, Match, Observation, RowSum
 from attnbench.checks.requirement import check, is_eager
 from attnbench.oracle.error_budget import allowed_row_sum_error
 
@@ -55,12 +55,8 @@ def weights_are_shares(candidate: Candidate) -> Iterator[Observation]:
     smallest = float(weights.nan_to_num().amin()) if weights.numel() else 0.0
     yield Holds(holds=smallest >= 0, what=f"the smallest weight is {smallest:g}")
     off = _measure_sum_error(weights.sum(dim=-1), candidate)
-    precision = candidate.implementation.policies.precision(candidate.case.dtype)
-    allowed = allowed_row_sum_error(precision, candidate.case.problem.columns)
-    yield Holds(
-        holds=off <= allowed, what=f"the sum of a row of weights is off by {off:.3g}; allowed {allowed:.3g}",
-        measured=off, allowed=allowed,
-    )  # fmt: skip
+    allowed = allowed_row_sum_error(candidate.precision, candidate.case.problem.columns)
+    yield RowSum(quantity="weights", off=off, allowed=allowed)
 
 
 def _measure_sum_error(sums: Tensor, candidate: Candidate) -> float:

@@ -81,7 +81,7 @@ class Noise:
         keys = logits.shape[-1]
         if keys < 2:
             return torch.ones_like(logits)
-        halves = logits.detach().split((keys - keys // 2, keys // 2), dim=-1)
+        halves = torch.split(logits.detach(), [keys - keys // 2, keys // 2], dim=-1)
         parts = [half.logsumexp(dim=-1, keepdim=True) for half in halves]
         joins = max(math.sqrt(keys / JOINED_KEYS / 2), 1.0)
         whole = joins * self._draw_join_error(torch.logaddexp(*parts))

@@ -64,7 +64,7 @@ class _Blocks(Formula):
             return torch.zeros_like(q), logits.to(q.dtype) if need_weights else None
         outputs, sums, parts = [], [], []
         sizes = self.split_keys(logits.shape[-1])
-        for rows, values in zip(logits.split(sizes, dim=-1), v.split(sizes, dim=-2), strict=True):
+        for rows, values in zip(torch.split(logits, sizes, dim=-1), torch.split(v, sizes, dim=-2), strict=True):
             sums.append(_logsumexp(rows))
             parts.append(self.apply_dropout(self.normalise(rows)))
             outputs.append(_widen(self.store(parts[-1] @ _widen(values), q.dtype)))

@@ -118,7 +118,7 @@ def test_a_missing_data_set_is_no_doubt_but_is_said() -> None:
     assert (one["conformant"], one["checked_cases"]) == (True, 1)
     assert one["without_data"] == {"no data: pip install data": [CASES[1]]}
     assert describe_certificate(certificate) == [
-        "certificate: a is conformant on 1 cases of the suite core",
+        "certificate: a is conformant on 1 case of the suite core",
         "  not certified, 1 case: no data: pip install data",
     ]
     for reasons in (("", "work limit"), ("work limit", "no data: pip install data")):

@@ -141,14 +141,17 @@ def describe_certificate(certificate: Mapping[str, Any]) -> list[str]:
     for one in certificate["implementations"]:
         verdict = "conformant" if one["conformant"] else "NOT conformant"
         lines.append(
-            f"certificate: {one['implementation']} is {verdict} on {one['checked_cases']} cases of the suite "
+            f"certificate: {one['implementation']} is {verdict} on {_count_cases(one['checked_cases'])} of the suite "
             f"{suite['level']}{': ' if one['doubts'] else ''}{'; '.join(one['doubts'])}"
         )
         lines += [
-            f"  not certified, {len(cases)} case{'s' * (len(cases) != 1)}: {reason}"
-            for reason, cases in one["without_data"].items()
+            f"  not certified, {_count_cases(len(cases))}: {reason}" for reason, cases in one["without_data"].items()
         ]
     return lines
+
+
+def _count_cases(count: int) -> str:
+    return f"{count} case{'s' * (count != 1)}"
 
 
 def _describe_implementation(

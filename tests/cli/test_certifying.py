@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def test_a_doubted_certificate_ends_with_code_3(tmp_path: Path, monkeypatch: pyt
     kernel = tmp_path / "kernel.py"
     kernel.write_text(KERNEL)
     words = ["kernel.py:attention", "--suite", "quick", "--threads", "1", "--results", "results"]
+    monkeypatch.setattr(sys, "argv", ["attnbench", "conform", *words])  # the stored command, which --resume repeats
     assert CliRunner().invoke(command, words, standalone_mode=False).return_value == 0
     (stored,) = (tmp_path / "results").rglob("*.jsonl")
     kernel.write_text(f"{KERNEL}# changed\n")
@@ -64,5 +66,6 @@ def test_a_doubted_certificate_ends_with_code_3(tmp_path: Path, monkeypatch: pyt
     doubt = "its source files changed while the run was recorded, so results of two versions are mixed"
     assert (done.return_value, one["doubts"]) == (3, [doubt])
     assert done.stdout.splitlines()[-1] == (
-        f"certificate: kernel.py:attention is NOT conformant on {one['checked_cases']} cases of the suite quick: {doubt}"
+        "certificate: kernel.py:attention is NOT conformant on "
+        f"{one['checked_cases']} cases of the suite quick: {doubt}"
     )

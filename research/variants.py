@@ -12,6 +12,7 @@ import os
 from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -64,11 +65,12 @@ def check_variants(case: Case) -> Tally:
     torch.set_num_threads(1)
     tally, operator = Tally(), load_operator(OPERATOR)
     names = [name for name in read_operator_checks(operator) if applies(load_check_function(name), case, operator)]
-    case_oracle = CaseOracle(case, operator, case.dtype, lambda: operator.inputs(case))
+    make_oracle = cache(lambda precision: CaseOracle(case, operator, precision, lambda: operator.inputs(case)))
     settings = global_state.read_settings()
     for variant in VARIANTS:
         if variant.unsupported(case) is not None:
             continue
+        case_oracle = make_oracle(variant.policies.precision(case.dtype))
         candidate = Candidate(variant, operator, case, operator.inputs(case))
         for name in names:
             global_state.restore_settings(settings)

@@ -2,12 +2,22 @@
 
 import io
 import json
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attnbench.analysis.certificate import UNMEASURED, CertificateError, Declaration, Suite, make_certificate
+from attnbench.analysis.certificate import (
+    UNMEASURED,
+    CertificateError,
+    Code,
+    Declaration,
+    Suite,
+    describe_certificate,
+    make_certificate,
+)
 from attnbench.cases import digest
 from attnbench.cli.certifying import write_certificate
 from attnbench.cli.jobs import Choice
@@ -72,7 +82,7 @@ def test_a_certificate_records_how_it_was_made() -> None:
         (("passed", "failed"), ["2 findings failed"]),
         (("passed", "unexpected_pass"), ["2 findings failed"]),
         (("passed", "timeout", "crashed"), ["4 findings failed"]),
-        (("passed", "not_run"), ["2 findings have the status not_run"]),
+        (("passed", "not_run"), ["2 findings have the status not_run (why not_run)"]),
         (("unsupported",), ["nothing passed"]),
     ],
 )
@@ -81,6 +91,57 @@ def test_only_complete_runs_without_failures_are_conformant(statuses: tuple[str,
     certificate = make(*statuses)
     assert certificate["implementations"][0]["doubts"] == doubts
     assert certificate["conformant"] is (not doubts)
+
+
+def make_without_data(*reasons: str, sources: str = "") -> dict[str, Any]:
+    """Make a certificate of a run in which each case whose reason is not empty was not run, for lack of data."""
+    results = [
+        Result(
+            run="r",
+            implementation="a",
+            case=case,
+            findings=(
+                Finding(check="x", status="not_run", reason=reason) if reason else Finding(check="x", status="passed"),
+            ),
+        )
+        for case, reason in zip(CASES, reasons, strict=True)
+    ]
+    run = replace(RUN, sources={"a": sources})
+    declared = {"a": replace(DECLARED["a"], code=Code(sha256="abc"))}
+    return make_certificate(run, SUITE, CASES, declared, results, {CASES[1]: "no data: pip install data"})
+
+
+def test_a_missing_data_set_is_no_doubt_but_is_said() -> None:
+    """Cases without data are listed and not certified; cases that were not run for another reason are a doubt."""
+    certificate = make_without_data("", "no data: pip install data")
+    (one,) = certificate["implementations"]
+    assert (one["conformant"], one["checked_cases"]) == (True, 1)
+    assert one["without_data"] == {"no data: pip install data": [CASES[1]]}
+    assert describe_certificate(certificate) == [
+        "certificate: a is conformant on 1 case of the suite core",
+        "  not certified, 1 case: no data: pip install data",
+    ]
+    for reasons in (("", "work limit"), ("work limit", "no data: pip install data")):
+        (one,) = make_without_data(*reasons)["implementations"]
+        assert "1 findings have the status not_run (work limit)" in one["doubts"]
+
+
+def test_a_run_without_any_data_is_not_conformant() -> None:
+    """If no check passed, a missing data set makes nothing conformant; the screen says so with the doubts."""
+    certificate = make_without_data("work limit", "no data: pip install data")
+    assert describe_certificate(certificate)[0] == (
+        "certificate: a is NOT conformant on 0 cases of the suite core: nothing passed; "
+        "1 findings have the status not_run (work limit)"
+    )
+
+
+def test_a_certificate_speaks_of_one_version_of_the_code() -> None:
+    """A run whose sources changed since it began is not conformant; older runs have no hash to compare with."""
+    doubt = "its source files changed while the run was recorded, so results of two versions are mixed"
+    for sources, doubts in (("abc", []), ("", []), ("def", [doubt])):
+        (one,) = make_without_data("", "", sources=sources)["implementations"]
+        assert one["doubts"] == doubts
+        assert one["code"]["sha256"] == "abc"
 
 
 def test_an_incomplete_run_has_no_certificate() -> None:
@@ -98,18 +159,20 @@ def test_the_list_of_a_certificate_is_that_of_the_suite(tmp_path: Path) -> None:
     """The certificate has the hash of the level's list of cases, even if the cases ran on another device."""
     file = io.StringIO()
     with Session() as session, RunFile.create(tmp_path, RUN) as stored:
-        session.declared["a"] = Declared(
+        session.declared["sdpa"] = Declared(
             operator="multihead", source="", policies=Policies(), compiles=False, environment={}
         )
         listed = session.ask_oracle(ListSuite(operator="multihead", level="quick"))
         plans = session.plan(case.replace("/cpu/", "/cuda/") for case in listed)
         found = (Finding(check="x", status="passed"),)
-        results = {("a", p.case): Result(run="r", implementation="a", case=p.case, findings=found) for p in plans}
+        results = {("sdpa", p.case): Result(run="r", implementation="sdpa", case=p.case, findings=found) for p in plans}
         recorded = Recording(run=RUN, file=stored, results=results)
-        write_certificate(session, recorded, ["a"], plans, Choice(suite="quick", device="cuda"), file)
-        version = session.ask_oracle(GetListVersion(operator="multihead"))
+        write_certificate(session, recorded, ["sdpa"], plans, Choice(suite="quick", device="cuda"), file)
+        list_version = session.ask_oracle(GetListVersion(operator="multihead"))
     certificate = json.loads(file.getvalue())
     assert certificate["suite"]["list_hash"] == digest(listed)
-    assert certificate["suite"]["list_versions"] == {"multihead": version}
+    assert certificate["suite"]["list_versions"] == {"multihead": list_version}
     assert certificate["devices"] == ["cuda"]
     assert certificate["conformant"] is True
+    (one,) = certificate["implementations"]
+    assert (one["code"]["distribution"], one["code"]["version"]) == ("attnbench", version("attnbench"))

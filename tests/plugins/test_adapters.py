@@ -2,7 +2,7 @@
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -13,6 +13,9 @@ from attnbench.interface import Implementation
 from attnbench.operators.multihead.suites import CROSS
 from attnbench.plugins.adapters import ModuleImplementation, adopt, load_implementation
 from attnbench.plugins.registry import PluginError, load_operator
+
+if TYPE_CHECKING:
+    from conftest import Conformance
 
 
 def make_case(mode: Any = "eval", **changes: Any) -> Case:
@@ -306,3 +309,28 @@ def test_a_torch_operator_is_registered_by_one_implementation(tmp_path: Path) ->
         f"'{tmp_path}/mine2.py:kernel' registers torch's operator 'attnbench_tests::attend', which another "
         "implementation in the same process already registered: time the two implementations in separate processes"
     )
+
+
+class Counting(nn.MultiheadAttention):
+    """The reference with a parameter that has no gradient: a counter of calls."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.calls = nn.Parameter(torch.zeros((), dtype=torch.long), requires_grad=False)
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        """Count the call, and compute the reference."""
+        with torch.no_grad():
+            self.calls += 1
+        return super().forward(*arguments, **named)
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_a_class_may_have_a_parameter_of_whole_numbers(conformance: "Conformance", mode: str) -> None:
+    """A module class with a counter passes every check that the reference passes, with and without gradients."""
+    implementation, case = adopt(Counting, "counting"), make_case(mode)
+    statuses = {check: conformance.finding(implementation, case, check) for check in conformance.applicable(case)}
+    failed = {check: finding.reason for check, finding in statuses.items() if finding.status == "failed"}
+    reference = load_implementation("torch_mha")
+    assert all(conformance.finding(reference, case, check).status == "failed" for check in failed), failed
+    assert sum(finding.status == "passed" for finding in statuses.values()) > 20

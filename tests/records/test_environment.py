@@ -13,6 +13,7 @@ from attnbench.records.environment import (
     TESTED_TORCH,
     check_torch_version,
     describe_machine,
+    find_checkout,
     find_commit,
     find_versions,
     read_address_space_bytes,
@@ -141,3 +142,28 @@ def test_there_is_no_commit_outside_a_checkout(tmp_path: Path, monkeypatch: pyte
     assert find_commit(tmp_path / "nowhere") is None
     monkeypatch.setenv("PATH", "")
     assert find_commit(tmp_path) is None
+
+
+def git(folder: Path, *words: str) -> None:
+    """Run git in a folder."""
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", "-C", str(folder), *who, *words], check=True, capture_output=True)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_a_checkout_says_whether_the_files_are_those_of_its_commit(tmp_path: Path) -> None:
+    """A changed or untracked file makes a checkout dirty; files that it ignores are not of its commit."""
+    git(tmp_path, "init", "-q")
+    for name in ("own.py", "other.py", "new.py", "ignored.py"):
+        (tmp_path / name).write_text("")
+    (tmp_path / ".gitignore").write_text("ignored.py\n")
+    git(tmp_path, "add", "own.py", "other.py", ".gitignore")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    commit = find_commit(tmp_path)
+    assert find_checkout(tmp_path, ["own.py"]) == (commit, False)
+    assert find_checkout(tmp_path, ["own.py", "new.py"]) == (commit, True)
+    assert find_checkout(tmp_path, ["own.py", "ignored.py"]) == (commit, True)
+    assert find_checkout(tmp_path, ["ignored.py"]) is None
+    assert find_checkout(tmp_path, []) is None
+    (tmp_path / "other.py").write_text("changed = 1\n")
+    assert find_checkout(tmp_path, ["own.py"]) == (commit, True)

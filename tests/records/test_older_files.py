@@ -14,7 +14,9 @@ from attnbench.report import write
 
 DATA = Path(__file__).parents[1] / "data"
 # Fields of a certificate whose values differ from run to run.
-OF_THE_RUN = ("run", "time", "commit", "versions", "machine", "threads")
+OF_THE_RUN = ("certificate", "run", "time", "commit", "versions", "machine", "threads")
+# Fields of an implementation that certificates of version 1 lack.
+ADDED = ("code", "checked_cases", "without_data")
 
 
 @pytest.mark.parametrize("table", sorted((DATA / "report-schema-2").glob("*.csv")), ids=lambda path: path.stem)
@@ -27,7 +29,7 @@ def test_a_stored_run_has_the_same_tables(table: Path, tmp_path: Path) -> None:
 def test_a_certificate_equals_a_stored_one(tmp_path: Path) -> None:
     """A new certificate equals the stored certificate of the same command, except for the fields in OF_THE_RUN.
 
-    A policy that was added since is left out.
+    Policies and fields of an implementation that were added since are left out, and so is the version.
     """
     before, after = DATA / "certificate-1.json", tmp_path / "after.json"
     words = ["per_head", "core_sdpa", "--suite", "quick", "--certificate", str(after), "--results", str(tmp_path)]
@@ -35,6 +37,8 @@ def test_a_certificate_equals_a_stored_one(tmp_path: Path) -> None:
     old, new = (json.loads(path.read_text()) for path in (before, after))
     assert list(new) == list(old)
     for was, now in zip(old["implementations"], new["implementations"], strict=True):
+        assert [name for name in ADDED if name in was] == []
+        assert all(now.pop(name) is not None for name in ADDED)
         now["policies"] = {name: value for name, value in now["policies"].items() if name in was["policies"]}
     assert {key: value for key, value in new.items() if key not in OF_THE_RUN} == {
         key: value for key, value in old.items() if key not in OF_THE_RUN

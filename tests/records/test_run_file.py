@@ -11,7 +11,7 @@ from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.analysis.stats import choose_measure
 from attnbench.cli.recording import Recording
 from attnbench.records.run_file import ResultsError, RunFile, StoredRun, find_runs, merge_runs, read_run
-from attnbench.records.types import PERF, SAMPLE_FIELDS, Ceiling, Finding, Machine, Memory, Result, Run, Timing
+from attnbench.records.types import PERF, SAMPLE_FIELDS, SCHEMA, Ceiling, Finding, Machine, Memory, Result, Run, Timing
 
 DATA = Path(__file__).parents[1] / "data"
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
@@ -145,9 +145,9 @@ def test_resuming_a_complete_file_adds_no_empty_line(tmp_path: Path) -> None:
 def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     """A file of a newer schema is refused; the message says to upgrade attnbench."""
     path = write_run(tmp_path)
-    path.write_text(path.read_text().replace('"schema":2', '"schema":99'))
+    path.write_text(path.read_text().replace(f'"schema":{SCHEMA}', '"schema":99'))
     with pytest.raises(
-        ResultsError, match=r"newer attnbench \(schema 99\); this version reads schemas up to 2: upgrade attnbench$"
+        ResultsError, match=r"newer attnbench \(schema 99\); this version reads schemas up to 3: upgrade attnbench$"
     ):
         read_run(path)
 

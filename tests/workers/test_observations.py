@@ -14,7 +14,9 @@ from attnbench.checks.observations import (
     Holds,
     Match,
     Observation,
+    RowSum,
     Scale,
+    Slope,
     serialize,
 )
 from attnbench.interface import Policies
@@ -36,7 +38,10 @@ OBSERVATIONS: list[Observation] = [
     Average(quantity="output", mean=torch.ones(1), std=torch.zeros(1), draws=4),
     Holds(holds=False, what="x", measured=1.0, allowed=0.5),
     Exact(quantities={"output": torch.ones(2)}),
+    Exact(quantities={"output": torch.ones(2)}, mean_over=8),
     Scale(quantity="output", value=torch.ones(2)),
+    RowSum(quantity="weights", off=0.5, allowed=0.25),
+    Slope(derivative=1.0, slope=2.0, wider=3.0, step=0.5, weights={"output": 4.0}, what="x"),
 ]
 
 

@@ -6,11 +6,12 @@ Two certificates can be compared if the hashes of their case lists are equal.
 
 History of VERSION
 1  first version
+2  new fields of an implementation: code, checked_cases, without_data
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import msgspec
@@ -18,9 +19,9 @@ import msgspec
 from attnbench.cases import CaseId
 from attnbench.records.types import FAILURES, Finding, Result, Run, Status
 
-__all__ = ["VERSION", "CertificateError", "Declaration", "Suite", "make_certificate"]
+__all__ = ["VERSION", "CertificateError", "Code", "Declaration", "Suite", "describe_certificate", "make_certificate"]
 
-VERSION = 1
+VERSION = 2
 UNMEASURED = "not measured for this list"
 
 
@@ -42,21 +43,47 @@ class Suite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """The code that a certificate speaks of."""
+
+    # Distribution that ships the implementation, and its version; None for a file that no distribution ships.
+    distribution: str | None = None
+    version: str | None = None
+    # Commit of the git checkout in which the files are, and whether the checkout differs from it; None outside one.
+    commit: str | None = None
+    dirty: bool | None = None
+    # SHA-256 of the names and contents of ``files``, relative to the folder of the package or of the file.
+    sha256: str = ""
+    files: Sequence[str] = ()
+    # Versions of the other distributions that the files import.
+    imports: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What an implementation declares: its operator, source and policies."""
+    """What an implementation declares, its operator, source and policies, and the code that declares it."""
 
     operator: str
     source: str
     policies: Mapping[str, Any]
+    code: Code = field(default_factory=Code)
 
 
 def make_certificate(
-    run: Run, suite: Suite, cases: Sequence[str], declared: Mapping[str, Declaration], results: Iterable[Result]
+    run: Run,
+    suite: Suite,
+    cases: Sequence[str],
+    declared: Mapping[str, Declaration],
+    results: Iterable[Result],
+    without_data: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Make the certificate of a run, as plain dicts and lists.
 
     ``cases`` are case ids. On each of these cases, every implementation of the case's operator needs
     a result. ``declared`` maps the display name of every implementation to its declaration.
+    ``without_data`` maps the id of each case that needs an optional data set, which this machine
+    lacks, to the reason with its remedy. Such a case is no doubt about an implementation: the
+    certificate does not speak of it, and says so.
 
     Raises: CertificateError if a result is missing.
     """
@@ -74,7 +101,11 @@ def make_certificate(
             )
     described = [
         _describe_implementation(
-            name, declared[name], [by_name[name][case] for case in _select_cases(declared[name], cases)]
+            name,
+            declared[name],
+            [by_name[name][case] for case in _select_cases(declared[name], cases)],
+            without_data=without_data or {},
+            recorded_sources=run.sources.get(name, ""),
         )
         for name in by_name
     ]
@@ -104,10 +135,39 @@ def _select_cases(declared: Declaration, cases: Sequence[str]) -> list[str]:
     return [case for case in cases if CaseId.parse(case).operator == declared.operator]
 
 
-def _describe_implementation(name: str, declared: Declaration, results: Sequence[Result]) -> dict[str, Any]:
+def describe_certificate(certificate: Mapping[str, Any]) -> list[str]:
+    """Return the lines that say on a screen what a certificate certifies, and why if it does not."""
+    suite, lines = certificate["suite"], []
+    for one in certificate["implementations"]:
+        verdict = "conformant" if one["conformant"] else "NOT conformant"
+        lines.append(
+            f"certificate: {one['implementation']} is {verdict} on {_count_cases(one['checked_cases'])} of the suite "
+            f"{suite['level']}{': ' if one['doubts'] else ''}{'; '.join(one['doubts'])}"
+        )
+        lines += [
+            f"  not certified, {_count_cases(len(cases))}: {reason}" for reason, cases in one["without_data"].items()
+        ]
+    return lines
+
+
+def _count_cases(count: int) -> str:
+    return f"{count} case{'s' * (count != 1)}"
+
+
+def _describe_implementation(
+    name: str,
+    declared: Declaration,
+    results: Sequence[Result],
+    *,
+    without_data: Mapping[str, str],
+    recorded_sources: str,
+) -> dict[str, Any]:
+    lacking = {result.case: without_data[result.case] for result in results if _lacks_data(result, without_data)}
     findings = [(result.case, finding) for result in results for finding in result.findings]
     counts = Counter(finding.status for _, finding in findings)
-    doubts = list(_find_doubts(counts))
+    doubts = list(_find_doubts(Counter(f.status for case, f in findings if case not in lacking), findings, lacking))
+    if recorded_sources not in ("", declared.code.sha256):
+        doubts.append("its source files changed while the run was recorded, so results of two versions are mixed")
     return {
         "implementation": name,
         "conformant": not doubts,
@@ -115,6 +175,12 @@ def _describe_implementation(name: str, declared: Declaration, results: Sequence
         "operator": declared.operator,
         "source": declared.source,
         "policies": dict(declared.policies),
+        "code": asdict(declared.code),
+        "checked_cases": sum(map(_was_checked, results)),
+        "without_data": {
+            reason: [case for case, own in lacking.items() if own == reason]
+            for reason in dict.fromkeys(lacking.values())
+        },
         "findings": dict(counts),
         "refused": _count_reasons(findings, "unsupported"),
         "not_run": _count_reasons(findings, "not_run"),
@@ -126,15 +192,32 @@ def _describe_implementation(name: str, declared: Declaration, results: Sequence
     }
 
 
-def _find_doubts(counts: Counter[Status]) -> Iterable[str]:
-    """Yield the reasons why an implementation is not conformant; no reason if it is conformant."""
+def _lacks_data(result: Result, without_data: Mapping[str, str]) -> bool:
+    """Whether a case was not run because this machine lacks an optional data set."""
+    reason = without_data.get(result.case)
+    return reason is not None and all((f.status, f.reason) == ("not_run", reason) for f in result.findings)
+
+
+def _was_checked(result: Result) -> bool:
+    """Whether at least one check of a case ran on the implementation."""
+    return any(finding.status not in ("not_run", "unsupported") for finding in result.findings)
+
+
+def _find_doubts(
+    counts: Counter[Status], findings: Iterable[tuple[str, Finding]], lacking: Mapping[str, str]
+) -> Iterable[str]:
+    """Yield the reasons why an implementation is not conformant; no reason if it is conformant.
+
+    ``counts`` has the findings of the cases that are not in ``lacking``.
+    """
     failed = sum(counts[status] for status in FAILURES)
     if failed:
         yield f"{failed} findings failed"
     if not counts["passed"]:
         yield "nothing passed"
     if counts["not_run"]:
-        yield f"{counts['not_run']} findings have the status not_run"
+        reasons = _count_reasons([(case, f) for case, f in findings if case not in lacking], "not_run")
+        yield f"{counts['not_run']} findings have the status not_run ({'; '.join(reasons)})"
 
 
 def _count_reasons(findings: Iterable[tuple[str, Finding]], status: str) -> dict[str, int]:

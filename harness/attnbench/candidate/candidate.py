@@ -12,7 +12,8 @@ from torch import Tensor
 
 from attnbench.candidate.compilation import compile_call
 from attnbench.cases import Case
-from attnbench.interface import Implementation, Inputs, Operator, Refusal
+from attnbench.interface import Implementation, Inputs, Operator, Precision, Refusal
+from attnbench.kernel.differentiable import can_have_gradient, find_differentiable, track_parameters
 from attnbench.oracle.expected import WEIGHTS, blank_rows
 
 __all__ = ["Candidate", "Malformed"]
@@ -43,7 +44,12 @@ class Candidate:
         self.module, self.call = self.build()
 
     def _is_tracked(self, tensor: Tensor) -> bool:
-        return self.case.tracks_inputs and tensor.is_floating_point()
+        return self.case.tracks_inputs and can_have_gradient(tensor)
+
+    @property
+    def precision(self) -> Precision:
+        """Precision of the implementation's arithmetic on this case."""
+        return self.implementation.policies.precision(self.case.dtype)
 
     def build(self, reference: Any = None) -> tuple[Any, Callable[..., Any]]:
         """Return a new module and the prepared function that calls the module.
@@ -52,7 +58,8 @@ class Candidate:
         """
         module = self.implementation.build(copy.deepcopy(self.reference if reference is None else reference))
         if isinstance(module, torch.nn.Module):
-            module.train(self.case.training).requires_grad_(self.case.tracks_parameters)
+            module.train(self.case.training)
+            track_parameters(module, requires_grad=self.case.tracks_parameters)
         return module, self.prepare(module, self.case, self.inputs)
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
@@ -62,8 +69,8 @@ class Candidate:
             return compile_call(call, module, case, inputs) if case.compiler else call
 
     def parameters(self) -> dict[str, Tensor]:
-        """Return a dict of the module's parameters; it is empty if the module is not a ``torch.nn.Module``."""
-        return dict(self.module.named_parameters()) if isinstance(self.module, torch.nn.Module) else {}
+        """Return by name the module's parameters that can have gradients; {} if it is not a ``torch.nn.Module``."""
+        return find_differentiable(self.module)
 
     def run(self, call: Callable[..., Any] | None = None, **changed: Any) -> dict[str, Tensor]:
         """Call the module on the current inputs and return its outputs; the keys are names of outputs.
@@ -191,8 +198,10 @@ class Candidate:
 
         The mapping is the vector-Jacobian product of the implementation's method ``weights``.
         """
-        parameters = {name: p.detach().requires_grad_() for name, p in self.inputs.parameters.items()}
-        mapped = self.implementation.weights(parameters)
+        given = {name: p.detach().requires_grad_(can_have_gradient(p)) for name, p in self.inputs.parameters.items()}
+        parameters = {name: parameter for name, parameter in given.items() if parameter.requires_grad}
+        made = self.implementation.weights(given)
+        mapped = {name: tensor for name, tensor in made.items() if can_have_gradient(tensor)}
         unmatched = sorted(gradients.keys() ^ mapped.keys())
         if unmatched:
             raise Malformed(

@@ -9,7 +9,20 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["Agree", "Average", "Equal", "Exact", "Holds", "Match", "Observation", "Scale", "deserialize", "serialize"]
+__all__ = [
+    "Agree",
+    "Average",
+    "Equal",
+    "Exact",
+    "Holds",
+    "Match",
+    "Observation",
+    "RowSum",
+    "Scale",
+    "Slope",
+    "deserialize",
+    "serialize",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +41,9 @@ class Exact:
     """Quantities must equal the oracle's bit for bit, on inputs for which no rounding can occur."""
 
     quantities: dict[str, Tensor]
+    # Number of keys over which the quantities are means of values between −1 and 1. The error of joining partial means
+    # is then allowed. 0: the quantities are no means, and nothing is allowed.
+    mean_over: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +88,35 @@ class Average:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowSum:
+    """The sums of the rows of a quantity must be right within ``allowed`` or, if larger, the rounding model's error."""
+
+    quantity: str
+    # Largest absolute error of the sum of a row.
+    off: float
+    # Allowed error of a row of weights that are divided by their sum.
+    allowed: float
+    # Words for the message that say which rows these are, or nothing if they are all rows.
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slope:
+    """A derivative must equal central differences of a loss, whose rounding error follows from the error budget."""
+
+    # The derivative along the direction of the differences.
+    derivative: float
+    # Central difference with the step ``step``.
+    slope: float
+    # Central difference with twice the step.
+    wider: float
+    step: float
+    # The loss is a sum over quantities: for each of them, by name, the sum of the absolute factors of its elements.
+    weights: dict[str, float]
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Holds:
     """A condition, which the check itself evaluated, must hold; ``what`` describes the violation."""
 
@@ -85,8 +130,8 @@ class Holds:
     deviation: str = ""
 
 
-Observation = Match | Exact | Scale | Equal | Agree | Average | Holds
-_KINDS = {kind.__name__: kind for kind in (Match, Exact, Scale, Equal, Agree, Average, Holds)}
+Observation = Match | Exact | Scale | Equal | Agree | Average | RowSum | Slope | Holds
+_KINDS = {kind.__name__: kind for kind in (Match, Exact, Scale, Equal, Agree, Average, RowSum, Slope, Holds)}
 
 
 def serialize(observations: list[Observation]) -> list[dict[str, Any]]:

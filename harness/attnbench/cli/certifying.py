@@ -8,16 +8,17 @@ from typing import IO, Any
 import click
 from msgspec import to_builtins
 
-from attnbench.analysis.certificate import Declaration, Suite, make_certificate
+from attnbench.analysis.certificate import Declaration, Suite, describe_certificate, make_certificate
 from attnbench.cases import digest
 from attnbench.cli.jobs import Choice
+from attnbench.cli.judged_code import describe_code
 from attnbench.cli.recording import Recording
 from attnbench.cli.selection import find_operators
 from attnbench.plugins.registry import display_name, load_operator
 from attnbench.processes.oracle_requests import GetListVersion, ListSuite
 from attnbench.runner import Plan, Session
 
-__all__ = ["refuse_filters", "write_certificate"]
+__all__ = ["print_certificate", "refuse_filters", "write_certificate"]
 
 # Options that leave out or change cases or checks, by parameter name. --certificate refuses these
 # options, because a certificate is about a whole suite.
@@ -43,8 +44,8 @@ def write_certificate(
     plans: Sequence[Plan],
     choice: Choice,
     file: IO[str],
-) -> None:
-    """Write the certificate of a complete run to ``file``, as JSON.
+) -> dict[str, Any]:
+    """Write the certificate of a complete run to ``file``, as JSON, and return it.
 
     Raises: CertificateError if the run lacks results of a case.
     """
@@ -65,11 +66,26 @@ def write_certificate(
             operator=session.declared[name].operator,
             source=session.declared[name].source,
             policies=to_builtins(session.declared[name].policies),
+            code=describe_code(name, session.declared[name].sources),
         )
         for name in implementations
     }
-    made = make_certificate(recorded.run, suite, [plan.case for plan in plans], declared, recorded.results.values())
+    made = make_certificate(
+        recorded.run,
+        suite,
+        [plan.case for plan in plans],
+        declared,
+        recorded.results.values(),
+        {plan.case: plan.missing for plan in plans if plan.missing and plan.lacks_data},
+    )
     file.write(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+    return made
+
+
+def print_certificate(certificate: Mapping[str, Any] | None, *, err: bool) -> None:
+    """Print which implementations a certificate certifies, on how many cases, and its doubts about the others."""
+    for line in describe_certificate(certificate) if certificate else ():
+        click.echo(line, err=err)
 
 
 def _read_scores(operators: Sequence[str]) -> dict[str, Any]:

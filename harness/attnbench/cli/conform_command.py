@@ -1,11 +1,12 @@
 """``attnbench conform``: run the checks on a suite."""
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from attnbench.cli.certifying import refuse_filters, write_certificate
+from attnbench.cli.certifying import print_certificate, refuse_filters, write_certificate
 from attnbench.cli.conform_markdown import write_markdown
 from attnbench.cli.jobs import (
     Choice,
@@ -16,7 +17,7 @@ from attnbench.cli.jobs import (
     print_stored_path,
 )
 from attnbench.cli.options import options
-from attnbench.cli.recording import recording, write_json
+from attnbench.cli.recording import INCONCLUSIVE, recording, write_json
 from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.selection import choose_implementations, drop_unloadable, find_operators
 from attnbench.cli.terminal import print_findings
@@ -48,7 +49,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
 
     Each IMPLEMENTATION is a registered name, package.module:attribute or path/to/file.py:attribute. Without
     IMPLEMENTATION, every registered implementation is checked. Exit code 0: everything passed; 1: a failure;
-    2: usage error; 3: on at least one implementation, no check ran.
+    2: usage error; 3: on at least one implementation, no check ran, or the certificate is not conformant.
     """
     if given["certificate_file"]:
         refuse_filters(given)
@@ -79,8 +80,9 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
             resume=given["resume"],
         ) as recorded:  # fmt: skip
             conform_into(recorded, session, chosen, plans, choice, expectations)
+        certificate = None
         if given["certificate_file"]:
-            write_certificate(session, recorded, chosen, plans, choice, given["certificate_file"])
+            certificate = write_certificate(session, recorded, chosen, plans, choice, given["certificate_file"])
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     if given["markdown_file"]:
@@ -88,6 +90,13 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     files = (given[f"{kind}_file"] for kind in ("json", "markdown", "certificate"))
     to_stderr = any(file is not None and file.name == "-" for file in files)
     print_findings(recorded.list_results(), err=to_stderr)
+    print_certificate(certificate, err=to_stderr)
     print_stored_path(recorded)
     sys.stdout.flush()
-    return recorded.choose_exit_code(implementations)
+    return _choose_exit_code(recorded.choose_exit_code(implementations), certificate)
+
+
+def _choose_exit_code(of_the_checks: int, certificate: Mapping[str, Any] | None) -> int:
+    """Return the exit code: a certificate that is not conformant turns success into ``INCONCLUSIVE``."""
+    doubted = certificate is not None and not certificate["conformant"]
+    return of_the_checks or (INCONCLUSIVE if doubted else 0)

@@ -28,7 +28,7 @@ from attnbench.records.run_file import (
 from attnbench.records.types import FAILURES, SCHEMA, Ceiling, Result, Run, format_reproduce_line
 from attnbench.runner import Session
 
-__all__ = ["Recording", "recording", "strip_folder", "write_json"]
+__all__ = ["INCONCLUSIVE", "Recording", "recording", "strip_folder", "write_json"]
 
 FAILED, INCONCLUSIVE = 1, 3
 
@@ -114,6 +114,11 @@ def recording(
         suite=suite,
         suite_digest=digest(cases),
         implementations=tuple(display_name(name) for name in implementations),
+        sources={
+            display_name(name): session.declared[name].sources.digest
+            for name in implementations
+            if name in session.declared
+        },
     )
     with RunFile.create(results, run) as file, _name_interrupted_run(run.id):
         yield Recording(run=run, file=file)

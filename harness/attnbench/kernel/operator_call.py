@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from attnbench.cases import Case
 from attnbench.interface import Call, Implementation, Inputs, Policies, Refusal, find_accepted_keywords
+from attnbench.kernel.differentiable import can_have_gradient
 
 __all__ = ["CalledModule", "from_call"]
 
@@ -18,7 +19,8 @@ class CalledModule(nn.Module):
         super().__init__()
         self._function = function
         for name, value in parameters.items():
-            self.register_parameter(name, nn.Parameter(value.detach().clone()))
+            tracked = can_have_gradient(value)
+            self.register_parameter(name, nn.Parameter(value.detach().clone(), requires_grad=tracked))
 
     def forward(self, **arguments: Any) -> Any:
         """Return the function's result."""

@@ -98,12 +98,14 @@ class FormulaOperator(Operator):
     def reference(self, case: Case, inputs: Inputs) -> Any:
         """Return a module that holds the parameters and computes the formula."""
         from attnbench.kernel import CalledModule
+        from attnbench.kernel.differentiable import track_parameters
 
         def call(**given: Any) -> Any:
             return self.formula(case.problem, given, _leave_unrounded)
 
         module = CalledModule(call, inputs.parameters)
-        return module.train(case.training).requires_grad_(case.tracks_parameters)
+        track_parameters(module, requires_grad=case.tracks_parameters)
+        return module.train(case.training)
 
     def _compute_outputs(
         self, case: Case, inputs: Inputs, rounded: Rounded, formula: Callable[..., Any] | None = None

@@ -13,6 +13,10 @@ from attnbench.oracle.error_budget import ROUNDOFF
 __all__ = ["Noise", "RowRule", "fill_hidden_rows", "soft_cap", "softmax", "weighted_sum"]
 
 
+# Number of keys in a block of a ring of joins: the smallest tile of keys in fused kernels.
+JOINED_KEYS = 16
+
+
 class Noise:
     """Seeded relative noise, uniform in ±``roundoff``, on values in forward and on gradients in backward."""
 
@@ -21,6 +25,9 @@ class Noise:
         # Roundoff of sums: kernels accumulate in float32 or in a more precise dtype.
         self.accumulation = min(roundoff, ROUNDOFF["float32"])
         self.generator = torch.Generator().manual_seed(seed)
+        # Joins have random numbers of their own, so that a case has the same noise at every other step with and
+        # without the stage of the join.
+        self.join_generator = torch.Generator().manual_seed(seed)
 
     def perturb(self, tensor: Tensor) -> Tensor:
         """Return the tensor with an independent relative error on each element."""
@@ -56,6 +63,43 @@ class Noise:
         errors = torch.rand(logsumexp.shape, generator=self.generator, dtype=logits.dtype)
         return 1 + self.roundoff * (2 * errors - 1) * logsumexp.masked_fill(logsumexp == -math.inf, 0.0).abs()
 
+    def draw_join_factor(self, logits: Tensor) -> Tensor:
+        """Return the factor by which the rounding errors of a join change attention weights.
+
+        Ring attention, flash decoding and split keys compute a softmax for each block of keys, with the logsumexp Lᵢ of
+        the block's logits. They join the blocks by the factors exp(Lᵢ − L), where L is the logsumexp of all Lᵢ. Lᵢ and
+        L are stored in the precision of sums, so a relative error of one of them changes a factor by |L| times this
+        error. The error of Lᵢ is common to a block, and the error of L is common to the row: neither averages out in
+        the sum over keys. Here the blocks are the two halves of the keys, because more blocks average more.
+
+        A ring joins one block after the other, and stores L again after each join. The errors of L after n joins add up
+        like a random walk to √(n / 2) times the error of one join, as those of the sums in ``perturb_sum``.
+
+        Source: Liu et al. 2023, https://arxiv.org/abs/2310.01889; Flash-Decoding, Dao et al. 2023,
+        https://pytorch.org/blog/flash-decoding/.
+
+        Shape: returns the shape of ``logits``, (…, queries, keys).
+        """
+        keys = logits.shape[-1]
+        if keys < 2:
+            return torch.ones_like(logits)
+        halves = torch.split(logits.detach(), [keys - keys // 2, keys // 2], dim=-1)
+        parts = [half.logsumexp(dim=-1, keepdim=True) for half in halves]
+        joins = max(math.sqrt(keys / JOINED_KEYS / 2), 1.0)
+        whole = joins * self._draw_join_error(torch.logaddexp(*parts))
+        return torch.cat(
+            [
+                (1 + self._draw_join_error(part) - whole).expand_as(half)
+                for part, half in zip(parts, halves, strict=True)
+            ],
+            dim=-1,
+        )
+
+    def _draw_join_error(self, logsumexp: Tensor) -> Tensor:
+        """Return a random absolute error of a stored logsumexp; 0 where all its keys are hidden."""
+        errors = torch.rand(logsumexp.shape, generator=self.join_generator, dtype=logsumexp.dtype)
+        return self.accumulation * (2 * errors - 1) * logsumexp.masked_fill(logsumexp == -math.inf, 0.0)
+
     def perturb_gradient(self, tensor: Tensor) -> Tensor:
         """Return the tensor unchanged, with noise on its gradient in backward."""
         return _NoisyGradient.apply(tensor, self)  # type: ignore[no-any-return, no-untyped-call]
@@ -88,7 +132,9 @@ class _NoisyGradient(torch.autograd.Function):
 
 
 class _NoisySoftmax(torch.autograd.Function):
-    """Softmax whose backward is rounded as in fused kernels: dS = P (dP − δ), with noise on dP and on δ.
+    """Softmax with the errors of a join, whose backward is rounded as in fused kernels.
+
+    Backward is dS = P (dP − δ), with noise on dP and on δ.
 
     P is the softmax, recomputed from the logits and their logsumexp. dS and dP are the gradients of logits and softmax,
     and δ is the sum of P · dP over keys.
@@ -99,7 +145,7 @@ class _NoisySoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, noise: Noise) -> Tensor:
         ctx.noise = noise
-        probabilities = noise.perturb(softmax(logits))
+        probabilities = noise.perturb(softmax(logits)) * noise.draw_join_factor(logits)
         ctx.save_for_backward(probabilities * noise.draw_recomputation_factor(logits))
         return probabilities
 

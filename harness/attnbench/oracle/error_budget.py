@@ -25,10 +25,13 @@ __all__ = [
     "SCALE_STEP",
     "TWO_RUNS",
     "Allowance",
+    "allowed_join_error",
     "allowed_probe_error",
+    "allowed_rounded_slope_error",
     "allowed_row_sum_error",
     "allowed_slope_error",
     "averaged_rounding_error",
+    "choose_difference_step",
     "compute_allowances",
     "count_model_runs",
     "error_along",
@@ -128,12 +131,46 @@ def allowed_row_sum_error(precision: Precision, terms: int) -> float:
     return FACTOR * (ROUNDOFF[precision] + math.sqrt(terms) * accumulated)
 
 
+def allowed_join_error(precision: Precision, keys: int) -> float:
+    """Allowed error of a mean of at most ``keys`` values between −1 and 1 that may be joined from partial means.
+
+    Without a join, such a mean of 2ⁿ whole numbers has no rounding error. With a join, partial means oᵢ of nᵢ values
+    are multiplied by exp(Lᵢ − L), with Lᵢ = ln nᵢ and L = ln n. Lᵢ and L are stored with an error of one roundoff of at
+    most ln n; the partial mean and its product with the factor have an error of one roundoff each. Sums, and what is
+    joined, are kept in float32 (in float64 for float64), so in half precision the mean is rounded to the right bits.
+
+    Unit: absolute.
+    """
+    accumulated = min(ROUNDOFF[precision], ROUNDOFF["float32"])
+    return FACTOR * (2 + math.log(max(keys, 1))) * accumulated
+
+
 def allowed_slope_error(slope: float) -> float:
     """Allowed difference between a derivative and ``slope``, the slope of a central difference in float64.
 
     Unit: absolute.
     """
     return DIFFERENCE_ERROR * max(abs(slope), 1.0)
+
+
+def choose_difference_step(precision: Precision) -> float:
+    """Return the step of a central difference of a loss that is computed in a precision.
+
+    The error of the slope is the square of the step times a third derivative, plus the roundoff over the step. The
+    cube root of the roundoff makes both small.
+    """
+    return DIFFERENCE_STEP if precision == "float64" else math.cbrt(ROUNDOFF[precision])
+
+
+def allowed_rounded_slope_error(*, rounding: float, step: float, curvature: float) -> float:
+    """Allowed difference between a derivative and the slope of a loss that is computed in a coarse precision.
+
+    ``rounding`` is the largest error that rounding gives the loss: both ends of the difference have it. ``curvature``
+    is the difference between the slopes of the step and of twice the step, three times the error of the smaller step.
+
+    Unit: absolute.
+    """
+    return rounding / step + curvature
 
 
 def largest_error(value: Tensor, expected: Tensor) -> float:

@@ -17,6 +17,7 @@ from attnbench.oracle.error_budget import (
     compute_allowances,
     count_model_runs,
     error_along,
+    largest_error,
 )
 from attnbench.oracle.inputs import round_inputs
 
@@ -173,6 +174,12 @@ class CaseOracle:
         """The oracle's outputs under a dropout mask that drops every attention weight."""
         keep = torch.zeros((), dtype=torch.float64)
         return self._evaluate(self.case.with_fields(mode="inference"), self.exact_inputs, keep=keep)
+
+    def find_row_sum_error(self, quantity: str) -> float:
+        """Return the largest error of the sum of a row of a quantity over the runs of the rounding model."""
+        sums = self.expected.quantities[quantity].sum(dim=-1)
+        models = self.run_rounding_model(self.case, self.exact_inputs)
+        return max(largest_error(model[quantity].sum(dim=-1), sums) for model in models)
 
     def run_rounding_model(self, case: Case, exact: Inputs, keep: Tensor | None = None) -> Iterator[dict[str, Tensor]]:
         """Yield the quantities of each run of the rounding model."""

@@ -11,6 +11,7 @@ from torch._library.custom_ops import OPDEFS
 from attnbench.cases import Case
 from attnbench.interface import Implementation, find_accepted_keywords, reference_arguments
 from attnbench.kernel import from_kernel
+from attnbench.kernel.differentiable import find_differentiable
 from attnbench.plugins.registry import PluginError, load
 from attnbench.processes.script_subject import Form
 
@@ -73,8 +74,9 @@ class ModuleImplementation(Implementation):
         # The module gets the reference's dtype before the weights are loaded, so that float64 weights are not rounded.
         module = self._class(**required, **given).to(reference.out_proj.weight)
         missing, unexpected = module.load_state_dict(reference.state_dict(), strict=False)
-        # The module may have buffers that the reference lacks. Its parameters must be those of the reference.
-        differing = [*unexpected, *(name for name in missing if name in dict(module.named_parameters()))]
+        # The module may have state that the reference lacks: buffers, and parameters that cannot have a gradient, such
+        # as a counter. Its other parameters must be those of the reference.
+        differing = [*unexpected, *(name for name in missing if name in find_differentiable(module))]
         if differing:
             raise TypeError(
                 f"the parameters of the module and of the reference differ in {', '.join(differing)}; "

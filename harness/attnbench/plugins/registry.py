@@ -32,6 +32,7 @@ __all__ = [
     "describe_origin",
     "display_name",
     "find_baseline",
+    "find_distribution",
     "find_entry_points",
     "find_operator_baseline",
     "list_names",
@@ -79,6 +80,14 @@ def describe_origin(name: str, group: str = IMPLEMENTATIONS) -> str:
         return name
     entry = _find_entry_point(name, group)
     return f"{entry.value} ({entry.dist.name} {entry.dist.version})" if entry.dist else entry.value
+
+
+def find_distribution(name: str) -> str | None:
+    """Return the name of the distribution that registers an implementation; None if the name is not registered."""
+    if ":" in name or _AT in name:
+        return None
+    entry = _find_entry_point(name, IMPLEMENTATIONS)
+    return entry.dist.name if entry.dist else None
 
 
 def display_name(name: str) -> str:

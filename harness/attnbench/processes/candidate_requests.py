@@ -8,6 +8,7 @@ import msgspec
 from attnbench.interface import Policies
 from attnbench.processes.request import Fault, Request
 from attnbench.processes.script_subject import Form
+from attnbench.processes.sources import Sources
 from attnbench.records.types import Memory, Status
 
 __all__ = [
@@ -76,6 +77,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     compiles: bool
     # Environment variables that the worker's process needs.
     environment: dict[str, str]
+    sources: Sources = Sources()
 
 
 class LoadImplementation(Request[Declared | Fault], frozen=True, kw_only=True):

@@ -104,6 +104,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
     checks: tuple[str, ...]
     missing: str | None
+    # Whether what is missing is an optional data set or package of the operator, not a device or memory.
+    lacks_data: bool = False
     work: Work
 
 

@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -14,6 +15,7 @@ __all__ = [
     "check_torch_version",
     "count_cores",
     "describe_machine",
+    "find_checkout",
     "find_commit",
     "find_versions",
     "read_address_space_bytes",
@@ -90,6 +92,27 @@ def find_commit(folder: Path) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return head + ("+" if changes.strip() else "")
+
+
+def find_checkout(folder: Path, files: Sequence[str]) -> tuple[str, bool] | None:
+    """Return the commit of the git checkout of some files, and whether the checkout differs from the commit.
+
+    It differs if a tracked file was changed, or if one of ``files``, relative to ``folder``, is not tracked. The result
+    is None outside a checkout, and for files that the checkout ignores, such as those of a virtual environment.
+    """
+    commit = find_commit(folder)
+    if commit is None or not files:
+        return None
+    untracked = _list_in_git(folder, ["ls-files", "--others", "--exclude-standard", "-z", "--", *files])
+    ignored = _list_in_git(folder, ["ls-files", "--others", "--ignored", "--exclude-standard", "-z", "--", *files])
+    if len(ignored) == len(files):
+        return None
+    return commit.removesuffix("+"), bool(commit.endswith("+") or untracked or ignored)
+
+
+def _list_in_git(folder: Path, words: Sequence[str]) -> list[str]:
+    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False)
+    return [name for name in done.stdout.split("\0") if name]
 
 
 def read_address_space_bytes() -> int:

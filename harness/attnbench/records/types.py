@@ -5,10 +5,11 @@ History of SCHEMA
 2  new fields of Timing: switches, cycles, twin, build_ns, first_call_ns, and for calls on CUDA device_ns, graph_ns,
    late, clock_before_mhz, clock_after_mhz, throttle_reasons, clock; new fields of Memory: physical_bytes,
    outside_bytes, workspace_bytes, reserved_bytes; new fields of Result: kernels, bytes; new record: Ceiling
+3  new field of Run: sources
 """
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from attnbench.cases import CaseId
@@ -34,7 +35,7 @@ __all__ = [
     "format_reproduce_line",
 ]
 
-SCHEMA = 2
+SCHEMA = 3
 
 Status = Literal[
     "passed",
@@ -90,6 +91,8 @@ class Run:
     # Hash of the case list: two runs with equal hashes had the same cases.
     suite_digest: str = ""
     implementations: tuple[str, ...] = ()
+    # SHA-256 of the source files of each implementation when the run began; empty in older runs.
+    sources: dict[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
 
 

@@ -73,6 +73,8 @@ class Plan:
     checks: tuple[str, ...]
     # What this machine lacks to run the case, with the remedy; None if nothing is missing.
     missing: str | None
+    # Whether ``missing`` is an optional data set or package of the operator, not a device or memory.
+    lacks_data: bool = False
     flop: int
     # Bytes of the inputs and outputs, computed by a formula; None if not known.
     bytes: int | None = None
@@ -150,6 +152,7 @@ class Session:
                         case=case,
                         checks=names,
                         missing=described.missing,
+                        lacks_data=described.lacks_data,
                         flop=described.work.flop,
                         bytes=described.work.bytes,
                         applicable=described.checks,

@@ -15,6 +15,7 @@ from attnbench.interface import Implementation, Inputs, Policies
 from attnbench.measurement import device_memory_limit
 from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.adapters import load_implementation
+from attnbench.plugins.judged_sources import read_sources
 from attnbench.plugins.registry import OPERATORS, PluginError, list_names, load_operator, load_problem_types
 from attnbench.processes.candidate_requests import Declared, LoadImplementation, StartCandidate
 from attnbench.processes.request import Fault, Handler
@@ -82,6 +83,7 @@ class LoadedImplementations:
             policies=policies,
             compiles=bool(loaded.compiles),
             environment={str(key): str(value) for key, value in loaded.environment().items()},
+            sources=read_sources(name),
         )
 
     def _check_operator(self, name: str, operator: str) -> None:

@@ -126,7 +126,8 @@ class OracleWorker:
         return [self._describe_case(*self._parse_case(case), free) for case in request.cases]
 
     def _describe_case(self, case: Case, operator: Operator, free: int) -> Description:
-        missing = operator.missing(case)
+        data_missing = operator.missing(case)
+        missing = data_missing
         if case.device == "cuda" and not torch.cuda.is_available():
             missing = "no CUDA device here: leave out --device cuda and --suite gpu, or run on a machine with one"
         work = operator.work(case)
@@ -134,7 +135,8 @@ class OracleWorker:
         applicable = tuple(
             name for name in read_operator_checks(operator) if applies(load_check_function(name), case, operator)
         )
-        return Description(checks=applicable, missing=missing, work=work)
+        lacks_data = data_missing is not None and missing == data_missing
+        return Description(checks=applicable, missing=missing, lacks_data=lacks_data, work=work)
 
     def find_idle(self, request: FindIdle) -> list[bool]:
         """For each triple of patterns (checks, cases, excluded cases), return True if it matches no possible finding.

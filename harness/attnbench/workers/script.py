@@ -179,16 +179,27 @@ def _format_build(case_oracle: CaseOracle, form: Form) -> str:
             f"module = implementation({arguments})",
             "# Not strict, because the module may have buffers that the reference lacks.",
             'module.to(parameters["out_proj.weight"]).load_state_dict(parameters, strict=False)',
-            f"module{mode}",
+            *_format_mode(case),
         ]
     else:
         lines = [
             *_format_reference("reference", "torch.nn.MultiheadAttention", reference),
             f"module = implementation.build(reference{mode})",
             "if isinstance(module, torch.nn.Module):",
-            f"    module{mode}",
+            *(f"    {line}" for line in _format_mode(case)),
         ]
     return "".join(f"    {line}\n" for line in lines)
+
+
+def _format_mode(case: Case) -> list[str]:
+    """Format the program's lines that set the mode of ``module``; a parameter of whole numbers has no gradient."""
+    if not case.tracks_parameters:
+        return [f"module.train({case.training}).requires_grad_(False)"]
+    return [
+        f"module.train({case.training})",
+        "for parameter in module.parameters():",
+        "    parameter.requires_grad_(parameter.is_floating_point() or parameter.is_complex())",
+    ]
 
 
 def _format_reference(name: str, maker: str, reference: nn.Module) -> list[str]:
@@ -208,7 +219,7 @@ def _format_reference(name: str, maker: str, reference: nn.Module) -> list[str]:
     return [
         f"{name} = torch.nn.Module()",
         "for key, value in parameters.items():",
-        f"    {name}.register_parameter(key, torch.nn.Parameter(value))",
+        f"    {name}.register_parameter(key, torch.nn.Parameter(value, requires_grad=value.is_floating_point()))",
     ]
 
 

@@ -88,7 +88,7 @@ EXCLUDING = """\
 """
 # Line that adds the module's parameters to the tensors whose gradients are computed.
 OWN_GRADIENTS = """\
-    leaves |= dict(module.named_parameters())
+    leaves |= {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 """
 GRADIENTS = """\
     loss = sum((value * cotangents[name]).sum() for name, value in found.items() if name in cotangents)

@@ -44,9 +44,7 @@ def shares_sum_to_one(candidate: Candidate) -> Iterator[Observation]:
     smallest = float(weights.amin())
     yield Holds(holds=smallest >= 0, what=f"attention weights must be at least 0, got {smallest:g}")
     off = float((weights.double().sum(dim=-1) - visible.any(dim=-1).double()).abs().max())
-    allowed = allowed_row_sum_error(
-        candidate.implementation.policies.precision(candidate.case.dtype), weights.shape[-1]
-    )
+    allowed = allowed_row_sum_error(candidate.precision, weights.shape[-1])
     yield Holds(
         holds=off <= allowed,
         what=f"a row of attention weights must sum to 1 (0 if fully masked), error {off:.3g}, allowed {allowed:.3g}",
@@ -176,7 +174,11 @@ def _compare_slopes(candidate: Candidate, what: str, outputs: Sequence[str]) -> 
     leaves = candidate.collect_leaves() | (candidate.parameters() if candidate.case.tracks_parameters else {})
     found = torch.autograd.grad(loss(), list(leaves.values()), allow_unused=True, materialize_grads=True)
     for (name, leaf), gradient in zip(leaves.items(), found, strict=True):
-        yield compare_with_slope(gradient, leaf, loss, f"the gradient of {what} with respect to {name}")
+        yield compare_with_slope(
+            gradient, leaf, loss, f"the gradient of {what} with respect to {name}",
+            precision=candidate.precision,
+            weights={output: candidate.inputs.cotangents[output] for output in outputs},
+        )  # fmt: skip
 
 
 # A case whose only sequence is fully padded is left out, because the outputs of such a sequence do

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnbench.cases import DTYPES, Case, Dtype
 from attnbench.checks.evaluation.verdict import evaluate
-from attnbench.checks.observations import Agree, Average, Equal, Exact, Holds, Match, Observation, Scale
+from attnbench.checks.observations import Agree, Average, Equal, Exact, Holds, Match, Observation, RowSum, Scale, Slope
 from attnbench.interface import Axis, Inputs, Policies, Work
 from attnbench.operators.multihead import OPERATOR
 from attnbench.operators.multihead.generate_cases import PROBE
@@ -286,11 +286,22 @@ def test_an_exact_quantity_equals_the_oracle_rounded_once() -> None:
     off[0, 1] = torch.nextafter(off[0, 1], torch.tensor(1.0))
     assert evaluate_all(Exact(quantities={"output": off}), expected=make_expected(third)).reason == (
         "Needed. But 1 of 6 elements (16.7%) of output differ, the first at index (0, 1): "
-        "0.666667, must be exactly 0.666667."
+        "0.66666675, must be exactly 0.66666669."
     )
     assert evaluate_all(Exact(quantities={"output": third.double()}), expected=make_expected(third)).reason == (
         "Needed. But output has shape (2, 3) and dtype float64, must be (2, 3) and float32."
     )
+
+
+def test_a_mean_may_have_the_rounding_error_of_a_join() -> None:
+    """A mean over 8 keys may be off by 4 · (2 + ln 8) roundoffs, 9.73e-7 in float32; other quantities by nothing."""
+    near, far = (EXPECTED.float() + off for off in (9e-7, 1.2e-6))
+    assert evaluate_all(Exact(quantities={"output": near}, mean_over=8)).status == "passed"
+    assert evaluate_all(Exact(quantities={"output": near})).status == "failed"
+    finding = evaluate_all(Exact(quantities={"output": far}, mean_over=8))
+    assert (finding.status, finding.allowed) == ("failed", pytest.approx(9.726e-7, rel=1e-3))
+    assert finding.reason.endswith("allowed 9.73e-07 = the rounding of a join by logsumexp.")
+    assert "must be (2, 3) and float32" in evaluate_all(Exact(quantities={"output": EXPECTED}, mean_over=8)).reason
 
 
 # The scale of a whole tensor, estimated from all its elements
@@ -430,10 +441,11 @@ def test_unequal_tensors_are_reported_with_the_first_difference() -> None:
         ([NAN, 1.0], [2.0, 1.0], "nan, must be exactly 2"),
         ([2.0, 1.0], [NAN, 1.0], "2, must be exactly nan"),
         ([True, False], [False, False], "1, must be exactly 0"),
+        ([98.00001, 1.0], [98.0, 1.0], "98.00001, must be exactly 98"),
     ],
 )
 def test_a_nan_and_a_number_differ(value: Any, expected: Any, words: str) -> None:
-    """A NaN and a number differ, and so do True and False."""
+    """A NaN and a number differ, and so do True and False; the message has enough digits to tell numbers apart."""
     assert evaluate_all(observe_equal(value, expected)).reason == (
         f"Needed. But 1 of 2 elements (50.0%) of x differ, the first at index (0,): {words}."
     )
@@ -590,3 +602,25 @@ def test_of_several_faults_the_worst_is_reported_unless_the_first_has_no_number(
 def test_a_check_without_observations_passes() -> None:
     """A check that records no observation passes, and its finding has no numbers."""
     assert evaluate_all() == Finding(check="a_check", status="passed")
+
+
+# Row sums and slopes, whose allowed error the rounding model decides
+
+
+def test_the_sum_of_a_row_may_have_the_error_of_the_rounding_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum that is off by more than a plain division allows may be off by 4 times the rounding model's error."""
+    monkeypatch.setattr(StatedOracle, "find_row_sum_error", lambda *_: 0.5)
+    sums = [RowSum(quantity="output", off=off, allowed=1.0) for off in (0.9, 1.9, 2.1)]
+    found = [evaluate_all(one) for one in sums]
+    assert [(one.status, one.allowed) for one in found] == [("passed", 1.0), ("passed", 2.0), ("failed", 2.0)]
+    assert found[-1].reason == "Needed. But the sum of a row of output is off by 2.1; allowed 2."
+
+
+def test_a_slope_may_have_the_rounding_error_of_its_loss() -> None:
+    """The error of the loss, 3 · 1, is divided by the step 0.5; the difference to the wider slope, 0.25, is added."""
+    slope = Slope(derivative=10.0, slope=4.0, wider=4.25, step=0.5, weights={"output": 3.0}, what="the gradient")
+    assert (evaluate_all(slope).status, evaluate_all(slope).allowed) == ("passed", 6.25)
+    assert evaluate_all(replace(slope, derivative=10.5)).reason == (
+        "Needed. But the gradient differs by 6.5 from the central difference 4; allowed 6.25, by the rounding of the "
+        "loss."
+    )

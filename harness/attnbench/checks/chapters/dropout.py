@@ -160,14 +160,17 @@ def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]
     """Each weight is dropped independently of its neighbours in batch, heads, queries and keys."""
     if candidate.implementation.policies.returned_weights == "before_dropout":
         raise Refusal("the returned weights are declared those before dropout, so they show no dropout mask")
+    weights = _compute_clean_weights(candidate)
     kept = []
     for seed in range(PAIRED_DRAWS):
         global_state.seed(seed)
-        kept.append(candidate.run()["weights"].detach() != 0)
+        returned = candidate.run().get("weights")
+        if returned is None:
+            raise Refusal("need_weights=True returned None as weights, which show no dropout mask")
+        kept.append(returned.detach() != 0)
     masks = torch.stack(kept)
-    weights = _compute_clean_weights(candidate)
     if bool(masks[:, weights != 0].all()):
-        return  # dropout_is_told_by_weights says that nothing was dropped
+        raise Refusal(f"{PAIRED_DRAWS} calls dropped none of the returned weights, so there is no mask to judge")
     rate = candidate.case.problem.dropout
     agreeing = rate**2 + (1 - rate) ** 2
     axes = ("batch", "heads", "queries", "keys")[-weights.dim() :]
@@ -210,6 +213,7 @@ def dropout_follows_the_seed(candidate: Candidate) -> Iterator[Observation]:
 )
 def dropout_gradients(candidate: Candidate) -> Iterator[Observation]:
     """Backward uses the dropout mask of the forward pass: gradients equal finite differences under the same seed."""
+    cotangents = candidate.inputs.cotangents
 
     def loss() -> torch.Tensor:
         global_state.seed(3)
@@ -218,7 +222,10 @@ def dropout_gradients(candidate: Candidate) -> Iterator[Observation]:
     for name in ("query", "value"):
         tensor = candidate.inputs.tensors[name]
         (gradient,) = torch.autograd.grad(loss(), [tensor])
-        yield compare_with_slope(gradient, tensor, loss, f"the gradient with respect to {name}")
+        yield compare_with_slope(
+            gradient, tensor, loss, f"the gradient with respect to {name}", precision=candidate.precision,
+            weights={output: cotangents[output] for output in candidate.outputs},
+        )  # fmt: skip
 
 
 @check(when=lambda case: draws_dropout(case) and case.compiler is None)

@@ -13,6 +13,7 @@ from attnbench.checks.requirement import check, get_case_transforms, has_tokens,
 from attnbench.checks.runs import compute_gradient_alone
 from attnbench.checks.slopes import compare_with_slope
 from attnbench.interface import Refusal
+from attnbench.kernel.differentiable import can_have_gradient
 
 
 def _tracks_inputs(case: Case) -> bool:
@@ -31,7 +32,8 @@ def input_gradients(candidate: Candidate) -> Iterator[Observation]:
 @check(when=lambda case: case.tracks_parameters and case.problem.has_parameters and is_eager(case))
 def parameter_gradients(candidate: Candidate) -> Iterator[Observation]:
     """Gradients with respect to parameters, in the reference's layout, equal the oracle's within the error budget."""
-    wanted = (f"grad.{name}" for name in candidate.inputs.parameters)
+    parameters = candidate.inputs.parameters
+    wanted = (f"grad.{name}" for name, parameter in parameters.items() if can_have_gradient(parameter))
     yield Match(quantities={name: candidate.gradients[name] for name in wanted})
 
 
@@ -154,7 +156,10 @@ def second_derivatives(candidate: Candidate) -> Iterator[Observation]:
     # backward pass raises an exception if a tensor saved for it was changed.
     seconds = torch.autograd.grad(first, list(others.values()), weights)
     for (name, tensor), second in zip(others.items(), seconds, strict=True):
-        yield compare_with_slope(second, tensor, compute_weighted_sum, f"the second derivative with respect to {name}")
+        yield compare_with_slope(
+            second, tensor, compute_weighted_sum, f"the second derivative with respect to {name}",
+            precision=candidate.precision, weights={"grad.query": weights},
+        )  # fmt: skip
 
 
 def _has_separate_inputs(case: Case) -> bool:

@@ -10,6 +10,7 @@ from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate
 from attnbench.checks.observations import Agree, Equal, Holds, Observation
 from attnbench.checks.requirement import check, draws_dropout, is_eager
+from attnbench.kernel.differentiable import scale_parameters
 from attnbench.oracle.inputs import change_tensors
 
 
@@ -54,14 +55,14 @@ def no_stale_state(candidate: Candidate) -> Iterator[Observation]:
     candidate.run()
     with candidate.overwrite(new):
         fresh_module, _ = candidate.build()
-        _scale_parameters(fresh_module, 0.5)
+        scale_parameters(fresh_module, 0.5)
         # The new module gets copies of the inputs. A cache keyed by tensor address has no entry for
         # these copies, so it cannot return an outdated value.
         copies = change_tensors(candidate.inputs, lambda _, tensor: tensor.clone())
         fresh = candidate.run_on(candidate.case, copies, fresh_module)["output"].detach()
-        _scale_parameters(candidate.module, 0.5)
+        scale_parameters(candidate.module, 0.5)
         used = candidate.run()["output"].detach().clone()
-        _scale_parameters(candidate.module, 2.0)
+        scale_parameters(candidate.module, 2.0)
     what = "output after inputs and parameters were overwritten (compared with a newly built module)"
     yield Agree(value=used, expected=fresh, quantity="output", what=what)
     if masks and not candidate.inputs.options.get("is_causal"):
@@ -85,17 +86,6 @@ def _find_masks(candidate: Candidate) -> set[str]:
         for name, tensor in tensors.items()
         if name in candidate.case.problem.additive_masks or tensor.dtype == torch.bool
     }
-
-
-def _scale_parameters(module: object, factor: float) -> None:
-    """Multiply all parameters of a module by ``factor`` in place, as an optimiser changes them.
-
-    A power of two as ``factor`` causes no rounding.
-    """
-    if isinstance(module, torch.nn.Module):
-        with torch.no_grad():
-            for parameter in module.parameters():
-                parameter.mul_(factor)
 
 
 @check()

@@ -18,6 +18,7 @@ from attnbench.checks.observations import Equal, Holds, Observation
 from attnbench.checks.requirement import check, has_tokens, is_eager
 from attnbench.checks.runs import compare_bitwise, compare_runs, try_call
 from attnbench.interface import Implementation, Refusal
+from attnbench.kernel.differentiable import find_differentiable, scale_parameters, track_parameters
 from attnbench.oracle.inputs import round_inputs
 
 # Dtypes in which ``tensors_are_registered`` may build a module before to() converts the module to
@@ -67,7 +68,7 @@ def copies_work(candidate: Candidate) -> Iterator[Observation]:
             candidate, candidate.run_on(candidate.case, candidate.inputs, other)["output"], expected, f"of {how}"
         )
         yield from _compare_dropout(candidate, other, how)
-        _overwrite(other, [OTHER * parameter.detach() for parameter in other.parameters()])
+        scale_parameters(other, OTHER)
         yield compare_bitwise(
             candidate, candidate.run()["output"], expected, f"of the module (after {how} was changed)"
         )
@@ -78,12 +79,12 @@ def functional_call_works(candidate: Candidate) -> Iterator[Observation]:
     """With parameters passed by torch.func.functional_call, a module acts like a module that has these parameters."""
     module = _get_module(candidate)
     holder, call = candidate.build()
-    _overwrite(holder, [OTHER * parameter.detach() for parameter in holder.parameters()])
+    scale_parameters(holder, OTHER)
     expected = candidate.run(call)
     candidate.run()
     given = {
         name: (OTHER * parameter.detach()).requires_grad_(parameter.requires_grad)
-        for name, parameter in module.named_parameters()
+        for name, parameter in find_differentiable(module).items()
     }
     called = CallModule(candidate.call, module)
     named = {f"owner.{name}": parameter for name, parameter in given.items()}
@@ -97,7 +98,7 @@ def functional_call_works(candidate: Candidate) -> Iterator[Observation]:
     policies = candidate.implementation.policies
     if not candidate.case.tracks_parameters or not policies.repeats_bitwise("grad.", candidate.case.device):
         return
-    held = dict(holder.named_parameters())
+    held = find_differentiable(holder)
     gradients = [
         torch.autograd.grad(candidate.compute_loss(outputs), tensors, allow_unused=True, materialize_grads=True)
         for outputs, tensors in ((found, list(given.values())), (expected, [held[name] for name in given]))
@@ -117,7 +118,8 @@ def tensors_are_registered(candidate: Candidate) -> Iterator[Observation]:
     dtype = getattr(torch, other_case.dtype)
     inputs = round_inputs(candidate.inputs.map_tensors(lambda tensor: tensor.detach()), dtype)
     reference = _make_other_reference(candidate).to(dtype)
-    other = candidate.implementation.build(reference).train(case.training).requires_grad_(case.tracks_parameters)
+    other = candidate.implementation.build(reference).train(case.training)
+    track_parameters(other, requires_grad=case.tracks_parameters)
     candidate.run_on(other_case, inputs, other)
     other.to(getattr(torch, case.dtype))
     own, given = dict(other.named_parameters()), dict(module.named_parameters())
@@ -209,7 +211,7 @@ def _get_module(candidate: Candidate) -> nn.Module:
 def _make_other_reference(candidate: Candidate) -> nn.Module:
     """Return a copy of the reference module, with every parameter multiplied by ``OTHER``."""
     reference: nn.Module = copy.deepcopy(candidate.reference)
-    _overwrite(reference, [OTHER * parameter.detach() for parameter in reference.parameters()])
+    scale_parameters(reference, OTHER)
     return reference
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from attnbench.analysis.deviations import FULLY_MASKED, describe_deviation
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
-from attnbench.checks.observations import Agree, Equal, Holds, Match, Observation
+from attnbench.checks.observations import Agree, Equal, Holds, Match, Observation, RowSum
 from attnbench.checks.requirement import check, is_eager
 from attnbench.oracle.error_budget import allowed_row_sum_error
 
@@ -79,12 +79,10 @@ def weights_are_shares(candidate: Candidate) -> Iterator[Observation]:
     yield Holds(holds=smallest >= 0, what=f"the smallest weight is {smallest:g}")
     off = _measure_sum_errors(weights.sum(dim=-1), candidate)
     masked_rows = _find_masked_rows(off, candidate)
-    precision = candidate.implementation.policies.precision(candidate.case.dtype)
-    allowed = allowed_row_sum_error(precision, candidate.case.problem.columns)
+    allowed = allowed_row_sum_error(candidate.precision, candidate.case.problem.columns)
     for rows, where in ((~masked_rows, ""), (masked_rows, f" {FULLY_MASKED}")):
         worst = float(off[rows].max()) if bool(rows.any()) else 0.0
-        what = f"the sum of a row of weights is off by {worst:.3g}{where}; allowed {allowed:.3g}"
-        yield Holds(holds=worst <= allowed, what=what, measured=worst, allowed=allowed)
+        yield RowSum(quantity="weights", off=worst, allowed=allowed, where=where)
 
 
 def _find_masked_rows(sums: Tensor, candidate: Candidate) -> Tensor:

@@ -8,9 +8,17 @@ import torch
 from torch import Tensor
 
 from attnbench.checks.evaluation.explanation import describe_place, describe_shared_places, format_share, unravel_index
-from attnbench.checks.observations import Agree, Average, Equal, Exact, Holds, Match, Observation, Scale
+from attnbench.checks.observations import Agree, Average, Equal, Exact, Holds, Match, Observation, RowSum, Scale, Slope
 from attnbench.interface import Axis, Policies
-from attnbench.oracle.error_budget import TWO_RUNS, allowed_probe_error, averaged_rounding_error, error_along
+from attnbench.oracle.error_budget import (
+    FACTOR,
+    TWO_RUNS,
+    allowed_join_error,
+    allowed_probe_error,
+    allowed_rounded_slope_error,
+    averaged_rounding_error,
+    error_along,
+)
 from attnbench.oracle.expected import CaseOracle, Expected
 
 __all__ = ["Comparison", "compare"]
@@ -20,6 +28,8 @@ __all__ = ["Comparison", "compare"]
 STANDARD_ERRORS = 8.0
 # Largest allowed error, in standard errors, of the amplitude that is estimated from the means of all elements.
 POOLED_STANDARD_ERRORS = 6.0
+# Number of significant digits that tell any two numbers in float64 apart.
+LONGEST_DIGITS = 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +62,8 @@ def compare(
             return [*found, *_require_declared_nan(observation, expected, case_oracle, policies)]
         case Exact():
             return [
-                _compare_exact(name, value, expected, case_oracle) for name, value in observation.quantities.items()
+                _compare_exact(name, value, expected, case_oracle, mean_over=observation.mean_over)
+                for name, value in observation.quantities.items()
             ]
         case Scale():
             return [_compare_scale(observation, expected, case_oracle, policies)]
@@ -66,6 +77,10 @@ def compare(
             return [_compare_within(observation.what, value, other, axes, allowed=allowed, origin=origin)]
         case Average():
             return [_compare_average(observation, expected, case_oracle, policies)]
+        case RowSum():
+            return [_compare_row_sum(observation, case_oracle)]
+        case Slope():
+            return [_compare_slope(observation, expected)]
         case Holds():
             fault = "" if observation.holds else f"But {observation.what}. {observation.deviation}".rstrip()
             return [Comparison(fault=fault, measured=observation.measured, allowed=observation.allowed)]
@@ -127,9 +142,16 @@ def _require_declared_nan(
     return [Comparison(fault="But no gradient is NaN, although the case has fully masked rows.")]
 
 
-def _compare_exact(name: str, value: Tensor, expected: Expected, case_oracle: CaseOracle) -> Comparison:
-    target = expected.quantities[name].to(case_oracle.dtype)
-    return _compare_bits(Equal(value=value, expected=target, what=name), _get_axes(name, value, case_oracle))
+def _compare_exact(
+    name: str, value: Tensor, expected: Expected, case_oracle: CaseOracle, *, mean_over: int
+) -> Comparison:
+    """Compare bit for bit, or within the error of a join if the quantity is a mean over ``mean_over`` keys."""
+    target, axes = expected.quantities[name].to(case_oracle.dtype), _get_axes(name, value, case_oracle)
+    bits = _compare_bits(Equal(value=value, expected=target, what=name), axes)
+    if not (bits.fault and mean_over) or value.dtype != target.dtype:
+        return bits
+    allowed = allowed_join_error(case_oracle.precision, mean_over)
+    return _compare_within(name, value, target, axes, allowed=allowed, origin="the rounding of a join by logsumexp")
 
 
 def _compare_scale(observation: Scale, expected: Expected, case_oracle: CaseOracle, policies: Policies) -> Comparison:
@@ -150,6 +172,35 @@ def _compare_scale(observation: Scale, expected: Expected, case_oracle: CaseOrac
         found.append(Comparison(fault="" if abs(off) <= allowed else fault, measured=abs(off), allowed=allowed))
     # An error of NaN counts as larger than any number.
     return max(found, key=lambda one: (math.isnan(one.share), one.share), default=Comparison())
+
+
+def _compare_slope(observation: Slope, expected: Expected) -> Comparison:
+    """Compare a derivative with a central difference of a loss that was computed in a coarse precision."""
+    allowed = allowed_rounded_slope_error(
+        rounding=sum(expected.allowances[name].allowed * factor for name, factor in observation.weights.items()),
+        step=observation.step,
+        curvature=abs(observation.wider - observation.slope),
+    )
+    off = abs(observation.derivative - observation.slope)
+    fault = (
+        f"But {observation.what} differs by {off:.3g} from the central difference {observation.slope:.3g}; allowed "
+        f"{allowed:.3g}, by the rounding of the loss."
+    )
+    return Comparison(fault="" if off <= allowed else fault, measured=off, allowed=allowed)
+
+
+def _compare_row_sum(observation: RowSum, case_oracle: CaseOracle) -> Comparison:
+    """Compare the sums of rows; the rounding model runs only if the error of a plain division is exceeded.
+
+    Weights that are joined from blocks of keys have the rounding error of a logsumexp, which does not cancel in a row.
+    """
+    off, allowed = observation.off, observation.allowed
+    if off > allowed:
+        allowed = max(allowed, FACTOR * case_oracle.find_row_sum_error(observation.quantity))
+    fault = (
+        f"But the sum of a row of {observation.quantity} is off by {off:.3g}{observation.where}; allowed {allowed:.3g}."
+    )
+    return Comparison(fault="" if off <= allowed else fault, measured=off, allowed=allowed)
 
 
 def _compare_within(
@@ -176,7 +227,7 @@ def _compare_within(
     share, where = format_share(int(wrong.sum()), error.numel()), describe_place(worst, axes)
     return Comparison(
         fault=f"But {share} of {what} are off{describe_shared_places(wrong, axes)}; "
-        f"the worst by {measured:.3g} at {where} ({value[worst]:.6g}, must be {expected[worst]:.6g}); "
+        f"the worst by {measured:.3g} at {where} ({_format_apart(value[worst].item(), expected[worst].item())}); "
         f"allowed {allowed:.3g} = {origin}.",
         measured=measured,
         allowed=allowed,
@@ -201,7 +252,7 @@ def _compare_bits(observation: Equal, axes: Sequence[Axis] = ()) -> Comparison:
     share, where = format_share(int(differs.sum()), value.numel()), describe_place(first, axes)
     return Comparison(
         fault=f"But {share} of {observation.what} differ{describe_shared_places(differs, axes)}, "
-        f"the first at {where}: {value[first].item():.6g}, must be exactly {expected[first].item():.6g}.",
+        f"the first at {where}: {_format_apart(value[first].item(), expected[first].item(), 'must be exactly')}.",
         measured=difference,
         allowed=0.0,
     )
@@ -283,6 +334,15 @@ def _report_shape(what: str, value: Tensor, expected: Tensor) -> Comparison:
 def _find_first(where: Tensor) -> tuple[int, ...] | None:
     """Return the index of the first true element, or None."""
     return unravel_index(int(where.flatten().int().argmax()), where.shape) if bool(where.any()) else None
+
+
+def _format_apart(value: float, expected: float, must_be: str = "must be") -> str:
+    """Format a number and the number that it must be, with as many digits as tell them apart, and at least 6."""
+    for digits in range(6, LONGEST_DIGITS + 1):
+        texts = f"{value:.{digits}g}", f"{expected:.{digits}g}"
+        if texts[0] != texts[1]:
+            break
+    return f"{texts[0]}, {must_be} {texts[1]}"
 
 
 def _format_dtype(dtype: torch.dtype) -> str:

@@ -2,9 +2,10 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, scaled_dot_product_attention
 
@@ -13,6 +14,7 @@ from attnbench.interface import Implementation, Policies, Refusal
 from attnbench.masks import additive, softmax_over_visible
 from attnbench.mutants.multihead import deviations
 from attnbench.mutants.multihead.formula import Formula, Result
+from attnbench.mutants.multihead.joins import JOINED
 from attnbench.mutants.mutant import ModuleImplementation
 
 __all__ = ["VARIANTS"]
@@ -62,6 +64,13 @@ class _Upcast(Formula):
 class _SoftmaxInSingle(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         return super().normalise(_widen(logits)).to(logits.dtype)
+
+
+class _SoftmaxAlwaysInSingle(Formula):
+    """The softmax is in float32 for every dtype, float64 too, as in torchscale and fairseq; a policy declares this."""
+
+    def normalise(self, logits: Tensor) -> Tensor:
+        return super().normalise(logits.float()).to(logits.dtype)
 
 
 class _SoftmaxByExponentOfTwo(Formula):
@@ -161,6 +170,22 @@ class _HeadsProjectedApart(Formula):
             for x, w, bias in zip((query, key, value), weights, biases, strict=True)
         )
         return q, k, v
+
+
+class _CountsCalls(Formula):
+    """A module with state that has no gradient: integer and boolean parameters, and an integer buffer."""
+
+    def __init__(self, reference: nn.MultiheadAttention) -> None:
+        super().__init__(reference)
+        self.calls = nn.Parameter(torch.zeros((), dtype=torch.long), requires_grad=False)
+        self.was_called = nn.Parameter(torch.zeros((), dtype=torch.bool), requires_grad=False)
+        self.register_buffer("order", torch.arange(self.num_heads))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Result:
+        with torch.no_grad():
+            self.calls.add_(1)
+            self.was_called.fill_(True)  # noqa: FBT003  # the value that is filled in
+        return super().attend(q, k, v, **named)
 
 
 class _CoreAlone(Formula):
@@ -317,8 +342,11 @@ VARIANTS: tuple[Implementation, ...] = (
             _KeysReversed,
             _SumOverHeads,
             _HeadsProjectedApart,
+            _CountsCalls,
+            *JOINED,
         ),
     ),
+    ModuleImplementation(_SoftmaxAlwaysInSingle, policies=Policies(computes_in="float32", twice_differentiable=True)),
     *(
         ModuleImplementation(core, unsupported=_explain_refusal)
         for core in (_NormalisedLate, _MaskInProduct, _OnlineBy1, _OnlineBy16, _OnlineBy64, _SdpaFused, _SdpaMath)

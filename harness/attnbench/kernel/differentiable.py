@@ -1,0 +1,38 @@
+"""The parameters of a module that can have gradients.
+
+A module may hold other parameters, such as a counter of calls or an index table of whole numbers. Such a parameter is
+state, as a buffer is: nothing computes its gradient, scales it or requires that a call leaves it unchanged.
+"""
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["can_have_gradient", "find_differentiable", "scale_parameters", "track_parameters"]
+
+
+def can_have_gradient(tensor: Tensor) -> bool:
+    """Whether torch can compute a gradient with respect to a tensor: its elements are real or complex numbers."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def find_differentiable(module: object) -> dict[str, Tensor]:
+    """Return the parameters that can have gradients, by name; {} if the module is not a ``torch.nn.Module``."""
+    if not isinstance(module, nn.Module):
+        return {}
+    return {name: parameter for name, parameter in module.named_parameters() if can_have_gradient(parameter)}
+
+
+def track_parameters(module: nn.Module, *, requires_grad: bool) -> None:
+    """Set ``requires_grad`` of every parameter that can have a gradient.
+
+    ``torch.nn.Module.requires_grad_(True)`` raises an exception at the first parameter that cannot.
+    """
+    for parameter in find_differentiable(module).values():
+        parameter.requires_grad_(requires_grad)
+
+
+def scale_parameters(module: object, factor: float) -> None:
+    """Multiply in place every parameter that can have a gradient; a power of two as ``factor`` causes no rounding."""
+    with torch.no_grad():
+        for parameter in find_differentiable(module).values():
+            parameter.mul_(factor)

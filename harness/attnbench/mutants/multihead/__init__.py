@@ -15,6 +15,7 @@ from attnbench.mutants.multihead import (
     protocol,
     refusals,
     scale,
+    signatures,
     sizes,
     state,
 )
@@ -39,6 +40,7 @@ MUTANTS = MutantSet(
         *state.mutant,
         *effects.mutant,
         *protocol.mutant,
+        *signatures.mutant,
         *compilers.mutant,
         *refusals.mutant,
         *historical.mutant,

@@ -74,7 +74,7 @@ def default_arguments(candidate: Candidate) -> Iterator[Observation]:
         )
 
 
-@check(when=lambda case: _is_small(case) and case.problem.has_parameters)
+@check(when=lambda case: _is_small(case) and case.problem.has_parameters and case.tracks_parameters)
 def initial_parameters(candidate: Candidate) -> Iterator[Observation]:
     """With parameters as the reference's constructor initialises them, outputs and gradients equal the oracle's."""
     parameters = candidate.operator.initial_parameters(candidate.case, candidate.inputs)

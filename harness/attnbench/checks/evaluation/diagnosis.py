@@ -114,7 +114,7 @@ class _FaultSearch:
         self.outputs: dict[str, Tensor] = {}
         if gradients and isinstance(observation, Match):
             given = {**observation.outputs, **observation.quantities}
-            self.outputs = {name: value for name, value in given.items() if name in case_oracle.operator.outputs}
+            self.outputs = {name: value for name, value in given.items() if not name.startswith("grad.")}
 
     def find_faults(self) -> list[_MatchingFault]:
         """Return the fault models that explain the failure.

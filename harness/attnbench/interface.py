@@ -367,6 +367,13 @@ class Operator:
         """Return the reference module with these inputs' parameters, in the case's dtype, device and mode."""
         raise NotImplementedError(f"{type(self).__name__} does not define reference(case, inputs)")
 
+    def initial_parameters(self, case: Case, inputs: Inputs) -> Mapping[str, Any] | None:  # noqa: ARG002
+        """Return the parameters as the reference's constructor initialises them, by name; None if it initialises none.
+
+        They have the dtype and the device of the parameters of ``inputs``, and are the same in every call.
+        """
+        return None
+
     def evaluate(
         self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:

@@ -4,7 +4,7 @@ A check runs in the process of the implementation and only records. The package 
 with the expected values; it runs in the oracle worker, a process that loads no implementation.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from torch import Tensor
@@ -34,6 +34,11 @@ class Match:
     keep: Tensor | None = None
     # Whether the quantities may have any dtype, as attention weights may under autocast.
     any_dtype: bool = False
+    # Where the quantities are gradients: the outputs of the same pass. They are not compared here. A diagnosis of wrong
+    # gradients must agree with them.
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+    # Tensors whose values differ from the case's: ``parameter.<name>``, ``cotangent.<output>``, or an input's name.
+    changed: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,10 @@ class Agree:
     expected: Tensor
     quantity: str
     what: str
+    # If the two runs differ only in the strides of their arguments, and ``expected`` is of contiguous ones: the input
+    # tensors by name, and the cotangents as ``cotangent.<output>``, whose values differ from the case's. None for
+    # other runs.
+    contiguous: dict[str, Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

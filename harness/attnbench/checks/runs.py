@@ -17,13 +17,25 @@ Result = TypeVar("Result")
 MESSAGE = 200
 
 
-def compare_runs(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], how: str) -> Iterator[Observation]:
+def compare_runs(
+    found: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    how: str,
+    *,
+    contiguous: dict[str, Tensor] | None = None,
+) -> Iterator[Observation]:
     """Observe that two calls agree in each quantity that both calls returned.
 
-    ``how`` describes the two calls, for messages.
+    ``how`` describes the two calls, for messages. ``contiguous`` is described at ``Agree``.
     """
     for name in [name for name in found if name in expected]:
-        yield Agree(value=found[name].detach(), expected=expected[name].detach(), quantity=name, what=f"{name} {how}")
+        yield Agree(
+            value=found[name].detach(),
+            expected=expected[name].detach(),
+            quantity=name,
+            what=f"{name} {how}",
+            contiguous=contiguous,
+        )
 
 
 def compare_bitwise(

@@ -19,7 +19,7 @@ from attnbench.oracle.error_budget import (
     error_along,
     largest_error,
 )
-from attnbench.oracle.inputs import round_inputs
+from attnbench.oracle.inputs import change_tensors, round_inputs
 
 __all__ = ["WEIGHTS", "CaseOracle", "Expected", "Probe", "blank_rows"]
 
@@ -137,6 +137,22 @@ class CaseOracle:
         """Compute the expected values under a given dropout mask."""
         return self._compute_expected(self.case, self.inputs, keep)
 
+    def compute_with_tensors(self, changed: Mapping[str, Tensor]) -> Expected:
+        """Compute the expected values for other values of some tensors.
+
+        ``changed`` has input tensors by name, cotangents as ``cotangent.<output>``, and parameters as
+        ``parameter.<name>``.
+        """
+        if not changed:
+            return self.expected
+        inputs = change_tensors(self.inputs, changed.get)
+        cotangents = {name: changed.get(f"cotangent.{name}", given) for name, given in inputs.cotangents.items()}
+        parameters = {name: changed.get(f"parameter.{name}", given) for name, given in inputs.parameters.items()}
+        return self._compute_expected(
+            self.case,
+            replace(inputs, parameters=parameters, cotangents=blank_rows(cotangents, self._excluded_rows)),
+        )
+
     def find_probes(self, quantity: str) -> dict[str, Probe]:
         """Return the probes of a quantity (softmax scale, amplitude) by name, except those whose direction is zero."""
         return {
@@ -168,6 +184,17 @@ class CaseOracle:
             }
             for what, named in directions.items()
         }
+
+    @cached_property
+    def output_without_values(self) -> Tensor:
+        """The first output if no value contributes: what is added after attention, such as a bias.
+
+        It is 0 for an operator without dropout.
+        """
+        name = self.operator.outputs[0]
+        if "dropout" in type(self.case.problem).__dataclass_fields__:
+            return self.outputs_all_dropped[name]
+        return torch.zeros_like(self.expected.quantities[name])
 
     @cached_property
     def outputs_all_dropped(self) -> dict[str, Tensor]:

@@ -93,11 +93,12 @@ class ModuleImplementation(Implementation):
             return module
         accepted = self._forward
 
-        def call(**arguments: Any) -> Any:
-            return module(
-                **{key: value for key, value in arguments.items() if key in accepted or _changes_call(key, arguments)}
-            )
+        def call(*positions: Any, **arguments: Any) -> Any:
+            kept = {key: value for key, value in arguments.items() if key in accepted or _changes_call(key, arguments)}
+            return module(*positions, **kept)
 
+        # Whoever calls it may read which arguments the module takes, and in which order.
+        call.__signature__ = inspect.signature(module.forward)  # type: ignore[attr-defined]
         return call
 
 

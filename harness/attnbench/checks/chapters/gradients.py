@@ -1,6 +1,6 @@
 """Chapter *gradients*: the backward pass computes the derivative of the forward pass."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ def input_gradients(candidate: Candidate) -> Iterator[Observation]:
     """Gradients with respect to the inputs, except masks, equal the oracle's within the error budget."""
     masks = candidate.case.problem.additive_masks
     names = (f"grad.{name}" for name in candidate.collect_leaves() if name not in masks)
-    yield Match(quantities={name: candidate.gradients[name] for name in names})
+    yield _match_gradients(candidate, names)
 
 
 @check(when=lambda case: case.tracks_parameters and case.problem.has_parameters and is_eager(case))
@@ -34,14 +34,13 @@ def parameter_gradients(candidate: Candidate) -> Iterator[Observation]:
     """Gradients with respect to parameters, in the reference's layout, equal the oracle's within the error budget."""
     parameters = candidate.inputs.parameters
     wanted = (f"grad.{name}" for name, parameter in parameters.items() if can_have_gradient(parameter))
-    yield Match(quantities={name: candidate.gradients[name] for name in wanted})
+    yield _match_gradients(candidate, wanted)
 
 
 @check(when=lambda case: _tracks_inputs(case) and case.problem.additive_masks)
 def mask_gradients(candidate: Candidate) -> Iterator[Observation]:
     """Gradients with respect to additive masks equal the oracle's within the error budget."""
-    names = (f"grad.{name}" for name in candidate.case.problem.additive_masks)
-    yield Match(quantities={name: candidate.gradients[name] for name in names})
+    yield _match_gradients(candidate, (f"grad.{name}" for name in candidate.case.problem.additive_masks))
 
 
 @check(
@@ -110,6 +109,8 @@ def cotangent_layout_is_free(candidate: Candidate) -> Iterator[Observation]:
     one = torch.ones((), dtype=output.dtype, device=output.device).expand(output.shape)
     drawn = candidate.inputs.cotangents["output"]
     transposed = drawn.mT.contiguous().mT if drawn.dim() > 1 else drawn
+    # The gradients are those of the output alone.
+    none = {f"cotangent.{n}": torch.zeros_like(t) for n, t in candidate.inputs.cotangents.items() if n != "output"}
     for what, strange, plain in (
         (
             "if the gradient of the output is a single 1, expanded with stride 0 (compared with a contiguous copy)",
@@ -122,8 +123,11 @@ def cotangent_layout_is_free(candidate: Candidate) -> Iterator[Observation]:
             drawn.contiguous(),
         ),
     ):
+        given = none | {"cotangent.output": plain}
         for name, value, expected in zip(leaves, compute_gradients(strange), compute_gradients(plain), strict=True):
-            yield Agree(value=value, expected=expected, quantity=f"grad.{name}", what=f"grad.{name} {what}")
+            yield Agree(
+                value=value, expected=expected, quantity=f"grad.{name}", what=f"grad.{name} {what}", contiguous=given
+            )
 
 
 @check(
@@ -160,6 +164,10 @@ def second_derivatives(candidate: Candidate) -> Iterator[Observation]:
             second, tensor, compute_weighted_sum, f"the second derivative with respect to {name}",
             precision=candidate.precision, weights={"grad.query": weights},
         )  # fmt: skip
+
+
+def _match_gradients(candidate: Candidate, names: Iterable[str]) -> Observation:
+    return Match(quantities={name: candidate.gradients[name] for name in names}, outputs=candidate.outputs)
 
 
 def _has_separate_inputs(case: Case) -> bool:

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from attnbench.checks.evaluation.chance import log_chance_of_fit
+from attnbench.checks.evaluation.explanation import COINCIDENCE
 from attnbench.checks.evaluation.measurement import compare
-from attnbench.checks.observations import Average, Exact, Match, Observation
+from attnbench.checks.observations import Agree, Average, Exact, Match, Observation
 from attnbench.interface import Policies
 from attnbench.oracle.error_budget import FACTOR, Allowance, largest_error
 from attnbench.oracle.expected import CaseOracle, Expected
@@ -32,6 +34,13 @@ PROMISING = 1 / 16
 PAIRS = 4_000_000
 
 
+# Added to the name of a fault model that explains the gradients of a pass whose outputs are right.
+IN_BACKWARD = "{}, in the backward pass alone (the outputs are right)"
+# Added to the name of a fault model that explains the gradients, and changes no output of the pass.
+IN_BACKWARD_AT_LEAST = "{} (in the backward pass at least: on this case it changes no output)"
+CONTIGUOUS = "Diagnosis: the same with contiguous tensors is right, so strides or offsets are misread."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MatchingFault:
     """A fault model whose result is close to what the implementation returned."""
@@ -40,16 +49,22 @@ class _MatchingFault:
     # Error of the observed values against the fault model's values, as a multiple of the allowed error.
     remaining: float
     quantities: Mapping[str, Tensor]
+    # Whether the fault model also gives the outputs of the pass. If not, those are the expected ones.
+    whole_pass: bool
 
 
 def diagnose(observation: Observation, expected: Expected, case_oracle: CaseOracle, policies: Policies) -> str:
-    """Return a sentence that names the fault model behind a failed observation, or an empty string.
+    """Return a sentence that says what a failed observation looks like, or an empty string.
 
-    If several fault models give the same result on this case, the sentence names all of them.
+    It names every fault model that explains the observation, or says that only strides make the call wrong.
     """
+    if case_oracle.operator.work(case_oracle.case).pairs > PAIRS:
+        return ""
+    if isinstance(observation, Agree):
+        return CONTIGUOUS if _is_right_if_contiguous(observation, case_oracle, policies) else ""
     if isinstance(observation, Exact):
         observation = Match(quantities=observation.quantities)
-    if not isinstance(observation, Match | Average) or case_oracle.operator.work(case_oracle.case).pairs > PAIRS:
+    if not isinstance(observation, Match | Average) or (isinstance(observation, Match) and observation.changed):
         return ""
     names = {observation.quantity} if isinstance(observation, Average) else observation.quantities.keys()
     if not names <= expected.quantities.keys():
@@ -61,9 +76,18 @@ def diagnose(observation: Observation, expected: Expected, case_oracle: CaseOrac
     same = [
         fault.description
         for fault in faults
-        if not _differ(fault.quantities, nearest.quantities, names, expected.allowances)
+        if fault.remaining <= 1 or not _differ(fault.quantities, nearest.quantities, names, expected.allowances)
     ]
     return f"Diagnosis: looks like {' or '.join(same)}."
+
+
+def _is_right_if_contiguous(observation: Agree, case_oracle: CaseOracle, policies: Policies) -> bool:
+    """Whether a run with contiguous tensors gave what the oracle gives for them."""
+    if observation.contiguous is None:
+        return False
+    expected = case_oracle.compute_with_tensors(observation.contiguous)
+    right = Match(quantities={observation.quantity: observation.expected}, any_dtype=True)
+    return not any(one.fault for one in compare(right, expected, case_oracle, policies))
 
 
 class _FaultSearch:
@@ -86,36 +110,82 @@ class _FaultSearch:
         # The fault models compute gradients only if the observation contains gradients.
         self.case = case_oracle.case if gradients else case_oracle.case.with_fields(mode="inference")
         self.keep = observation.keep if isinstance(observation, Match) else None
+        # The outputs of the pass whose gradients are observed.
+        self.outputs: dict[str, Tensor] = {}
+        if gradients and isinstance(observation, Match):
+            given = {**observation.outputs, **observation.quantities}
+            self.outputs = {name: value for name, value in given.items() if not name.startswith("grad.")}
 
     def find_faults(self) -> list[_MatchingFault]:
-        """Return the fault models that explain the failure."""
-        whole = self._measure_remaining_error(self.expected.quantities, self.expected.allowances)
+        """Return the fault models that explain the failure.
+
+        If a fault model explains the gradients and the outputs, those that explain the gradients alone are left out.
+        """
+        values = self.observation.quantities if isinstance(self.observation, Match) else {}
+        whole = self._measure(values, self.expected.quantities, self.expected.allowances)
         fault_models = self.case_oracle.operator.fault_models(self.case_oracle.case, self.names)
-        found = (self._match_fault(description, fault, whole) for description, fault in fault_models.items())
-        return [fault for fault in found if fault is not None]
+        found = [self._match_fault(description, fault, whole) for description, fault in fault_models.items()]
+        faults = [fault for fault in found if fault is not None]
+        return [fault for fault in faults if fault.whole_pass] or faults
 
     def _match_fault(self, description: str, fault: object, whole: float) -> _MatchingFault | None:
         quantities = self.case_oracle.evaluate_fault_model(description, fault, self.case, self.keep)
-        remaining = self._measure_remaining_error(quantities, self.expected.allowances)
-        if remaining > LOOSE and remaining < PROMISING * whole:
-            noisy = self.case_oracle.evaluate_fault_model(description, fault, self.case, self.keep, noisy=True)
-            remaining = self._measure_remaining_error(
-                quantities, {name: self._widen_allowance(name, quantities, noisy) for name in self.names}
-            )
-        if remaining > min(LOOSE, EXPLAINED * whole) or self._is_uninformative(quantities):
+        values = self.observation.quantities if isinstance(self.observation, Match) else {}
+        gradients = {name: value for name, value in values.items() if name not in self.outputs}
+        limit = min(LOOSE, EXPLAINED * whole)
+        remaining = self._measure_with_noise(description, fault, gradients, quantities, whole)
+        if remaining > limit or self._fits_by_chance(quantities):
             return None
-        return _MatchingFault(description=description, remaining=remaining, quantities=quantities)
+        if self._measure_with_noise(description, fault, self.outputs, quantities, whole) <= limit:
+            if self.outputs and "backward" not in description and not self._changes_outputs(quantities):
+                description = IN_BACKWARD_AT_LEAST.format(description)
+            return _MatchingFault(description=description, remaining=remaining, quantities=quantities, whole_pass=True)
+        if self._measure(self.outputs, self.expected.quantities, self.expected.allowances) > 1:
+            return None
+        return _MatchingFault(
+            description=IN_BACKWARD.format(description), remaining=remaining, quantities=quantities, whole_pass=False
+        )
 
-    def _measure_remaining_error(self, quantities: Mapping[str, Tensor], allowances: Mapping[str, Allowance]) -> float:
-        """Return the error of the observation against ``quantities``, as a multiple of the allowed error."""
+    def _changes_outputs(self, quantities: Mapping[str, Tensor]) -> bool:
+        names = self.outputs.keys() & quantities.keys()
+        return _differ(quantities, self.expected.quantities, names, self.expected.allowances)
+
+    def _measure_with_noise(
+        self,
+        description: str,
+        fault: object,
+        values: Mapping[str, Tensor],
+        quantities: Mapping[str, Tensor],
+        whole: float,
+    ) -> float:
+        """Return the error against a fault model, with allowances of the faulty formula where these may decide."""
+        remaining = self._measure(values, quantities, self.expected.allowances)
+        if not LOOSE < remaining < PROMISING * whole:
+            return remaining
+        noisy = self.case_oracle.evaluate_fault_model(description, fault, self.case, self.keep, noisy=True)
+        names = values or self.names
+        return self._measure(
+            values, quantities, {name: self._widen_allowance(name, quantities, noisy) for name in names}
+        )
+
+    def _measure(
+        self, values: Mapping[str, Tensor], quantities: Mapping[str, Tensor], allowances: Mapping[str, Allowance]
+    ) -> float:
+        """Return the error of ``values``, or of an observed mean, against ``quantities``.
+
+        Unit: multiples of the allowed error.
+        """
         if isinstance(self.observation, Average):
             faulty = Expected(quantities=dict(quantities), allowances=dict(allowances), hidden_rows={})
             (found,) = compare(self.observation, faulty, self.case_oracle, self.policies)
-            return math.inf if found.measured is None else found.share
+            return math.inf if found.measured is None or math.isnan(found.share) else found.share
         return max(
-            _largest_difference(self._replace_declared_nan(name, value, quantities[name]), quantities[name])
-            / allowances[name].allowed
-            for name, value in self.observation.quantities.items()
+            (
+                _largest_difference(self._replace_declared_nan(name, value, quantities[name]), quantities[name])
+                / allowances[name].allowed
+                for name, value in values.items()
+            ),
+            default=0.0,
         )
 
     def _replace_declared_nan(self, name: str, value: Tensor, expected: Tensor) -> Tensor:
@@ -131,20 +201,25 @@ class _FaultSearch:
         model = FACTOR / allowance.factor * largest_error(noisy[name], quantities[name])
         return replace(allowance, model=max(allowance.model, model))
 
-    def _is_uninformative(self, quantities: Mapping[str, Tensor]) -> bool:
-        """Whether the observed values support no diagnosis.
+    def _fits_by_chance(self, quantities: Mapping[str, Tensor]) -> bool:
+        """Whether the values that a fault model changes may be as observed without that fault.
 
-        This holds if every quantity that the fault model changes was observed without finite
-        elements, or is a gradient of zeros. Many different mistakes give such values.
+        An observed mean has errors of many elements, so it never counts as chance.
         """
         if isinstance(self.observation, Average):
             return False
-        differing = [
-            name
-            for name in self.names
-            if _differ(quantities, self.expected.quantities, [name], self.expected.allowances)
-        ]
-        return not any(_is_informative(name, self.observation.quantities[name]) for name in differing)
+        output = self.case_oracle.operator.outputs[0]
+        chance = sum(
+            log_chance_of_fit(
+                value,
+                quantities[name],
+                self.expected.quantities[name],
+                allowed=self.expected.allowances[name].allowed,
+                blank=self.case_oracle.output_without_values if name == output else None,
+            )
+            for name, value in self.observation.quantities.items()
+        )
+        return chance > math.log(COINCIDENCE)
 
 
 def _largest_difference(value: Tensor, expected: Tensor) -> float:
@@ -157,12 +232,6 @@ def _largest_difference(value: Tensor, expected: Tensor) -> float:
     value = value.double()
     difference = torch.where(value.isnan() & expected.isnan() | (value == expected), 0.0, (value - expected).abs())
     return float(difference.nan_to_num(math.inf).max()) if difference.numel() else 0.0
-
-
-def _is_informative(name: str, value: Tensor) -> bool:
-    """Whether any element is finite; for a gradient, whether any element is finite and not zero."""
-    finite = value.isfinite()
-    return bool((finite & (value != 0)).any() if name.startswith("grad.") else finite.any())
 
 
 def _differ(

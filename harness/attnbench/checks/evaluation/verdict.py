@@ -72,12 +72,16 @@ def evaluate(
 
 
 def _evaluate_one(observation: Observation, case_oracle: CaseOracle, policies: Policies) -> list[_Evaluation]:
-    expected = (
-        case_oracle.compute_with_dropout(observation.keep)
-        if isinstance(observation, Match) and observation.keep is not None
-        else case_oracle.expected
-    )
+    expected = _find_expected(observation, case_oracle)
     return [
         _Evaluation(comparison=comparison, observation=observation, expected=expected)
         for comparison in compare(observation, expected, case_oracle, policies)
     ]
+
+
+def _find_expected(observation: Observation, case_oracle: CaseOracle) -> Expected:
+    if isinstance(observation, Match) and observation.keep is not None:
+        return case_oracle.compute_with_dropout(observation.keep)
+    if isinstance(observation, Match):
+        return case_oracle.compute_with_tensors(observation.changed)
+    return case_oracle.expected

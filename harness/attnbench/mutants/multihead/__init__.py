@@ -16,6 +16,7 @@ from attnbench.mutants.multihead import (
     protocol,
     refusals,
     scale,
+    signatures,
     sizes,
     state,
 )
@@ -40,6 +41,7 @@ MUTANTS = MutantSet(
         *state.mutant,
         *effects.mutant,
         *protocol.mutant,
+        *signatures.mutant,
         *compilers.mutant,
         *refusals.mutant,
         *deviations.mutant,

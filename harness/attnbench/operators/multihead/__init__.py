@@ -26,7 +26,7 @@ class Multihead(Operator):
     mutation_scores = "attnbench.mutants:mutation_scores.json"
     chapters = (
         "forward", "exact", "weights", "gradients", "masks", "shapes", "layouts", "numerics", "invariants", "dropout",
-        "paths", "hygiene", "protocol", "compilation", "autocast", "refusals", "determinism", "size",
+        "paths", "hygiene", "protocol", "calls", "compilation", "autocast", "refusals", "determinism", "size",
     )  # fmt: skip
 
     @property
@@ -67,6 +67,12 @@ class Multihead(Operator):
         from attnbench.operators.multihead.reference import build_reference
 
         return build_reference(case, inputs)
+
+    def initial_parameters(self, case: Case, inputs: Inputs) -> Mapping[str, Any]:
+        """Return the parameters of a newly constructed reference: weights by Xavier, and biases of 0."""
+        from attnbench.operators.multihead.reference import initialise_parameters
+
+        return initialise_parameters(case, inputs)
 
     def evaluate(
         self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None

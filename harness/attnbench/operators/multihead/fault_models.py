@@ -15,14 +15,11 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.interface import Inputs
 from attnbench.operators.multihead.inputs import scale_logits
-from attnbench.operators.multihead.mask_fault_models import Named, change_inputs, generate_mask_faults
+from attnbench.operators.multihead.mask_fault_models import TILES, Named, change_inputs, generate_mask_faults
 from attnbench.operators.multihead.oracle import Noise, Steps, softmax
 from attnbench.operators.multihead.problem import MultiheadProblem
 
 __all__ = ["list_fault_models"]
-
-# Common tile sizes of kernels; a tile is a block of keys that a kernel processes together.
-TILES = (16, 32, 64, 128)
 
 
 def list_fault_models(case: Case, quantities: Collection[str]) -> dict[str, Steps]:
@@ -32,6 +29,7 @@ def list_fault_models(case: Case, quantities: Collection[str]) -> dict[str, Step
         *generate_mask_faults(problem),
         *_generate_scale_faults(case),
         *_generate_head_faults(problem),
+        *_generate_stride_faults(problem, quantities),
         *_generate_softmax_faults(problem),
         *_generate_key_faults(problem),
         *_generate_bias_faults(problem),
@@ -70,6 +68,18 @@ def _generate_head_faults(problem: MultiheadProblem) -> Named:
     yield "heads merged in reverse order", Steps(merge=_merge_reversed)
     if problem.sequences > 1:
         yield "(batch, heads) merged as (heads, batch)", Steps(merge=_merge_heads_first)
+
+
+def _generate_stride_faults(problem: MultiheadProblem, quantities: Collection[str]) -> Named:
+    """Yield the fault model of a backward pass that reads a gradient in the order of its memory; outputs are right."""
+    if problem.num_heads > 1 and any(name.startswith("grad.") for name in quantities):
+        yield "the strides of the heads' gradient ignored in the backward pass", Steps(merge=_merge_gradient_by_view)
+
+
+def _merge_gradient_by_view(heads: Tensor) -> Tensor:
+    """Merge heads; the backward pass reads the gradient of (batch, queries, heads, head_dim) in that order."""
+    by_view = _merge_by_view(heads)
+    return heads.detach().transpose(1, 2).flatten(2) + (by_view - by_view.detach())
 
 
 def _split_by_view(problem: MultiheadProblem, features: Tensor) -> Tensor:

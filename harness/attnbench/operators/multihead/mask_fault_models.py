@@ -12,7 +12,10 @@ from attnbench.interface import Inputs
 from attnbench.operators.multihead.oracle import Noise, Steps, compute_logits_mask, softmax
 from attnbench.operators.multihead.problem import MultiheadProblem
 
-__all__ = ["Named", "change_inputs", "generate_mask_faults"]
+__all__ = ["TILES", "Named", "change_inputs", "generate_mask_faults"]
+
+# Common tile sizes of kernels; a tile is a block of keys that a kernel processes together.
+TILES = (16, 32, 64, 128)
 
 # Pairs, one for each fault model: its name, which users read, and the changed steps of the formula.
 Named = Iterator[tuple[str, Steps]]
@@ -41,6 +44,8 @@ def generate_mask_faults(problem: MultiheadProblem) -> Named:
         yield "the masks inverted after they were combined", Steps(mask=_invert_combined)
     if problem.attention_mask == "causal":
         yield from _generate_causal_faults(problem)
+    if present:
+        yield from _generate_softmax_faults(problem)
     if present and problem.columns > problem.keys:
         yield "masks shifted by the number of extra keys (bias_k, add_zero_attn)", Steps(mask=_shift)
     yield from _generate_order_faults(problem)
@@ -81,6 +86,19 @@ def _generate_order_faults(problem: MultiheadProblem) -> Named:
         # The key_padding_mask of the first sequence hides no key. If the mask were boolean, this fault model would
         # therefore give the same result as the fault model "the key_padding_mask ignored".
         yield "the key_padding_mask of the first sequence used for all sequences", change_inputs(_use_first_sequence)
+
+
+def _generate_softmax_faults(problem: MultiheadProblem) -> Named:
+    """Yield fault models of hidden logits, and of an online softmax whose first tile of keys is hidden from a row."""
+    if not problem.additive_masks:
+        yield "the logits multiplied by the mask, so hidden logits are 0", Steps(apply_mask=_multiply)
+    for tile in TILES:
+        if tile < problem.columns:
+            rows = f"rows whose first {tile} keys are all hidden"
+            yield f"{rows} NaN", Steps(normalise=partial(_replace_late_rows, tile, math.nan))
+            yield f"{rows} without any weight", Steps(normalise=partial(_replace_late_rows, tile, 0.0))
+            uniform = 1 / problem.columns
+            yield f"{rows} with uniform weights", Steps(normalise=partial(_replace_late_rows, tile, uniform))
 
 
 def _get_kinds(problem: MultiheadProblem) -> dict[str, str | None]:
@@ -148,6 +166,17 @@ def _tile_padding(problem: MultiheadProblem, inputs: Inputs) -> Tensor:
 def _unmask_empty_rows(problem: MultiheadProblem, inputs: Inputs) -> Tensor | None:
     mask = compute_logits_mask(problem, inputs)
     return None if mask is None else mask.masked_fill((mask == -math.inf).all(dim=-1, keepdim=True), 0.0)
+
+
+def _multiply(logits: Tensor, mask: Tensor) -> Tensor:
+    return torch.where(mask == -math.inf, 0.0, logits)
+
+
+def _replace_late_rows(tile: int, weight: float, logits: Tensor, noise: Noise | None) -> Tensor:
+    """Compute weights in which the rows that see keys, but none of the first ``tile``, have ``weight`` everywhere."""
+    visible = logits != -math.inf
+    late = visible.any(dim=-1, keepdim=True) & ~visible[..., :tile].any(dim=-1, keepdim=True)
+    return softmax(logits, noise).masked_fill(late, weight)
 
 
 def _spread_empty_rows(logits: Tensor, noise: Noise | None) -> Tensor:

@@ -69,6 +69,8 @@ class Steps:
     receive: Callable[[MultiheadProblem, Inputs], tuple[MultiheadProblem, Inputs]] = lambda *given: given
     split: Callable[[MultiheadProblem, Tensor], Tensor] = _split
     mask: Callable[[MultiheadProblem, Inputs], Tensor | None] = compute_logits_mask
+    # Applies to the logits what ``mask`` returns.
+    apply_mask: Callable[[Tensor, Tensor], Tensor] = torch.add
     normalise: Callable[[Tensor, Noise | None], Tensor] = softmax
     merge: Callable[[Tensor], Tensor] = _merge
 
@@ -116,7 +118,7 @@ def _attend(
     logits = rounded(rounded(q / math.sqrt(problem.head_dim)) @ k.mT, problem.head_dim)
     mask = steps.mask(problem, inputs)
     if mask is not None:
-        logits = rounded(logits + mask)
+        logits = rounded(steps.apply_mask(logits, mask))
     weights = steps.normalise(logits, noise)
     if keep is not None:
         weights = rounded(weights * keep / (1 - problem.dropout))

@@ -11,7 +11,7 @@ from attnbench.cases import Case
 from attnbench.interface import Inputs
 from attnbench.operators.multihead.problem import MultiheadProblem
 
-__all__ = ["build_reference", "run_yardsticks"]
+__all__ = ["build_reference", "initialise_parameters", "run_yardsticks"]
 
 
 def build_reference(case: Case, inputs: Inputs) -> nn.MultiheadAttention:
@@ -19,9 +19,23 @@ def build_reference(case: Case, inputs: Inputs) -> nn.MultiheadAttention:
 
     The reference has the dtype and the device of the parameters.
     """
-    problem: MultiheadProblem = case.problem
+    module = _construct(case.problem, inputs.parameters["out_proj.weight"])
+    module.load_state_dict(inputs.parameters)
+    return module.train(case.training).requires_grad_(case.tracks_parameters)
+
+
+def initialise_parameters(case: Case, inputs: Inputs) -> dict[str, Tensor]:
+    """Return the parameters of a newly constructed reference, by name, drawn from the seed of the case."""
     weight = inputs.parameters["out_proj.weight"]
-    module = nn.MultiheadAttention(
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(case.seed)
+        module = _construct(case.problem, torch.empty((), dtype=torch.float64))
+    return {name: parameter.detach().to(weight) for name, parameter in module.named_parameters()}
+
+
+def _construct(problem: MultiheadProblem, like: Tensor) -> nn.MultiheadAttention:
+    """Construct the reference of a problem, with the dtype and the device of a tensor."""
+    return nn.MultiheadAttention(
         problem.embed_dim,
         problem.num_heads,
         dropout=problem.dropout,
@@ -31,11 +45,9 @@ def build_reference(case: Case, inputs: Inputs) -> nn.MultiheadAttention:
         kdim=problem.kdim,
         vdim=problem.vdim,
         batch_first=problem.batch_first,
-        device=weight.device,
-        dtype=weight.dtype,
+        device=like.device,
+        dtype=like.dtype,
     )
-    module.load_state_dict(inputs.parameters)
-    return module.train(case.training).requires_grad_(case.tracks_parameters)
 
 
 def run_yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:

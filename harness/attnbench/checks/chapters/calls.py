@@ -1,0 +1,169 @@
+"""Chapter *calls*: arguments by position, arguments that are left out, and parameters as a constructor leaves them."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnbench.candidate.candidate import Candidate
+from attnbench.cases import Case
+from attnbench.checks.observations import Holds, Match, Observation
+from attnbench.checks.requirement import check, has_tokens, is_eager
+from attnbench.checks.runs import compare_bitwise, try_call
+from attnbench.interface import Refusal
+
+# Largest number of query-key pairs, over all sequences and heads, of the cases of this chapter. How a call passes its
+# arguments does not depend on the sizes.
+PAIRS = 1_000
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _is_small(case: Case) -> bool:
+    """Whether a case is eager and small, has tokens, and has inputs of the regime ``plain``."""
+    problem = case.problem
+    pairs = problem.sequences * problem.num_heads * problem.queries * problem.columns
+    return is_eager(case) and problem.regime == "plain" and has_tokens(case) and pairs <= PAIRS
+
+
+@check(when=_is_small)
+def positional_arguments(candidate: Candidate) -> Iterator[Observation]:
+    """Arguments by position, in the order of the reference's signature, give the same bits as keywords."""
+    defaults = _read_defaults(candidate)
+    names = _list_positions(candidate.call, list(defaults))
+    for changes in _list_options(candidate, defaults):
+        given = candidate.inputs.arguments() | changes
+        arguments = {name: given.get(name, defaults[name]) for name in names}
+        rest = {name: value for name, value in given.items() if name not in arguments}
+        yield from _compare_call(
+            candidate,
+            partial(_call_by_position, candidate.call, list(arguments.values()), rest),
+            candidate.run(**changes) if changes else candidate.outputs,
+            f"with {', '.join(arguments)} by position",
+        )
+
+
+@check(when=_is_small)
+def default_arguments(candidate: Candidate) -> Iterator[Observation]:
+    """Arguments that are left out have the reference's defaults, and None for a mask is no mask."""
+    defaults = _read_defaults(candidate)
+    changes = _list_options(candidate, defaults)[-1]
+    usual = candidate.inputs.options | changes
+    left_out = [name for name, value in usual.items() if name in defaults and value == defaults[name]]
+    given = {name: value for name, value in (candidate.inputs.arguments() | changes).items() if name not in left_out}
+    yield from _compare_call(
+        candidate,
+        lambda **_: candidate.call(**given),
+        candidate.run(**changes) if changes else candidate.outputs,
+        f"without {', '.join(left_out)}, which have their defaults",
+    )
+    accepted = _find_keywords(candidate.call)
+    absent = {
+        name: None
+        for name, default in defaults.items()
+        if default is None and name not in candidate.inputs.tensors and (accepted is None or name in accepted)
+    }
+    if absent:
+        yield from _compare_call(
+            candidate,
+            partial(candidate.call, **absent),
+            candidate.outputs,
+            f"with {' and '.join(f'{name}=None' for name in absent)}",
+        )
+
+
+@check(when=lambda case: _is_small(case) and case.problem.has_parameters and case.tracks_parameters)
+def initial_parameters(candidate: Candidate) -> Iterator[Observation]:
+    """With parameters as the reference's constructor initialises them, outputs and gradients equal the oracle's."""
+    parameters = candidate.operator.initial_parameters(candidate.case, candidate.inputs)
+    if parameters is None:
+        raise Refusal("the operator names no initial parameters")
+    new = Candidate(
+        candidate.implementation,
+        candidate.operator,
+        candidate.case,
+        replace(candidate.inputs, parameters=dict(parameters)),
+    )
+    found = new.outputs | (new.gradients if new.case.differentiates else {})
+    yield Match(quantities=found, changed={f"parameter.{name}": value for name, value in parameters.items()})
+
+
+def _read_defaults(candidate: Candidate) -> dict[str, Any]:
+    """Return the default of each argument that the reference takes by position, in order.
+
+    An argument without a default has ``inspect.Parameter.empty``.
+
+    Raises: Refusal if the reference takes no argument by position.
+    """
+    parameters = inspect.signature(_get_function(candidate.reference)).parameters.values()
+    found = {one.name: one.default for one in parameters if one.kind in _POSITIONAL}
+    if not found:
+        raise Refusal("the operator's reference takes its arguments by keyword only")
+    return found
+
+
+def _list_options(candidate: Candidate, defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the changes of options with which to call: none, and those to the defaults if they are supported."""
+    options = candidate.inputs.options
+    changes = {name: defaults[name] for name in options if name in defaults and options[name] != defaults[name]}
+    refused = not changes or candidate.implementation.unsupported(candidate.case.with_problem(**changes))
+    return [{}] if refused else [{}, changes]
+
+
+def _list_positions(call: Callable[..., Any], names: list[str]) -> list[str]:
+    """Return the first of the reference's arguments, up to one that a call does not take by position.
+
+    Raises: Refusal if the call takes no argument by position.
+    """
+    parameters = _read_parameters(call)
+    if parameters is None or any(one.kind is one.VAR_POSITIONAL for one in parameters.values()):
+        return names
+    taken = {name for name, one in parameters.items() if one.kind in _POSITIONAL}
+    count = next((index for index, name in enumerate(names) if name not in taken), len(names))
+    if not count:
+        raise Refusal("its call takes arguments by keyword only")
+    return names[:count]
+
+
+def _find_keywords(call: Callable[..., Any]) -> frozenset[str] | None:
+    """Return the names of the keywords that a call accepts, or None if it accepts any."""
+    parameters = _read_parameters(call)
+    if parameters is None or any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return None
+    return frozenset(name for name, one in parameters.items() if one.kind is not one.POSITIONAL_ONLY)
+
+
+def _read_parameters(call: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """Return the parameters of a call by name, or None for compiled code without a signature."""
+    try:
+        return inspect.signature(_get_function(call)).parameters
+    except (TypeError, ValueError):
+        return None
+
+
+def _call_by_position(call: Callable[..., Any], positions: list[Any], rest: Mapping[str, Any], **_: Any) -> Any:
+    return call(*positions, **rest)
+
+
+def _get_function(call: Any) -> Callable[..., Any]:
+    """Return the function whose signature a call has: that of a module is its forward method."""
+    function: Callable[..., Any] = call.forward if isinstance(call, nn.Module) else call
+    return function
+
+
+def _compare_call(
+    candidate: Candidate, call: Callable[..., Any], expected: Mapping[str, Tensor], how: str
+) -> Iterator[Observation]:
+    """Observe that a call returns the same outputs as another call, bit for bit."""
+    found, fault = try_call(lambda: candidate.run(call))
+    yield Holds(holds=not fault, what=f"the call {how} raised {fault}")
+    if found is None:
+        return
+    yield Holds(
+        holds=found.keys() == expected.keys(),
+        what=f"the call {how} returned {' and '.join(found)}, must return {' and '.join(expected)}",
+    )
+    for name in [name for name in found if name in expected]:
+        yield compare_bitwise(candidate, found[name], expected[name], f"{how} (compared with keywords)", name)

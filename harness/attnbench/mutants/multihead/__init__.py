@@ -7,6 +7,7 @@ from attnbench.mutants.multihead import (
     compilers,
     dropout,
     effects,
+    fused,
     historical,
     layouts,
     masks,
@@ -15,8 +16,11 @@ from attnbench.mutants.multihead import (
     protocol,
     refusals,
     scale,
+    sides,
     sizes,
     state,
+    tiles,
+    wide,
 )
 from attnbench.mutants.multihead.equivalents import EQUIVALENTS
 from attnbench.mutants.multihead.variants import VARIANTS
@@ -28,11 +32,15 @@ MUTANTS = MutantSet(
     mutants=(
         *scale.mutant,
         *masks.mutant,
+        *sides.mutant,
         *causality.mutant,
         *columns.mutant,
         *precision.mutant,
         *sizes.mutant,
+        *tiles.mutant,
+        *fused.mutant,
         *backward.mutant,
+        *wide.mutant,
         *dropout.mutant,
         *modes.mutant,
         *layouts.mutant,

@@ -1,8 +1,8 @@
 """Inputs of the identity regimes, in which the projections are exact and only the attention itself has rounding errors.
 
 W_q = 2 I, W_k = W_o = I, and W_v is a permutation. Products with these matrices are exact in every dtype. In the
-regimes ``uniform``, ``selection``, ``zeroleak`` and ``overflow`` the attention is also exact, in any order of summation, so the
-allowed error is 0. Elements of ``value`` need at most 8 significant bits, as many as bfloat16 has.
+regimes ``uniform``, ``selection``, ``zeroleak`` and ``overflow`` the attention is also exact, in any order of
+summation, so the allowed error is 0. Elements of ``value`` need at most 8 significant bits, as many as bfloat16 has.
 """
 
 import math
@@ -22,7 +22,7 @@ QUERY_SCALE = 2.0
 # implementation that uses hidden keys. The elements of the values of visible keys are −1, 0 or 1, so sums of up to 256
 # such elements are exact.
 HIDDEN_UNIFORM = 64.0
-# Largest element of the values in the regimes ``selection`` and ``overflow``: the elements are integers from −127 to 127.
+# Largest element of the values in the regimes ``selection`` and ``overflow``: elements are integers from −127 to 127.
 LARGEST_SELECTED = 127
 # Every element of the values of hidden keys, in the regime ``zeroleak``. It is large, so a check detects an
 # implementation that uses hidden keys. The gradient of an attention weight sums such elements, times cotangents, over

@@ -10,8 +10,8 @@ __all__ = [
     "EXACT_MASKS",
     "IDENTITY_REGIMES",
     "LOGIT_STD",
-    "PADDING_MASKS",
     "OVERFLOW_LOGIT",
+    "PADDING_MASKS",
     "MultiheadProblem",
 ]
 
@@ -44,8 +44,8 @@ EXACT_MASKS = {
     "selection": ("bool3d",),
     # Values of visible keys are 0, and values of hidden keys are large. The output is 0.
     "zeroleak": ("pad", "padleft", "padholes", "padfloat"),
-    # One logit of each row is ``OVERFLOW_LOGIT`` and the others are 0, so the output is the value of one key. The product
-    # of query and key before the scale 1/√D exceeds the largest number of float16; the logit does not.
+    # One logit of each row is ``OVERFLOW_LOGIT`` and the others are 0, so the output is the value of one key. The
+    # product of query and key before the scale 1/√D exceeds the largest number of float16; the logit does not.
     "overflow": ("none",),
 }
 # The largest logit of a row in the regime ``overflow``. Twice this number exceeds 65504, the largest number of float16.

@@ -239,7 +239,7 @@ def _generate_long() -> Iterator[Case]:
     one = replace(CROSS, batch=1)
     forms: tuple[tuple[int, int, str, Dtype, Mode], ...] = (
         (5, 300, "bool3d+padholes", "float32", "train"),
-        (5, 300, "window2d", "float16", "eval"),
+        (60, 300, "window2d", "float16", "eval"),
         (257, 257, "window2d", "float32", "inference"),
         (5, 517, "window2d+pad", "float32", "eval"),
         (5, 513, "float3d+padleft", "bfloat16", "inference"),

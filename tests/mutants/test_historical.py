@@ -8,9 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.mutants.multihead.formula import Formula
-from attnbench.mutants.multihead.historical import MISSED, UNEXPRESSED, mutant
-from attnbench.mutants.mutant import ModuleImplementation
-from attnbench.plugins.registry import load_operator
+from attnbench.mutants.multihead.historical import mutant
 
 # Sizes and settings of a call; a condition changes some of them.
 PLAIN: dict[str, Any] = {
@@ -101,13 +99,7 @@ CONDITIONS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     "keys_centred_in_place": ({"grad": False}, {}),
     "key_count_of_values": ({"values": 9}, {}),
 }
-MODULES: dict[str, Callable[[Any], nn.Module]] = {
-    one.name: one.build
-    for one in (
-        *(each.implementation for each in (*mutant, *MISSED)),
-        *(ModuleImplementation(module) for module in UNEXPRESSED),
-    )
-}
+MODULES: dict[str, Callable[[Any], nn.Module]] = {one.name: one.implementation.build for one in mutant}
 
 
 def call(build: Callable[[Any], nn.Module], changes: dict[str, Any]) -> dict[str, Tensor]:
@@ -166,12 +158,6 @@ def test_a_historical_bug_shows_under_its_conditions_only(name: str) -> None:
 
 def test_every_historical_mutant_names_its_source() -> None:
     """The text ``why`` of every mutant ends with a repository and a number; there are at least 15 mutants."""
-    texts = [one.why for one in (*mutant, *MISSED)]
+    texts = [one.why for one in mutant]
     assert [text for text in texts if "#" not in text.rpartition("(")[2]] == []
     assert len(texts) >= 15
-
-
-def test_a_missed_mutant_is_shown_by_a_case_of_no_list() -> None:
-    """The cases of the mutants that no list catches are in no list; otherwise the mutants belong to the set."""
-    listed = {case.id for level in ("full", "slow", "huge") for case in load_operator("multihead").suite(level)}
-    assert [one.name for one in MISSED if one.shown_by in listed] == []

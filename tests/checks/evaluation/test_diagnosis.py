@@ -80,6 +80,15 @@ DIAGNOSES = {
     "padding_ignored_in_decoding": "the key_padding_mask ignored",
     # With as many sequences as heads, reading the batch as heads gives the same mask.
     "mask_batch_read_as_heads": "the key_padding_mask repeated as (heads, batch) in place of (batch, heads)",
+    # All that these two mutants find of the padding of their cases hides nothing.
+    "padding_between_tokens_ignored": "the key_padding_mask ignored",
+    "padding_of_head_only": "the key_padding_mask ignored",
+    "fused_padding_lost": "the key_padding_mask ignored",
+    "fused_hint_loses_padding": "the key_padding_mask ignored",
+    "fused_attn_mask_lost": "the attn_mask ignored",
+    "fused_mask_of_first_head": "the attn_mask of the first head used for all heads",
+    # A single query at the last key sees all keys.
+    "single_query_at_last_key": "the attn_mask ignored or the causal mask aligned at the bottom right",
     "dropout_not_rescaled": "the attention weights kept by dropout not divided by 1 − p",
     "mask_multiplied": "the logits multiplied by the mask, so hidden logits are 0",
 }
@@ -167,7 +176,7 @@ def test_the_mistake_of_a_mutant_is_named_and_no_other(conformance: "Conformance
         assert found == set()
     else:
         assert expected in found
-        assert all(expected in words.split(" or ") for words in found)
+        assert all(set(expected.split(" or ")) <= set(words.split(" or ")) for words in found)
 
 
 @pytest.mark.parametrize("mutant", EAGER, ids=lambda mutant: mutant.name)

@@ -14,7 +14,7 @@ from attnbench.cases import NESTED, Case
 from attnbench.interface import Inputs
 from attnbench.operators.attention_core import OPERATOR, AttentionCoreProblem, case_transforms, generate_cases
 from attnbench.operators.attention_core.suites import GROUPED, PLAIN
-from attnbench.operators.covering_array import generate_combinations
+from attnbench.operators.covering_array import build_covering_array, generate_combinations
 from attnbench.oracle.error_budget import ROUNDOFF
 from attnbench.oracle.inputs import round_inputs
 
@@ -216,6 +216,12 @@ def test_core_covers_every_pair_of_values() -> None:
     rows = [row for row in map(generate_cases.case_to_row, OPERATOR.suite("core")) if _listed(row)]
     covered = {((one, row[one]), (other, row[other])) for row in rows for one, other in combinations(sorted(row), 2)}
     assert set(generate_combinations(generate_cases.FACTORS, generate_cases.is_allowed, 2)) <= covered
+
+
+def test_a_row_is_restored_from_its_case() -> None:
+    """The case of a row has the values of the row, so the covering array counts what is called."""
+    for row in build_covering_array(generate_cases.FACTORS, generate_cases.is_allowed, 2):
+        assert generate_cases.case_to_row(generate_cases.row_to_case(row)) == row
 
 
 def _listed(row: dict[str, object]) -> bool:

@@ -2,20 +2,27 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from attnbench.cases import DTYPES, MODES, Case
+from attnbench.cases import DTYPES, MODES, Case, Dtype
 from attnbench.interface import Inputs
-from attnbench.operators.multihead.draw_masks import LOW, LOWEST, find_union_row
+from attnbench.operators.multihead.draw_masks import LOW, LOWEST, WINDOW, find_union_row
 from attnbench.operators.multihead.identity import HIDDEN_ZEROLEAK
 from attnbench.operators.multihead.inputs import draw_inputs
 from attnbench.operators.multihead.oracle import compute_logits_mask, evaluate
-from attnbench.operators.multihead.problem import ENCODER_LAYERS, EXACT_MASKS, IDENTITY_REGIMES, LOGIT_STD
+from attnbench.operators.multihead.problem import (
+    ENCODER_LAYERS,
+    EXACT_MASKS,
+    IDENTITY_REGIMES,
+    LOGIT_STD,
+    OVERFLOW_LOGIT,
+    MultiheadProblem,
+)
 from attnbench.operators.multihead.suites import CROSS, SELF, SENTENCES, load_suite
 from attnbench.oracle import sentence_encoder, tensor_file
 from attnbench.oracle.inputs import Draw, inputs_to_dict, load_inputs, round_inputs
@@ -124,7 +131,10 @@ def test_logits_have_the_standard_deviation_of_their_regime(problem: object, reg
 
 
 def test_only_certain_masks_have_fully_masked_rows() -> None:
-    """``empty`` masks have fully masked rows, and ``union2d`` with padding can have some; no other mask has any."""
+    """``empty`` masks have fully masked rows, and ``union2d`` with padding can have some; no other mask has any.
+
+    A window, or padding that is not at the end, can fully mask a row together with another mask.
+    """
     seen = set()
     for one in iterate_random_cases():
         problem = one.problem
@@ -132,8 +142,9 @@ def test_only_certain_masks_have_fully_masked_rows() -> None:
             continue
         mask = compute_logits_mask(problem, draw_inputs(one))
         empty = mask is not None and bool((mask[..., : problem.keys] == -math.inf).all(dim=-1).any())
-        hides = problem.padding_mask in ("pad", "padfloat", "padempty")
-        together = problem.attention_mask == "union2d" and hides and problem.keys > 2
+        hides = problem.padding_mask not in (None, "padlowest")
+        anywhere = problem.padding_mask in ("padleft", "padholes") and problem.attention_mask is not None
+        together = hides and problem.keys > 1 and (problem.attention_mask in ("union2d", "window2d") or anywhere)
         if not together or empty:
             assert empty == ("empty" in problem.mask or together), one.id
         seen |= {(problem.attention_mask, empty)}
@@ -164,6 +175,57 @@ def test_lowest_masks_are_finite_in_every_dtype_and_their_sum_is_not() -> None:
     assert not bool((attention.half().min() + padding.half().min()).isfinite())
 
 
+def test_every_second_row_of_lowestrows_is_at_the_lowest_number() -> None:
+    """Half of the rows of ``lowestrows2d`` are −6e4 at every key; these rows are visible, also if there is one row."""
+    for queries in (1, 2, 5, 8):
+        case = FULL.with_problem(queries=queries, mask="lowestrows2d", add_bias_kv=False, add_zero_attn=False)
+        mask = draw_inputs(case).tensors["attn_mask"]
+        sunk = (mask == LOWEST).all(dim=-1)
+        assert int(sunk.sum()) in (queries // 2, (queries + 1) // 2)
+        assert bool(sunk[queries // 2])
+        assert bool(mask.half().isfinite().all())
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(5, 7), (8, 8), (1, 9), (13, 4), (1, 1), (3, 1030)])
+def test_a_window_shows_the_last_keys_up_to_a_query(queries: int, keys: int) -> None:
+    """``window2d`` shows each query its own position and the keys before it, ``WINDOW`` in all, and never no key."""
+    visible = ~draw_inputs(FULL.with_problem(queries=queries, keys=keys, mask="window2d")).tensors["attn_mask"]
+    for query, row in enumerate(visible):
+        position = max(query + keys - queries, 0)
+        assert row.nonzero().flatten().tolist() == [*range(max(position - WINDOW + 1, 0), position + 1)]
+
+
+@pytest.mark.parametrize("batch", [1, 4, None])
+def test_padding_is_at_the_end_at_the_start_or_anywhere(batch: int | None) -> None:
+    """``pad`` hides keys at the end of a sequence, ``padleft`` at the start, and ``padholes`` at other positions."""
+    masks = {}
+    for kind in ("pad", "padleft", "padholes"):
+        mask = draw_inputs(FULL.with_problem(batch=batch, keys=40, mask=kind)).tensors["key_padding_mask"]
+        masks[kind] = mask[None] if batch is None else mask
+    at_end, at_start = masks["pad"].long(), masks["padleft"].long()
+    assert torch.equal(at_end.sort(dim=1).values, at_end)
+    assert torch.equal(at_start.sort(dim=1, descending=True).values, at_start)
+    several = [row for row in masks["padholes"].long() if 1 < int(row.sum()) < 39]
+    assert several
+    assert not any(torch.equal(row.sort(descending=end).values, row) for row in several for end in (False, True))
+
+
+@pytest.mark.parametrize("head_dim", [4, 16, 64, 256])
+def test_overflowing_products_exceed_float16_before_the_scale_only(head_dim: int) -> None:
+    """In ``overflow``, one product of each row and head exceeds 65504; scaled, it is 2¹⁵, and the others are 0."""
+    case = build_exact_case("overflow", "none", embed_dim=3 * head_dim, keys=4, dtype="float16")
+    given = draw_inputs(case)
+    assert all(bool(tensor.isfinite().all()) for tensor in given.tensors.values())
+    w_q, w_k, _ = given.parameters["in_proj_weight"].double().chunk(3)
+    query, key = (given.tensors[name].double() for name in ("query", "key"))
+    q, k = (torch.unflatten(x @ w.T, -1, (3, head_dim)).transpose(1, 2) for x, w in ((query, w_q), (key, w_k)))
+    assert torch.equal(q.half().double(), q)
+    products = q @ k.mT
+    assert set(products.unique().tolist()) == {0.0, OVERFLOW_LOGIT * math.sqrt(head_dim)}
+    assert float(products.max()) > torch.finfo(torch.float16).max > float(products.max()) / math.sqrt(head_dim)
+    assert bool(((products > 0).sum(dim=-1) == 1).all())
+
+
 def test_every_mask_hides_something_and_not_everything() -> None:
     """A mask that hides nothing would not show whether an implementation applies it."""
     for one in iterate_random_cases():
@@ -187,10 +249,15 @@ def test_every_mask_hides_something_and_not_everything() -> None:
 # Cases without projections
 
 
-def build_exact_case(regime: str, mask: str, **changes: object) -> Case:
+def build_exact_case(regime: str, mask: str, *, dtype: Dtype = "float64", **changes: Any) -> Case:
     """Return a case without biases, in a regime without random projections."""
-    problem = replace(CROSS, embed_dim=21, bias=False, regime=regime, mask=mask, keys=17)
-    return Case(operator="multihead", problem=replace(problem, **changes), dtype="float64")
+    width = 192 if regime == "overflow" else 21
+    problem = MultiheadProblem(
+        **{"batch": 2, "queries": 5, "keys": 17, "embed_dim": width, "num_heads": 3, "batch_first": True}
+        | {"regime": regime, "mask": mask}
+        | changes
+    )
+    return Case(operator="multihead", problem=problem, dtype=dtype)
 
 
 def test_identity_parameters_only_scale_and_permute() -> None:
@@ -225,12 +292,14 @@ def test_exact_cases_are_exact_in_every_dtype(regime: str, mask: str, *, batch_f
         assert torch.equal(output.to(narrow).double(), output), dtype
         value = draw_inputs(one).tensors["value"]
         assert torch.equal(value.to(narrow).double(), value), dtype
-    visible = [int(row.isfinite().sum()) for row in _list_mask_rows(one)]
+    visible = [] if mask == "none" else [int(row.isfinite().sum()) for row in _list_mask_rows(one)]
     if regime == "uniform":
         assert all(count & (count - 1) == 0 for count in visible)
         assert len(output.unique()) > 3
     if regime == "selection":
         assert set(visible) == {1}
+    if regime == "overflow":
+        assert len(output.unique()) > 20
     if regime == "zeroleak":
         assert not output.any()
         assert float(draw_inputs(one).tensors["value"].max()) == HIDDEN_ZEROLEAK

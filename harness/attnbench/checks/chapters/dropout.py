@@ -157,7 +157,7 @@ def dropout_is_unbiased(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=_shows_dropout_mask)
 def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]:
-    """Each weight is dropped independently of its neighbours in batch, heads, queries and keys."""
+    """Each weight is dropped independently of other weights along batch, heads, queries and keys."""
     if candidate.implementation.policies.returned_weights == "before_dropout":
         raise Refusal("the returned weights are declared those before dropout, so they show no dropout mask")
     weights = _compute_clean_weights(candidate)
@@ -175,19 +175,26 @@ def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]
     agreeing = rate**2 + (1 - rate) ** 2
     axes = ("batch", "heads", "queries", "keys")[-weights.dim() :]
     for axis, name in enumerate(axes):
-        both = (weights != 0) & (weights.roll(1, axis) != 0)
-        if weights.shape[axis] < 2 or not bool(both.any()):
-            continue
-        same = (masks == masks.roll(1, axis + 1))[:, both]
-        spread = math.sqrt(agreeing * (1 - agreeing) / max(same.numel(), 1))
-        # Each weight is in two pairs, one with each of its two neighbours along the axis. Therefore
-        # the pairs are not independent; the factor √2 widens the bound accordingly.
-        off, bound = abs(float(same.double().mean()) - agreeing), SIGMAS * math.sqrt(2) * spread
-        yield Holds(
-            holds=off <= bound, measured=off, allowed=bound,
-            what=f"of the pairs of weights that are neighbours along the axis {name}, the fraction in which both are "
-            f"dropped or both are kept differs by {off:.1%} from its value under independent dropout",
-        )  # fmt: skip
+        for distance in _list_distances(weights.shape[axis]):
+            both = (weights != 0) & (weights.roll(distance, axis) != 0)
+            if not bool(both.any()):
+                continue
+            same = (masks == masks.roll(distance, axis + 1))[:, both]
+            spread = math.sqrt(agreeing * (1 - agreeing) / max(same.numel(), 1))
+            # Each weight is in two pairs, one with each of the two weights at this distance along the axis. Therefore
+            # the pairs are not independent; the factor √2 widens the bound accordingly.
+            off, bound = abs(float(same.double().mean()) - agreeing), SIGMAS * math.sqrt(2) * spread
+            where = "neighbours" if distance == 1 else f"{distance} places apart"
+            yield Holds(
+                holds=off <= bound, measured=off, allowed=bound,
+                what=f"of the pairs of weights that are {where} along the axis {name}, the fraction in which both are "
+                f"dropped or both are kept differs by {off:.1%} from its value under independent dropout",
+            )  # fmt: skip
+
+
+def _list_distances(length: int) -> list[int]:
+    """Return the powers of two below ``length``: dropout masks repeat after a tile, whose size is a power of two."""
+    return [2**power for power in range(length.bit_length()) if 2**power < length]
 
 
 @check(when=_draws_enough)

@@ -27,3 +27,9 @@ def exact_selection(candidate: Candidate) -> Iterator[Observation]:
 def exact_zero_leak(candidate: Candidate) -> Iterator[Observation]:
     """If all visible values are zero, the output is exactly zero, however large the hidden values are."""
     yield Exact(quantities={"output": candidate.outputs["output"]})
+
+
+@check(when=lambda case: case.problem.regime == "overflow")
+def exact_large_logits(candidate: Candidate) -> Iterator[Observation]:
+    """If one logit of a row is 2¹⁵ and the others are 0, the output is exactly the value of that key."""
+    yield Exact(quantities={"output": candidate.outputs["output"]})

@@ -24,7 +24,8 @@ MODERATE = ("flat", "plain", "peaked", "identity")
 # Maps the name of each boolean mask to the name of a float mask of the same shape.
 _AS_FLOAT = {
     "bool2d": "float2d", "bool3d": "float3d", "causal": "float2d", "empty2d": "floatempty2d", "empty3d": "float3d",
-    "union2d": "float2d", "pad": "padfloat", "padempty": "padfloat",
+    "union2d": "float2d", "window2d": "float2d", "pad": "padfloat", "padleft": "padfloat", "padholes": "padfloat",
+    "padempty": "padfloat",
 }  # fmt: skip
 # Constants added to the rows of a float mask: row i gets constant i mod 3. Powers of two keep rounding small.
 ROW_CONSTANTS = (0.5, -1.0, 0.25)
@@ -35,7 +36,7 @@ def _allows_poison(case: Case) -> bool:
     return has_tokens(case) and not draws_dropout(case) and case.compiler is None and case.problem.regime in MODERATE
 
 
-@check(when=lambda case: case.problem.padding_mask in ("pad", "padfloat", "padempty") and _allows_poison(case))
+@check(when=lambda case: case.problem.padding_mask not in (None, "padlowest") and _allows_poison(case))
 def padding_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
     """Changing padded tokens changes no bit of the output of real tokens."""
     problem = candidate.case.problem
@@ -50,7 +51,11 @@ def padding_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
     yield from compare_rows(candidate, after, before, real, "output of real tokens (after padded tokens changed)")
 
 
-@check(when=lambda case: case.problem.attention_mask not in (None, "causal", "lowest2d") and _allows_poison(case))
+@check(
+    when=lambda case: (
+        case.problem.attention_mask not in (None, "causal", "lowest2d", "lowestrows2d") and _allows_poison(case)
+    )
+)
 def attn_mask_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
     """Changing the tokens that attn_mask hides from a query changes no bit of that query's output."""
     problem = candidate.case.problem
@@ -147,7 +152,13 @@ def row_constant_changes_nothing(candidate: Candidate) -> Iterator[Observation]:
     )  # fmt: skip
 
 
-@check(when=lambda case: case.problem.padding_mask == "pad" and is_eager(case) and case.problem.regime in MODERATE)
+@check(
+    when=lambda case: (
+        case.problem.padding_mask in ("pad", "padleft", "padholes")
+        and is_eager(case)
+        and case.problem.regime in MODERATE
+    )
+)
 def nan_behind_a_mask(candidate: Candidate) -> Iterator[Observation]:
     """NaN in padded tokens leaves the output of real tokens unchanged, or makes it NaN if so declared."""
     problem, padded = candidate.case.problem, _find_padding(candidate)

@@ -8,6 +8,7 @@ from attnbench.mutants.multihead import (
     deviations,
     dropout,
     effects,
+    fused,
     historical,
     layouts,
     masks,
@@ -16,9 +17,12 @@ from attnbench.mutants.multihead import (
     protocol,
     refusals,
     scale,
+    sides,
     signatures,
     sizes,
     state,
+    tiles,
+    wide,
 )
 from attnbench.mutants.multihead.equivalents import EQUIVALENTS
 from attnbench.mutants.multihead.variants import VARIANTS
@@ -30,11 +34,15 @@ MUTANTS = MutantSet(
     mutants=(
         *scale.mutant,
         *masks.mutant,
+        *sides.mutant,
         *causality.mutant,
         *columns.mutant,
         *precision.mutant,
         *sizes.mutant,
+        *tiles.mutant,
+        *fused.mutant,
         *backward.mutant,
+        *wide.mutant,
         *dropout.mutant,
         *modes.mutant,
         *layouts.mutant,

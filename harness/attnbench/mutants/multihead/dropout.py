@@ -128,6 +128,48 @@ class _DropoutSharedByHeads(_Shared):
     axis = 1
 
 
+class _Repeated(_Dropping):
+    """Base of mutants whose dropout mask is made for one tile and repeated along the axis ``axis``."""
+
+    axis, tile = -1, 0
+
+    def drop_at_rate(self, shares: Tensor, rate: float) -> Tensor:
+        length = shares.shape[self.axis]
+        if length <= self.tile:
+            return super().drop_at_rate(shares, rate)
+        tile = super().drop_at_rate(torch.ones_like(shares.narrow(self.axis, 0, self.tile)), rate)
+        repeats = [1] * shares.dim()
+        repeats[self.axis] = math.ceil(length / self.tile)
+        return shares * tile.repeat(repeats).narrow(self.axis, 0, length)
+
+
+# A training case with a dropout of 0.1, 66 queries and 257 keys.
+LONG: dict[str, Any] = {
+    "batch": 1, "queries": 66, "keys": 257, "num_heads": 2, "dropout": 0.1, "need_weights": True, "mask": "pad",
+    "mode": "sampling",
+}  # fmt: skip
+
+
+@mutant(
+    "dropout_masks_are_independent",
+    "the dropout mask repeats after 64 keys (facebookresearch/xformers#755)",
+    **WITH_WEIGHTS,
+    keys=130,
+)
+class _DropoutRepeatsAfter64Keys(_Repeated):
+    tile = 64
+
+
+@mutant("dropout_masks_are_independent", "the dropout mask repeats after 128 keys", **LONG)
+class _DropoutRepeatsAfter128Keys(_Repeated):
+    tile = 128
+
+
+@mutant("dropout_masks_are_independent", "the dropout mask repeats after 32 queries", **LONG)
+class _DropoutRepeatsAfter32Queries(_Repeated):
+    axis, tile = -2, 32
+
+
 @mutant("dropout_follows_the_seed", "the generator is seeded in every call", **DROPPING)
 class _DropoutSameEveryCall(_Dropping):
     def drop_at_rate(self, shares: Tensor, rate: float) -> Tensor:

@@ -224,3 +224,18 @@ class OffsetsIn32Bits(Formula):
         output, weights = super().attend(q, k, v, **named)
         first = torch.arange(q.shape[2], device=q.device)[:, None] * k.shape[2]
         return output.masked_fill(first >= self.largest, 0.0), weights
+
+
+@mutant(
+    "forward_parity",
+    "the index of a sequence has 16 bits: sequences behind 32767 get the output of earlier ones",
+    batch=65536,
+    queries=1,
+    keys=2,
+    embed_dim=1,
+    num_heads=1,
+)
+class _BatchIndexIn16Bits(Formula):
+    def merge(self, heads: Tensor) -> Tensor:
+        places = torch.arange(len(heads), device=heads.device) % 2**15
+        return super().merge(heads[places] if len(heads) > 2**15 else heads)

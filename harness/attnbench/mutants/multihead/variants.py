@@ -34,7 +34,9 @@ def _zero_if_infinite(largest: Tensor) -> Tensor:
 
 class _ScaleAfter(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return (q @ k.mT) / math.sqrt(self.head_dim)
+        # In float16 the product could overflow before it is scaled, so it is kept in float32, as in kernels.
+        wide = torch.float32 if q.dtype == torch.float16 else q.dtype
+        return ((q.to(wide) @ k.to(wide).mT) / math.sqrt(self.head_dim)).to(q.dtype)
 
 
 class _ScaleOnKeys(Formula):

@@ -9,7 +9,7 @@ from attnbench.masks import causal, from_lengths
 from attnbench.operators.multihead.problem import MultiheadProblem
 from attnbench.oracle.inputs import Draw
 
-__all__ = ["HIDDEN_SHARE", "LOW", "LOWEST", "draw_masks", "find_union_row"]
+__all__ = ["HIDDEN_SHARE", "LOW", "LOWEST", "WINDOW", "draw_masks", "find_union_row"]
 
 # Fraction of the keys that a random attn_mask hides from a query. Key 0 stays visible, so only ``empty`` and ``union``
 # masks have fully masked rows.
@@ -17,6 +17,9 @@ HIDDEN_SHARE = 0.4
 # Numbers that ``lowest`` masks add to the logits of hidden keys. Both numbers are finite in every dtype. LOW + LOWEST
 # and LOWEST + LOWEST are below −65504, the lowest finite number of float16.
 LOW, LOWEST = -1e4, -6e4
+# Number of keys that a ``window2d`` mask shows to a query. It is smaller than the tiles of all kernels, so a late query
+# sees no key of the first tiles.
+WINDOW = 4
 
 
 def draw_masks(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
@@ -44,6 +47,8 @@ def _draw_attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
     kind, queries, keys = str(problem.attention_mask), problem.queries, problem.keys
     if kind == "causal":
         return causal(queries, keys)
+    if kind == "window2d":
+        return _make_window(queries, keys)
     shared = kind.endswith("2d")
     shape = (queries, keys) if shared else (problem.sequences * problem.num_heads, queries, keys)
     if problem.regime in ("uniform", "selection"):
@@ -52,6 +57,8 @@ def _draw_attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
     hide[..., :1] = False
     if kind == "lowest2d":
         return _draw_lowest(draw, hide)
+    if kind == "lowestrows2d":
+        return _sink_rows(hide)
     if "empty" in kind and hide.numel():
         # In a 2-D mask, hide all keys in the middle row. In a 3-D mask, hide all keys in the middle row of the last
         # head of the last sequence.
@@ -62,6 +69,16 @@ def _draw_attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
     if kind.startswith("float"):
         return draw.normal("attn_mask.values", *shape).masked_fill(hide, -math.inf)
     return hide
+
+
+def _make_window(queries: int, keys: int) -> Tensor:
+    """Return a boolean mask, true at hidden keys, that shows each query the last ``WINDOW`` keys up to its position.
+
+    The last query has the position of the last key, as in decoding. Queries before the first key have its position.
+    """
+    last = (torch.arange(queries) + keys - queries).clamp(min=0)[:, None]
+    position = torch.arange(keys)
+    return (position > last) | (position <= last - WINDOW)
 
 
 def _draw_power_of_two_visible(draw: Draw, shape: tuple[int, ...], *, largest: bool) -> Tensor:
@@ -84,8 +101,18 @@ def _draw_lowest(draw: Draw, hide: Tensor) -> Tensor:
     return mask
 
 
+def _sink_rows(hide: Tensor) -> Tensor:
+    """Return a float mask that is LOWEST where ``hide`` is true and in every second row, and 0 elsewhere.
+
+    One of the rows that are wholly at LOWEST is the middle row, so a single row is.
+    """
+    mask = LOWEST * hide.double()
+    mask[hide.shape[0] // 2 % 2 :: 2] = LOWEST
+    return mask
+
+
 def _draw_padding_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
-    """Draw key_padding_mask, of shape (batch, keys), for sequences of random lengths.
+    """Draw key_padding_mask, of shape (batch, keys), for sequences with random numbers of visible keys.
 
     In a batch of several sequences, the first sequence has no padding, except in the regime ``uniform``.
     """
@@ -100,6 +127,10 @@ def _draw_padding_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
     if batch and problem.padding_mask == "padempty":
         lengths[-1] = 0
     hide = from_lengths(lengths, keys)
+    if problem.padding_mask == "padleft":
+        return hide.flip(1)
+    if problem.padding_mask == "padholes":
+        return hide.gather(1, draw.uniform("key_padding_mask.positions", batch, keys).argsort(dim=1))
     if problem.padding_mask == "padfloat":
         return draw.normal("key_padding_mask.values", batch, keys).masked_fill(hide, -math.inf)
     if problem.padding_mask == "padlowest":

@@ -39,7 +39,9 @@ FACTORS: Mapping[str, tuple[Any, ...]] = {
     # Pairs of the number of heads and the width of a head. The numbers of heads are odd and even. Some widths are
     # powers of 2.
     "heads": ((3, 8), (2, 8), (1, 8), (5, 3), (2, 16), (4, 7)),
-    "lengths": ((5, 7), (8, 8), (1, 9), (13, 4), (17, 33), (66, 72)),
+    # Pairs of the numbers of queries and keys. Where query and key are one tensor, only equal numbers are allowed: one
+    # token, a length that fills tiles, one behind the edge of a tile, and one above 64.
+    "lengths": ((5, 7), (8, 8), (1, 9), (13, 4), (17, 33), (66, 72), (1, 1), (33, 33), (72, 72)),
     "regime": tuple(LOGIT_STD),
 }
 ALIASES_WITH_WIDTHS = {
@@ -47,6 +49,8 @@ ALIASES_WITH_WIDTHS = {
     "key_is_value": ((None, None), (10, 10)),
     "query_is_key": ((None, None), (None, 14)),
 }
+# Values of ``sharing`` for which query and key are one tensor.
+SHARES_QUERIES = ("self_attention", "query_is_key")
 
 
 def is_allowed(row: Mapping[str, Any]) -> bool:
@@ -56,6 +60,9 @@ def is_allowed(row: Mapping[str, Any]) -> bool:
     widths = ALIASES_WITH_WIDTHS.get(row.get("sharing", ""))
     if widths and row.get("widths", (None, None)) not in widths:
         return False
+    queries, keys = row.get("lengths", (1, 1))
+    if row.get("sharing") in SHARES_QUERIES and queries != keys:
+        return False
     return not (row.get("dropout") and "mode" in row and CALL_MODES[row["mode"]].training)
 
 
@@ -63,8 +70,6 @@ def row_to_case(row: Mapping[str, Any]) -> Case:
     """Return the case that a row of the covering array describes."""
     batch, batch_first = row["layout"]
     (heads, head_dim), (queries, keys), (kdim, vdim) = row["heads"], row["lengths"], row["widths"]
-    if row["sharing"] in ("self_attention", "query_is_key"):
-        queries = keys
     mask = "+".join(part for part in (row["attention"].replace("hint", "causal"), row["padding"]) if part)
     problem = MultiheadProblem(
         batch=batch, queries=queries, keys=keys, embed_dim=heads * head_dim, num_heads=heads, kdim=kdim, vdim=vdim,
@@ -77,17 +82,9 @@ def row_to_case(row: Mapping[str, Any]) -> Case:
 
 
 def case_to_row(case: Case) -> dict[str, Any]:
-    """Return the row of the covering array that describes a case: the inverse of ``row_to_case``.
-
-    If query and key are one tensor, ``row_to_case`` ignores the row's number of queries, so several rows describe the
-    case. The returned row then has the first pair of lengths (queries, keys) in ``FACTORS`` with the number of keys
-    of the case.
-    """
+    """Return the row of the covering array that describes a case: the inverse of ``row_to_case``."""
     problem: MultiheadProblem = case.problem
     aliases = ("self_attention", "key_is_value", "query_is_key")
-    lengths = (problem.queries, problem.keys)
-    if problem.self_attention or problem.query_is_key:
-        lengths = next((one for one in FACTORS["lengths"] if one[1] == problem.keys), lengths)
     return {
         "dtype": case.dtype,
         "mode": case.mode,
@@ -102,7 +99,7 @@ def case_to_row(case: Case) -> dict[str, Any]:
         "weights": ("average" if problem.average_attn_weights else "heads") if problem.need_weights else "",
         "dropout": problem.dropout,
         "heads": (problem.num_heads, problem.head_dim),
-        "lengths": lengths,
+        "lengths": (problem.queries, problem.keys),
         "regime": problem.regime,
     }
 
@@ -174,16 +171,23 @@ def _generate_core() -> Iterator[Case]:
     # Kernels process keys in blocks (tiles). These numbers of keys fill the last tile exactly or only partly.
     for queries, keys in ((7, 1), (16, 16), (31, 32), (63, 64), (64, 65), (129, 130)):
         yield _make_case(replace(CROSS, queries=queries, keys=keys, mask="bool2d"))
-    for batch, keys in ((8, 257), (33, 9)):
+    for batch, keys in ((2, 257), (33, 9)):
         yield _make_case(replace(CROSS, batch=batch, queries=keys - 1, keys=keys, mask="pad"), mode="train")
+    yield from _generate_long()
+    # More sequences than 65535, the largest extent of the second and third axis of a CUDA grid.
+    yield _make_case(replace(CROSS, batch=65_536, queries=1, keys=2, embed_dim=1, num_heads=1))
     # Heads of width 1 to 128, also with widths that are not powers of 2.
     for heads, head_dim in ((1, 1), (3, 64), (2, 128), (2, 40), (16, 4), (2, 11)):
         yield _make_case(replace(weights, num_heads=heads, embed_dim=heads * head_dim, mask="bool2d"))
+    yield from _generate_wide()
+    yield from _generate_fused()
+    yield from _generate_overflow()
     for keys in (4, 8):
         # Cases with as many keys as heads (4), and with more keys (8): compilers have confused the number of heads
         # with the number of keys (pytorch/pytorch#195320).
         yield _make_case(replace(CROSS, queries=keys, keys=keys, num_heads=4, embed_dim=32, mask="bool2d"), mode="aot")
     yield _make_case(replace(SELF, mask="causal", is_causal=True, need_weights=True), mode="aot")
+    yield _make_case(replace(CROSS, mask="float2d+padfloat"), mode="aot")
     yield _make_case(replace(CROSS, mask="float3d+pad"), mode="exported")
     yield from _generate_dropout()
     for layer, mode in product(range(6), PASSES):
@@ -192,14 +196,20 @@ def _generate_core() -> Iterator[Case]:
     hinted = replace(CROSS, mask="causal", is_causal=True)
     yield _make_case(replace(hinted, add_bias_kv=True), mode="train")
     yield _make_case(replace(hinted, add_zero_attn=True), mode="train")
+    # A single query with the hint, as in decoding (huggingface/transformers#37807).
+    for mode in PASSES:
+        yield _make_case(replace(hinted, queries=1, keys=9), mode=mode)
     yield _make_case(replace(CROSS, batch=5, mask="bool3d+padfloat", need_weights=True), mode="inference")
 
 
 def _generate_exact(lengths: Iterable[tuple[int, int]]) -> Iterator[Case]:
     for (queries, keys), dtype in product(lengths, DTYPES):
         core = replace(CORE, queries=queries, keys=keys, batch=3)
-        for regime, mask in (("uniform", "bool3d"), ("uniform", "pad"), ("selection", "bool3d"), ("zeroleak", "pad")):
-            mode: Mode = "inference" if (keys + DTYPES.index(dtype)) % 2 else "eval"
+        index = keys + DTYPES.index(dtype)
+        # Padding at the end, at the start, and at random positions.
+        pad = ("pad", "padleft", "padholes")[index % 3]
+        for regime, mask in (("uniform", "bool3d"), ("uniform", pad), ("selection", "bool3d"), ("zeroleak", pad)):
+            mode: Mode = "inference" if index % 2 else "eval"
             yield _make_case(replace(core, regime=regime, mask=mask), dtype=dtype, mode=mode)
     for keys, dtype in product((8, 64), DTYPES):
         yield _make_case(replace(CORE, regime="uniform", keys=keys), dtype=dtype)
@@ -220,6 +230,81 @@ def _generate_degenerate() -> Iterator[Case]:
     yield _make_case(replace(CROSS, batch=1, queries=1, keys=1, num_heads=1, embed_dim=1, need_weights=True))
 
 
+def _generate_long() -> Iterator[Case]:
+    """Generate cases with masks and more keys than a tile has, up to 1040.
+
+    In tiles of up to 1024 keys, the last tile is partial, and a window or padding at the start hides whole first tiles.
+    A window of four keys leaves the first tile only if a few keys follow that tile.
+    """
+    one = replace(CROSS, batch=1)
+    forms: tuple[tuple[int, int, str, Dtype, Mode], ...] = (
+        (5, 300, "bool3d+padholes", "float32", "train"),
+        (60, 300, "window2d", "float16", "eval"),
+        (257, 257, "window2d", "float32", "inference"),
+        (5, 517, "window2d+pad", "float32", "eval"),
+        (5, 513, "float3d+padleft", "bfloat16", "inference"),
+        (5, 1030, "window2d", "float32", "train"),
+        (5, 1025, "bool2d+padfloat", "float16", "inference"),
+        (5, 1025, "float2d+padleft", "float32", "inference"),
+        (2, 1040, "padholes", "bfloat16", "eval"),
+    )
+    for queries, keys, mask, dtype, mode in forms:
+        problem = replace(one if queries == keys else CROSS, queries=queries, keys=keys, mask=mask)
+        yield _make_case(replace(problem, need_weights=mask.startswith("bool3d")), dtype=dtype, mode=mode)
+    yield _make_case(replace(SELF, batch=1, queries=300, keys=300, mask="causal", is_causal=True), mode="train")
+
+
+def _generate_wide() -> Iterator[Case]:
+    """Generate cases with wide heads, more than one tile of queries and keys, and a backward pass.
+
+    Some widths are multiples of 8 or 16 that are not multiples of 32: kernels pad these widths.
+    """
+    small, large = (17, 33), (66, 72)
+    forms: tuple[tuple[int, Dtype, tuple[int, int]], ...] = (
+        (64, "float16", small), (64, "bfloat16", large), (72, "float16", small), (72, "float32", large),
+        (80, "bfloat16", small), (80, "float64", small), (104, "float16", small), (104, "float32", large),
+        (128, "float16", small), (128, "bfloat16", large), (256, "bfloat16", small), (256, "float32", small),
+    )  # fmt: skip
+    for index, (head_dim, dtype, (queries, keys)) in enumerate(forms):
+        # In bfloat16, the error budget of peaked logits is as large as some gradients. In the other dtypes it is not,
+        # and fewer checks run on peaked logits.
+        regime = "plain" if dtype == "bfloat16" else "peaked"
+        problem = replace(CROSS, queries=queries, keys=keys, num_heads=2, embed_dim=2 * head_dim, regime=regime)
+        yield _make_case(replace(problem, mask=("bool2d", "pad", "none")[index % 3]), dtype=dtype, mode="train")
+    # Products in float16 are slow on a CPU.
+    yield _make_case(replace(CROSS, num_heads=1, embed_dim=256, regime="peaked"), dtype="float16", mode="train")
+
+
+def _generate_fused() -> Iterator[Case]:
+    """Generate cases for the reference's fused inference path, with every form of attn_mask.
+
+    The reference takes this path for self-attention with an even number of heads, in eval mode without gradients. In
+    some versions it read float masks as boolean (pytorch/pytorch#107084), and lost one of two masks
+    (pytorch/pytorch#97605).
+    """
+    paddings = ("", "pad", "padfloat", "padleft", "padholes")
+    forms = ("hint", *ATTENTION_MASKS)
+    # Each form occurs without padding, with ``pad``, and with one of the other forms of padding.
+    pairs = [(form, padding) for i, form in enumerate(forms) for padding in (*paddings[:2], paddings[2 + i % 3])]
+    for index, (form, padding) in enumerate(pairs):
+        mask = "+".join(part for part in (form.replace("hint", "causal"), padding) if part)
+        length, heads = ((5, 2), (33, 4), (8, 2), (5, 4))[index // 2 % 4]
+        problem = replace(
+            SELF, queries=length, keys=length, num_heads=heads, embed_dim=24, mask=mask, is_causal=form == "hint",
+            need_weights=index % 5 == 3,
+        )  # fmt: skip
+        mode: Mode = "inference_mode" if index % 7 == 0 else "inference"
+        yield _make_case(problem, dtype=DTYPES[index % len(DTYPES)], mode=mode)
+
+
+def _generate_overflow() -> Iterator[Case]:
+    """Generate cases in which float16 overflows if the product of query and key is scaled after it is computed."""
+    problem = replace(CROSS, embed_dim=48, bias=False, regime="overflow")
+    yield _make_case(problem, dtype="float16", mode="train")
+    yield _make_case(replace(problem, embed_dim=192, keys=33, need_weights=True), dtype="float16", mode="inference")
+    yield _make_case(replace(problem, num_heads=1, embed_dim=256), dtype="bfloat16")
+
+
 def _generate_dropout() -> Iterator[Case]:
     """Generate cases whose outputs are random: they use dropout in training, with various other arguments."""
     weights = replace(CROSS, need_weights=True)
@@ -235,13 +320,18 @@ def _generate_dropout() -> Iterator[Case]:
     )
     yield _make_case(replace(weights, dropout=0.25), dtype="float64", mode="train")
     yield _make_case(replace(weights, dropout=0.25), dtype="bfloat16", mode="train")
+    # With more than 64 queries or keys, a dropout mask that repeats after one tile shows.
+    yield _make_case(replace(weights, keys=130, dropout=0.25), mode="train")
+    long = replace(weights, batch=1, queries=66, keys=257, num_heads=2)
+    yield _make_case(replace(long, dropout=0.1, mask="pad"), mode="sampling")
+    yield _make_case(replace(CROSS, queries=130, keys=130, num_heads=2, dropout=0.25, mask="bool2d"), mode="train")
 
 
 def _generate_full() -> Iterator[Case]:
     pairs = build_covering_array(FACTORS, is_allowed, 2)
     yield from (row_to_case(row) for row in build_covering_array(FACTORS, is_allowed, 3, given=pairs))
     yield from _generate_exact(((2, 16), (33, 31), (7, 129), (5, 200)))
-    widths = (1, 2, 3, 5, 16, 24, 40, 64, 72, 96, 111, 128, 160, 203, 256)
+    widths = (1, 2, 3, 5, 16, 24, 40, 64, 72, 80, 96, 104, 111, 112, 128, 160, 192, 203, 256)
     for head_dim, dtype in product(widths, NARROW_AND_WIDE):
         yield _make_case(replace(CROSS, embed_dim=3 * head_dim, mask="bool2d"), dtype=dtype)
     for keys in (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257):
@@ -267,6 +357,9 @@ def _generate_slow() -> Iterator[Case]:
         yield _make_case(replace(CROSS, queries=keys // 2, keys=keys, mask="pad"), dtype=dtype)
     for dtype in HALF:
         yield _make_case(replace(CORE, batch=1, queries=16, keys=4096), dtype=dtype)
+    # Some kernels take larger tiles beyond 4096 keys.
+    causal = replace(CROSS, batch=1, embed_dim=1, num_heads=1, mask="causal", is_causal=True)
+    yield _make_case(replace(causal, queries=4097, keys=4097), mode="inference")
 
 
 def _generate_gpu() -> Iterator[Case]:

@@ -10,21 +10,26 @@ __all__ = [
     "EXACT_MASKS",
     "IDENTITY_REGIMES",
     "LOGIT_STD",
+    "OVERFLOW_LOGIT",
     "PADDING_MASKS",
     "MultiheadProblem",
 ]
 
 # Names of the forms of attn_mask. A form is boolean or float. A 2d mask is shared by all sequences and heads; a 3d mask
 # has one matrix for each head of each sequence. ``empty`` masks hide every key in one row (2d) or in one row of one
-# head (3d). A ``union`` mask hides every key in a row only together with a padding mask. ``lowest`` masks add large
-# negative finite numbers; a row with such a number at every key is not fully masked.
+# head (3d). A ``union`` mask hides every key in a row only together with a padding mask. ``window2d`` shows each query
+# the few keys up to its position, so that late queries see none of the first keys. ``lowest`` masks add large negative
+# finite numbers; a row with such a number at every key is not fully masked. In ``lowestrows2d``, every second row is at
+# the lowest number.
 ATTENTION_MASKS = (
-    "bool2d", "float2d", "bool3d", "float3d", "causal", "empty2d", "floatempty2d", "empty3d", "union2d", "lowest2d",
+    "bool2d", "float2d", "bool3d", "float3d", "causal", "empty2d", "floatempty2d", "empty3d", "union2d", "window2d",
+    "lowest2d", "lowestrows2d",
 )  # fmt: skip
-# Names of the forms of key_padding_mask. ``pad`` is boolean. ``padfloat`` is minus infinity at hidden keys and random
-# at visible keys. ``padempty`` is boolean, and hides every key of one sequence. ``padlowest`` is a large negative
-# finite number at hidden keys.
-PADDING_MASKS = ("pad", "padfloat", "padempty", "padlowest")
+# Names of the forms of key_padding_mask. ``pad`` is boolean and hides keys at the end of a sequence; ``padleft`` hides
+# keys at the start, and ``padholes`` hides keys at random positions. ``padfloat`` is minus infinity at hidden keys and
+# random at visible keys. ``padempty`` is boolean, and hides every key of one sequence. ``padlowest`` is a large
+# negative finite number at hidden keys.
+PADDING_MASKS = ("pad", "padleft", "padholes", "padfloat", "padempty", "padlowest")
 
 # Standard deviation of the logits, by regime. Rows of attention weights are nearly uniform in ``flat`` and nearly
 # one-hot in ``onehot``. The logits of ``huge`` are ten times as large as those of ``onehot``.
@@ -34,12 +39,17 @@ LOGIT_STD = {"flat": 0.3, "plain": 2.0, "peaked": 8.0, "onehot": 30.0, "huge": 3
 EXACT_MASKS = {
     # All logits are equal, and values are small integers. The output is a mean over visible keys, and the number of
     # visible keys is a power of two.
-    "uniform": ("none", "bool2d", "bool3d", "pad"),
+    "uniform": ("none", "bool2d", "bool3d", "pad", "padleft", "padholes"),
     # Each head of a query sees one key, and the output of the head is the value of this key.
     "selection": ("bool3d",),
     # Values of visible keys are 0, and values of hidden keys are large. The output is 0.
-    "zeroleak": ("pad", "padfloat"),
+    "zeroleak": ("pad", "padleft", "padholes", "padfloat"),
+    # One logit of each row is ``OVERFLOW_LOGIT`` and the others are 0, so the output is the value of one key. The
+    # product of query and key before the scale 1/√D exceeds the largest number of float16; the logit does not.
+    "overflow": ("none",),
 }
+# The largest logit of a row in the regime ``overflow``. Twice this number exceeds 65504, the largest number of float16.
+OVERFLOW_LOGIT = 2.0**15
 IDENTITY_REGIMES = ("identity", *EXACT_MASKS)
 
 # The sentence encoder all-MiniLM-L6-v2 has six layers. Regime ``minilm<n>`` is the attention of layer n on real
@@ -132,6 +142,18 @@ class MultiheadProblem(Problem):
                     f"regime {self.regime} needs distinct query, key and value and no dropout: remove self_attention, "
                     "key_is_value, query_is_key and dropout"
                 )
+        if self.regime == "overflow":
+            self._check_overflow()
+
+    def _check_overflow(self) -> None:
+        # The scale must be a power of two of at most 1/2, and each key has a feature of its own.
+        if self.head_dim not in (4, 16, 64, 256):
+            raise ValueError(f"regime overflow needs heads of width 4, 16, 64 or 256, got {self.head_dim}")
+        if not 1 <= self.keys <= self.head_dim:
+            raise ValueError(
+                f"regime overflow needs from 1 key to as many keys as a head is wide; got S{self.keys} and heads of "
+                f"width {self.head_dim}"
+            )
 
     @property
     def sequences(self) -> int:

@@ -1,5 +1,6 @@
 """The Hypothesis strategy that draws valid cases of multi-head attention."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,9 +73,10 @@ def draw_case(draw: st.DrawFn) -> Case:
     exact = regime in EXACT_MASKS
     mask = _choose_exact_mask(form) if exact else "+".join(filter(None, (form["attention"], form["padding"]))) or "none"
     sharing = "" if exact else form["sharing"]
+    head_dim = 4 ** max(1, int(math.log(form["head_dim"], 4))) if regime == "overflow" else form["head_dim"]
     problem = MultiheadProblem(
         batch=form["batch"],
-        embed_dim=form["num_heads"] * form["head_dim"],
+        embed_dim=form["num_heads"] * head_dim,
         num_heads=form["num_heads"],
         batch_first=form["batch_first"],
         need_weights=form["need_weights"],
@@ -85,7 +87,7 @@ def draw_case(draw: st.DrawFn) -> Case:
         regime=regime,
         seed=form["seed"],
         **{sharing: True} if sharing else {},
-        **_choose_lengths(form, sharing, power_of_two=regime == "uniform" and mask == "none"),
+        **_choose_lengths(form, sharing, mask, head_dim),
         **{} if regime in IDENTITY_REGIMES else _choose_projections(form, sharing),
     )
     return Case(operator="multihead", problem=problem, dtype=dtype, mode=mode)
@@ -97,16 +99,19 @@ def _choose_exact_mask(form: Mapping[str, Any]) -> str:
     return masks[FORMS["attention"].index(form["attention"]) % len(masks)]
 
 
-def _choose_lengths(form: Mapping[str, Any], sharing: str, *, power_of_two: bool) -> dict[str, Any]:
+def _choose_lengths(form: Mapping[str, Any], sharing: str, mask: str, head_dim: int) -> dict[str, Any]:
     """Choose the numbers of keys and queries, which are equal if query and key are one tensor.
 
     They are also equal if the drawn choice ``square`` is true.
 
-    With ``power_of_two``, the number of keys is rounded down to a power of two.
+    In the regime ``uniform`` without a mask, the number of keys is rounded down to a power of two. In the regime
+    ``overflow`` there are at most as many keys as a head is wide.
     """
     keys = form["keys"]
-    if power_of_two:
+    if form["regime"] == "uniform" and mask == "none":
         keys = 2 ** (max(keys, 1).bit_length() - 1)
+    if form["regime"] == "overflow":
+        keys = min(max(keys, 1), head_dim)
     square = form["square"] or sharing in ("self_attention", "query_is_key")
     return {"keys": keys, "queries": keys if square else form["queries"]}
 

@@ -11,14 +11,12 @@ from attnbench.mutants.multihead.decorator import MultiheadMutants
 from attnbench.mutants.multihead.formula import Formula, Result
 from attnbench.mutants.multihead.historical.sizes import GRID
 
-__all__ = ["missed", "mutant"]
+__all__ = ["mutant"]
 
 mutant = MultiheadMutants()
-# Mutants whose cases are in no list.
-missed = MultiheadMutants()
 
 
-@missed(
+@mutant(
     "input_gradients",
     "the backward kernel does not run for a batch of more than 65535 (SandAI-org/MagiAttention#40)",
     batch=65536,

@@ -9,7 +9,7 @@ from torch.nn.functional import linear, pad
 from attnbench.mutants.multihead.decorator import MultiheadMutants
 from attnbench.mutants.multihead.formula import Arguments, Formula
 
-__all__ = ["ScaledAfterProduct", "mutant"]
+__all__ = ["mutant"]
 
 mutant = MultiheadMutants()
 
@@ -37,11 +37,17 @@ class _ScaleTwice(Formula):
         return super().score(q, k) / math.sqrt(self.head_dim)
 
 
-class ScaledAfterProduct(Formula):
-    """In float16, scales the product of queries and keys after it has overflowed (ultralytics/ultralytics#24990)."""
-
+@mutant(
+    "exact_large_logits",
+    "in float16, the product of queries and keys is scaled after it has overflowed (ultralytics/ultralytics#24990)",
+    embed_dim=48,
+    bias=False,
+    regime="overflow",
+    dtype="float16",
+    mode="train",
+)
+class _ScaledAfterProduct(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        """Compute the scaled logits; in float16 the product is infinite where it exceeds 65504."""
         if q.dtype != torch.float16:
             return super().score(q, k)
         return (q @ k.mT) / math.sqrt(self.head_dim)

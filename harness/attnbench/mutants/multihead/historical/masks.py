@@ -9,11 +9,9 @@ from torch import Tensor
 from attnbench.mutants.multihead.decorator import MultiheadMutants
 from attnbench.mutants.multihead.formula import Formula, Result
 
-__all__ = ["missed", "mutant"]
+__all__ = ["mutant"]
 
 mutant = MultiheadMutants()
-# Mutants whose cases are in no list.
-missed = MultiheadMutants()
 
 
 @mutant(
@@ -149,11 +147,11 @@ class _MaskScaledInDecoding(Formula):
         return super().apply_mask(logits, mask / math.sqrt(self.head_dim) if scaled and mask is not None else mask)
 
 
-@missed(
+@mutant(
     "compiled_parity",
     "the compiler rewrites attention and drops the additive mask (torch-spyre/torch-spyre#4526)",
     mode="aot",
-    mask="float2d",
+    mask="float2d+padfloat",
 )
 class _FloatMaskLostWhenCompiled(Formula):
     def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:

@@ -11,11 +11,9 @@ from attnbench.masks import extended
 from attnbench.mutants.multihead.decorator import MultiheadMutants
 from attnbench.mutants.multihead.formula import Formula, Result
 
-__all__ = ["GRID", "missed", "mutant"]
+__all__ = ["GRID", "mutant"]
 
 mutant = MultiheadMutants()
-# Mutants whose cases are in no list.
-missed = MultiheadMutants()
 # Largest extent of the second and third axis of a CUDA grid, in blocks.
 GRID = 65535
 # Widths of a head for which pytorch's kernels for few queries exist on MPS.
@@ -73,15 +71,13 @@ class _QueryStridesAssumed(Formula):
         return super().score(q.transpose(1, 2).reshape(q.shape) if few else q, k)
 
 
-@missed(
-    "exact_selection",
+@mutant(
+    "forward_parity",
     "without weights, a row whose first 512 keys are all hidden becomes NaN (pytorch#127055)",
     queries=5,
-    keys=1024,
-    embed_dim=21,
-    bias=False,
-    regime="selection",
-    mask="bool3d",
+    keys=1030,
+    mask="window2d",
+    mode="train",
 )
 class _HiddenFirstTileNan(Formula):
     tile = 512
@@ -97,7 +93,7 @@ class _HiddenFirstTileNan(Formula):
         return output.masked_fill(nothing_yet, math.nan), weights
 
 
-@missed(
+@mutant(
     "forward_parity",
     "causal lengths above 4096: NaN where a block of keys lies in a row's future (sgl-project/sglang#22434)",
     batch=1,
@@ -124,7 +120,7 @@ class _FutureTileNan(Formula):
         return output.masked_fill((last > rows)[:, None], math.nan), weights
 
 
-@missed(
+@mutant(
     "forward_parity",
     "the batch is an axis of the grid: the kernel does not run for more than 65535 (flashinfer-ai/flashinfer#3125)",
     batch=65536,

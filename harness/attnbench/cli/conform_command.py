@@ -5,10 +5,12 @@ from typing import Any
 
 import click
 
+from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.cli.certifying import refuse_filters, write_certificate
 from attnbench.cli.conform_markdown import write_markdown
 from attnbench.cli.jobs import (
     Choice,
+    complete_plans,
     conform_into,
     load_expectations,
     make_session,
@@ -41,6 +43,7 @@ from attnbench.cli.terminal import print_findings
     "examples",
     "seed",
     "keep_found",
+    "no_completion",
     "no_cache",
 )
 def command(implementations: tuple[str, ...], **given: Any) -> int:
@@ -48,7 +51,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
 
     Each IMPLEMENTATION is a registered name, package.module:attribute or path/to/file.py:attribute. Without
     IMPLEMENTATION, every registered implementation is checked. Exit code 0: everything passed; 1: a failure;
-    2: usage error; 3: no check ran on one of the implementations.
+    2: usage error; 3: no verdict on one of the implementations, because no check ran on it or on too few cases.
     """
     if given["certificate_file"]:
         refuse_filters(given)
@@ -72,13 +75,15 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     with make_session(given) as session:
         chosen = drop_unloadable(session, chosen, asked=bool(implementations))
         plans = plan_conformance(session, choice, find_operators(session, chosen))
-        expectations = load_expectations(session, chosen, plans, choice)
+        completed = complete_plans(session, choice, chosen, plans, given)
+        expectations = load_expectations(session, chosen, plans, choice, completed)
         cases = [plan.case for plan in plans]
         with recording(
             session, results=given["results"], suite=choice.suite, cases=cases, implementations=chosen,
             resume=given["resume"],
+            whole=choice.whole and (choice.suite in VERDICT_SUITES or given["certificate_file"] is not None),
         ) as recorded:  # fmt: skip
-            conform_into(recorded, session, chosen, plans, choice, expectations)
+            conform_into(recorded, session, chosen, plans, choice, expectations, completed)
         if given["certificate_file"]:
             write_certificate(session, recorded, chosen, plans, choice, given["certificate_file"])
     if given["json_file"]:
@@ -87,7 +92,9 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
         write_markdown(recorded.run, recorded.list_results(), given["markdown_file"])
     files = (given[f"{kind}_file"] for kind in ("json", "markdown", "certificate"))
     to_stderr = any(file is not None and file.name == "-" for file in files)
-    print_findings(recorded.list_results(), err=to_stderr)
+    print_findings(
+        recorded.list_results(), completions=recorded.completions, undecided=recorded.find_undecided(), err=to_stderr
+    )
     print_stored_path(recorded)
     sys.stdout.flush()
     return recorded.choose_exit_code(implementations)

@@ -4,8 +4,10 @@ from typing import Any
 
 import click
 
+from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.cli.jobs import (
     Choice,
+    complete_plans,
     conform_into,
     load_expectations,
     make_session,
@@ -44,17 +46,21 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
         operators = find_operators(session, chosen)
         plans = plan_conformance(session, choice, operators)
         timed = plan_profile(session, choice, operators, lengths=lengths, passes=given["passes"])
-        expectations = load_expectations(session, chosen, plans, choice)
+        completed = complete_plans(session, choice, chosen, plans, given)
+        expectations = load_expectations(session, chosen, plans, choice, completed)
         with recording(
             session, results=given["results"], suite=choice.suite, cases=[plan.case for plan in plans + timed],
             implementations=chosen, resume=given["resume"],
+            whole=choice.whole and choice.suite in VERDICT_SUITES,
         ) as recorded:  # fmt: skip
-            conform_into(recorded, session, chosen, plans, choice, expectations)
+            conform_into(recorded, session, chosen, plans, choice, expectations, completed)
             profile_with_ceilings(recorded, session, chosen, timed, given)
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
-    print_findings(recorded.list_results(), err=to_stderr)
+    print_findings(
+        recorded.list_results(), completions=recorded.completions, undecided=recorded.find_undecided(), err=to_stderr
+    )
     print_timings(recorded.list_results(), err=to_stderr)
     print_stored_path(recorded)
     click.echo(write([read_run(recorded.file.path)], given["reports"]), err=to_stderr)

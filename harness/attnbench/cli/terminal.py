@@ -8,12 +8,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from attnbench.analysis.coverage import list_coverage_lines
 from attnbench.analysis.speed_verdict import SpeedVerdict, State, decide_speed
 from attnbench.analysis.stats import choose_measure, estimate_clean_time, estimate_time
 from attnbench.cases import CaseId
 from attnbench.cli.matrix import LEGEND, Cell, Matrix, build_matrix, collect_failures
 from attnbench.plugins.registry import find_baseline
-from attnbench.records.types import FAILURES, Result, find_pass
+from attnbench.records.types import CHANGED_MIND, FAILURES, Completion, Result, find_pass
 from attnbench.report.numbers import format_bytes
 
 __all__ = ["make_console", "print_findings", "print_timings"]
@@ -39,8 +40,17 @@ def make_console(*, err: bool = False) -> Console:
     return made if made.is_terminal else Console(stderr=err, highlight=False, width=PLAIN_WIDTH)
 
 
-def print_findings(results: Iterable[Result], *, err: bool = False) -> None:
-    """Print findings by chapter (group of checks) and implementation, then the failures."""
+def print_findings(
+    results: Iterable[Result],
+    *,
+    completions: Mapping[str, Completion] | None = None,
+    undecided: Mapping[str, str] | None = None,
+    err: bool = False,
+) -> None:
+    """Print findings by chapter (group of checks) and implementation, then the failures, then what was checked.
+
+    ``completions`` are by implementation. ``undecided`` is why there is no verdict on an implementation.
+    """
     stored = list(results)
     cells = build_matrix(stored)
     names = list(dict.fromkeys(result.implementation for result in stored))
@@ -53,6 +63,9 @@ def print_findings(results: Iterable[Result], *, err: bool = False) -> None:
         out.print()
     out.print(Text(LEGEND, style="dim"))
     _print_failures(stored, err=err)
+    for line in list_coverage_lines(stored, completions or {}):
+        click.echo(line, err=err)
+    _print_verdict(stored, undecided or {}, err=err)
 
 
 def _split_columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[list[str]]:
@@ -100,12 +113,23 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
         for f in r.findings
         if f.status == "unsupported"
         for warning in f.warnings
+        if not warning.startswith(CHANGED_MIND)
     )
     _print_left_out("warning", "refused case", warned, err=err)
-    counts = Counter(finding.status for result in results for finding in result.findings)
-    failed = sum(counts[status] for status in FAILURES)
+
+
+def _print_verdict(results: Sequence[Result], undecided: Mapping[str, str], *, err: bool) -> None:
+    """Print on which implementations there is no verdict, and how many findings of the others failed or held."""
+    for name, reason in undecided.items():
+        click.echo(f"no verdict on {name}: {reason}", err=err)
+    failed = sum(finding.status in FAILURES for result in results for finding in result.findings)
+    decided = [result for result in results if failed or result.implementation not in undecided]
+    if undecided and not decided:
+        return
+    counts = Counter(finding.status for result in decided for finding in result.findings)
     asked = counts.total() - counts["unsupported"] - counts["not_run"]
-    click.echo(f"{failed} of {asked} findings failed" if failed else f"all {asked} findings held", err=err)
+    others = " of the others" if undecided else ""
+    click.echo(f"{failed} of {asked} findings failed" if failed else f"all {asked} findings{others} held", err=err)
 
 
 def _print_left_out(words: str, thing: str, named_reasons: Iterable[tuple[str, str]], *, err: bool) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
+from attnbench.analysis.coverage import count_checked, describe_completion, describe_few
 from attnbench.cases import CaseId
-from attnbench.records.types import FAILURES, Finding, Result, Run, Status
+from attnbench.records.types import FAILURES, Completion, Finding, Result, Run, Status
 
 __all__ = ["VERSION", "CertificateError", "Declaration", "Suite", "make_certificate"]
 
@@ -51,12 +52,18 @@ class Declaration:
 
 
 def make_certificate(
-    run: Run, suite: Suite, cases: Sequence[str], declared: Mapping[str, Declaration], results: Iterable[Result]
+    run: Run,
+    suite: Suite,
+    cases: Sequence[str],
+    declared: Mapping[str, Declaration],
+    results: Iterable[Result],
+    completions: Mapping[str, Completion] | None = None,
 ) -> dict[str, Any]:
     """Make the certificate of a run, as plain dicts and lists.
 
     ``cases`` are the ids of the cases on which every implementation of the case's operator needs a
-    result. ``declared`` maps the display name of every implementation to its declaration.
+    result. ``declared`` maps the display name of every implementation to its declaration, and
+    ``completions`` to its completion, whose cases need a result, too.
 
     Raises: CertificateError if a result is missing.
     """
@@ -64,8 +71,10 @@ def make_certificate(
     for result in results:
         if result.implementation in by_name:
             by_name[result.implementation][result.case] = result
+    completions = completions or {}
+    further = {name: completions[name].cases if name in completions else () for name in declared}
     for name, found in by_name.items():
-        own = _select_cases(declared[name], cases)
+        own = [*_select_cases(declared[name], cases), *further[name]]
         missing = [case for case in own if case not in found]
         if missing:
             raise CertificateError(
@@ -74,7 +83,11 @@ def make_certificate(
             )
     described = [
         _describe_implementation(
-            name, declared[name], [by_name[name][case] for case in _select_cases(declared[name], cases)]
+            name,
+            declared[name],
+            [by_name[name][case] for case in _select_cases(declared[name], cases)],
+            completions.get(name),
+            [by_name[name][case] for case in further[name]],
         )
         for name in by_name
     ]
@@ -104,10 +117,19 @@ def _select_cases(declared: Declaration, cases: Sequence[str]) -> list[str]:
     return [case for case in cases if CaseId.parse(case).operator == declared.operator]
 
 
-def _describe_implementation(name: str, declared: Declaration, results: Sequence[Result]) -> dict[str, Any]:
+def _describe_implementation(
+    name: str,
+    declared: Declaration,
+    results: Sequence[Result],
+    completion: Completion | None,
+    further: Sequence[Result],
+) -> dict[str, Any]:
     findings = [(result.case, finding) for result in results for finding in result.findings]
     counts = Counter(finding.status for _, finding in findings)
-    doubts = list(_find_doubts(counts))
+    drawn = Counter(finding.status for result in further for finding in result.findings)
+    doubts = [*_find_doubts(counts), *_find_doubts_of_completion(drawn)]
+    if few := describe_few(count_checked([*results, *further])):
+        doubts.append(few)
     return {
         "implementation": name,
         "conformant": not doubts,
@@ -123,7 +145,35 @@ def _describe_implementation(name: str, declared: Declaration, results: Sequence
             for case, finding in findings
             if finding.status == "expected_failure"
         ],
+        "completion": None if completion is None else _describe_completion(completion, drawn),
     }
+
+
+def _describe_completion(completion: Completion, counts: Counter[Status]) -> dict[str, Any]:
+    """Return what is known of a completion, which is compared with nothing: ``list_hash`` leaves out its cases."""
+    return {
+        "completion_hash": completion.completion_hash or None,
+        "cases": len(completion.cases),
+        "findings": dict(counts),
+        "strength": completion.strength,
+        "combinations": completion.combinations,
+        "taken": completion.taken,
+        "covered_by_list": completion.covered_by_list,
+        "covered": completion.covered,
+        "restrictions": list(completion.restrictions),
+        "refused_when_called": completion.refused_when_called,
+        "summary": describe_completion(completion),
+        "notes": list(completion.notes),
+    }
+
+
+def _find_doubts_of_completion(counts: Counter[Status]) -> Iterable[str]:
+    """Yield the reasons why the further cases make an implementation not conformant."""
+    failed = sum(counts[status] for status in FAILURES)
+    if failed:
+        yield f"{failed} findings on cases of the completion failed"
+    if counts["not_run"]:
+        yield f"{counts['not_run']} findings on cases of the completion have the status not_run"
 
 
 def _find_doubts(counts: Counter[Status]) -> Iterable[str]:

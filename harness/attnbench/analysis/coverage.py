@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from attnbench.records.types import CHANGED_MIND, Completion, Result
+from attnbench.records.types import CHANGED_MIND, DECLARED_UNSUPPORTED, Completion, Finding, Result
 
 __all__ = [
     "FEWEST_CHECKED",
@@ -20,15 +20,18 @@ FEWEST_CHECKED = 20
 # Suites of which a whole run is a verdict.
 VERDICT_SUITES = ("core", "full")
 # Restrictions that a line names; the others are counted.
-SHOWN = 3
+SHOWN = 4
 # Words for combinations of values, by their number of values.
 COMBINATIONS = {1: "values", 2: "pairs", 3: "triples"}
 SILENT = frozenset({"unsupported", "not_run"})
 
 
 def count_checked(results: Iterable[Result]) -> int:
-    """Return the number of results with a finding that is neither refused nor not run."""
-    return sum(any(finding.status not in SILENT for finding in result.findings) for result in results)
+    """Return the number of results with a finding that is neither refused nor not run.
+
+    A finding about the refusal itself does not count.
+    """
+    return sum(any(map(_is_of_a_check, result.findings)) for result in results)
 
 
 def describe_few(checked: int) -> str:
@@ -78,9 +81,21 @@ def list_coverage_lines(results: Sequence[Result], completions: Mapping[str, Com
             for note in completions[name].notes:
                 yield f"{name}: {note}"
         yield from (f"{name}: {line}" for line in _describe_changes(own))
-        checked, refused = count_checked(own), sum(_is_refused(result) for result in own)
-        if checked < FEWEST_CHECKED <= checked + refused:
-            yield f"{name}: {checked} of {len(own)} cases checked; {refused} are refused"
+        if line := _describe_refusals(own):
+            yield f"{name}: {line}"
+
+
+def _describe_refusals(results: Sequence[Result]) -> str:
+    """Return how many cases were checked, if refusals are why these are fewer than ``FEWEST_CHECKED``; else no text."""
+    refused = sum(_is_refused(result) for result in results)
+    checked = count_checked(results)
+    if not checked < FEWEST_CHECKED <= checked + refused:
+        return ""
+    return f"{checked} of {len(results)} cases checked, {refused} refused"
+
+
+def _is_refused(result: Result) -> bool:
+    return not any(map(_is_of_a_check, result.findings)) and any(f.status == "unsupported" for f in result.findings)
 
 
 def _describe_changes(results: Iterable[Result]) -> Iterator[str]:
@@ -98,8 +113,8 @@ def _describe_changes(results: Iterable[Result]) -> Iterator[str]:
         yield f"{warning}; the first answer counts ({cases} case{'s' * (cases > 1)}, the first is {case})"
 
 
-def _is_refused(result: Result) -> bool:
-    return bool(result.findings) and all(finding.status == "unsupported" for finding in result.findings)
+def _is_of_a_check(finding: Finding) -> bool:
+    return finding.status not in SILENT and not finding.reason.startswith(DECLARED_UNSUPPORTED)
 
 
 def _format_share(part: int, whole: int) -> str:

@@ -68,7 +68,9 @@ def write_certificate(
         )
         for name in implementations
     }
-    made = make_certificate(recorded.run, suite, [plan.case for plan in plans], declared, recorded.results.values())
+    made = make_certificate(
+        recorded.run, suite, [plan.case for plan in plans], declared, recorded.results.values(), recorded.completions
+    )
     file.write(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -18,7 +18,7 @@ from attnbench.cli.jobs import (
     print_stored_path,
 )
 from attnbench.cli.options import options
-from attnbench.cli.recording import recording, write_json
+from attnbench.cli.recording import list_coverage, recording, write_json
 from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.selection import choose_implementations, drop_unloadable, find_operators
 from attnbench.cli.terminal import print_findings
@@ -89,11 +89,11 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     if given["markdown_file"]:
-        write_markdown(recorded.run, recorded.list_results(), given["markdown_file"])
+        write_markdown(recorded.run, recorded.list_results(), given["markdown_file"], list_coverage(recorded))
     files = (given[f"{kind}_file"] for kind in ("json", "markdown", "certificate"))
     to_stderr = any(file is not None and file.name == "-" for file in files)
     print_findings(
-        recorded.list_results(), completions=recorded.completions, undecided=recorded.find_undecided(), err=to_stderr
+        recorded.list_results(), coverage=list_coverage(recorded), undecided=recorded.find_undecided(), err=to_stderr
     )
     print_stored_path(recorded)
     sys.stdout.flush()

@@ -69,13 +69,13 @@ class Choice:
 
     @property
     def completes(self) -> bool:
-        """Whether the suite is completed for an implementation that refuses cases.
+        """Whether implementations are asked what they take of the suite, and the suite is completed for each.
 
         It is not if options select cases or checks, or replace the dtypes: they then say what is covered. A part of a
         suite (--shard) is completed by a part of the further cases.
         """
         filtered = self.patterns or self.checks or self.dtypes
-        return self.suite in COMPLETED_SUITES and not (filtered or self.no_completion)
+        return self.suite in COMPLETED_SUITES and not filtered
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
@@ -132,7 +132,7 @@ def complete_plans(
         whole = plan_conformance(session, replace(choice, shard=None), find_operators(session, implementations))
     return complete_suites(
         session, implementations, whole, suite=choice.suite, part=choice.shard,
-        stored={one.implementation: one for one in stored},
+        draws=not choice.no_completion, stored={one.implementation: one for one in stored},
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import IO, Any
 import click
 import msgspec
 
-from attnbench.analysis.coverage import count_checked, describe_few
+from attnbench.analysis.coverage import count_checked, describe_few, list_coverage_lines
 from attnbench.cases import digest
 from attnbench.plugins.registry import display_name
 from attnbench.records.environment import check_torch_version, describe_machine, find_commit, find_versions
@@ -29,7 +29,7 @@ from attnbench.records.run_file import (
 from attnbench.records.types import FAILURES, SCHEMA, Ceiling, Completion, Result, Run, format_reproduce_line
 from attnbench.runner import Session
 
-__all__ = ["Recording", "recording", "strip_folder", "write_json"]
+__all__ = ["Recording", "list_coverage", "recording", "strip_folder", "write_json"]
 
 FAILED, INCONCLUSIVE = 1, 3
 
@@ -92,6 +92,12 @@ class Recording:
         held, undecided = {"passed", "expected_failure"}, self.find_undecided()
         decided = (statuses[name] & held and name not in undecided for name in map(display_name, asked))
         return 0 if all(decided) else INCONCLUSIVE
+
+
+def list_coverage(recorded: Recording) -> list[str]:
+    """Return the lines about what was checked on each implementation: of the suite, not of timing."""
+    own = [result for result in recorded.list_results() if result.suite == recorded.run.suite]
+    return list(list_coverage_lines(own, recorded.completions))
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from attnbench.cli.jobs import (
     profile_with_ceilings,
 )
 from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
-from attnbench.cli.recording import recording, write_json
+from attnbench.cli.recording import list_coverage, recording, write_json
 from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.selection import choose_implementations, choose_timed_implementations, find_operators
 from attnbench.cli.terminal import print_findings, print_timings
@@ -26,7 +26,8 @@ from attnbench.cli.terminal import print_findings, print_timings
 @click.command("run", cls=ResumableCommand)
 @click.argument("implementations", nargs=-1)
 @options("suite", "operator", "lengths", "passes", "device", "dtype", "shard", "expected", "processes", "threads")
-@options("timeout", "memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json", "no_cache")
+@options("timeout", "memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json")
+@options("no_completion", "no_cache")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Run conform and profile on the same implementations, then report.
 
@@ -59,7 +60,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
         write_json(recorded, given["json_file"])
     to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
     print_findings(
-        recorded.list_results(), completions=recorded.completions, undecided=recorded.find_undecided(), err=to_stderr
+        recorded.list_results(), coverage=list_coverage(recorded), undecided=recorded.find_undecided(), err=to_stderr
     )
     print_timings(recorded.list_results(), err=to_stderr)
     print_stored_path(recorded)

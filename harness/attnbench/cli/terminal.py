@@ -8,13 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnbench.analysis.coverage import list_coverage_lines
 from attnbench.analysis.speed_verdict import SpeedVerdict, State, decide_speed
 from attnbench.analysis.stats import choose_measure, estimate_clean_time, estimate_time
 from attnbench.cases import CaseId
 from attnbench.cli.matrix import LEGEND, Cell, Matrix, build_matrix, collect_failures
 from attnbench.plugins.registry import find_baseline
-from attnbench.records.types import CHANGED_MIND, FAILURES, Completion, Result, find_pass
+from attnbench.records.types import CHANGED_MIND, FAILURES, Result, find_pass
 from attnbench.report.numbers import format_bytes
 
 __all__ = ["make_console", "print_findings", "print_timings"]
@@ -43,13 +42,14 @@ def make_console(*, err: bool = False) -> Console:
 def print_findings(
     results: Iterable[Result],
     *,
-    completions: Mapping[str, Completion] | None = None,
+    coverage: Sequence[str] = (),
     undecided: Mapping[str, str] | None = None,
     err: bool = False,
 ) -> None:
     """Print findings by chapter (group of checks) and implementation, then the failures, then what was checked.
 
-    ``completions`` are by implementation. ``undecided`` is why there is no verdict on an implementation.
+    ``coverage`` are the lines about what was checked. ``undecided`` is why there is no verdict on an implementation, by
+    name.
     """
     stored = list(results)
     cells = build_matrix(stored)
@@ -63,9 +63,10 @@ def print_findings(
         out.print()
     out.print(Text(LEGEND, style="dim"))
     _print_failures(stored, err=err)
-    for line in list_coverage_lines(stored, completions or {}):
+    undecided = undecided or {}
+    for line in (*coverage, *(f"no verdict on {name}: {reason}" for name, reason in undecided.items())):
         click.echo(line, err=err)
-    _print_verdict(stored, undecided or {}, err=err)
+    _print_verdict(stored, undecided, err=err)
 
 
 def _split_columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[list[str]]:
@@ -119,9 +120,7 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
 
 
 def _print_verdict(results: Sequence[Result], undecided: Mapping[str, str], *, err: bool) -> None:
-    """Print on which implementations there is no verdict, and how many findings of the others failed or held."""
-    for name, reason in undecided.items():
-        click.echo(f"no verdict on {name}: {reason}", err=err)
+    """Print how many findings failed; if none failed, how many held of the implementations that are not undecided."""
     failed = sum(finding.status in FAILURES for result in results for finding in result.findings)
     decided = [result for result in results if failed or result.implementation not in undecided]
     if undecided and not decided:

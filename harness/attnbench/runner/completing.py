@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from attnbench.cases import Level, digest, shard
 from attnbench.plugins.registry import display_name
@@ -24,13 +25,15 @@ def complete_suites(
     *,
     suite: Level,
     part: tuple[int, int] | None = None,
+    draws: bool = True,
     stored: Mapping[str, Completion] | None = None,
 ) -> dict[str, Completed]:
     """Return what completes a suite for each implementation, by its name.
 
     ``plans`` are all cases of the suite, also those in other parts. The further cases are divided into parts as the
-    list is. A completion in ``stored``, by display name, is used again, so that a resumed run has the same cases and
-    declarations.
+    list is. Without ``draws`` there are no further cases, but the implementation is asked about the list, and what it
+    takes is found. A completion in ``stored``, by display name, is used again, so that a resumed run has the same cases
+    and declarations.
 
     Raises: PluginError where an implementation cannot be loaded.
     """
@@ -51,6 +54,8 @@ def complete_suites(
             if not own:
                 return None
             made = complete(worker, name, own, run="", suite=suite, work_limit_s=session.limits.work_s)
+        if not draws:
+            made = replace(made, cases=(), covered=made.covered_by_list)
         return _make_completed(session, made, own, part)
 
     with ThreadPoolExecutor(max_workers=min(count_cores(), max(len(implementations), 1))) as pool:

@@ -11,7 +11,7 @@ from msgspec.structs import replace as replace_answer
 
 from attnbench.cases import COMPILED_MODES, CaseId
 from attnbench.processes.candidate_requests import Opinion, Outcome
-from attnbench.records.types import CHANGED_MIND, Finding
+from attnbench.records.types import CHANGED_MIND, DECLARED_UNSUPPORTED, Finding
 from attnbench.runner.check_outcomes import make_finding
 from attnbench.runner.session import Plan
 
@@ -93,7 +93,7 @@ def apply_refusal(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, F
     findings = {check: make_finding(check, refusal) for check in checks}
     if not tried:
         return findings
-    declared = f"declared unsupported ({refusal.reason})"
+    declared = f"{DECLARED_UNSUPPORTED} ({refusal.reason})"
     if SHAPE_ONLY in tried and tried[SHAPE_ONLY].status == "failed":
         # The call returned no attention weights, so the gradients lack the part that flows through these weights. The
         # finding of ``input_gradients`` is therefore ignored.

@@ -145,9 +145,9 @@ def test_resuming_a_complete_file_adds_no_empty_line(tmp_path: Path) -> None:
 def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     """A file of a newer schema is refused; the message says to upgrade attnbench."""
     path = write_run(tmp_path)
-    path.write_text(path.read_text().replace('"schema":2', '"schema":99'))
+    path.write_text(path.read_text().replace('"schema":3', '"schema":99'))
     with pytest.raises(
-        ResultsError, match=r"newer attnbench \(schema 99\); this version reads schemas up to 2: upgrade attnbench$"
+        ResultsError, match=r"newer attnbench \(schema 99\); this version reads schemas up to 3: upgrade attnbench$"
     ):
         read_run(path)
 

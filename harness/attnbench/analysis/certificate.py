@@ -145,8 +145,7 @@ def _describe_implementation(
             for case, finding in findings
             if finding.status == "expected_failure"
         ],
-        "completion": None if completion is None else _describe_completion(completion, drawn),
-    }
+    } | ({} if completion is None else {"completion": _describe_completion(completion, drawn)})
 
 
 def _describe_completion(completion: Completion, counts: Counter[Status]) -> dict[str, Any]:

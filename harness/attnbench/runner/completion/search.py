@@ -2,8 +2,8 @@
 
 The search is greedy and seeded. It first settles which single values are taken, then which pairs, and so on: a
 combination cannot be taken if a part of it is not. A combination whose parts are taken counts as not taken once
-``MOST_REFUSED`` drawn cases with it were refused. Rows are drawn close to rows that are known to be taken, because an
-implementation with many restrictions takes almost no row that is drawn from all values.
+``MOST_REFUSED`` cases that were drawn for it were refused. Rows are drawn close to rows that are known to be taken,
+because an implementation with many restrictions takes almost no row that is drawn from all values.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,8 @@ __all__ = ["MOST_ASKED", "MOST_REFUSED", "Ask", "Search"]
 # Drawn cases with a combination that are declared unsupported until the combination counts as not taken (issue 20).
 MOST_REFUSED = 200
 # Most drawn cases that an implementation is asked about, by the number of combined values. The narrowest implementation
-# that was measured needs 9,000 for pairs and 20,000 for triples; 10,000 answers take about 2 s.
+# that was measured needs 7,000 for pairs and 8,000 for triples, and refusals without a pattern need 20,000. 10,000
+# answers take about 2 s.
 MOST_ASKED = {1: 20_000, 2: 40_000, 3: 120_000}
 # Rows that are asked at once. The next rows are drawn with the knowledge of these answers.
 BATCH = 256
@@ -55,7 +56,8 @@ class Search:
         # Larger targets of each target, without end.
         self._partners: dict[tuple[int, ...], Iterator[Sequence[int]]] = {}
         orders = range(1, combinations.strength + 1)
-        # Combinations in a row that is taken, by order, and number of refused drawn rows with each combination.
+        # Combinations in a row that is taken, by order, and number of rows that were drawn for each combination and
+        # refused. A combination is named by its ascending numbers there.
         self.taken: dict[int, Flags] = {order: combinations.make_flags(order) for order in orders}
         self._refused = {order: np.zeros_like(self.taken[order], dtype=np.int32) for order in orders}
 
@@ -103,28 +105,12 @@ class Search:
         self._count += len(asked)
         answers = self._ask(asked)
         self._exhausted = self._exhausted or len(answers) < len(asked) or limit <= len(rows)
-        found, refused = [], []
-        for row, answer in zip(asked, answers, strict=False):
-            if answer is None:
-                refused.append(row)
-                continue
-            own, taken, runnable = answer
+        found = []
+        for own, taken, runnable in (answer for answer in answers if answer is not None):
             if taken:
                 self._add_taken(own, runnable=runnable)
                 found += [own] if runnable else []
-            else:
-                refused.append(own)
-        if refused:
-            self._count_refused(np.array(refused))
         return found
-
-    def _count_refused(self, rows: Numbers) -> None:
-        for order, counts in self._refused.items():
-            axes = (
-                rows[(slice(None), *(slice(None) if a == axis else None for a in range(order)))]
-                for axis in range(order)
-            )
-            np.add.at(counts, tuple(axes), 1)
 
     def _find_open(self, order: int, among: Flags | None = None) -> Numbers:
         """Return the combinations of which it is not settled whether they are taken: (combinations, values)."""
@@ -135,22 +121,29 @@ class Search:
         return self._combinations.list(whole if among is None else whole & among)
 
     def _settle(self, order: int, among: Flags | None = None) -> None:
-        """Draw rows until every combination of ``order`` values counts as taken or as not taken."""
+        """Draw rows until every combination of ``order`` values counts as taken or as not taken.
+
+        A refused row counts against the combination for which it was drawn, and against no other that it contains,
+        because the refusal may not be theirs.
+        """
+        refused = self._refused[order]
         while not self._exhausted and len(found := self._find_open(order, among)):
             each = max(1, min(BATCH // len(found), MOST_REFUSED // 4))
             rows: list[Row] = []
-            for target in found[:BATCH].tolist():
-                for number in range(each):
-                    row = self._draw_new(self._add_partner(target) if number % 2 else target)
-                    if row is None:
-                        # All rows near the known ones were asked. The combination counts as refused once more.
-                        self._count_refused_once(target)
-                    else:
-                        rows.append(row)
+            targets = found[:BATCH].tolist()
+            for target in targets:
+                first = int(refused[tuple(target)])
+                drawn = (
+                    self._draw_new(self._add_partner(target) if n % 2 else target) for n in range(first, first + each)
+                )
+                # A row that cannot be drawn, because all rows near the known ones were asked, counts as refused.
+                rows += [row for row in drawn if row is not None]
+            had_seeds = bool(self._seeds)
             self._ask_rows(rows)
-
-    def _count_refused_once(self, target: Sequence[int]) -> None:
-        self._refused[len(target)][np.ix_(*[list(target)] * len(target))] += 1
+            refused[tuple(np.array(targets).T)] += each
+            if self._seeds and not had_seeds:
+                # Only from now on, rows are drawn near one that is taken.
+                refused[...] = 0
 
     def _build_rows(self, missing: Flags) -> list[Row]:
         """Return rows that are taken, built to cover many missing combinations each; remove these from ``missing``."""

@@ -53,7 +53,7 @@ def make_result(status: Status, number: int, *, warnings: tuple[str, ...] = (), 
     ],
 )
 def test_a_completion_is_one_line(made: Completion, line: str) -> None:
-    """The share that is taken, the restrictions in words, and the share of it that was covered, if cases are refused."""
+    """The share that is taken, the restrictions in words, and the share of it that was covered."""
     assert describe_completion(made) == line
 
 

@@ -1,6 +1,7 @@
 """``attnbench conform`` on whole suites: further cases, frozen declarations, and the exit code without a verdict."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 

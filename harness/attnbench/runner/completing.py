@@ -60,6 +60,7 @@ def complete_suites(
 
     with ThreadPoolExecutor(max_workers=min(count_cores(), max(len(implementations), 1))) as pool:
         found = dict(zip(implementations, pool.map(complete_one, implementations), strict=True))
+    session.close_loaders()
     return {name: one for name, one in found.items() if one is not None}
 
 

@@ -105,8 +105,8 @@ class Session:
     # Lock of the oracle worker: implementations that run in parallel share it, and it answers one request at a time.
     _asking: Lock = field(init=False, default_factory=Lock)
     _scratch: Scratch = field(init=False)
-    # A worker that was started to find out whether an implementation can be loaded, and the implementation's name.
-    _loader: "tuple[str, Supervisor] | None" = field(init=False, default=None)
+    # Workers that were started to find out whether an implementation can be loaded, by the implementation's name.
+    _loaders: "dict[str, Supervisor]" = field(init=False, default_factory=dict)
     # Numbers for the file names of the candidate workers; each worker that starts takes the next number.
     _numbers: Iterator[int] = field(init=False, default_factory=count)
 
@@ -121,8 +121,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._loader is not None:
-            self._loader[1].close()
+        self.close_loaders()
         self._oracle.kill()
         fault = self.folder / CACHE_FAULT
         if fault.exists():
@@ -171,19 +170,19 @@ class Session:
 
     def keep_loader(self, implementation: str, worker: "Supervisor") -> None:
         """Keep a worker that has loaded one implementation, for ``open_planner``."""
-        self._loader = implementation, worker
+        self._loaders[implementation] = worker
 
     def open_planner(self, implementation: str) -> "Supervisor":
         """Return a worker of one implementation, which is asked about cases before the run; the caller closes it.
 
         Raises: PluginError where the implementation cannot be loaded.
         """
-        kept, self._loader = self._loader, None
-        if kept is not None and kept[0] == implementation:
-            return kept[1]
-        if kept is not None:
-            kept[1].close()
-        return self.supervise(implementation)
+        return self._loaders.pop(implementation, None) or self.supervise(implementation)
+
+    def close_loaders(self) -> None:
+        """End the workers that are kept for ``open_planner``."""
+        while self._loaders:
+            self._loaders.popitem()[1].close()
 
     def supervise_each(
         self, implementations: Sequence[str], environment: Mapping[str, str] = PATIENT

@@ -14,13 +14,14 @@ from attnbench.interface import Covering
 from attnbench.operators.attention_core import OPERATOR as CORE_OPERATOR
 from attnbench.operators.covering_array import generate_combinations
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
-from attnbench.processes.candidate_requests import Answers, AskSupport, Outcome
-from attnbench.records.types import Completion, Finding, Result
+from attnbench.processes.candidate_requests import Answers, AskSupport, Opinion, Outcome
+from attnbench.records.types import CHANGED_MIND, Completion, Finding, Result
 from attnbench.runner import Plan
 from attnbench.runner.completion import declarations
 from attnbench.runner.completion.combinations import Combinations
 from attnbench.runner.completion.complete import complete, settle
 from attnbench.runner.completion.search import MOST_ASKED, MOST_REFUSED, Search, drop_redundant
+from attnbench.runner.refusal import keep_declaration
 from attnbench.runner.session import Supervisor
 
 COVERING = OPERATOR.covering
@@ -357,3 +358,27 @@ def test_the_time_limit_counts_all_requests() -> None:
     for _ in range(3):
         asking.ask(["x"])
     assert limits == [10.0, 6.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("now", "planned", "change"),
+    [
+        (None, None, ""),
+        ("", None, ""),
+        ("no", "no", ""),
+        ("no", None, "supported when the run was planned, now refused (no)"),
+        (None, "no", "refused (no) when the run was planned, now supported"),
+    ],
+)
+def test_the_planned_answer_counts(now: str | None, planned: str | None, change: str) -> None:
+    """A later answer is replaced by the answer of the plan, and the difference is told."""
+    opinion, told = keep_declaration(Opinion(unsupported=now, untimed="slow", predicted_s=2.0), planned)
+    assert isinstance(opinion, Opinion)
+    assert (opinion.unsupported or None, opinion.untimed, opinion.predicted_s) == (planned, "slow", 2.0)
+    assert told == (f"{CHANGED_MIND}: {change}" if change else "")
+
+
+def test_an_exception_is_not_replaced_by_the_planned_answer() -> None:
+    """A declaration that raises during the run remains an error."""
+    raised = Outcome(status="error", reason="KeyError")
+    assert keep_declaration(raised, None) == (raised, "")

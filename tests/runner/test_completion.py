@@ -270,10 +270,11 @@ def test_a_case_without_data_covers_nothing() -> None:
 def test_restrictions_are_told_in_words() -> None:
     """The values that are taken alone, or the lost ones if they are fewer; the largest share of values first."""
     made = run(FakeWorker(keep(SELF | {"regime": ("flat", "plain", "peaked", "onehot")})))
+    # Self-attention has no kdim and vdim, so their absence is no restriction of its own.
     assert made.restrictions == (
-        "no kdim or vdim", "self-attention", "no weights", "with bias", "no add_bias_kv", "no add_zero_attn",
-        "no regime huge",
+        "self-attention", "no weights", "with bias", "no add_bias_kv", "no add_zero_attn", "no regime huge",
     )  # fmt: skip
+    assert run(FakeWorker(keep(NARROW))).restrictions == ("no kdim or vdim", "no add_bias_kv", "no add_zero_attn")
 
 
 def test_the_other_operator_is_completed_too() -> None:

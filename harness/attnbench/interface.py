@@ -18,6 +18,7 @@ __all__ = [
     "Call",
     "CaseTransforms",
     "Choices",
+    "Covering",
     "EmptyBatches",
     "HiddenNan",
     "HiddenRowGradients",
@@ -299,6 +300,29 @@ class CaseTransforms(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covering:
+    """The covering array behind an operator's suites: the factors of a case, and the values that are combined.
+
+    A row has one value for each factor, by the factor's name. For an implementation that declares cases unsupported,
+    the missing combinations of values are covered by further cases, which are drawn from these factors.
+    """
+
+    # Values by factor; a value is hashable.
+    factors: Mapping[str, Sequence[Any]]
+    # Return whether a row describes a valid case. For a partial row, which lacks some factors: whether an allowed row
+    # contains it.
+    is_allowed: Callable[[Mapping[str, Any]], bool]
+    # Return the case of a complete row, on the CPU.
+    row_to_case: Callable[[Mapping[str, Any]], Case]
+    # Return the row of any case of the operator. A value that is not among the values of its factor counts for nothing.
+    case_to_row: Callable[[Case], Mapping[str, Any]]
+    # Number of factors whose values are combined, by suite: with 2, every pair of values is in some case.
+    strengths: Mapping[Level, int] = field(default_factory=lambda: {"core": 2, "full": 3})
+    # Words for values, by factor, such as "no weights". Without words, a value is named as "factor value".
+    words: Mapping[str, Mapping[Any, str]] = field(default_factory=dict)
+
+
 # Chapters of checks that need only the inputs and the outputs of an operator.
 GENERAL_CHAPTERS = ("forward", "gradients", "layouts", "hygiene", "determinism", "compilation")
 
@@ -336,6 +360,11 @@ class Operator:
     @property
     def case_transforms(self) -> CaseTransforms | None:
         """Metamorphic relations of the operator; None if there are none: checks that need them then do not apply."""
+        return None
+
+    @property
+    def covering(self) -> Covering | None:
+        """The covering array behind the suites; None if there is none: suites are then not completed."""
         return None
 
     def suite(self, level: Level) -> Sequence[Case]:

@@ -30,7 +30,7 @@ from attnbench.records.run_file import RunFile
 from attnbench.records.types import Finding, Result, Run
 from attnbench.runner import Session
 
-CASES = [f"multihead/B1.L1.S1.E8.H1/-/mask=none/regime=plain/seed={seed}/float32/cpu/eval" for seed in range(2)]
+CASES = [f"multihead/B1.L1.S1.E8.H1/-/mask=none/regime=plain/seed={seed}/float32/cpu/eval" for seed in range(20)]
 RUN = Run(
     id="r",
     time="t",
@@ -40,7 +40,7 @@ RUN = Run(
     threads=1,
     implementations=("a",),
 )
-SUITE = Suite(level="core", list_versions={"multihead": "2"}, list_hash="abc", cases=2, mutation_score=None)
+SUITE = Suite(level="core", list_versions={"multihead": "2"}, list_hash="abc", cases=20, mutation_score=None)
 DECLARED = {"a": Declaration(operator="multihead", source="https://example.org", policies={"hidden_rows": "nan"})}
 
 
@@ -59,15 +59,15 @@ def test_a_certificate_records_how_it_was_made() -> None:
     certificate = make("passed", "unsupported", "expected_failure")
     assert certificate["conformant"] is True
     assert certificate["suite"] == {
-        "level": "core", "list_versions": {"multihead": "2"}, "list_hash": "abc", "cases": 2,
+        "level": "core", "list_versions": {"multihead": "2"}, "list_hash": "abc", "cases": 20,
         "mutation_score": UNMEASURED,
     }  # fmt: skip
     assert (certificate["run"], certificate["versions"], certificate["devices"]) == ("r", {"torch": "2.13.0"}, ["cpu"])
     assert certificate["machine"]["name"] == describe_machine().name
     (one,) = certificate["implementations"]
     assert one["policies"] == {"hidden_rows": "nan"}
-    assert one["findings"] == {"passed": 2, "unsupported": 2, "expected_failure": 2}
-    assert one["refused"] == {"why unsupported": 2}
+    assert one["findings"] == {"passed": 20, "unsupported": 20, "expected_failure": 20}
+    assert one["refused"] == {"why unsupported": 20}
     assert one["expected_failures"] == [
         {"check": "check_2", "case": case, "reason": "why expected_failure"} for case in CASES
     ]
@@ -79,11 +79,11 @@ def test_a_certificate_records_how_it_was_made() -> None:
     [
         (("passed",), []),
         (("passed", "expected_failure", "unsupported"), []),
-        (("passed", "failed"), ["2 findings failed"]),
-        (("passed", "unexpected_pass"), ["2 findings failed"]),
-        (("passed", "timeout", "crashed"), ["4 findings failed"]),
-        (("passed", "not_run"), ["2 findings have the status not_run (why not_run)"]),
-        (("unsupported",), ["nothing passed"]),
+        (("passed", "failed"), ["20 findings failed"]),
+        (("passed", "unexpected_pass"), ["20 findings failed"]),
+        (("passed", "timeout", "crashed"), ["40 findings failed"]),
+        (("passed", "not_run"), ["20 findings have the status not_run (why not_run)"]),
+        (("unsupported",), ["nothing passed", "no case was checked, and a verdict needs 20"]),
     ],
 )
 def test_only_complete_runs_without_failures_are_conformant(statuses: tuple[str, ...], doubts: list[str]) -> None:
@@ -150,7 +150,7 @@ def test_an_incomplete_run_has_no_certificate() -> None:
     with pytest.raises(CertificateError) as raised:
         make_certificate(RUN, SUITE, CASES, DECLARED, [result])
     assert str(raised.value) == (
-        f"no certificate: 1 of 2 cases have no result of a (the first is {CASES[1]}); "
+        f"no certificate: 19 of 20 cases have no result of a (the first is {CASES[1]}); "
         "continue with: attnbench conform --resume r --certificate FILE"
     )
 

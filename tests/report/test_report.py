@@ -1,6 +1,7 @@
 """Tests of reports: what they say, that names in them are escaped, and that their numbers follow from the run file."""
 
 import csv
+import html
 import re
 import statistics
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import ResultsError, StoredRun
-from attnbench.records.types import Ceiling, Finding, Machine, Memory, Result, Run, Timing, find_pass
+from attnbench.records.types import Ceiling, Completion, Finding, Machine, Memory, Result, Run, Timing, find_pass
 from attnbench.report import tables, write
 from attnbench.report.content import collect_content
 from attnbench.report.growth import fit_growth
@@ -715,3 +716,29 @@ def test_axes_have_units_that_keep_numbers_short() -> None:
     """Times and bytes have the unit that keeps the number short, for example 1 ms and 64 MiB."""
     assert [format_seconds(s) for s in (2e-6, 1e-3, 0.02, 3)] == ["2 µs", "1 ms", "20 ms", "3 s"]
     assert [format_bytes(b) for b in (512, 2**10, 2**26, 3 * 2**30)] == ["512 B", "1 KiB", "64 MiB", "3 GiB"]
+
+
+# Coverage
+
+
+def test_a_report_says_how_much_was_covered(tmp_path: Path) -> None:
+    """Page and Markdown have the line of the completion; few checked cases of a whole suite are no verdict."""
+    run = make_run()
+    finding = Finding(check="forward_parity", status="passed")
+    made = Completion(
+        run=run.id, implementation="mine", suite="core", list_digest="d", listed=275, refused={"no": (1,)}, strength=2,
+        combinations=100, taken=31, covered_by_list=5, covered=31, cases=("x", "y"), restrictions=("no weights",),
+    )  # fmt: skip
+    results = tuple(
+        replace(make_result(finding, name="mine", case=case), run=run.id, suite="core")
+        for case in (PLAIN.replace("float32", dtype) for dtype in ("float32", "float64", "bfloat16"))
+    )
+    stored = StoredRun(run=run, results=results, path=tmp_path / "r.jsonl", completions=(made,))
+    write([stored], tmp_path)
+    line = "mine takes 31 % of the reference's pairs (no weights); all of them covered, with 2 further cases"
+    verdict = "no verdict on mine: only 3 cases were checked, and a verdict needs 20"
+    for name in ("index.html", "report.md"):
+        text = html.unescape((tmp_path / name).read_text())
+        assert line in text
+        assert verdict in text
+        assert "findings passed" not in text

@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 
+from attnbench.analysis.coverage import count_checked, describe_completion, describe_few
 from attnbench.cases import CaseId
-from attnbench.records.types import FAILURES, Finding, Result, Run, Status
+from attnbench.records.types import FAILURES, Completion, Finding, Result, Run, Status
 
 __all__ = ["VERSION", "CertificateError", "Code", "Declaration", "Suite", "describe_certificate", "make_certificate"]
 
@@ -75,12 +76,15 @@ def make_certificate(
     cases: Sequence[str],
     declared: Mapping[str, Declaration],
     results: Iterable[Result],
+    *,
     without_data: Mapping[str, str] | None = None,
+    completions: Mapping[str, Completion] | None = None,
 ) -> dict[str, Any]:
     """Make the certificate of a run, as plain dicts and lists.
 
     ``cases`` are case ids. On each of these cases, every implementation of the case's operator needs
-    a result. ``declared`` maps the display name of every implementation to its declaration.
+    a result. ``declared`` maps the display name of every implementation to its declaration, and
+    ``completions`` to its completion, whose cases need a result, too.
     ``without_data`` maps the id of each case that needs an optional data set, which this machine
     lacks, to the reason with its remedy. Such a case is no doubt about an implementation: the
     certificate does not speak of it, and says so.
@@ -91,8 +95,10 @@ def make_certificate(
     for result in results:
         if result.implementation in by_name:
             by_name[result.implementation][result.case] = result
+    completions = completions or {}
+    further = {name: completions[name].cases if name in completions else () for name in declared}
     for name, found in by_name.items():
-        own = _select_cases(declared[name], cases)
+        own = [*_select_cases(declared[name], cases), *further[name]]
         missing = [case for case in own if case not in found]
         if missing:
             raise CertificateError(
@@ -104,6 +110,8 @@ def make_certificate(
             name,
             declared[name],
             [by_name[name][case] for case in _select_cases(declared[name], cases)],
+            completions.get(name),
+            [by_name[name][case] for case in further[name]],
             without_data=without_data or {},
             recorded_sources=run.sources.get(name, ""),
         )
@@ -158,6 +166,8 @@ def _describe_implementation(
     name: str,
     declared: Declaration,
     results: Sequence[Result],
+    completion: Completion | None,
+    further: Sequence[Result],
     *,
     without_data: Mapping[str, str],
     recorded_sources: str,
@@ -165,7 +175,11 @@ def _describe_implementation(
     lacking = {result.case: without_data[result.case] for result in results if _lacks_data(result, without_data)}
     findings = [(result.case, finding) for result in results for finding in result.findings]
     counts = Counter(finding.status for _, finding in findings)
+    drawn = Counter(finding.status for result in further for finding in result.findings)
     doubts = list(_find_doubts(Counter(f.status for case, f in findings if case not in lacking), findings, lacking))
+    doubts += _find_doubts_of_completion(drawn)
+    if few := describe_few(count_checked([*results, *further])):
+        doubts.append(few)
     if recorded_sources not in ("", declared.code.sha256):
         doubts.append("its source files changed while the run was recorded, so results of two versions are mixed")
     return {
@@ -176,7 +190,7 @@ def _describe_implementation(
         "source": declared.source,
         "policies": dict(declared.policies),
         "code": asdict(declared.code),
-        "checked_cases": sum(map(_was_checked, results)),
+        "checked_cases": count_checked(results),
         "without_data": {
             reason: [case for case, own in lacking.items() if own == reason]
             for reason in dict.fromkeys(lacking.values())
@@ -189,6 +203,24 @@ def _describe_implementation(
             for case, finding in findings
             if finding.status == "expected_failure"
         ],
+    } | ({} if completion is None else {"completion": _describe_completion(completion, drawn)})
+
+
+def _describe_completion(completion: Completion, counts: Counter[Status]) -> dict[str, Any]:
+    """Return what is known of a completion, which is compared with nothing: ``list_hash`` leaves out its cases."""
+    return {
+        "completion_hash": completion.completion_hash or None,
+        "cases": len(completion.cases),
+        "findings": dict(counts),
+        "strength": completion.strength,
+        "combinations": completion.combinations,
+        "taken": completion.taken,
+        "covered_by_list": completion.covered_by_list,
+        "covered": completion.covered,
+        "restrictions": list(completion.restrictions),
+        "refused_when_called": completion.refused_when_called,
+        "summary": describe_completion(completion),
+        "notes": list(completion.notes),
     }
 
 
@@ -198,9 +230,13 @@ def _lacks_data(result: Result, without_data: Mapping[str, str]) -> bool:
     return reason is not None and all((f.status, f.reason) == ("not_run", reason) for f in result.findings)
 
 
-def _was_checked(result: Result) -> bool:
-    """Whether at least one check of a case ran on the implementation."""
-    return any(finding.status not in ("not_run", "unsupported") for finding in result.findings)
+def _find_doubts_of_completion(counts: Counter[Status]) -> Iterable[str]:
+    """Yield the reasons why the further cases make an implementation not conformant."""
+    failed = sum(counts[status] for status in FAILURES)
+    if failed:
+        yield f"{failed} findings on cases of the completion failed"
+    if counts["not_run"]:
+        yield f"{counts['not_run']} findings on cases of the completion have the status not_run"
 
 
 def _find_doubts(

@@ -3,13 +3,15 @@
 import sys
 from collections.abc import Sequence
 
+from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.api.outcome import ConformanceError, Failure, Report, format_finding
-from attnbench.api.selection import Expected, Selection, as_tuple, collect_expectations
+from attnbench.api.selection import Expected, Selection, as_tuple, collect_expectations, complete_selection
 from attnbench.api.worker_pool import LocalSession, WorkerPool
 from attnbench.plugins.importable import find_name
 from attnbench.plugins.registry import PluginError
 from attnbench.runner import Limits, NoProgress
 from attnbench.runner import conform as conform_all
+from attnbench.runner.completing import settle_completions
 
 __all__ = ["ConformanceError", "Expected", "Failure", "Report", "Selection", "WorkerPool", "conform", "format_finding"]
 
@@ -24,6 +26,7 @@ def conform(
     timeout_s: float = 120.0,
     memory_bytes: int | None = None,
     threads: int | None = None,
+    completion: bool = True,
 ) -> Report:
     """Run the checks of a suite on an implementation in a separate process, and return a report.
 
@@ -34,7 +37,8 @@ def conform(
     ``cases`` are shell-style patterns of case ids, or whole case ids. ``checks`` are names of
     checks. By default, all cases of the suite and all checks are run. ``timeout_s`` limits the wall
     time of one check on one case. ``memory_bytes`` limits the memory of a worker process.
-    ``threads`` is the number of threads of every worker process.
+    ``threads`` is the number of threads of every worker process. ``completion`` says whether the suites ``core`` and
+    ``full`` are completed by further cases for an implementation that declares cases unsupported.
 
     ``expected_failures`` are paths of files, or a mapping. A key of the mapping is a pattern of
     check names, or a pair (pattern of check names, pattern of case ids). A value of the mapping is
@@ -53,8 +57,19 @@ def conform(
     selection = Selection(suite=suite, cases=as_tuple(cases), checks=as_tuple(checks))
     with LocalSession(limits=Limits(timeout_s=timeout_s, memory_bytes=memory_bytes, threads=threads)) as session:
         plans = selection.make_plans(session)
-        expectations = collect_expectations(session, [name], expected_failures, plans)
-        results = conform_all(
-            session, [name], plans, run="", progress=NoProgress(), suite=suite, expectations=expectations
+        completed = complete_selection(session, [name], selection, plans, draws=completion)
+        further = [plan for one in completed.values() for plan in one.plans]
+        expectations = collect_expectations(session, [name], expected_failures, [*plans, *further])
+        results = tuple(
+            conform_all(
+                session, [name], plans, run="", progress=NoProgress(), suite=suite, expectations=expectations,
+                completed=completed,
+            )
+        )  # fmt: skip
+        return Report(
+            implementation=name,
+            suite=suite,
+            results=results,
+            completion=settle_completions(session, completed, results).get(name),
+            whole=selection.whole and suite in VERDICT_SUITES,
         )
-        return Report(implementation=name, suite=suite, results=tuple(results))

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
+from attnbench.analysis.coverage import count_checked, describe_few, list_coverage_lines
 from attnbench.analysis.root_causes import find_root_causes
 from attnbench.checks.catalogue import list_chapters, read_checks
 from attnbench.plugins.registry import display_name
-from attnbench.records.types import FAILURES, Finding, Result, Status, format_reproduce_line
+from attnbench.records.types import FAILURES, Completion, Finding, Result, Status, format_reproduce_line
 
 __all__ = ["DETAILED_CAUSES", "ConformanceError", "Failure", "Report", "format_finding"]
 
@@ -53,6 +54,10 @@ class Report:
     implementation: str
     suite: str
     results: tuple[Result, ...]
+    # What the implementation declared, and the further cases that were drawn for it; None if no suite was completed.
+    completion: Completion | None = None
+    # Whether every case of the suite was run with every check. A verdict then needs 20 checked cases.
+    whole: bool = False
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -76,10 +81,18 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether at least one check passed or failed as expected, and no check failed in any other way."""
+        """Whether at least one check passed or failed as expected, and no check failed in any other way.
+
+        It is False if too few cases of a whole suite were checked (``undecided``).
+        """
         counts = self.counts
         held = counts["passed"] + counts["expected_failure"]
-        return bool(held) and not any(counts[status] for status in FAILURES)
+        return bool(held) and not self.undecided and not any(counts[status] for status in FAILURES)
+
+    @property
+    def undecided(self) -> str:
+        """Why too few cases were checked for a verdict; empty if they are enough, or if cases were selected."""
+        return describe_few(count_checked(self.results)) if self.whole else ""
 
     def raise_if_failed(self) -> Self:
         """Return the report itself if it is ``ok``.
@@ -128,13 +141,22 @@ def _format_report(report: Report) -> Iterator[str]:
             most = f", {count} of them" if others else ""
             more = f" (and {_pluralize(others, 'more reason')})" if others else ""
             yield f"{words}: {_pluralize(reasons.total(), 'finding')}{most}: {reason}{more}"
+    yield from list_coverage_lines(report.results, _get_completions(report))
     counts = report.counts
     asked = counts.total() - counts["unsupported"] - counts["not_run"]
     failed = len(report.failures)
+    if report.undecided:
+        yield f"no verdict: {report.undecided}"
+    if report.undecided and not failed:
+        return
     if not asked:
         yield "nothing was checked"
     else:
         yield f"{failed} of {asked} findings failed" if failed else f"all {asked} findings held"
+
+
+def _get_completions(report: Report) -> dict[str, Completion]:
+    return {report.completion.implementation: report.completion} if report.completion else {}
 
 
 def _format_counts(counts: Counter[Status]) -> str:

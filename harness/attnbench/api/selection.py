@@ -11,8 +11,10 @@ from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import display_name, list_operators
 from attnbench.processes.oracle_requests import CheckCase, ListSuite
 from attnbench.runner import Expectation, Plan, Session, audit, read_expectations, read_expectations_beside
+from attnbench.runner.completing import COMPLETED_SUITES, complete_suites
+from attnbench.runner.conform import Completed
 
-__all__ = ["Expected", "Selection", "as_tuple", "collect_expectations"]
+__all__ = ["Expected", "Selection", "as_tuple", "collect_expectations", "complete_selection"]
 
 # Expected failures: one or more files, or a mapping. A key of the mapping is a pattern of check names, or a pair
 # (pattern of check names, pattern of case ids). A value of the mapping is a pair (reason, link).
@@ -27,6 +29,11 @@ class Selection:
     # Shell-style patterns of case ids, or whole case ids; a whole id need not be in the suite.
     cases: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether every case of the suite is selected, with every check."""
+        return not (self.cases or self.checks)
 
     def __post_init__(self) -> None:
         """Raise ValueError for an unknown suite or check."""
@@ -50,6 +57,21 @@ class Selection:
         if not plans:
             raise ValueError(f"nothing to run: none of {', '.join(self.checks)} applies to the selected cases")
         return plans
+
+
+def complete_selection(
+    session: Session, implementations: Sequence[str], selection: Selection, plans: Sequence[Plan], *, draws: bool
+) -> dict[str, Completed]:
+    """Return what completes a selection for each implementation; nothing if it is not a whole suite core or full.
+
+    Without ``draws`` there are no further cases.
+
+    Raises: PluginError where an implementation cannot be loaded.
+    """
+    suite = cast("Level", selection.suite)
+    if not selection.whole or suite not in COMPLETED_SUITES:
+        return {}
+    return complete_suites(session, implementations, plans, suite=suite, draws=draws)
 
 
 def collect_expectations(

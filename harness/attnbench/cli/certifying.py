@@ -76,7 +76,8 @@ def write_certificate(
         [plan.case for plan in plans],
         declared,
         recorded.results.values(),
-        {plan.case: plan.missing for plan in plans if plan.missing and plan.lacks_data},
+        without_data={plan.case: plan.missing for plan in plans if plan.missing and plan.lacks_data},
+        completions=recorded.completions,
     )
     file.write(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
     return made

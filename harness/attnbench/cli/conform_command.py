@@ -6,10 +6,12 @@ from typing import Any
 
 import click
 
+from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.cli.certifying import print_certificate, refuse_filters, write_certificate
 from attnbench.cli.conform_markdown import write_markdown
 from attnbench.cli.jobs import (
     Choice,
+    complete_plans,
     conform_into,
     load_expectations,
     make_session,
@@ -17,7 +19,7 @@ from attnbench.cli.jobs import (
     print_stored_path,
 )
 from attnbench.cli.options import options
-from attnbench.cli.recording import INCONCLUSIVE, recording, write_json
+from attnbench.cli.recording import INCONCLUSIVE, list_coverage, recording, write_json
 from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.selection import choose_implementations, drop_unloadable, find_operators
 from attnbench.cli.terminal import print_findings
@@ -42,6 +44,7 @@ from attnbench.cli.terminal import print_findings
     "examples",
     "seed",
     "keep_found",
+    "no_completion",
     "no_cache",
 )
 def command(implementations: tuple[str, ...], **given: Any) -> int:
@@ -49,7 +52,8 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
 
     Each IMPLEMENTATION is a registered name, package.module:attribute or path/to/file.py:attribute. Without
     IMPLEMENTATION, every registered implementation is checked. Exit code 0: everything passed; 1: a failure;
-    2: usage error; 3: on at least one implementation, no check ran, or the certificate is not conformant.
+    2: usage error; 3: no verdict on one of the implementations, because no check ran on it or on too few cases, or
+    because its certificate is not conformant.
     """
     if given["certificate_file"]:
         refuse_filters(given)
@@ -71,25 +75,29 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     choice = Choice.from_options(given)
     chosen = choose_implementations(implementations)
     with make_session(given) as session:
-        chosen = drop_unloadable(session, chosen, asked=bool(implementations))
+        chosen = drop_unloadable(session, chosen, asked=bool(implementations), keep=choice.completes)
         plans = plan_conformance(session, choice, find_operators(session, chosen))
-        expectations = load_expectations(session, chosen, plans, choice)
+        completed = complete_plans(session, choice, chosen, plans, given)
+        expectations = load_expectations(session, chosen, plans, choice, completed)
         cases = [plan.case for plan in plans]
         with recording(
             session, results=given["results"], suite=choice.suite, cases=cases, implementations=chosen,
             resume=given["resume"],
+            whole=choice.whole and (choice.suite in VERDICT_SUITES or given["certificate_file"] is not None),
         ) as recorded:  # fmt: skip
-            conform_into(recorded, session, chosen, plans, choice, expectations)
+            conform_into(recorded, session, chosen, plans, choice, expectations, completed)
         certificate = None
         if given["certificate_file"]:
             certificate = write_certificate(session, recorded, chosen, plans, choice, given["certificate_file"])
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     if given["markdown_file"]:
-        write_markdown(recorded.run, recorded.list_results(), given["markdown_file"])
+        write_markdown(recorded.run, recorded.list_results(), given["markdown_file"], list_coverage(recorded))
     files = (given[f"{kind}_file"] for kind in ("json", "markdown", "certificate"))
     to_stderr = any(file is not None and file.name == "-" for file in files)
-    print_findings(recorded.list_results(), err=to_stderr)
+    print_findings(
+        recorded.list_results(), coverage=list_coverage(recorded), undecided=recorded.find_undecided(), err=to_stderr
+    )
     print_certificate(certificate, err=to_stderr)
     print_stored_path(recorded)
     sys.stdout.flush()

@@ -12,15 +12,16 @@ from attnbench.records.types import Result, Run
 __all__ = ["write_markdown"]
 
 
-def write_markdown(run: Run, results: Iterable[Result], file: IO[str]) -> None:
+def write_markdown(run: Run, results: Iterable[Result], file: IO[str], coverage: Sequence[str] = ()) -> None:
     """Write a summary of the run, a table of findings, and the failures, as Markdown.
 
-    The table has a row for each chapter (group of checks) and a column for each implementation.
+    The table has a row for each chapter (group of checks) and a column for each implementation. ``coverage`` are the
+    lines about what was checked.
     """
-    file.write("\n\n".join(_render_parts(run, list(results))) + "\n")
+    file.write("\n\n".join(_render_parts(run, list(results), coverage)) + "\n")
 
 
-def _render_parts(run: Run, results: Sequence[Result]) -> Iterator[str]:
+def _render_parts(run: Run, results: Sequence[Result], coverage: Sequence[str]) -> Iterator[str]:
     yield "# Conformance"
     libraries = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     gpu = f" with {run.machine.gpu}" if run.machine.gpu else ""
@@ -38,6 +39,7 @@ def _render_parts(run: Run, results: Sequence[Result]) -> Iterator[str]:
     for name in names:
         counts = Counter(f.status for result in results if result.implementation == name for f in result.findings)
         yield f"`{name}`: " + ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items()) + "."
+    yield from map(_escape, coverage)
     causes = find_root_causes(results)
     if causes:
         yield "## Failures"

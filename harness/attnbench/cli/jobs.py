@@ -11,10 +11,11 @@ from attnbench.cases import Level
 from attnbench.cli.options import EFFORTS, QUICK_WORK_S
 from attnbench.cli.progress import show_progress
 from attnbench.cli.recording import Recording
-from attnbench.cli.selection import plan_cases
+from attnbench.cli.selection import find_operators, plan_cases
 from attnbench.oracle.disk_cache import find_folder
 from attnbench.processes.oracle_requests import ListSuite
-from attnbench.records.types import Pass
+from attnbench.records.run_file import find_runs, read_run
+from attnbench.records.types import Completion, Pass
 from attnbench.runner import (
     Effort,
     Expectation,
@@ -30,10 +31,13 @@ from attnbench.runner import (
     read_expectations,
     read_expectations_beside,
 )
+from attnbench.runner.completing import COMPLETED_SUITES, complete_suites, settle_completions
+from attnbench.runner.conform import Completed
 
 __all__ = [
     "Choice",
     "choose_effort",
+    "complete_plans",
     "conform_into",
     "load_expectations",
     "make_session",
@@ -56,6 +60,22 @@ class Choice:
     device: str = "cpu"
     shard: tuple[int, int] | None = None
     expected: tuple[Path, ...] = ()
+    no_completion: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether every case of the suite is run with every check, in its own dtype or in others."""
+        return not (self.patterns or self.checks or self.shard)
+
+    @property
+    def completes(self) -> bool:
+        """Whether implementations are asked what they take of the suite, and the suite is completed for each.
+
+        It is not if options select cases or checks, or replace the dtypes: they then say what is covered. A part of a
+        suite (--shard) is completed by a part of the further cases.
+        """
+        filtered = self.patterns or self.checks or self.dtypes
+        return self.suite in COMPLETED_SUITES and not filtered
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
@@ -97,8 +117,31 @@ def plan_conformance(session: Session, choice: Choice, operators: Sequence[str])
     )
 
 
+def complete_plans(
+    session: Session, choice: Choice, implementations: Sequence[str], plans: Sequence[Plan], given: Mapping[str, Any]
+) -> dict[str, Completed]:
+    """Return what completes the suite for each implementation; a resumed run has the completions of the stored run."""
+    if not choice.completes:
+        return {}
+    stored: Sequence[Completion] = ()
+    if given["resume"] is not None:
+        (path,) = find_runs(given["results"], [given["resume"]])
+        stored = read_run(path).completions
+    whole = plans
+    if choice.shard:
+        whole = plan_conformance(session, replace(choice, shard=None), find_operators(session, implementations))
+    return complete_suites(
+        session, implementations, whole, suite=choice.suite, part=choice.shard,
+        draws=not choice.no_completion, stored={one.implementation: one for one in stored},
+    )  # fmt: skip
+
+
 def load_expectations(
-    session: Session, implementations: Sequence[str], plans: Sequence[Plan], choice: Choice
+    session: Session,
+    implementations: Sequence[str],
+    plans: Sequence[Plan],
+    choice: Choice,
+    completed: Mapping[str, Completed],
 ) -> list[Expectation]:
     """Return the expected failures from the files beside the implementations and from the files given as options.
 
@@ -107,7 +150,8 @@ def load_expectations(
     expectations = read_expectations_beside(implementations)
     for path in choice.expected:
         expectations += read_expectations(path)
-    audit(session, expectations, implementations, [plan.case for plan in plans])
+    further = [plan.case for one in completed.values() for plan in one.plans]
+    audit(session, expectations, implementations, [*(plan.case for plan in plans), *further])
     return expectations
 
 
@@ -118,8 +162,12 @@ def conform_into(
     plans: Sequence[Plan],
     choice: Choice,
     expectations: Sequence[Expectation],
+    completed: Mapping[str, Completed],
 ) -> None:
-    """Check every implementation on every case, and add the results to ``recorded``."""
+    """Check every implementation on every case, and on its further cases, and add the results to ``recorded``."""
+    for one in completed.values():
+        if one.completion.implementation not in recorded.completions:
+            recorded.add_completion(one.completion)
     with show_progress() as progress:
         for result in conform(
             session,
@@ -130,8 +178,11 @@ def conform_into(
             suite=choice.suite,
             expectations=expectations,
             done=frozenset(recorded.results),
+            completed=completed,
         ):
             recorded.add(result)
+    for settled in settle_completions(session, completed, recorded.results.values()).values():
+        recorded.add_completion(settled)
 
 
 def plan_profile(

@@ -5,7 +5,7 @@ import secrets
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -13,6 +13,7 @@ from typing import IO, Any
 import click
 import msgspec
 
+from attnbench.analysis.coverage import count_checked, describe_few, list_coverage_lines
 from attnbench.cases import digest
 from attnbench.plugins.registry import display_name
 from attnbench.records.environment import check_torch_version, describe_machine, find_commit, find_versions
@@ -25,10 +26,10 @@ from attnbench.records.run_file import (
     read_run,
     sort_results,
 )
-from attnbench.records.types import FAILURES, SCHEMA, Ceiling, Result, Run, format_reproduce_line
+from attnbench.records.types import FAILURES, SCHEMA, Ceiling, Completion, Result, Run, format_reproduce_line
 from attnbench.runner import Session
 
-__all__ = ["INCONCLUSIVE", "Recording", "recording", "strip_folder", "write_json"]
+__all__ = ["INCONCLUSIVE", "Recording", "list_coverage", "recording", "strip_folder", "write_json"]
 
 FAILED, INCONCLUSIVE = 1, 3
 
@@ -41,6 +42,17 @@ class Recording:
     file: RunFile
     results: dict[tuple[str, str], Result] = field(default_factory=dict)
     ceilings: list[Ceiling] = field(default_factory=list)
+    # Completions by display name.
+    completions: dict[str, Completion] = field(default_factory=dict)
+    # Whether the run is a whole suite, of which the run is a verdict. It then needs ``FEWEST_CHECKED`` checked cases.
+    whole: bool = False
+
+    def add_completion(self, completion: Completion) -> None:
+        """Store a completion, unless the same completion is stored already."""
+        own = replace(completion, run=self.run.id)
+        if self.completions.get(own.implementation) != own:
+            self.file.append(own)
+            self.completions[own.implementation] = own
 
     def add_ceiling(self, ceiling: Ceiling) -> None:
         """Store a ceiling: the highest rates measured on this machine."""
@@ -57,19 +69,35 @@ class Recording:
         """Return the results in the order of the run's implementations."""
         return sort_results(self.run, self.results.values())
 
-    def choose_exit_code(self, asked: Sequence[str]) -> int:
-        """Return the exit code of a command that checks the implementations in ``asked``.
+    def find_undecided(self) -> dict[str, str]:
+        """Return why so few cases were checked that the run is no verdict, by display name; only for a whole suite."""
+        if not self.whole:
+            return {}
+        own = [result for result in self.results.values() if result.suite == self.run.suite]
+        names = dict.fromkeys((*self.run.implementations, *(result.implementation for result in own)))
+        reasons = {name: describe_few(count_checked(r for r in own if r.implementation == name)) for name in names}
+        return {name: reason for name, reason in reasons.items() if reason}
 
-        It is 1 if a check failed on any implementation. Else it is 3 if an implementation in
-        ``asked`` has neither a passed finding nor an expected failure. Else it is 0.
+    def choose_exit_code(self, asked: Sequence[str]) -> int:
+        """Return 1 after a failure, 3 if there is no verdict on an implementation, else 0.
+
+        There is no verdict without a finding that passed or failed as expected, nor on too few cases of a whole suite.
+        Only the implementations in ``asked`` can cause a 3.
         """
         statuses: dict[str, set[str]] = {display_name(name): set() for name in asked}
         for result in self.results.values():
             statuses.setdefault(result.implementation, set()).update(f.status for f in result.findings)
         if any(found & FAILURES for found in statuses.values()):
             return FAILED
-        held = {"passed", "expected_failure"}
-        return 0 if all(statuses[display_name(name)] & held for name in asked) else INCONCLUSIVE
+        held, undecided = {"passed", "expected_failure"}, self.find_undecided()
+        decided = (statuses[name] & held and name not in undecided for name in map(display_name, asked))
+        return 0 if all(decided) else INCONCLUSIVE
+
+
+def list_coverage(recorded: Recording) -> list[str]:
+    """Return the lines about what was checked on each implementation: of the suite, not of timing."""
+    own = [result for result in recorded.list_results() if result.suite == recorded.run.suite]
+    return list(list_coverage_lines(own, recorded.completions))
 
 
 @contextlib.contextmanager
@@ -81,10 +109,12 @@ def recording(
     cases: Sequence[str],
     implementations: Sequence[str],
     resume: str | None,
+    whole: bool = False,
 ) -> Iterator[Recording]:
     """Yield a ``Recording`` that stores to a new run file, or to the file of the run to resume.
 
-    ``resume`` is the id or the file of the run to resume, or None for a new run.
+    ``resume`` is the id or the file of the run to resume, or None for a new run. ``whole`` is the recording's
+    field.
 
     Raises: ResultsError where the run to resume is of another suite or machine.
     """
@@ -100,7 +130,10 @@ def recording(
             )
         kept = {(r.implementation, r.case): r for r in merge_runs([before])}
         with RunFile.resume(path) as file, _name_interrupted_run(resume):
-            yield Recording(run=before.run, file=file, results=kept, ceilings=list(before.ceilings))
+            yield Recording(
+                run=before.run, file=file, results=kept, ceilings=list(before.ceilings),
+                completions={one.implementation: one for one in before.completions}, whole=whole,
+            )  # fmt: skip
         return
     now = datetime.now(UTC)
     run = Run(
@@ -121,7 +154,7 @@ def recording(
         },
     )
     with RunFile.create(results, run) as file, _name_interrupted_run(run.id):
-        yield Recording(run=run, file=file)
+        yield Recording(run=run, file=file, whole=whole)
 
 
 @contextlib.contextmanager

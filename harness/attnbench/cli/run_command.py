@@ -4,8 +4,10 @@ from typing import Any
 
 import click
 
+from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.cli.jobs import (
     Choice,
+    complete_plans,
     conform_into,
     load_expectations,
     make_session,
@@ -15,7 +17,7 @@ from attnbench.cli.jobs import (
     profile_with_ceilings,
 )
 from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
-from attnbench.cli.recording import recording, write_json
+from attnbench.cli.recording import list_coverage, recording, write_json
 from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.selection import choose_implementations, choose_timed_implementations, find_operators
 from attnbench.cli.terminal import print_findings, print_timings
@@ -24,7 +26,8 @@ from attnbench.cli.terminal import print_findings, print_timings
 @click.command("run", cls=ResumableCommand)
 @click.argument("implementations", nargs=-1)
 @options("suite", "operator", "lengths", "passes", "device", "dtype", "shard", "expected", "processes", "threads")
-@options("timeout", "memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json", "no_cache")
+@options("timeout", "memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json")
+@options("no_completion", "no_cache")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Run conform and profile on the same implementations, then report.
 
@@ -44,17 +47,21 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
         operators = find_operators(session, chosen)
         plans = plan_conformance(session, choice, operators)
         timed = plan_profile(session, choice, operators, lengths=lengths, passes=given["passes"])
-        expectations = load_expectations(session, chosen, plans, choice)
+        completed = complete_plans(session, choice, chosen, plans, given)
+        expectations = load_expectations(session, chosen, plans, choice, completed)
         with recording(
             session, results=given["results"], suite=choice.suite, cases=[plan.case for plan in plans + timed],
             implementations=chosen, resume=given["resume"],
+            whole=choice.whole and choice.suite in VERDICT_SUITES,
         ) as recorded:  # fmt: skip
-            conform_into(recorded, session, chosen, plans, choice, expectations)
+            conform_into(recorded, session, chosen, plans, choice, expectations, completed)
             profile_with_ceilings(recorded, session, chosen, timed, given)
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
-    print_findings(recorded.list_results(), err=to_stderr)
+    print_findings(
+        recorded.list_results(), coverage=list_coverage(recorded), undecided=recorded.find_undecided(), err=to_stderr
+    )
     print_timings(recorded.list_results(), err=to_stderr)
     print_stored_path(recorded)
     click.echo(write([read_run(recorded.file.path)], given["reports"]), err=to_stderr)

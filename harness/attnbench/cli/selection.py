@@ -87,8 +87,11 @@ def find_operators(session: Session, implementations: Sequence[str]) -> list[str
     return [name for name in list_operators() if name in computed]
 
 
-def drop_unloadable(session: Session, implementations: Sequence[str], *, asked: bool) -> list[str]:
+def drop_unloadable(session: Session, implementations: Sequence[str], *, asked: bool, keep: bool = False) -> list[str]:
     """Return the implementations that can be loaded; report all others to standard error.
+
+    With ``keep``, the worker of a single implementation is kept for completing the suite. Starting another one takes
+    1.5 s.
 
     Raises: PluginError where the user named the implementations (``asked``) and one of these
     implementations cannot be loaded.
@@ -96,9 +99,13 @@ def drop_unloadable(session: Session, implementations: Sequence[str], *, asked: 
     try:
         # First load all implementations in one process. Only if this fails, load each
         # implementation in a separate process.
-        session.supervise_together(list(implementations)).close()
+        worker = session.supervise_together(list(implementations))
     except PluginError:
         return [name for name in implementations if _can_load(session, name, asked=asked)]
+    if keep and len(implementations) == 1:
+        session.keep_loader(implementations[0], worker)
+    else:
+        worker.close()
     return list(implementations)
 
 

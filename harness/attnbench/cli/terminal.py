@@ -14,7 +14,7 @@ from attnbench.analysis.stats import choose_measure, estimate_clean_time, estima
 from attnbench.cases import CaseId
 from attnbench.cli.matrix import LEGEND, Cell, Matrix, build_matrix
 from attnbench.plugins.registry import find_baseline
-from attnbench.records.types import FAILURES, Result, find_pass
+from attnbench.records.types import CHANGED_MIND, FAILURES, Result, find_pass
 from attnbench.report.numbers import format_bytes
 
 __all__ = ["make_console", "print_findings", "print_timings"]
@@ -40,8 +40,18 @@ def make_console(*, err: bool = False) -> Console:
     return made if made.is_terminal else Console(stderr=err, highlight=False, width=PLAIN_WIDTH)
 
 
-def print_findings(results: Iterable[Result], *, err: bool = False) -> None:
-    """Print findings by chapter (group of checks) and implementation, then the failures."""
+def print_findings(
+    results: Iterable[Result],
+    *,
+    coverage: Sequence[str] = (),
+    undecided: Mapping[str, str] | None = None,
+    err: bool = False,
+) -> None:
+    """Print findings by chapter (group of checks) and implementation, then the failures, then what was checked.
+
+    ``coverage`` are the lines about what was checked. ``undecided`` is why there is no verdict on an implementation, by
+    name.
+    """
     stored = list(results)
     cells = build_matrix(stored)
     names = list(dict.fromkeys(result.implementation for result in stored))
@@ -54,6 +64,10 @@ def print_findings(results: Iterable[Result], *, err: bool = False) -> None:
         out.print()
     out.print(Text(LEGEND, style="dim"))
     _print_failures(stored, err=err)
+    undecided = undecided or {}
+    for line in (*coverage, *(f"no verdict on {name}: {reason}" for name, reason in undecided.items())):
+        click.echo(line, err=err)
+    _print_verdict(stored, undecided, err=err)
 
 
 def _split_columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[list[str]]:
@@ -102,12 +116,21 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
         for f in r.findings
         if f.status == "unsupported"
         for warning in f.warnings
+        if not warning.startswith(CHANGED_MIND)
     )
     _print_left_out("warning", "refused case", warned, err=err)
-    counts = Counter(finding.status for result in results for finding in result.findings)
-    failed = sum(counts[status] for status in FAILURES)
+
+
+def _print_verdict(results: Sequence[Result], undecided: Mapping[str, str], *, err: bool) -> None:
+    """Print how many findings failed; if none failed, how many held of the implementations that are not undecided."""
+    failed = sum(finding.status in FAILURES for result in results for finding in result.findings)
+    decided = [result for result in results if failed or result.implementation not in undecided]
+    if undecided and not decided:
+        return
+    counts = Counter(finding.status for result in decided for finding in result.findings)
     asked = counts.total() - counts["unsupported"] - counts["not_run"]
-    click.echo(f"{failed} of {asked} findings failed" if failed else f"all {asked} findings held", err=err)
+    others = " of the others" if undecided else ""
+    click.echo(f"{failed} of {asked} findings failed" if failed else f"all {asked} findings{others} held", err=err)
 
 
 def _print_left_out(words: str, thing: str, named_reasons: Iterable[tuple[str, str]], *, err: bool) -> None:

@@ -12,6 +12,8 @@ from attnbench.processes.sources import Sources
 from attnbench.records.types import Memory, Status
 
 __all__ = [
+    "Answers",
+    "AskSupport",
     "CandidateRequest",
     "CountSupported",
     "Declared",
@@ -127,6 +129,30 @@ class CountSupported(CandidateRequest[Support], frozen=True, kw_only=True):
 
     implementation: str
     cases: list[str]
+
+
+class Answers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What an implementation declares about the first cases of a request; the lists have one entry per case."""
+
+    # Why the case is refused; None: it is supported, or the declaration raised an exception.
+    unsupported: list[str | None]
+    # Predicted time of one call in seconds, or None.
+    predicted_s: list[float | None]
+    # Exception that the declaration raised, or None.
+    raised: list[str | None]
+    # Wall time of all declarations, in seconds.
+    seconds: float
+
+
+class AskSupport(CandidateRequest[Answers], frozen=True, kw_only=True):
+    """Return what an implementation declares about many cases, without running them.
+
+    After ``limit_s`` seconds, no further case is asked: the reply has fewer entries than the request has cases.
+    """
+
+    implementation: str
+    cases: list[str]
+    limit_s: float
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True, tag=True):

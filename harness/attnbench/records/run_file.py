@@ -1,15 +1,16 @@
 """Run files: JSON lines, append-only. Only this module knows the format.
 
-``<results>/<machine>/<run>.jsonl`` has a Run on its first line, and a Result or a Ceiling on each further line. Every
-line is an object whose first field is ``"record"`` ("run", "result" or "ceiling"). A killed process loses at most the
-line that it was writing.
+``<results>/<machine>/<run>.jsonl`` has a Run on its first line, and a Result, a Ceiling or a Completion on each further
+line. Every line is an object whose first field is ``"record"`` ("run", "result", "ceiling" or "completion"). A killed
+process loses at most the line that it was writing.
 """
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, TypeVar
@@ -17,7 +18,7 @@ from typing import IO, Any, Self, TypeVar
 import msgspec
 
 from attnbench.cases import CaseId
-from attnbench.records.types import FRONTIER, PERF, SCHEMA, Ceiling, Finding, Record, Result, Run
+from attnbench.records.types import FRONTIER, PERF, SCHEMA, Ceiling, Completion, Finding, Record, Result, Run
 
 __all__ = [
     "ResultsError",
@@ -30,7 +31,7 @@ __all__ = [
     "sort_results",
 ]
 
-_OfRun = TypeVar("_OfRun", Result, Ceiling)
+_OfRun = TypeVar("_OfRun", bound=Result | Ceiling | Completion)
 
 
 class ResultsError(Exception):
@@ -45,6 +46,8 @@ class StoredRun:
     results: tuple[Result, ...]
     path: Path
     ceilings: tuple[Ceiling, ...] = ()
+    # The last completion of each implementation.
+    completions: tuple[Completion, ...] = ()
     # One message for each line of the file that could not be read.
     problems: tuple[str, ...] = ()
 
@@ -107,9 +110,9 @@ class RunFile:
         except OSError:  # the file system has no locks: go on without a lock
             pass
 
-    def append(self, record: Result | Ceiling) -> None:
-        """Write a result or a ceiling as a line of the file; return when the line is on disk."""
-        self._write("ceiling" if isinstance(record, Ceiling) else "result", record)
+    def append(self, record: Result | Ceiling | Completion) -> None:
+        """Write a record as a line of the file; return when the line is on disk."""
+        self._write(type(record).__name__.lower(), record)
 
     def _write(self, kind: str, record: Record) -> None:
         fields: dict[str, Any] = {"record": kind} | msgspec.to_builtins(record)
@@ -143,7 +146,9 @@ def read_run(path: Path) -> StoredRun:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise ResultsError(f"cannot read {path}: {error.strerror}") from error
-    run, results, ceilings, problems = None, [], [], []
+    run: Run | None = None
+    records: list[Result | Ceiling | Completion] = []
+    problems = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -157,17 +162,23 @@ def read_run(path: Path) -> StoredRun:
                     f"{path.name} line {number}: a second run and its results are left out: "
                     "a run file contains only one run"
                 )
-            elif kind == "result":
-                results.append(_parse_result(fields, run))
-            elif kind == "ceiling":
-                ceilings.append(_require_run(msgspec.convert(fields, Ceiling), run))
+            elif kind in PARSED:
+                records.append(_require_run(PARSED[kind](fields), run))
             else:
                 problems.append(f"{path.name} line {number}: unknown record {kind!r}")
         except (msgspec.MsgspecError, ValueError) as error:
             problems.append(f"{path.name} line {number} cannot be read and is left out: {error}")
     if run is None:
         raise ResultsError(f"{path} contains no run: it is not a run file, or its first line is lost")
-    return StoredRun(run=run, results=tuple(results), ceilings=tuple(ceilings), path=path, problems=tuple(problems))
+    completions = {one.implementation: one for one in records if isinstance(one, Completion)}
+    return StoredRun(
+        run=run,
+        results=tuple(one for one in records if isinstance(one, Result)),
+        ceilings=tuple(one for one in records if isinstance(one, Ceiling)),
+        completions=tuple(completions.values()),
+        path=path,
+        problems=tuple(problems),
+    )
 
 
 def _parse_run(fields: dict[str, Any], path: Path) -> Run:
@@ -193,10 +204,18 @@ def _require_run(record: _OfRun, run: Run | None) -> _OfRun:
     return record
 
 
-def _parse_result(fields: dict[str, Any], run: Run | None) -> Result:
-    result = _require_run(msgspec.convert(fields, Result), run)
+def _parse_result(fields: dict[str, Any]) -> Result:
+    result = msgspec.convert(fields, Result)
     CaseId.parse(result.case)
     return result
+
+
+# How each kind of record after the first line is made from its fields.
+PARSED: dict[object, Callable[[dict[str, Any]], Result | Ceiling | Completion]] = {
+    "result": _parse_result,
+    "ceiling": partial(msgspec.convert, type=Ceiling),
+    "completion": partial(msgspec.convert, type=Completion),
+}
 
 
 def find_runs(results: Path, names: Sequence[str]) -> list[Path]:

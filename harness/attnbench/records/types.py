@@ -5,16 +5,19 @@ History of SCHEMA
 2  new fields of Timing: switches, cycles, twin, build_ns, first_call_ns, and for calls on CUDA device_ns, graph_ns,
    late, clock_before_mhz, clock_after_mhz, throttle_reasons, clock; new fields of Memory: physical_bytes,
    outside_bytes, workspace_bytes, reserved_bytes; new fields of Result: kernels, bytes; new record: Ceiling
-3  new field of Run: sources
+3  new field of Run: sources; new record: Completion; new field of Result: completes
 """
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from attnbench.cases import CaseId
+from attnbench.cases import CaseId, digest
 
 __all__ = [
+    "CHANGED_MIND",
+    "DECLARED_UNSUPPORTED",
     "FAILURES",
     "FRONTIER",
     "PERF",
@@ -22,6 +25,7 @@ __all__ = [
     "SCHEMA",
     "STATUSES",
     "Ceiling",
+    "Completion",
     "Finding",
     "Machine",
     "Memory",
@@ -54,6 +58,10 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 FAILURES: frozenset[Status] = frozenset({"failed", "unexpected_pass", "error", "timeout", "crashed", "out_of_memory"})
 
 Pass = Literal["forward", "forward+backward"]
+# First words of the warning of a finding on a case about which the implementation changed its declaration.
+CHANGED_MIND = "unsupported(case) changed its answer"
+# First words of the reason of a failed finding on a case that the implementation declares unsupported.
+DECLARED_UNSUPPORTED = "declared unsupported"
 # PERF: name of the suite in the results of a profile. FRONTIER: name of the suite in the results of a search for the
 # max length.
 PERF, FRONTIER = "perf", "frontier"
@@ -217,6 +225,8 @@ class Result:
     # Reason why a requested timing is missing.
     untimed: str | None = None
     suite: str = ""
+    # Whether the case is not in the suite's list, but in the implementation's completion.
+    completes: bool = False
 
     def __post_init__(self) -> None:
         """Refuse measurements of an implementation that did not pass all checks of the case."""
@@ -239,7 +249,58 @@ class Ceiling:
     bytes_per_s: float
 
 
-Record = Run | Result | Ceiling
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What one implementation declared about the cases of a suite, and the further cases that were drawn for it.
+
+    A suite contains every combination of ``strength`` values of the operator's factors. The further cases contain the
+    combinations that the implementation takes, but that are only in cases of the suite that it refuses.
+    """
+
+    run: str
+    implementation: str
+    suite: str
+    # Hash and length of the list of cases about which the implementation was asked.
+    list_digest: str
+    listed: int
+    # Positions in this list of the refused cases, by reason.
+    refused: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    # Positions of the cases without an answer: the declaration raised an exception, or was not asked.
+    unanswered: tuple[int, ...] = ()
+    # Number of factors whose values are combined: 2 for pairs, 3 for triples; 0 if the operator has no covering array.
+    strength: int = 0
+    # Numbers of combinations: in the suite, taken by the implementation, and in the cases that were to be run: in
+    # listed cases, and in listed or further cases.
+    combinations: int = 0
+    taken: int = 0
+    covered_by_list: int = 0
+    covered: int = 0
+    # The further cases.
+    cases: tuple[str, ...] = ()
+    # What the implementation never takes, in words; the largest restriction first.
+    restrictions: tuple[str, ...] = ()
+    # What went wrong, one line each.
+    notes: tuple[str, ...] = ()
+    # Cases that were declared supported, but refused when they were called; None before the cases were run.
+    refused_when_called: int | None = None
+
+    @property
+    def completion_hash(self) -> str:
+        """Hash of the further cases; empty if there are none."""
+        return digest(self.cases) if self.cases else ""
+
+    def get_declarations(self, listed: Sequence[str]) -> dict[str, str | None]:
+        """Return the declared reason of each listed and further case, None if it is supported.
+
+        Cases without an answer are left out. ``listed`` is the list of cases about which the implementation was asked.
+        """
+        reasons = {place: reason for reason, places in self.refused.items() for place in places}
+        unanswered = set(self.unanswered)
+        declared = {case: reasons.get(place) for place, case in enumerate(listed) if place not in unanswered}
+        return declared | dict.fromkeys(self.cases)
+
+
+Record = Run | Result | Ceiling | Completion
 
 
 def find_pass(case: str) -> Pass:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from attnbench.analysis.coverage import count_checked, describe_few, list_coverage_lines
 from attnbench.checks.catalogue import list_chapters, read_checks
 from attnbench.records.run_file import StoredRun, merge_runs
-from attnbench.records.types import FAILURES, FRONTIER, Result, format_reproduce_line
+from attnbench.records.types import FAILURES, FRONTIER, PERF, Result, format_reproduce_line
 from attnbench.report import tables
 from attnbench.report.listings import Listing, list_ceilings, list_max_lengths
 from attnbench.report.sentences import describe_fastest, describe_methods, make_headline
@@ -90,6 +91,8 @@ class Content:
     ceilings: Listing | None
     max_lengths: Listing | None
     methods: tuple[str, ...]
+    # How much of a suite was checked on each implementation, in lines.
+    coverage: tuple[str, ...]
     # Messages about lines of run files that could not be read.
     unreadable: tuple[str, ...]
 
@@ -105,10 +108,11 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
     counted = tables.count_findings(results)
     series = tuple(group_series(runs, results))
     untimed, undecided = tables.tabulate_untimed(results), tables.tabulate_undecided(results)
+    no_verdict = dict(_find_undecided(runs))
     return Content(
         runs=tuple(runs),
         results=tuple(results),
-        headline=tuple(make_headline(results, found, series)),
+        headline=tuple(make_headline(results, found, series, list(no_verdict))),
         fastest=tuple(line for one in series for line in describe_fastest(one)),
         chapters=tuple(_group_checks(counted)),
         requirements=requirements,
@@ -127,8 +131,33 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         ceilings=list_ceilings(ceiling for run in runs for ceiling in run.ceilings),
         max_lengths=list_max_lengths(every),
         methods=tuple(describe_methods(series)),
+        coverage=(*_list_coverage(runs), *(f"no verdict on {name}: {reason}" for name, reason in no_verdict.items())),
         unreadable=tuple(line for run in runs for line in run.problems),
     )
+
+
+def _list_coverage(runs: Sequence[StoredRun]) -> Iterator[str]:
+    """Yield lines about what was checked on each implementation, run by run."""
+    for stored in runs:
+        completions = {one.implementation: one for one in stored.completions}
+        yield from list_coverage_lines(_select_conformance(stored), completions)
+
+
+def _find_undecided(runs: Sequence[StoredRun]) -> Iterator[tuple[str, str]]:
+    """Yield each implementation of a whole suite on which too few cases were checked, and the number of them.
+
+    A run has a completion of an implementation only if the whole suite was run.
+    """
+    for stored in runs:
+        for name in (one.implementation for one in stored.completions):
+            own = [result for result in _select_conformance(stored) if result.implementation == name]
+            if few := describe_few(count_checked(own)):
+                yield name, few
+
+
+def _select_conformance(stored: StoredRun) -> list[Result]:
+    """Return the results of checking a suite, without those of timing."""
+    return [result for result in stored.results if result.suite not in (PERF, FRONTIER)]
 
 
 def _group_checks(counted: dict[str, dict[str, Counter[str]]]) -> Iterator[tuple[str, tuple[str, ...]]]:

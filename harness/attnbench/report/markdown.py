@@ -61,6 +61,7 @@ def _render_conformance(content: Content) -> list[str]:
         ]
         parts += [f"### {chapter}", _render_table(("check", *map(_format_code, names)), rows)]
     parts.append(" · ".join(f"{mark} {words}" for _, mark, words in LEGEND))
+    parts += [_render_list(content.coverage)] if content.coverage else []
     parts.append("## Failures")
     parts += [
         f"**{_format_code(p.implementation)} · {_format_code(p.check)} · {p.status}**: {_escape(p.reason)}\n\n"

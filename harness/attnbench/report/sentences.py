@@ -27,8 +27,13 @@ WORDS = {
 }
 
 
-def make_headline(results: Sequence[Result], found: pd.DataFrame, series: Sequence[Series]) -> Iterator[str]:
-    """Yield the sentences that say what was checked, and how many findings passed or failed."""
+def make_headline(
+    results: Sequence[Result], found: pd.DataFrame, series: Sequence[Series], undecided: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield the sentences that say what was checked, and how many findings passed or failed.
+
+    ``undecided`` are the implementations on which there is no verdict.
+    """
     names, cases = len({r.implementation for r in results}), len({r.case for r in results})
     counts = Counter(found["status"])
     checked = sum(count for status, count in counts.items() if status not in SILENT)
@@ -42,6 +47,8 @@ def make_headline(results: Sequence[Result], found: pd.DataFrame, series: Sequen
         yield f"{start} nothing was checked."
     elif bad:
         yield f"{start} {format_thousands(bad)} of {format_count(checked, 'finding')} failed."
+    elif undecided:
+        yield f"{start} no finding of {format_count(checked, 'finding')} failed; no verdict on {', '.join(undecided)}."
     elif counts["expected_failure"]:
         passed = format_thousands(counts["passed"])
         yield f"{start} of {format_count(checked, 'finding')}, {passed} passed and the others failed as expected."

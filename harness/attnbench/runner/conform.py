@@ -4,23 +4,41 @@ While the candidate worker runs a case, the oracle worker evaluates the observat
 the expected values of the current case.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import zip_longest
+from dataclasses import dataclass, field, replace
+from itertools import chain, zip_longest
+from types import MappingProxyType
 
 from attnbench.plugins.registry import display_name
 from attnbench.processes.candidate_requests import Describe, Opinion, Outcome
 from attnbench.processes.oracle_requests import ComputeExpected, DrawInputs
-from attnbench.records.types import Finding, Result
+from attnbench.records.types import Completion, Finding, Result
 from attnbench.runner.check_outcomes import CheckOutcomes, evaluate_observations, observe
 from attnbench.runner.expected_failures import Expectation, apply_expectations
 from attnbench.runner.parallelism import count_parallel_lanes, divide, run_each
 from attnbench.runner.progress import Progress
-from attnbench.runner.refusal import apply_refusal, check_work_limit, find_refusal, select_refusal_checks
+from attnbench.runner.refusal import (
+    apply_refusal,
+    check_work_limit,
+    find_refusal,
+    keep_declaration,
+    select_refusal_checks,
+)
 from attnbench.runner.session import Plan, Session, Supervisor
 
-__all__ = ["check_case", "conform", "select_unfinished"]
+__all__ = ["Completed", "check_case", "conform", "select_unfinished"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """What completes a suite for one implementation: further plans, and the declarations that count."""
+
+    completion: Completion
+    # Plans of the further cases; of a part of the cases, the further cases in this part.
+    plans: tuple[Plan, ...] = ()
+    # Why the implementation refuses a case, by case; None: it is supported. Cases without an answer are left out.
+    declared: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def conform(
@@ -33,23 +51,34 @@ def conform(
     suite: str = "",
     expectations: Sequence[Expectation] = (),
     done: frozenset[tuple[str, str]] = frozenset(),
+    completed: Mapping[str, Completed] | None = None,
 ) -> Iterator[Result]:
     """Yield the result of every implementation on every case, except for the (implementation, case) pairs in ``done``.
 
+    ``completed`` has the further cases of implementations, by name.
+
     Raises: PluginError where an implementation cannot be loaded.
     """
-    parallel = count_parallel_lanes(plans)
-    progress.begin("conform", len(implementations) * len(plans), parallel=parallel)
-    left = select_unfinished(implementations, plans, done, progress)
+    completed = completed or {}
+    further = {name: one.plans for name, one in completed.items()}
+    parallel = count_parallel_lanes([*plans, *chain.from_iterable(further.values())])
+    total = len(implementations) * len(plans) + sum(map(len, further.values()))
+    progress.begin("conform", total, parallel=parallel)
+    left = select_unfinished(implementations, plans, done, progress, further)
 
     def job(name: str, share: Sequence[Plan], worker: Supervisor) -> Iterator[Result]:
         own = [plan for plan in share if plan.operator == worker.operator]
         for _ in range(len(share) - len(own)):
             progress.done()
-        for plan, found in _check_cases(session, worker, name, own, progress):
+        drawn = {plan.case for plan in further.get(name, ())}
+        declared = completed[name].declared if name in completed else {}
+        for plan, found in _check_cases(session, worker, name, own, progress, declared):
             shown = display_name(name)
             counted = tuple(apply_expectations(finding, expectations, shown, plan.case) for finding in found)
-            yield Result(run=run, implementation=shown, case=plan.case, findings=counted, flop=plan.flop, suite=suite)
+            yield Result(
+                run=run, implementation=shown, case=plan.case, findings=counted, flop=plan.flop, suite=suite,
+                completes=plan.case in drawn,
+            )  # fmt: skip
 
     for result in run_each(session, divide(left.items(), parallel), job, parallel=parallel):
         yield result
@@ -57,15 +86,19 @@ def conform(
 
 
 def select_unfinished(
-    implementations: Sequence[str], plans: Sequence[Plan], done: Container[tuple[str, str]], progress: Progress
+    implementations: Sequence[str],
+    plans: Sequence[Plan],
+    done: Container[tuple[str, str]],
+    progress: Progress,
+    further: Mapping[str, Sequence[Plan]] | None = None,
 ) -> dict[str, list[Plan]]:
     """Return the plans of each implementation that are not in ``done``; report the other plans to ``progress`` as done.
 
-    An implementation without unfinished plans is left out.
+    ``further`` has the plans that only one implementation has. An implementation without unfinished plans is left out.
     """
     left: dict[str, list[Plan]] = {}
     for name in implementations:
-        for plan in plans:
+        for plan in (*plans, *(further or {}).get(name, ())):
             if (display_name(name), plan.case) in done:
                 progress.done()
             else:
@@ -96,10 +129,17 @@ class _Prepared:
     # If the case is unsupported or not run: the outcome of all checks of the plan, with a reason. Otherwise None.
     refusal: Outcome | None = None
     inputs: str = ""
+    # How the declaration changed after the run was planned; empty if it did not.
+    changed: str = ""
 
 
 def _check_cases(
-    session: Session, worker: Supervisor, name: str, plans: Sequence[Plan], progress: Progress
+    session: Session,
+    worker: Supervisor,
+    name: str,
+    plans: Sequence[Plan],
+    progress: Progress,
+    declared: Mapping[str, str | None],
 ) -> Iterator[tuple[Plan, tuple[Finding, ...]]]:
     """Yield the findings of each plan in order; the candidate worker is one case ahead of the oracle worker."""
     before: tuple[_Prepared, CheckOutcomes] | None = None
@@ -107,7 +147,7 @@ def _check_cases(
         try:
             for number, (plan, following) in enumerate(zip_longest(plans, plans[1:])):
                 progress.now(f"{name} {plan.case}")
-                prepared = _prepare(session, worker, name, plan)
+                prepared = _prepare(session, worker, name, plan, declared=declared)
                 # Two file names alternate, because the file of the preceding case is still to be evaluated.
                 coming = ahead.submit(_observe_case, worker, name, prepared, f"observation-{number % 2}")
                 if before is not None:
@@ -125,18 +165,32 @@ def _check_cases(
             worker.close()
 
 
-def _prepare(session: Session, worker: Supervisor, implementation: str, plan: Plan, *, tries: bool = True) -> _Prepared:
-    """Ask the implementation whether it computes the case, select the checks, and draw the inputs."""
+def _prepare(
+    session: Session,
+    worker: Supervisor,
+    implementation: str,
+    plan: Plan,
+    *,
+    tries: bool = True,
+    declared: Mapping[str, str | None] = MappingProxyType({}),
+) -> _Prepared:
+    """Ask the implementation whether it computes the case, select the checks, and draw the inputs.
+
+    What was ``declared`` when the run was planned counts, even if the implementation now declares something else.
+    """
     if plan.missing:
         return _Prepared(plan=plan, checks=(), refusal=Outcome(status="not_run", reason=plan.missing))
     described = worker.ask(Describe(implementation=implementation, case=plan.case))
+    changed = ""
+    if plan.case in declared:
+        described, changed = keep_declaration(described, declared[plan.case])
     limit_s = session.limits.work_s
     refusal = find_refusal(described, limit_s)
     checks = plan.checks if refusal is None else ()
     if tries and isinstance(described, Opinion) and described.unsupported:
         checks = () if check_work_limit(described.predicted_s, limit_s) else select_refusal_checks(plan)
     inputs = session.ask_oracle(DrawInputs(case=plan.case)) if checks else ""
-    return _Prepared(plan=plan, checks=checks, refusal=refusal, inputs=inputs)
+    return _Prepared(plan=plan, checks=checks, refusal=refusal, inputs=inputs, changed=changed)
 
 
 def _observe_case(worker: Supervisor, implementation: str, prepared: _Prepared, suffix: str) -> CheckOutcomes:
@@ -154,4 +208,7 @@ def _evaluate(
     findings = evaluate_observations(session, prepared.plan.case, seen, policies)
     if prepared.refusal is not None:
         findings = apply_refusal(prepared.plan.checks, prepared.refusal, findings)
-    return tuple(findings[check] for check in prepared.plan.checks)
+    found = tuple(findings[check] for check in prepared.plan.checks)
+    if prepared.changed:
+        found = (replace(found[0], warnings=(*found[0].warnings, prepared.changed)), *found[1:])
+    return found

@@ -7,13 +7,15 @@ must not return a wrong tensor.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from msgspec.structs import replace as replace_answer
+
 from attnbench.cases import COMPILED_MODES, CaseId
 from attnbench.processes.candidate_requests import Opinion, Outcome
-from attnbench.records.types import Finding
+from attnbench.records.types import CHANGED_MIND, DECLARED_UNSUPPORTED, Finding
 from attnbench.runner.check_outcomes import make_finding
 from attnbench.runner.session import Plan
 
-__all__ = ["apply_refusal", "check_work_limit", "find_refusal", "select_refusal_checks"]
+__all__ = ["apply_refusal", "check_work_limit", "find_refusal", "keep_declaration", "select_refusal_checks"]
 
 # Checks that compare an output with its expected values; at least one of these checks applies to every case.
 PARITY = (
@@ -44,6 +46,19 @@ def find_refusal(described: Opinion | Outcome, limit_s: float) -> Outcome | None
     if described.unsupported:
         return Outcome(status="unsupported", reason=described.unsupported)
     return check_work_limit(described.predicted_s, limit_s)
+
+
+def keep_declaration(described: Opinion | Outcome, planned: str | None) -> tuple[Opinion | Outcome, str]:
+    """Return the declaration with the answer from when the run was planned, and how the answer differs now, if it does.
+
+    An exception in place of an answer is kept as it is.
+    """
+    if isinstance(described, Outcome) or (described.unsupported or None) == planned:
+        return described, ""
+    now, before = (f"refused ({reason})" if reason else "supported" for reason in (described.unsupported, planned))
+    return replace_answer(
+        described, unsupported=planned
+    ), f"{CHANGED_MIND}: {before} when the run was planned, now {now}"
 
 
 def check_work_limit(predicted_s: float | None, limit_s: float) -> Outcome | None:
@@ -78,7 +93,7 @@ def apply_refusal(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, F
     findings = {check: make_finding(check, refusal) for check in checks}
     if not tried:
         return findings
-    declared = f"declared unsupported ({refusal.reason})"
+    declared = f"{DECLARED_UNSUPPORTED} ({refusal.reason})"
     if SHAPE_ONLY in tried and tried[SHAPE_ONLY].status == "failed":
         # The call returned no attention weights, so the gradients lack the part that flows through these weights. The
         # finding of ``input_gradients`` is therefore ignored.

@@ -108,6 +108,8 @@ class Session:
     # Lock of the oracle worker: implementations that run in parallel share it, and it answers one request at a time.
     _asking: Lock = field(init=False, default_factory=Lock)
     _scratch: Scratch = field(init=False)
+    # Workers that were started to find out whether an implementation can be loaded, by the implementation's name.
+    _loaders: "dict[str, Supervisor]" = field(init=False, default_factory=dict)
     # Numbers for the file names of the candidate workers; each worker that starts takes the next number.
     _numbers: Iterator[int] = field(init=False, default_factory=count)
 
@@ -122,6 +124,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close_loaders()
         self._oracle.kill()
         fault = self.folder / CACHE_FAULT
         if fault.exists():
@@ -168,6 +171,22 @@ class Session:
         Raises: PluginError where the implementation cannot be loaded.
         """
         return Supervisor(self, [implementation], environment, parallel=parallel)
+
+    def keep_loader(self, implementation: str, worker: "Supervisor") -> None:
+        """Keep a worker that has loaded one implementation, for ``open_planner``."""
+        self._loaders[implementation] = worker
+
+    def open_planner(self, implementation: str) -> "Supervisor":
+        """Return a worker of one implementation, which is asked about cases before the run; the caller closes it.
+
+        Raises: PluginError where the implementation cannot be loaded.
+        """
+        return self._loaders.pop(implementation, None) or self.supervise(implementation)
+
+    def close_loaders(self) -> None:
+        """End the workers that are kept for ``open_planner``."""
+        while self._loaders:
+            self._loaders.popitem()[1].close()
 
     def supervise_each(
         self, implementations: Sequence[str], environment: Mapping[str, str] = PATIENT

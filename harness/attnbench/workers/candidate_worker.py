@@ -7,22 +7,28 @@ outcome. If the process crashes, the runner detects the crash.
 import faulthandler
 import os
 import sys
+import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from attnbench.candidate.candidate import Candidate, Malformed
+from attnbench.cases import Case
 from attnbench.checks import observations
 from attnbench.checks.catalogue import load_check_function
+from attnbench.interface import Implementation
 from attnbench.measurement import roofline
 from attnbench.measurement.memory import Footprint, measure_footprint
 from attnbench.oracle import tensor_file
 from attnbench.plugins.adapters import find_form
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.candidate_requests import (
+    Answers,
+    AskSupport,
     CountSupported,
     Describe,
     FindForm,
@@ -72,6 +78,7 @@ class CandidateWorker:
             Describe.answered_by(self.describe),
             FindForm.answered_by(self.find_form),
             CountSupported.answered_by(self.count_supported),
+            AskSupport.answered_by(self.ask_support),
             Observe.answered_by(self.observe),
             MeasureMemory.answered_by(self.measure_memory),
             ListKernels.answered_by(self.list_kernels),
@@ -83,14 +90,7 @@ class CandidateWorker:
         """Return what an implementation declares about a case, without running it."""
         case, one = self._loaded.parse_case(request.case), self._loaded.get(request.implementation)
 
-        def answer() -> Opinion:
-            return Opinion(
-                unsupported=_check_text("unsupported", one.unsupported(case)),
-                untimed=_check_text("untimed", one.untimed(case)),
-                predicted_s=_check_number("predicted_s", one.predicted_s(case)),
-            )
-
-        return run_for_outcome(answer)
+        return run_for_outcome(lambda: _ask_opinion(one, case))
 
     def find_form(self, request: FindForm) -> Form | Fault:
         """Return how a standalone program uses an implementation, or the reason why a program cannot use it."""
@@ -110,6 +110,22 @@ class CandidateWorker:
             return Support(supported=len(reasons) - refused.total(), refused=dict(refused.most_common()))
 
         return run_for_outcome(answer)
+
+    def ask_support(self, request: AskSupport) -> Answers:
+        """Return what an implementation declares about each case, until the time limit of the request has passed."""
+        one = self._loaded.get(request.implementation)
+        answers = Answers(unsupported=[], predicted_s=[], raised=[], seconds=0.0)
+        start = time.monotonic()
+        for case in request.cases:
+            if time.monotonic() - start > request.limit_s:
+                break
+            parsed = self._loaded.parse_case(case)
+            opinion = run_for_outcome(partial(_ask_opinion, one, parsed))
+            raised = opinion.reason if isinstance(opinion, Outcome) else None
+            answers.raised.append(raised)
+            answers.unsupported.append(None if isinstance(opinion, Outcome) else opinion.unsupported)
+            answers.predicted_s.append(None if isinstance(opinion, Outcome) else opinion.predicted_s)
+        return msgspec.structs.replace(answers, seconds=time.monotonic() - start)
 
     def observe(self, request: Observe) -> Observed | Outcome:
         """Run checks, and store their observations in the file ``request.observation``."""
@@ -204,6 +220,14 @@ class CandidateWorker:
             drawn = self._loaded.load_inputs(inputs, parsed.device)
             self._candidate = ((implementation, case), self._loaded.build_candidate(implementation, parsed, drawn))
         return self._candidate[1]
+
+
+def _ask_opinion(implementation: Implementation, case: Case) -> Opinion:
+    return Opinion(
+        unsupported=_check_text("unsupported", implementation.unsupported(case)),
+        untimed=_check_text("untimed", implementation.untimed(case)),
+        predicted_s=_check_number("predicted_s", implementation.predicted_s(case)),
+    )
 
 
 def _check_text(name: str, value: object) -> str | None:

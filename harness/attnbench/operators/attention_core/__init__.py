@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnbench.cases import Case, Level
-from attnbench.interface import Axis, CaseTransforms, Inputs, Operator, Work
+from attnbench.interface import Axis, CaseTransforms, Covering, Inputs, Operator, Work
 from attnbench.operators.attention_core import suites
 from attnbench.operators.attention_core.problem import AttentionCoreProblem
 
@@ -34,6 +34,13 @@ class AttentionCore(Operator):
         from attnbench.operators.attention_core import case_transforms
 
         return case_transforms
+
+    @property
+    def covering(self) -> Covering:
+        """The covering array of the suites ``core`` (pairs) and ``full`` (triples)."""
+        from attnbench.operators.attention_core.covering import COVERING
+
+        return COVERING
 
     def suite(self, level: Level) -> Sequence[Case]:
         """Return the cases of a suite, such as ``quick`` or ``full``."""

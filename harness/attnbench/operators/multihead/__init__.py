@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnbench.cases import Case, Level
-from attnbench.interface import Axis, CaseTransforms, Choices, Inputs, Operator, Work
+from attnbench.interface import Axis, CaseTransforms, Choices, Covering, Inputs, Operator, Work
 from attnbench.operators.multihead import suites
 from attnbench.operators.multihead.problem import MultiheadProblem
 
@@ -35,6 +35,13 @@ class Multihead(Operator):
         from attnbench.operators.multihead import case_transforms
 
         return case_transforms
+
+    @property
+    def covering(self) -> Covering:
+        """The covering array of the suites ``core`` (pairs) and ``full`` (triples)."""
+        from attnbench.operators.multihead.covering import COVERING
+
+        return COVERING
 
     def suite(self, level: Level) -> Sequence[Case]:
         """Return the cases of a suite, such as ``quick`` or ``full``."""

@@ -1,0 +1,90 @@
+"""Lines about what was checked, and how many checked cases a verdict needs."""
+
+from dataclasses import replace
+
+import pytest
+
+from attnbench.analysis.coverage import (
+    FEWEST_CHECKED,
+    count_checked,
+    describe_completion,
+    describe_few,
+    list_coverage_lines,
+)
+from attnbench.records.types import CHANGED_MIND, Completion, Finding, Result, Status
+
+MADE = Completion(
+    run="r", implementation="a", suite="core", list_digest="d", listed=275, refused={"no": (1, 2)}, strength=2,
+    combinations=1000, taken=318, covered_by_list=100, covered=318, cases=("x",) * 92,
+    restrictions=("self-attention", "no weights"), refused_when_called=0,
+)  # fmt: skip
+
+
+def make_result(status: Status, number: int, *, warnings: tuple[str, ...] = (), reason: str = "why") -> Result:
+    """Return a result with one finding."""
+    case = f"multihead/B1.L1.S1.E8.H1/-/mask=none/regime=plain/seed={number}/float32/cpu/eval"
+    finding = Finding(check="x", status=status, reason=reason, warnings=warnings)
+    return Result(run="r", implementation="a", case=case, findings=(finding,))
+
+
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        (
+            MADE,
+            "takes 31 % of the reference's pairs (self-attention, no weights); "
+            "all of them covered, with 92 further cases",
+        ),
+        (
+            replace(MADE, strength=3, taken=1, covered=1, cases=("x",), restrictions=()),
+            "takes less than 1 % of the reference's triples; all of them covered, with 1 further case",
+        ),
+        (
+            replace(MADE, covered=317, cases=(), restrictions=tuple("abcdef")),
+            "takes 31 % of the reference's pairs (a, b, c, d, and 2 more restrictions); 99 % of them covered",
+        ),
+        (
+            replace(MADE, taken=1000, covered=10, cases=(), restrictions=(), refused={}, refused_when_called=3),
+            "takes all of the reference's pairs; 1 % of them covered; 3 cases were refused only when called",
+        ),
+        (replace(MADE, taken=0, covered=0, cases=()), "takes none of the reference's pairs: nothing was covered"),
+        (replace(MADE, refused={}, taken=1000, covered=1000, cases=()), ""),
+        (replace(MADE, strength=0), ""),
+    ],
+)
+def test_a_completion_is_one_line(made: Completion, line: str) -> None:
+    """The share that is taken, the restrictions in words, and the share of it that was covered."""
+    assert describe_completion(made) == line
+
+
+def test_fewer_than_20_checked_cases_are_no_verdict() -> None:
+    """19 cases are too few and 20 are enough; refused cases and cases that were not run do not count."""
+    passed = [make_result("passed", number) for number in range(FEWEST_CHECKED)]
+    silent = [make_result("unsupported", 30), make_result("not_run", 31)]
+    about = make_result("failed", 32, reason="declared unsupported (no), yet the call returned a wrong result")
+    assert count_checked([*passed, *silent, about]) == FEWEST_CHECKED == 20
+    assert count_checked([make_result("failed", 1), make_result("expected_failure", 2)]) == 2
+    assert describe_few(20) == ""
+    assert describe_few(19) == "only 19 cases were checked, and a verdict needs 20"
+    assert describe_few(1) == "only 1 case was checked, and a verdict needs 20"
+    assert describe_few(0) == "no case was checked, and a verdict needs 20"
+
+
+def test_refusals_that_leave_few_cases_are_told() -> None:
+    """A run of few cases says so only if refusals are the reason."""
+    passed = [make_result("passed", number) for number in range(3)]
+    refused = [make_result("unsupported", number) for number in range(10, 30)]
+    assert list(list_coverage_lines([*passed, *refused], {})) == ["a: 3 of 23 cases checked, 20 refused"]
+    assert list(list_coverage_lines([*passed, *refused[:5]], {})) == []
+    assert list(list_coverage_lines(passed, {})) == []
+
+
+def test_faults_of_declarations_are_one_line_each() -> None:
+    """A note of the completion is a line; an answer that changed on several cases is one line."""
+    changed = f"{CHANGED_MIND}: supported when the run was planned, now refused (no)"
+    results = [make_result("passed", number, warnings=(changed,) * (number < 2)) for number in range(25)]
+    assert list(list_coverage_lines(results, {"a": replace(MADE, notes=("it raised",))})) == [
+        f"a {describe_completion(MADE)}",
+        "a: it raised",
+        f"a: {changed}; the first answer counts (2 cases, the first is {results[0].case})",
+    ]

@@ -440,7 +440,7 @@ def test_a_program_runs_without_the_harness(here: Path) -> None:
 
 
 def test_a_program_says_which_check_it_does_not_show(here: Path) -> None:
-    """If --check names a check that needs another case, stderr and the program say that the program does not show it."""
+    """If --check names a check that needs another case, stderr and the program say that it is not shown."""
     limit = "this program makes one plain call; it does not show the check padding_cannot_leak"
     words = (case("eval", mask="pad").id, "own.py:right", "--script", "--check")
     done = run_reproduce(*words, "padding_cannot_leak", cwd=here)

@@ -45,9 +45,13 @@ def test_an_exception_is_one_cause_whatever_the_arguments() -> None:
             (case, fail("forward_parity", f"TypeError: no. {EMPTY} Arguments of the case: {given}.".strip(), "error"))
             for case, given in zip(CASES, shapes, strict=False)
         ),
-        (THIRD, fail("forward_parity", "TypeError: no.", "error")),
+        (
+            THIRD,
+            fail("forward_parity", "TypeError: no (at a.py:3 in f). Arguments of the case: query (1, 2).", "error"),
+        ),
+        (FOURTH, fail("forward_parity", "TypeError: no (at b.py:4 in g)", "error")),
     )
-    assert cause.title == "forward_parity: error, and on 2 more cases"
+    assert cause.title == "forward_parity: error, and on 3 more cases"
     assert cause.reason.endswith("key (2, 7, 24).")
 
 

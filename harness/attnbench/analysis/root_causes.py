@@ -30,7 +30,7 @@ _JOINED_CHECKS = 2
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?(?:[\s,x×]+\d+(?:\.\d+)?(?:e[+-]?\d+)?)*")
 _PLACE = re.compile(r" \(at [^()]*:\d+ in [^()]*\)")
 # The shapes of the arguments, which ``describe_arguments`` appends to an exception.
-_ARGUMENTS = re.compile(r" Arguments of the case: [^:]*\.$")
+_ARGUMENTS = re.compile(r" Arguments of the case: [^.:]*\.")
 _DIAGNOSIS = re.compile(r"Diagnosis: (?:looks like )?(?P<faults>.*)\.$")
 _REFUSAL = re.compile(r"declared unsupported \(.*?\), yet the call [^:]*")
 # What a check requires, and what was found instead, are joined by this word.
@@ -137,7 +137,7 @@ def _list_keys(finding: Finding) -> list[_Key]:
 
 def _normalise(message: str) -> str:
     """Return an exception's message without its numbers, its place in the source and the arguments of the case."""
-    return " ".join(_NUMBERS.sub("#", _PLACE.sub("", _ARGUMENTS.sub("", message))).split())
+    return " ".join(_NUMBERS.sub("#", _PLACE.sub("", _ARGUMENTS.sub("", message))).split()).removesuffix(".")
 
 
 def _choose_key(failures: Sequence[_Failure], keys: Sequence[list[_Key]], left: set[int]) -> _Key | None:

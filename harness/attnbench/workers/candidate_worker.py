@@ -143,7 +143,8 @@ class CandidateWorker:
         """Add the shapes of the case's arguments to an exception, unless no candidate could be built."""
         if outcome is None or outcome.status != "error" or self._candidate is None:
             return outcome
-        return replace(outcome, reason=f"{outcome.reason} {describe_arguments(self._candidate[1].inputs)}")
+        arguments = describe_arguments(self._candidate[1].inputs)
+        return replace(outcome, reason=f"{outcome.reason.removesuffix('.')}. {arguments}")
 
     def measure_memory(self, request: MeasureMemory) -> MeasuredMemory | Outcome:
         """Measure the memory of one pass."""

@@ -4,6 +4,7 @@ import io
 import json
 from dataclasses import replace
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from attnbench.records.run_file import RunFile
 from attnbench.records.types import Finding, Result, Run
 from attnbench.runner import Session
 
-CASES = [f"multihead/B1.L1.S1.E8.H1/-/mask=none/regime=plain/seed={seed}/float32/cpu/eval" for seed in range(20)]
+# One case more than a verdict needs.
+CASES = [f"multihead/B1.L1.S1.E8.H1/-/mask=none/regime=plain/seed={seed}/float32/cpu/eval" for seed in range(21)]
 RUN = Run(
     id="r",
     time="t",
@@ -40,7 +42,7 @@ RUN = Run(
     threads=1,
     implementations=("a",),
 )
-SUITE = Suite(level="core", list_versions={"multihead": "2"}, list_hash="abc", cases=20, mutation_score=None)
+SUITE = Suite(level="core", list_versions={"multihead": "2"}, list_hash="abc", cases=21, mutation_score=None)
 DECLARED = {"a": Declaration(operator="multihead", source="https://example.org", policies={"hidden_rows": "nan"})}
 
 
@@ -59,15 +61,15 @@ def test_a_certificate_records_how_it_was_made() -> None:
     certificate = make("passed", "unsupported", "expected_failure")
     assert certificate["conformant"] is True
     assert certificate["suite"] == {
-        "level": "core", "list_versions": {"multihead": "2"}, "list_hash": "abc", "cases": 20,
+        "level": "core", "list_versions": {"multihead": "2"}, "list_hash": "abc", "cases": 21,
         "mutation_score": UNMEASURED,
     }  # fmt: skip
     assert (certificate["run"], certificate["versions"], certificate["devices"]) == ("r", {"torch": "2.13.0"}, ["cpu"])
     assert certificate["machine"]["name"] == describe_machine().name
     (one,) = certificate["implementations"]
     assert one["policies"] == {"hidden_rows": "nan"}
-    assert one["findings"] == {"passed": 20, "unsupported": 20, "expected_failure": 20}
-    assert one["refused"] == {"why unsupported": 20}
+    assert one["findings"] == {"passed": 21, "unsupported": 21, "expected_failure": 21}
+    assert one["refused"] == {"why unsupported": 21}
     assert one["expected_failures"] == [
         {"check": "check_2", "case": case, "reason": "why expected_failure"} for case in CASES
     ]
@@ -79,10 +81,10 @@ def test_a_certificate_records_how_it_was_made() -> None:
     [
         (("passed",), []),
         (("passed", "expected_failure", "unsupported"), []),
-        (("passed", "failed"), ["20 findings failed"]),
-        (("passed", "unexpected_pass"), ["20 findings failed"]),
-        (("passed", "timeout", "crashed"), ["40 findings failed"]),
-        (("passed", "not_run"), ["20 findings have the status not_run (why not_run)"]),
+        (("passed", "failed"), ["21 findings failed"]),
+        (("passed", "unexpected_pass"), ["21 findings failed"]),
+        (("passed", "timeout", "crashed"), ["42 findings failed"]),
+        (("passed", "not_run"), ["21 findings have the status not_run (why not_run)"]),
         (("unsupported",), ["nothing passed", "no case was checked, and a verdict needs 20"]),
     ],
 )
@@ -104,21 +106,21 @@ def make_without_data(*reasons: str, sources: str = "") -> dict[str, Any]:
                 Finding(check="x", status="not_run", reason=reason) if reason else Finding(check="x", status="passed"),
             ),
         )
-        for case, reason in zip(CASES, reasons, strict=True)
+        for case, reason in zip_longest(CASES, reasons, fillvalue="")
     ]
     run = replace(RUN, sources={"a": sources})
     declared = {"a": replace(DECLARED["a"], code=Code(sha256="abc"))}
-    return make_certificate(run, SUITE, CASES, declared, results, {CASES[1]: "no data: pip install data"})
+    return make_certificate(run, SUITE, CASES, declared, results, without_data={CASES[1]: "no data: pip install data"})
 
 
 def test_a_missing_data_set_is_no_doubt_but_is_said() -> None:
     """Cases without data are listed and not certified; cases that were not run for another reason are a doubt."""
     certificate = make_without_data("", "no data: pip install data")
     (one,) = certificate["implementations"]
-    assert (one["conformant"], one["checked_cases"]) == (True, 1)
+    assert (one["conformant"], one["checked_cases"]) == (True, 20)
     assert one["without_data"] == {"no data: pip install data": [CASES[1]]}
     assert describe_certificate(certificate) == [
-        "certificate: a is conformant on 1 case of the suite core",
+        "certificate: a is conformant on 20 cases of the suite core",
         "  not certified, 1 case: no data: pip install data",
     ]
     for reasons in (("", "work limit"), ("work limit", "no data: pip install data")):
@@ -150,7 +152,7 @@ def test_an_incomplete_run_has_no_certificate() -> None:
     with pytest.raises(CertificateError) as raised:
         make_certificate(RUN, SUITE, CASES, DECLARED, [result])
     assert str(raised.value) == (
-        f"no certificate: 19 of 20 cases have no result of a (the first is {CASES[1]}); "
+        f"no certificate: 20 of 21 cases have no result of a (the first is {CASES[1]}); "
         "continue with: attnbench conform --resume r --certificate FILE"
     )
 

@@ -37,6 +37,37 @@ def test_one_exception_in_many_checks_is_one_cause() -> None:
     assert cause.reproduce == f"attnbench reproduce '{FIRST}' --check forward_parity mine"
 
 
+def test_an_exception_is_one_cause_whatever_the_arguments() -> None:
+    """The arguments of the case, which follow an exception, do not divide it into several causes."""
+    shapes = ("query (2, 5, 24), key (2, 7, 24)", "query (5, 24), attn_mask (5, 5) bool")
+    (cause,) = group(
+        *(
+            (case, fail("forward_parity", f"TypeError: no. {EMPTY} Arguments of the case: {given}.".strip(), "error"))
+            for case, given in zip(CASES, shapes, strict=False)
+        ),
+        (
+            THIRD,
+            fail("forward_parity", "TypeError: no (at a.py:3 in f). Arguments of the case: query (1, 2).", "error"),
+        ),
+        (FOURTH, fail("forward_parity", "TypeError: no (at b.py:4 in g)", "error")),
+    )
+    assert cause.title == "forward_parity: error, and on 3 more cases"
+    assert cause.reason.endswith("key (2, 7, 24).")
+
+
+def test_causes_with_a_diagnosis_or_a_deviation_come_first() -> None:
+    """Causes that say what to mend come before those that do not; otherwise the order of occurrence stays."""
+    causes = group(
+        (FIRST, fail("inputs_untouched", "Wanted. But changed.")),
+        (FIRST, fail("repeats_itself", "Wanted. But not.")),
+        (SECOND, fail("forward_parity", "Needed. But off. Diagnosis: looks like no scale.")),
+        (SECOND, fail("empty_batch", f"RuntimeError: no. {EMPTY}", "error")),
+    )
+    assert [cause.finding.check for cause in causes] == [
+        "forward_parity", "empty_batch", "inputs_untouched", "repeats_itself",
+    ]  # fmt: skip
+
+
 def test_two_exceptions_are_two_causes() -> None:
     """Exceptions of two types, or with two messages, are two causes, also in one check."""
     causes = group(

@@ -233,7 +233,8 @@ def test_report_of_a_failure(status: str) -> None:
         report.raise_if_failed()
     text = str(raised.value)
     assert text.startswith("mine.py:Mine does not conform\nmine.py:Mine: 1 case of the suite quick\n")
-    assert f"\ninputs_untouched: {status}\n  because\n  {failure.reproduce}\n" in text
+    needed = "" if status in ("failed", "unexpected_pass") else f"{read_checks()['inputs_untouched'].requirement} But "
+    assert f"\ninputs_untouched: {status}\n  {needed}because\n  {failure.reproduce}\n" in text
     assert text.endswith("\n1 of 2 findings failed")
 
 
@@ -245,7 +246,7 @@ def test_report_without_a_passed_check() -> None:
         make_finding("inputs_untouched", "not_run", "too slow"),
     )
     assert not report.ok
-    assert "not run: 3 findings, 2 of them: out of reach (and 1 more reason)" in str(report)
+    assert "not run: 3 findings: 2 × out of reach; 1 × too slow" in str(report)
     assert str(report).endswith("\nnothing was checked")
 
 

@@ -334,3 +334,22 @@ def test_a_class_may_have_a_parameter_of_whole_numbers(conformance: "Conformance
     reference = load_implementation("torch_mha")
     assert all(conformance.finding(reference, case, check).status == "failed" for check in failed), failed
     assert sum(finding.status == "passed" for finding in statuses.values()) > 20
+
+
+def test_a_subclass_refuses_what_no_argument_stands_for(
+    conformance: "Conformance", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example's subclass refuses unbatched input, and computes and refuses everything else as its base class."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "plugin_example")
+    batched = load_implementation("batched_attention:BatchedAttention")
+    refused, computed = (make_case(mask="pad", batch=batch, need_weights=True) for batch in (None, 2))
+    statuses = {check: conformance.finding(batched, refused, check).status for check in conformance.applicable(refused)}
+    assert set(statuses.values()) == {"unsupported"}
+    statuses = {
+        check: conformance.finding(batched, computed, check).status for check in conformance.applicable(computed)
+    }
+    # The first is undeclared; the second compares a batch with a call without one.
+    assert {check for check, status in statuses.items() if status != "passed"} == {
+        "second_derivatives", "a_batch_of_one_is_unbatched",
+    }  # fmt: skip
+    assert batched.unsupported(make_case(add_zero_attn=True)) == "the constructor takes no add_zero_attn"

@@ -388,6 +388,9 @@ def test_every_behaviour_of_a_call_is_a_finding_of_its_case(session: Session, tm
         status, reason = EXPECTED[behaviour]
         assert (behaviour, finding.status) == (behaviour, status), finding.reason
         assert reason in finding.reason, behaviour
+        # What raises before there is a candidate has no arguments.
+        has_arguments = "Arguments of the case: query (2, 5, 24), key (2, 7, 24), value (2, 7, 24)." in finding.reason
+        assert has_arguments is (status == "error" and behaviour != "unsupported_raises"), finding.reason
         assert "\n" not in finding.reason
         assert str(tmp_path) not in finding.reason
 

@@ -29,6 +29,8 @@ _PREFERRED: tuple[Kind, ...] = ("deviation", "exception", "diagnosis", "check")
 _JOINED_CHECKS = 2
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?(?:[\s,x×]+\d+(?:\.\d+)?(?:e[+-]?\d+)?)*")
 _PLACE = re.compile(r" \(at [^()]*:\d+ in [^()]*\)")
+# The shapes of the arguments, which ``describe_arguments`` appends to an exception.
+_ARGUMENTS = re.compile(r" Arguments of the case: [^.:]*\.")
 _DIAGNOSIS = re.compile(r"Diagnosis: (?:looks like )?(?P<faults>.*)\.$")
 _REFUSAL = re.compile(r"declared unsupported \(.*?\), yet the call [^:]*")
 # What a check requires, and what was found instead, are joined by this word.
@@ -86,13 +88,17 @@ class RootCause:
 
 
 def find_root_causes(results: Iterable[Result]) -> list[RootCause]:
-    """Return the causes of the failures of each implementation, in the order in which they first occur."""
+    """Return the causes of the failures of each implementation, in the order in which they first occur.
+
+    Causes with a diagnosis or a deviation, which say what to mend, come before all others.
+    """
     failures: defaultdict[str, list[_Failure]] = defaultdict(list)
     for result in results:
         failures[result.implementation] += (
             _Failure(result.case, finding) for finding in result.findings if finding.status in FAILURES
         )
-    return [cause for name, found in failures.items() for cause in _explain(name, found)]
+    causes = [cause for name, found in failures.items() for cause in _explain(name, found)]
+    return sorted(causes, key=lambda cause: not (_DIAGNOSIS.search(cause.reason) or find_sentence(cause.reason)))
 
 
 def _explain(implementation: str, failures: Sequence[_Failure]) -> list[RootCause]:
@@ -130,8 +136,8 @@ def _list_keys(finding: Finding) -> list[_Key]:
 
 
 def _normalise(message: str) -> str:
-    """Return an exception's message without its numbers and its place in the source."""
-    return " ".join(_NUMBERS.sub("#", _PLACE.sub("", message)).split())
+    """Return an exception's message without its numbers, its place in the source and the arguments of the case."""
+    return " ".join(_NUMBERS.sub("#", _PLACE.sub("", _ARGUMENTS.sub("", message))).split()).removesuffix(".")
 
 
 def _choose_key(failures: Sequence[_Failure], keys: Sequence[list[_Key]], left: set[int]) -> _Key | None:

@@ -7,6 +7,7 @@ from typing import Self
 
 from attnbench.analysis.coverage import count_checked, describe_few, list_coverage_lines
 from attnbench.analysis.root_causes import find_root_causes
+from attnbench.api.printed import describe_cause, format_reasons
 from attnbench.checks.catalogue import list_chapters, read_checks
 from attnbench.plugins.registry import display_name
 from attnbench.records.types import FAILURES, Completion, Finding, Result, Status, format_reproduce_line
@@ -136,11 +137,8 @@ def _format_report(report: Report) -> Iterator[str]:
     yield from _format_failures(report)
     for status, words in (("unsupported", "refused"), ("not_run", "not run")):
         reasons = Counter(finding.reason for finding in report.findings if finding.status == status)
-        for reason, count in reasons.most_common(1):
-            others = len(reasons) - 1
-            most = f", {count} of them" if others else ""
-            more = f" (and {_pluralize(others, 'more reason')})" if others else ""
-            yield f"{words}: {_pluralize(reasons.total(), 'finding')}{most}: {reason}{more}"
+        if reasons:
+            yield f"{words}: {_pluralize(reasons.total(), 'finding')}: {format_reasons(reasons)}"
     yield from list_coverage_lines(report.results, _get_completions(report))
     counts = report.counts
     asked = counts.total() - counts["unsupported"] - counts["not_run"]
@@ -170,7 +168,7 @@ def _format_failures(report: Report) -> Iterator[str]:
     causes = find_root_causes(named)
     for cause in causes[:DETAILED_CAUSES]:
         yield f"\n{cause.title}"
-        yield from (f"  {line}" for line in (cause.reason, cause.listing, cause.reproduce) if line)
+        yield from (f"  {line}" for line in describe_cause(cause))
     if len(causes) > DETAILED_CAUSES:
         yield f"\n… and {_pluralize(len(causes) - DETAILED_CAUSES, 'more cause')} of failures"
     if causes:

@@ -44,8 +44,8 @@ def _render_parts(run: Run, results: Sequence[Result], coverage: Sequence[str]) 
     if causes:
         yield "## Failures"
     for cause in causes:
-        known = read_checks().get(cause.finding.check)
-        requirement = known.requirement if known and cause.reason.startswith(known.requirement) else ""
+        known, single = read_checks().get(cause.finding.check), len(cause.checks) == 1
+        requirement = known.requirement if known and (single or cause.reason.startswith(known.requirement)) else ""
         fault = cause.reason.removeprefix(requirement).strip()
         title = f"{cause.implementation}  {cause.title}"
         lines = [f"**{_escape(title)}**", f"*{_escape(requirement)}*", _escape(fault), _escape(cause.listing)]

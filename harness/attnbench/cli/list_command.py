@@ -44,8 +44,11 @@ def command(
 ) -> int:
     """List implementations and their origin; with --support, also what each supports and refuses.
 
+    Names with core_ are kernels alone, which are checked without projections. Those of attnmechanisms compute other
+    operators than multi-head attention.
+
     Without --support no implementation is loaded. With --support every case of the suite core is
-    counted as supported or refused on this machine.
+    counted as supported or refused on this machine, which takes about a minute.
     """
     if not support and context.get_parameter_source("device") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--device selects the cases that --support counts: add --support")

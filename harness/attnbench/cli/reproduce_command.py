@@ -14,7 +14,7 @@ from attnbench.plugins.registry import check_name, display_name, write_import_li
 from attnbench.processes.candidate_requests import Describe, FindForm, Opinion
 from attnbench.processes.oracle_requests import CheckCase, WriteScript
 from attnbench.processes.request import Fault
-from attnbench.processes.script_subject import Form, Subject
+from attnbench.processes.script_subject import SHOWN_CHECKS, Form, Subject
 from attnbench.records.types import FAILURES
 from attnbench.runner import Session, conform
 from attnbench.runner.progress import NoProgress
@@ -23,11 +23,12 @@ from attnbench.runner.progress import NoProgress
 @click.command("reproduce")
 @click.argument("case")
 @click.argument("implementation")
-@click.option("--check", "check", help="Name of the check to run. Not needed with --script.")
+@click.option("--check", "check", help="Name of the check to run. --script says if its program cannot show this check.")
 @click.option(
     "--script",
     is_flag=True,
-    help="Instead of running a check, print the case as a program that imports torch and the implementation only.",
+    help="Instead of running a check, print the case as a program that imports torch and the implementation only. The "
+    "program makes one plain call.",
 )
 @click.option(
     "--output",
@@ -47,7 +48,8 @@ def command(
         if fault := session.ask_oracle(CheckCase(case=case)):
             raise click.UsageError(f"CASE: {fault.reason}")
         if script:
-            return _write_script(session, case, implementation, output)
+            unshown = tuple(sorted((choose_checks([check]) or set()) - SHOWN_CHECKS)) if check else ()
+            return _write_script(session, case, implementation, output, unshown)
         if check is None:
             raise click.UsageError(
                 "--check is missing: name the check to run (the last line of a printed failure has the name)"
@@ -84,8 +86,13 @@ def _describe_other_operator(session: Session, case: str, implementation: str) -
     return click.UsageError(f"IMPLEMENTATION must compute {asked}, the operator of CASE, got {computed}")
 
 
-def _write_script(session: Session, case: str, implementation: str, output: Path | None) -> int:
-    """Print the case as a program, or write the program to ``output`` and its tensors beside it."""
+def _write_script(
+    session: Session, case: str, implementation: str, output: Path | None, unshown: tuple[str, ...]
+) -> int:
+    """Print the case as a program, or write the program to ``output`` and its tensors beside it.
+
+    ``unshown`` has the checks that the user asked about and that no such program shows.
+    """
     load = write_import_lines(implementation)
     with session.supervise(implementation) as worker:
         if worker.operator != CaseId.parse(case).operator:
@@ -105,11 +112,18 @@ def _write_script(session: Session, case: str, implementation: str, output: Path
         form=form,
         policies=declared.policies,
         environment=declared.environment,
+        unshown=unshown,
     )
     beside = None if output is None else str(output.resolve().with_suffix(".pt"))
     answer = session.ask_oracle(WriteScript(case=case, subject=subject, beside=beside))
     if isinstance(answer, Fault):
         raise click.UsageError(f"--script: {answer.reason}")
+    if unshown:
+        click.echo(
+            f"this program makes one plain call; it does not show the check {', '.join(unshown)}: run the same command "
+            "without --script",
+            err=True,
+        )
     if output is None:
         click.echo(answer.text, nl=False)
     else:

@@ -11,6 +11,7 @@ from rich.text import Text
 from attnbench.analysis.root_causes import find_root_causes
 from attnbench.analysis.speed_verdict import SpeedVerdict, State, decide_speed
 from attnbench.analysis.stats import choose_measure, estimate_clean_time, estimate_time
+from attnbench.api.printed import describe_cause, format_reasons
 from attnbench.cases import CaseId
 from attnbench.cli.matrix import LEGEND, Cell, Matrix, build_matrix
 from attnbench.plugins.registry import find_baseline
@@ -99,9 +100,8 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
     causes = find_root_causes(results)
     for cause in causes[:PRINTED]:
         click.echo(f"\n{cause.implementation}  {cause.title}", err=err)
-        for line in (cause.reason, cause.listing, cause.reproduce):
-            if line:
-                click.echo(f"  {line}", err=err)
+        for line in describe_cause(cause):
+            click.echo(f"  {line}", err=err)
     if len(causes) > PRINTED:
         left = len(causes) - PRINTED
         click.echo(f"\n… and {left} more causes of failures; --markdown FILE lists all of them", err=err)
@@ -137,15 +137,14 @@ def _print_left_out(words: str, thing: str, named_reasons: Iterable[tuple[str, s
     """Print for each implementation how many findings, cases, calls or comparisons were left out.
 
     ``thing`` is the word for what was left out. A line begins with ``words``, and ends with the
-    most common reason.
+    reasons.
     """
     reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for name, reason in named_reasons:
         reasons[name][reason] += 1
     for name, found in reasons.items():
-        (reason, _), *others = found.most_common()
-        more = f" (and {len(others)} more reason{'s' * (len(others) > 1)})" if others else ""
-        click.echo(f"{words}: {name}, {found.total()} {thing}{'s' * (found.total() != 1)}: {reason}{more}", err=err)
+        left_out = f"{found.total()} {thing}{'s' * (found.total() != 1)}"
+        click.echo(f"{words}: {name}, {left_out}: {format_reasons(found)}", err=err)
 
 
 def print_timings(results: Iterable[Result], *, err: bool = False) -> None:

@@ -6,9 +6,17 @@ import msgspec
 
 from attnbench.interface import Policies
 
-__all__ = ["Form", "FormKind", "Subject"]
+__all__ = ["SHOWN_CHECKS", "Form", "FormKind", "Subject"]
 
 FormKind = Literal["implementation", "implementation class", "module class", "function"]
+# Checks whose failure a standalone program shows: all that they need are the outputs and gradients of one plain call of
+# the case, compared within the allowance. Every other check changes the case, makes further calls, or asks for more.
+SHOWN_CHECKS = frozenset(
+    {
+        "autocast_parity", "compiled_parity", "forward_parity", "input_gradients", "mask_gradients",
+        "parameter_gradients", "weights_only_on_request", "weights_parity",
+    }
+)  # fmt: skip
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -35,3 +43,5 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     policies: Policies
     # Environment variables that must be set before torch is imported.
     environment: dict[str, str]
+    # Checks that the user asked about and that the program cannot show; its docstring names them.
+    unshown: tuple[str, ...] = ()

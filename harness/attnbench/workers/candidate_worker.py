@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
@@ -53,7 +54,7 @@ from attnbench.records.types import Memory
 from attnbench.workers.empty_batches import judge_empty_batch
 from attnbench.workers.interleaved_timing import InterleavedTiming
 from attnbench.workers.loaded_implementations import LoadedImplementations
-from attnbench.workers.outcomes import format_text, run_for_outcome
+from attnbench.workers.outcomes import describe_arguments, format_text, run_for_outcome
 
 __all__ = ["CandidateWorker"]
 
@@ -148,10 +149,18 @@ class CandidateWorker:
         policies = self._loaded.get(request.implementation).policies
         case = self._loaded.parse_case(request.case)
         outcomes = {
-            check: judge_empty_batch(policies, case, call, partial(run_check, check)) for check in request.checks
+            check: self._add_arguments(judge_empty_batch(policies, case, call, partial(run_check, check)))
+            for check in request.checks
         }
         stored = run_for_outcome(partial(tensor_file.write, Path(request.observation), made))
         return Observed(outcomes=outcomes if stored is None else dict.fromkeys(request.checks, stored))
+
+    def _add_arguments(self, outcome: Outcome | None) -> Outcome | None:
+        """Add the shapes of the case's arguments to an exception, unless no candidate could be built."""
+        if outcome is None or outcome.status != "error" or self._candidate is None:
+            return outcome
+        arguments = describe_arguments(self._candidate[1].inputs)
+        return replace(outcome, reason=f"{outcome.reason.removesuffix('.')}. {arguments}")
 
     def measure_memory(self, request: MeasureMemory) -> MeasuredMemory | Outcome:
         """Measure the memory of one pass."""

@@ -12,13 +12,13 @@ import torch
 from msgspec.structs import replace
 
 from attnbench.candidate.candidate import Malformed
-from attnbench.interface import Refusal
+from attnbench.interface import Inputs, Refusal
 from attnbench.measurement import sampling
 from attnbench.processes.candidate_requests import Outcome
 from attnbench.processes.rpc import replace_home
 from attnbench.workers import interleaved_timing
 
-__all__ = ["format_text", "run_for_outcome"]
+__all__ = ["describe_arguments", "format_text", "run_for_outcome"]
 
 Reply = TypeVar("Reply")
 _OUT_OF_MEMORY = re.compile(
@@ -72,6 +72,16 @@ def _format_error(error: BaseException) -> str:
     # Stored results must not contain a home directory.
     text = replace_home(format_text(error))
     return f"{type(error).__name__}: {text[:400]}{where}"
+
+
+def describe_arguments(inputs: Inputs) -> str:
+    """Return a sentence with the shape of each tensor argument, and with its dtype if it is not that of the first."""
+    shapes, first = [], None
+    for name, tensor in inputs.tensors.items():
+        first = first or tensor.dtype
+        dtype = "" if tensor.dtype == first else f" {str(tensor.dtype).removeprefix('torch.')}"
+        shapes.append(f"{name} {tuple(tensor.shape)}{dtype}")
+    return f"Arguments of the case: {', '.join(shapes)}."
 
 
 def format_text(thing: object) -> str:

@@ -22,6 +22,7 @@ from attnbench.workers.script_templates import (
     FLAG,
     FUNCTION,
     GRADIENTS,
+    LIMIT,
     OWN_GRADIENTS,
     PACKED_GRADIENTS,
     PROGRAM,
@@ -72,6 +73,7 @@ def write_script(case_oracle: CaseOracle, subject: Subject, beside: Path | None 
     return PROGRAM.substitute(
         case=case.id,
         name=subject.name,
+        limit=LIMIT.substitute(checks=", ".join(subject.unshown)) if subject.unshown else "",
         imports="\n".join(f"import {name}" for name in sorted({"sys", *modules})),
         environment=environment,
         load=subject.load + ("implementation = implementation()\n" if form.kind == "implementation class" else ""),

@@ -9,6 +9,7 @@ __all__ = [
     "FLAG",
     "FUNCTION",
     "GRADIENTS",
+    "LIMIT",
     "OWN_GRADIENTS",
     "PACKED_GRADIENTS",
     "PROGRAM",
@@ -19,7 +20,7 @@ PROGRAM = Template('''\
 
 One call of $name: the largest error of each output and gradient, beside the error that is allowed.
 Exit code: 0 if all are ok, 1 if one is wrong.
-"""
+$limit"""
 
 $imports
 ${environment}
@@ -69,6 +70,10 @@ def main(expected, **inputs):
 
 $tensors''')
 
+# Lines of the docstring about checks whose failure the program cannot show.
+LIMIT = Template("""
+This program makes one plain call; it does not show the check $checks.
+""")
 # Lines that read the tensors from the text of the program.
 EMBEDDED = Template('''\
 TENSORS = """

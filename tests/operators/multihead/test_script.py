@@ -1,6 +1,8 @@
 """Tests of the standalone programs that reproduce a case without the harness."""
 
+import ast
 import contextlib
+import inspect
 import io
 import subprocess
 import sys
@@ -14,14 +16,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
+from attnbench.checks.catalogue import load_check_function, read_checks
+from attnbench.checks.observations import Match
+from attnbench.checks.requirement import applies
+from attnbench.interface import Implementation, Inputs, Refusal
 from attnbench.kernel import from_kernel
 from attnbench.operators.multihead import OPERATOR
 from attnbench.operators.multihead.suites import CROSS, SELF
 from attnbench.oracle.expected import CaseOracle, Expected
 from attnbench.plugins.adapters import find_form, load_implementation
 from attnbench.plugins.registry import PluginError, load_operator, write_import_lines
-from attnbench.processes.script_subject import Form, Subject
+from attnbench.processes.script_subject import SHOWN_CHECKS, Form, Subject
 from attnbench.workers.script import write_script
 
 # A user's file, which does not mention the harness.
@@ -430,6 +437,71 @@ def test_a_program_runs_without_the_harness(here: Path) -> None:
     assert lines[0].split() == ["quantity", "error", "allowed", "reference"]
     assert lines[1].endswith("WRONG")
     assert lines[-1] == "1 False"
+
+
+def test_a_program_says_which_check_it_does_not_show(here: Path) -> None:
+    """If --check names a check that needs another case, stderr and the program say that it is not shown."""
+    limit = "this program makes one plain call; it does not show the check padding_cannot_leak"
+    words = (case("eval", mask="pad").id, "own.py:right", "--script", "--check")
+    done = run_reproduce(*words, "padding_cannot_leak", cwd=here)
+    assert done.returncode == 0
+    assert done.stderr.startswith(limit)
+    assert limit.capitalize() in (ast.get_docstring(ast.parse(done.stdout)) or "")
+    done = run_reproduce(*words, "forward_parity", cwd=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "does not show" not in done.stdout
+
+
+class Counted(Implementation):
+    """The reference, which counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def build(self, reference: Any) -> Any:
+        """Return the reference."""
+        return reference
+
+    def prepare(self, module: Any, case: Case, inputs: Inputs) -> Any:
+        """Return the module's call, which is counted."""
+
+        def call(*positions: Any, **keywords: Any) -> Any:
+            self.calls += 1
+            return module(*positions, **keywords)
+
+        call.__signature__ = inspect.signature(module.forward)  # type: ignore[attr-defined]
+        return call
+
+
+def makes_one_plain_call(check: str, one: Case) -> bool:
+    """Whether a check makes one call of a case, and only compares its outputs and gradients with the oracle's."""
+    implementation = Counted()
+    candidate = Candidate(implementation, OPERATOR, one, OPERATOR.inputs(one))
+    observed = []
+    with contextlib.suppress(Refusal), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        observed = list(load_check_function(check)(candidate))
+    match = all(isinstance(seen, Match) and not seen.changed for seen in observed)
+    return bool(observed) and match and implementation.calls == 1
+
+
+def test_programs_show_the_checks_of_one_plain_call() -> None:
+    """Programs show the checks that compare one plain call with the oracle, the one on missing weights, and no more."""
+    cases = [
+        case("train", problem=SELF, mask="float2d", need_weights=True),
+        case("train", mask="pad", need_weights=True),
+        case("autocast", "bfloat16"),
+    ]
+    found = {
+        check.name
+        for check in read_checks().values()
+        for one in cases
+        if check.chapter in OPERATOR.chapters
+        and applies(load_check_function(check.name), one, OPERATOR)
+        and makes_one_plain_call(check.name, one)
+    }
+    # A compiler makes calls of its own, so that check is not run here.
+    assert found | {"compiled_parity", "weights_only_on_request"} == SHOWN_CHECKS
 
 
 @pytest.mark.parametrize(

@@ -128,12 +128,12 @@ def test_a_missing_data_set_is_no_doubt_but_is_said() -> None:
         assert "1 findings have the status not_run (work limit)" in one["doubts"]
 
 
-def test_a_run_without_any_data_is_not_conformant() -> None:
-    """If no check passed, a missing data set makes nothing conformant; the screen says so with the doubts."""
+def test_the_doubts_of_a_certificate_are_printed() -> None:
+    """Doubts other than missing data are printed after the verdict on the implementation."""
     certificate = make_without_data("work limit", "no data: pip install data")
     assert describe_certificate(certificate)[0] == (
-        "certificate: a is NOT conformant on 0 cases of the suite core: nothing passed; "
-        "1 findings have the status not_run (work limit)"
+        "certificate: a is NOT conformant on 19 cases of the suite core: "
+        "1 findings have the status not_run (work limit); only 19 cases were checked, and a verdict needs 20"
     )
 
 

@@ -64,8 +64,8 @@ def test_a_doubted_certificate_ends_with_code_3(tmp_path: Path, monkeypatch: pyt
     )
     (one,) = json.loads((tmp_path / "c.json").read_text())["implementations"]
     doubt = "its source files changed while the run was recorded, so results of two versions are mixed"
-    assert (done.return_value, one["doubts"]) == (3, [doubt])
+    assert (done.return_value, one["doubts"][-1]) == (3, doubt)
     assert done.stdout.splitlines()[-1] == (
         "certificate: kernel.py:attention is NOT conformant on "
-        f"{one['checked_cases']} cases of the suite quick: {doubt}"
+        f"{one['checked_cases']} cases of the suite quick: {'; '.join(one['doubts'])}"
     )

@@ -26,6 +26,8 @@ from attnbench.oracle.expected import CaseOracle
 if TYPE_CHECKING:
     from conftest import Conformance
 
+# The diagnosis if more than 128 keys at the beginning are hidden: each of these tiles gives the same rows of NaN.
+TILES_NAN = " or ".join(f"rows whose first {tile} keys are all hidden NaN" for tile in (16, 32, 64, 128))
 # The diagnosis of each mutant that has a fault model; every other mutant must get none.
 DIAGNOSES = {
     "scale_missing": "the scale 1/√D missing",
@@ -88,6 +90,8 @@ DIAGNOSES = {
     "fused_attn_mask_lost": "the attn_mask ignored",
     "fused_mask_of_first_head": "the attn_mask of the first head used for all heads",
     # A single query at the last key sees all keys.
+    "hidden_first128_nan": TILES_NAN,
+    "padded_first64_nan": TILES_NAN,
     "single_query_at_last_key": "the attn_mask ignored or the causal mask aligned at the bottom right",
     "dropout_not_rescaled": "the attention weights kept by dropout not divided by 1 − p",
     "mask_multiplied": "the logits multiplied by the mask, so hidden logits are 0",

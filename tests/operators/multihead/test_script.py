@@ -269,8 +269,11 @@ def test_a_program_compares_every_quantity_of_its_case(one: Case, name: str) -> 
 
 
 def list_problems() -> Iterator[Case]:
-    """Yield the problems of the suite core in a mode without gradients, each once."""
-    forward = (one.with_fields(mode="inference") for one in OPERATOR.suite("core"))
+    """Yield the problems of the suite core in a mode without gradients, each once.
+
+    The batch of 65536 is left out: its tensors are too large for a program without ``--output``.
+    """
+    forward = (one.with_fields(mode="inference") for one in OPERATOR.suite("core") if one.problem.sequences < 65536)
     cases = {one.id: one for one in forward if one.problem.encoder_layer is None and one.dtype == "float32"}
     yield from cases.values()
     yield case("autocast", "bfloat16", mask="float3d+pad").with_problem(seed=1)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnbench.analysis.deviations import describe_deviation
-from attnbench.checks.evaluation.measurement import compare
+from attnbench.checks.evaluation.measurement import compare, find_expected
 from attnbench.checks.observations import Average, Match, Observation
 from attnbench.interface import Policies
 from attnbench.oracle.expected import WEIGHTS, CaseOracle
@@ -54,6 +54,5 @@ def _find_differences(policies: Policies, **values: Any) -> dict[str, Any]:
 def _is_right(observation: Match | Average, case_oracle: CaseOracle, policies: Policies) -> bool:
     """Whether an observation passes under the given policies."""
     other = case_oracle.choose(policies.choices)
-    keep = observation.keep if isinstance(observation, Match) else None
-    expected = other.expected if keep is None else other.compute_with_dropout(keep)
+    expected = find_expected(observation, other)
     return not any(found.fault for found in compare(observation, expected, other, policies))

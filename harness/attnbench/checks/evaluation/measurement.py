@@ -21,7 +21,7 @@ from attnbench.oracle.error_budget import (
 )
 from attnbench.oracle.expected import CaseOracle, Expected
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["Comparison", "compare", "find_expected"]
 
 # Largest allowed error of one element's mean over random draws, in standard errors. The bound is above the usual six
 # standard errors, because there are many elements and their distributions are skewed.
@@ -84,6 +84,15 @@ def compare(
         case Holds():
             fault = "" if observation.holds else f"But {observation.what}. {observation.deviation}".rstrip()
             return [Comparison(fault=fault, measured=observation.measured, allowed=observation.allowed)]
+
+
+def find_expected(observation: Observation, case_oracle: CaseOracle) -> Expected:
+    """Return the expected values of an observation: of its dropout mask or its changed tensors, if it has any."""
+    if isinstance(observation, Match) and observation.keep is not None:
+        return case_oracle.compute_with_dropout(observation.keep)
+    if isinstance(observation, Match):
+        return case_oracle.compute_with_tensors(observation.changed)
+    return case_oracle.expected
 
 
 def _get_axes(quantity: str, value: Tensor, case_oracle: CaseOracle) -> Sequence[Axis]:

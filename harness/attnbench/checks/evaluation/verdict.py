@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from attnbench.checks.evaluation.deviations import find_deviation
 from attnbench.checks.evaluation.diagnosis import diagnose
-from attnbench.checks.evaluation.measurement import Comparison, compare
-from attnbench.checks.observations import Match, Observation
+from attnbench.checks.evaluation.measurement import Comparison, compare, find_expected
+from attnbench.checks.observations import Observation
 from attnbench.interface import Policies
 from attnbench.oracle.expected import CaseOracle, Expected
 from attnbench.records.types import Finding
@@ -72,16 +72,8 @@ def evaluate(
 
 
 def _evaluate_one(observation: Observation, case_oracle: CaseOracle, policies: Policies) -> list[_Evaluation]:
-    expected = _find_expected(observation, case_oracle)
+    expected = find_expected(observation, case_oracle)
     return [
         _Evaluation(comparison=comparison, observation=observation, expected=expected)
         for comparison in compare(observation, expected, case_oracle, policies)
     ]
-
-
-def _find_expected(observation: Observation, case_oracle: CaseOracle) -> Expected:
-    if isinstance(observation, Match) and observation.keep is not None:
-        return case_oracle.compute_with_dropout(observation.keep)
-    if isinstance(observation, Match):
-        return case_oracle.compute_with_tensors(observation.changed)
-    return case_oracle.expected

@@ -95,7 +95,7 @@ def test_common_fields_are_restored() -> None:
             "regime=plain",
             "regime=wild",
             "unknown regime 'wild'; available: flat, plain, peaked, onehot, huge, identity, uniform, selection, "
-            "zeroleak, minilm0 to minilm5",
+            "zeroleak, overflow, minilm0 to minilm5",
         ),
         ("regime=plain", "regime=minilm6", "unknown regime 'minilm6'; available: "),
         ("seed=0", "seed=-1", "expected a whole number in 'seed=-1'"),

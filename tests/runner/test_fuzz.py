@@ -192,14 +192,14 @@ def test_a_crash_is_a_failure_that_is_shrunk(session: Session, own: Path, monkey
     """A case that crashes is shrunk in few attempts, each in a process of its own, and the search continues."""
     monkeypatch.setattr("attnbench.runner.fuzz.TRIES", 25)
     results: list[Result] = []
-    (found,) = search(session, f"{own}:Dies", results, effort=SearchEffort(seed=3, examples=14))
+    (found,) = search(session, f"{own}:Dies", results, effort=SearchEffort(seed=3, examples=20))
     assert found.finding.status == "crashed"
     problem = Case.parse(found.case, {"multihead": MultiheadProblem}).problem
     assert problem.keys > 16
     assert problem.num_heads > 1
-    crashed = [r for r in results if r.findings[0].status == "crashed"]
-    assert len(crashed) >= 3
-    assert results[-1].findings[0].status == "passed"
+    statuses = [result.findings[0].status for result in results]
+    assert statuses.count("crashed") >= 3
+    assert "passed" in statuses[statuses.index("crashed") :]
     assert not any(finding.status == "not_run" for result in results for finding in result.findings)
 
 

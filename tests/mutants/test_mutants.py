@@ -12,8 +12,9 @@ from attnbench.checks.catalogue import read_checks
 from attnbench.checks.chapters import size
 from attnbench.interface import Implementation
 from attnbench.mutants.attention_core.formula import CoreFormula
-from attnbench.mutants.multihead import MUTANTS, sizes
+from attnbench.mutants.multihead import MUTANTS
 from attnbench.mutants.multihead.formula import Formula
+from attnbench.mutants.multihead.sizes import shapes
 from attnbench.mutants.mutant import Equivalent, ModuleImplementation, Mutant
 from attnbench.plugins.registry import load, load_operator, load_problem_types
 from registered_mutants import MUTANT_SETS
@@ -61,7 +62,7 @@ def test_a_mutant_fails_the_check_that_it_names(
     """On its case ``shown_by``, a mutant fails its check ``caught_by``; the reason starts with the requirement."""
     if mutant.caught_by == "far_offsets":
         monkeypatch.setattr(size, "PAIRS", 2**17)
-        monkeypatch.setattr(sizes.OffsetsIn32Bits, "largest", 2**17)
+        monkeypatch.setattr(shapes.OffsetsIn32Bits, "largest", 2**17)
     finding = conformance.finding(mutant.implementation, parse_case(mutant), mutant.caught_by)
     assert finding.status == "failed", finding.reason
     assert finding.reason.startswith((f"{read_checks()[mutant.caught_by].requirement} But ", NOTHING_TO_DIFFERENTIATE))

@@ -1,6 +1,7 @@
 """Compilation of a candidate's call by torch's compilers; in a compiled case, the checks make the compiled call."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,9 @@ class CallModule(nn.Module):
     def __init__(self, call: Callable[..., Any], owner: Any) -> None:
         super().__init__()
         self.owner = owner if isinstance(owner, nn.Module) else None
-        self._call = call
+        # The partial hides the call, which may be ``owner`` itself: torch does not restore the parameters of a module
+        # that is registered twice.
+        self._call = partial(call)
 
     def forward(self, **arguments: Any) -> Any:
         """Return the result of the prepared call."""

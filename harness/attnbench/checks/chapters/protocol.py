@@ -86,9 +86,7 @@ def functional_call_works(candidate: Candidate) -> Iterator[Observation]:
         name: (OTHER * parameter.detach()).requires_grad_(parameter.requires_grad)
         for name, parameter in find_differentiable(module).items()
     }
-    # The partial hides the call, which may be the module itself. functional_call does not restore the parameters of a
-    # module that is registered twice.
-    called = CallModule(partial(candidate.call), module)
+    called = CallModule(candidate.call, module)
     named = {f"owner.{name}": parameter for name, parameter in given.items()}
     found = candidate.run(lambda **arguments: torch.func.functional_call(called, named, (), arguments))
     yield compare_bitwise(

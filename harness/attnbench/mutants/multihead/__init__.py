@@ -21,8 +21,6 @@ from attnbench.mutants.multihead import (
     signatures,
     sizes,
     state,
-    tiles,
-    wide,
 )
 from attnbench.mutants.multihead.equivalents import EQUIVALENTS
 from attnbench.mutants.multihead.variants import VARIANTS
@@ -39,10 +37,8 @@ MUTANTS = MutantSet(
         *columns.mutant,
         *precision.mutant,
         *sizes.mutant,
-        *tiles.mutant,
         *fused.mutant,
         *backward.mutant,
-        *wide.mutant,
         *dropout.mutant,
         *modes.mutant,
         *layouts.mutant,
@@ -56,5 +52,5 @@ MUTANTS = MutantSet(
         *historical.mutant,
     ),
     equivalents=EQUIVALENTS,
-    variants=tuple(VARIANTS),
+    variants=VARIANTS,
 )

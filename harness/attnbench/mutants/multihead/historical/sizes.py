@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 from attnbench.masks import extended
 from attnbench.mutants.multihead.decorator import MultiheadMutants
 from attnbench.mutants.multihead.formula import Formula, Result
+from attnbench.mutants.multihead.sizes.tiles import find_late_rows
 
 __all__ = ["GRID", "mutant"]
 
@@ -88,9 +89,7 @@ class _HiddenFirstTileNan(Formula):
         output, weights = super().attend(q, k, v, mask=mask, need_weights=need_weights, **named)
         if mask is None or need_weights or k.shape[2] <= self.tile:
             return output, weights
-        hidden = ~mask if mask.dtype == torch.bool else mask == -math.inf
-        nothing_yet = hidden[..., : self.tile].all(dim=-1, keepdim=True) & ~hidden.all(dim=-1, keepdim=True)
-        return output.masked_fill(nothing_yet, math.nan), weights
+        return output.masked_fill(find_late_rows(mask, self.tile), math.nan), weights
 
 
 @mutant(

@@ -10,18 +10,10 @@ import torch
 from torch import Tensor
 
 from attnbench.mutants.multihead.formula import Formula, Result
+from attnbench.mutants.multihead.variants.softmax import make_finite, widen
+from attnbench.mutants.mutant import ModuleImplementation
 
 __all__ = ["JOINED"]
-
-
-def _widen(tensor: Tensor) -> Tensor:
-    """Convert a tensor to the dtype in which joins compute: float32, or float64 for a float64 tensor."""
-    return tensor.double() if tensor.dtype == torch.float64 else tensor.float()
-
-
-def _finite(tensor: Tensor) -> Tensor:
-    """Return a tensor of maxima or logsumexps with 0 in place of minus infinity, the value where no key is visible."""
-    return tensor.masked_fill(tensor == -math.inf, 0.0)
 
 
 def _logsumexp(tensor: Tensor) -> Tensor:
@@ -29,7 +21,7 @@ def _logsumexp(tensor: Tensor) -> Tensor:
 
     Shape: (…, keys) to (…, 1).
     """
-    largest = _finite(tensor.detach().amax(dim=-1, keepdim=True))
+    largest = make_finite(tensor.detach().amax(dim=-1, keepdim=True))
     total = (tensor - largest).exp().sum(dim=-1, keepdim=True)
     return (largest + total.masked_fill(total == 0, 1.0).log()).masked_fill(total == 0, -math.inf)
 
@@ -47,7 +39,7 @@ class _Blocks(Formula):
         Shape: outputs (batch, heads, queries, head_dim), sums (batch, heads, queries, 1).
         """
         whole = _logsumexp(torch.cat(sums, dim=-1))
-        factors = [(one - _finite(whole)).exp() for one in sums]
+        factors = [(one - make_finite(whole)).exp() for one in sums]
         joined = [factor * output for factor, output in zip(factors, outputs, strict=True)]
         return torch.stack(joined).sum(dim=0)
 
@@ -59,7 +51,7 @@ class _Blocks(Formula):
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> Result:
         del is_causal
-        logits = _widen(self.apply_mask(self.score(q, k), mask))
+        logits = widen(self.apply_mask(self.score(q, k), mask))
         if logits.shape[-1] == 0:
             return torch.zeros_like(q), logits.to(q.dtype) if need_weights else None
         outputs, sums, parts = [], [], []
@@ -67,11 +59,11 @@ class _Blocks(Formula):
         for rows, values in zip(torch.split(logits, sizes, dim=-1), torch.split(v, sizes, dim=-2), strict=True):
             sums.append(_logsumexp(rows))
             parts.append(self.apply_dropout(self.normalise(rows)))
-            outputs.append(_widen(self.store(parts[-1] @ _widen(values), q.dtype)))
+            outputs.append(widen(self.store(parts[-1] @ widen(values), q.dtype)))
         output = self.join(outputs, sums).to(q.dtype)
         if not need_weights:
             return output, None
-        whole = _finite(_logsumexp(torch.cat(sums, dim=-1)))
+        whole = make_finite(_logsumexp(torch.cat(sums, dim=-1)))
         weights = torch.cat([(one - whole).exp() * part for one, part in zip(sums, parts, strict=True)], dim=-1)
         return output, self.return_weights(weights).to(q.dtype)
 
@@ -101,9 +93,9 @@ class _KeysInARing(_Blocks):
         output, whole = outputs[0], sums[0]
         for block, own in zip(outputs[1:], sums[1:], strict=True):
             joined = _logsumexp(torch.cat([whole, own], dim=-1))
-            output = (whole - _finite(joined)).exp() * output + (own - _finite(joined)).exp() * block
+            output = (whole - make_finite(joined)).exp() * output + (own - make_finite(joined)).exp() * block
             whole = joined
         return output
 
 
-JOINED = (_KeysInHalves, _KeysInFourParts, _KeysInARing)
+JOINED = tuple(map(ModuleImplementation, (_KeysInHalves, _KeysInFourParts, _KeysInARing)))

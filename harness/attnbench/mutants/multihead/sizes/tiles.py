@@ -10,15 +10,19 @@ from attnbench.masks import softmax_over_visible
 from attnbench.mutants.multihead.decorator import MultiheadMutants
 from attnbench.mutants.multihead.formula import Formula, Result
 
-__all__ = ["mutant"]
+__all__ = ["find_late_rows", "mutant"]
 
 mutant = MultiheadMutants()
 HALF = (torch.float16, torch.bfloat16)
 
 
-def _find_hidden(mask: Tensor) -> Tensor:
-    """Return where a mask of ``apply_mask`` hides a key: a boolean mask is true at visible keys."""
-    return ~mask if mask.dtype == torch.bool else mask == -math.inf
+def find_late_rows(mask: Tensor, tile: int) -> Tensor:
+    """Return which rows of a mask hide the first ``tile`` keys, but not all keys.
+
+    Shape: (…, queries, keys) to (…, queries, 1).
+    """
+    hidden = ~mask if mask.dtype == torch.bool else mask == -math.inf
+    return hidden[..., :tile].all(dim=-1, keepdim=True) & ~hidden.all(dim=-1, keepdim=True)
 
 
 class _HiddenTile(Formula):
@@ -33,9 +37,7 @@ class _HiddenTile(Formula):
         masked = super().apply_mask(logits, mask)
         if mask is None or logits.shape[-1] <= self.tile or (self.half_only and logits.dtype not in HALF):
             return masked
-        hidden = _find_hidden(mask)
-        nothing_yet = hidden[..., : self.tile].all(dim=-1, keepdim=True) & ~hidden.all(dim=-1, keepdim=True)
-        return masked.masked_fill(nothing_yet, self.replacement)
+        return masked.masked_fill(find_late_rows(mask, self.tile), self.replacement)
 
 
 @mutant(
@@ -91,8 +93,7 @@ class _PaddedFirst64Nan(Formula):
         padding = named["key_padding_mask"]
         if padding is None or padding.dtype != torch.bool or padding.shape[1] <= self.tile:
             return output, weights
-        nothing_yet = padding[:, : self.tile].all(dim=1) & ~padding.all(dim=1)
-        return output.masked_fill(nothing_yet[:, None, None], math.nan), weights
+        return output.masked_fill(find_late_rows(~padding, self.tile)[..., None], math.nan), weights
 
 
 class _MaskEndsEarly(Formula):

@@ -2,10 +2,13 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from attnbench.report.content import LEGEND, Content, Grouped
+from attnbench.report.content import Content
+from attnbench.report.drawings import PLOTS
+from attnbench.report.groups import Grouped
 from attnbench.report.listings import Listing, make_listings
-from attnbench.report.page import PLOTS, make_grids
-from attnbench.report.sentences import describe_machine, explain_times
+from attnbench.report.matrix import LEGEND
+from attnbench.report.measures import make_grids
+from attnbench.report.methods import describe_machine, explain_times
 from attnbench.report.studies.section import BEGIN, END
 
 __all__ = ["render"]
@@ -48,14 +51,14 @@ def _render_runs(content: Content) -> list[str]:
 
 def _render_conformance(content: Content) -> list[str]:
     parts = ["## Conformance"]
-    if not content.chapters:
+    if not content.matrix.chapters:
         return [*parts, "Nothing was checked."]
-    names = list(content.cells)
-    for chapter, checks in content.chapters:
+    names = list(content.matrix.cells)
+    for chapter, checks in content.matrix.chapters:
         rows = [
             (
                 _format_code(check),
-                *(" ".join(f"{mark} {n}" for _, mark, n in content.cells[name][check].marks) for name in names),
+                *(" ".join(f"{mark} {n}" for _, mark, n in content.matrix.cells[name][check].marks) for name in names),
             )
             for check in checks
         ]

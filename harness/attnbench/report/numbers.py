@@ -1,7 +1,7 @@
-"""Formats numbers for reading: with three significant digits, and in a unit that suits their size."""
+"""Formats numbers and lists for reading: three significant digits, and a unit that suits the size of the number."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 __all__ = [
     "format_bytes",
@@ -11,6 +11,7 @@ __all__ = [
     "format_ratio",
     "format_seconds",
     "format_thousands",
+    "join_words",
 ]
 
 MISSING = "–"
@@ -56,6 +57,12 @@ def format_thousands(count: int) -> str:
 def format_count(count: int, word: str) -> str:
     """Format a count, followed by a word; the word gets a plural s unless the count is 1."""
     return f"{format_thousands(count)} {word}" + ("s" if count != 1 else "")
+
+
+def join_words(parts: Iterable[str]) -> str:
+    """Join words with commas, and the last two with "and"."""
+    *first, last = [str(part) for part in parts]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _format_scaled(value: float, units: Sequence[tuple[float, str]]) -> str:

@@ -1,5 +1,6 @@
 """Series: groups of measurements that are comparable with one another."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,15 +13,32 @@ from attnbench.records.types import Result
 from attnbench.report import tables
 from attnbench.report.growth import GROWTH, fit_growths
 from attnbench.report.numbers import format_count
+from attnbench.report.slugs import make_slug
 
-__all__ = ["Series", "group_series", "join_growths"]
+__all__ = ["Place", "Series", "group_series", "join_growths"]
+
+
+class Place(NamedTuple):
+    """Where measurements are comparable with one another, if their cases are: machine, device, dtype and threads."""
+
+    machine: str
+    device: str
+    dtype: str
+    threads: int
+
+    @property
+    def label(self) -> str:
+        """The place in words."""
+        return f"{self.machine}, {self.device}, {self.dtype}, {format_count(self.threads, 'thread')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
     """Comparable measurements: same machine, threads, device and dtype; the cases differ only in length and pass."""
 
-    title: str
+    place: Place
+    # The problem of the cases, without its length.
+    form: str
     # Name of the reference implementation. A ratio is a time divided by the time of the reference.
     reference: str
     # Suffix in the names of the plot files of this series; empty if the report has only one series.
@@ -31,22 +49,17 @@ class Series:
     kernels: pd.DataFrame
     growths: pd.DataFrame
 
-
-class _Key(NamedTuple):
-    """What the measurements of a series have in common; ``form`` is the problem without its length."""
-
-    machine: str
-    threads: int
-    form: str
-    dtype: str
-    device: str
+    @property
+    def title(self) -> str:
+        """The place and the form of the series, in words."""
+        return f"{self.place.label}: {self.form}"
 
 
 def group_series(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[Series]:
     """Group the measurements in ``results`` into series; ``runs`` are the runs that made these results."""
     reached = [ceiling for stored in runs for ceiling in stored.ceilings]
     places = {stored.run.id: (stored.run.machine.name, stored.run.threads) for stored in runs}
-    keys: dict[_Key, list[Result]] = {}
+    keys: dict[tuple[Place, str], list[Result]] = {}
     for result in results:
         if result.timing or result.memory:
             keys.setdefault(_make_key(result, *places[result.run]), [])
@@ -54,16 +67,16 @@ def group_series(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterat
         key = _make_key(result, *places[result.run])
         if key in keys:
             keys[key].append(result)
-    for key, own in sorted(keys.items(), key=lambda item: item[0][:2]):
-        machine, threads, form, dtype, device = key
-        alike = [one for one in keys if (one.machine, one.dtype, one.device) == (machine, dtype, device)]
-        other = sum(one < key for one in alike)
-        suffix = f"-{machine}-{device}-{dtype}" + (f"-{other + 1}" if other else "")
+    alike = Counter(place[:3] for place, _ in keys)
+    for (place, form), own in sorted(keys.items(), key=lambda item: item[0]):
+        # Number of threads and form are in the names of files only where another series differs in nothing else.
+        words = place[:3] if alike[place[:3]] == 1 else (*map(str, place), form)
         timings, memory = tables.tabulate_timings(own, reached), tables.tabulate_memory(own)
         yield Series(
-            title=f"{machine}, {device}, {dtype}, {format_count(threads, 'thread')}: {form}",
+            place=place,
+            form=form,
             reference=tables.find_reference(own[0].case),
-            suffix=suffix if len(keys) > 1 else "",
+            suffix="-" + make_slug(*words) if len(keys) > 1 else "",
             timings=timings,
             memory=memory,
             untimed=tables.tabulate_untimed(own),
@@ -72,9 +85,9 @@ def group_series(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterat
         )
 
 
-def _make_key(result: Result, machine: str, threads: int) -> _Key:
+def _make_key(result: Result, machine: str, threads: int) -> tuple[Place, str]:
     case = CaseId.parse(result.case)
-    return _Key(machine, threads, case.form, case.dtype, case.device)
+    return Place(machine, case.device, case.dtype, threads), case.form
 
 
 def join_growths(series: Sequence[Series]) -> pd.DataFrame:

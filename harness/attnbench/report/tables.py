@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from attnbench.analysis.speed_verdict import SpeedVerdict, decide_speed
+from attnbench.analysis.speed_verdict import SpeedVerdict, State, decide_speed
 from attnbench.analysis.stats import (
     choose_measure,
     count_throttled_calls,
@@ -23,6 +23,8 @@ from attnbench.records.types import PERF, Ceiling, Result, Timing, find_pass
 from attnbench.report.kernel_paths import find_way
 
 __all__ = [
+    "INCONCLUSIVE",
+    "chapter_of",
     "count_findings",
     "find_reference",
     "tabulate_ceilings",
@@ -34,6 +36,7 @@ __all__ = [
     "tabulate_untimed",
 ]
 
+INCONCLUSIVE: State = "inconclusive"
 TIMINGS = (
     "implementation", "case", "pass", "length", "dtype", "device", "median_ns", "low_ns", "high_ns", "level",
     "processes", "samples", "threads", "method", "measure", "end_to_end_ns", "graph_ns", "throttled", "clock",

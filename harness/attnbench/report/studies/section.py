@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnbench.report.page import inline, make_environment
+from attnbench.report.drawings import inline
+from attnbench.report.page import make_environment
 
 __all__ = ["BEGIN", "END", "place_studies"]
 

@@ -7,7 +7,7 @@ from queue import SimpleQueue
 from threading import Event
 from typing import TypeVar
 
-from attnbench.cases import COMPILED_MODES, CaseId
+from attnbench.cases import CaseId
 from attnbench.records.environment import count_cores
 from attnbench.runner.check_outcomes import TOGETHER_FLOP
 from attnbench.runner.session import PATIENT, Plan, Session, Supervisor
@@ -52,22 +52,18 @@ def _divide_plans(plans: Sequence[Plan], count: int) -> list[list[Plan]]:
     other cases are dealt out one by one, because neighbours in a list take about the same time.
     """
     parts: list[list[Plan]] = [[] for _ in range(count)]
-    compiled = sum(_is_compiled(plan) for plan in plans)
+    compiled = sum(plan.is_compiled for plan in plans)
     fair = (compiled * COMPILATION + len(plans) - compiled) / count
     # Number of cases that each part gets besides the compiled ones, as a weight.
     room = [max(fair - compiled * COMPILATION, 0.0), *[fair] * (count - 1)]
     dealt = [0] * count
     for plan in plans:
         place = 0
-        if not _is_compiled(plan):
+        if not plan.is_compiled:
             place = min(range(count), key=lambda part: (dealt[part] + 1) / room[part] if room[part] else math.inf)
             dealt[place] += 1
         parts[place].append(plan)
     return parts
-
-
-def _is_compiled(plan: Plan) -> bool:
-    return CaseId.parse(plan.case).mode in COMPILED_MODES
 
 
 def run_each(

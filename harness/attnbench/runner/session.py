@@ -10,7 +10,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Self, TypeVar
 
-from attnbench.cases import CaseId
+from attnbench.cases import COMPILED_MODES, CaseId
 from attnbench.checks.catalogue import read_operator_checks
 from attnbench.oracle.disk_cache import CACHE_FAULT, find_folder, ignore_fault
 from attnbench.plugins.registry import PluginError, load_operator
@@ -85,6 +85,11 @@ class Plan:
     def operator(self) -> str:
         """Operator that the case belongs to."""
         return CaseId.parse(self.case).operator
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the case calls a compiled module."""
+        return CaseId.parse(self.case).mode in COMPILED_MODES
 
 
 @dataclass(slots=True)

@@ -4,14 +4,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from attnbench.analysis.coverage import count_checked, describe_few, list_coverage_lines
+from attnbench.analysis.measurement_faults import leave_out_faults
 from attnbench.records.run_file import StoredRun, merge_runs
-from attnbench.records.types import FRONTIER, PERF, Result
+from attnbench.records.types import FAILURES, FRONTIER, PERF, Result
 from attnbench.report import tables
-from attnbench.report.decisions import describe_fastest
+from attnbench.report.decisions import Decisions, collect_decisions
 from attnbench.report.failures import Problem, collect_problems
 from attnbench.report.groups import Grouped, group_rows, label_calls, select_expected_failures
 from attnbench.report.listings import Listing, list_ceilings, list_max_lengths
 from attnbench.report.matrix import Matrix, make_matrix
+from attnbench.report.measures import Measures, collect_measures
 from attnbench.report.methods import describe_methods
 from attnbench.report.series import Series, group_series
 from attnbench.report.verdict import make_headline
@@ -26,7 +28,8 @@ class Content:
     runs: tuple[StoredRun, ...]
     results: tuple[Result, ...]
     headline: tuple[str, ...]
-    fastest: tuple[str, ...]
+    decisions: Decisions
+    measures: Measures
     matrix: Matrix
     problems: tuple[Problem, ...]
     expected: tuple[Grouped, ...]
@@ -42,13 +45,13 @@ class Content:
     methods: tuple[str, ...]
     # How much of a suite was checked on each implementation, in lines.
     coverage: tuple[str, ...]
-    # Messages about lines of run files that could not be read.
+    # Messages about lines of run files that could not be read, and about measurements that cannot be right.
     unreadable: tuple[str, ...]
 
 
 def collect_content(runs: Sequence[StoredRun]) -> Content:
     """Collect the content of a report on these runs."""
-    every = merge_runs(runs)
+    every, faults = leave_out_faults(merge_runs(runs))
     results = [result for result in every if result.suite != FRONTIER]
     found = tables.tabulate_findings(results)
     matrix = make_matrix(results)
@@ -59,7 +62,8 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         runs=tuple(runs),
         results=tuple(results),
         headline=tuple(make_headline(results, found, series, list(no_verdict))),
-        fastest=tuple(line for one in series for line in describe_fastest(one)),
+        decisions=collect_decisions(runs, series),
+        measures=collect_measures(series, found[found["status"].isin(FAILURES)]["implementation"].unique()),
         matrix=matrix,
         problems=tuple(collect_problems(found, matrix.requirements)),
         expected=group_rows(select_expected_failures(found), "check"),
@@ -73,7 +77,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         max_lengths=list_max_lengths(every),
         methods=tuple(describe_methods(series)),
         coverage=(*_list_coverage(runs), *(f"no verdict on {name}: {reason}" for name, reason in no_verdict.items())),
-        unreadable=tuple(line for run in runs for line in run.problems),
+        unreadable=(*(line for run in runs for line in run.problems), *faults),
     )
 
 

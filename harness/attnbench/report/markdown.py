@@ -3,12 +3,13 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from attnbench.report.content import Content
+from attnbench.report.decisions import Choice, Decisions
 from attnbench.report.drawings import PLOTS
 from attnbench.report.groups import Grouped
 from attnbench.report.listings import Listing, make_listings
 from attnbench.report.matrix import LEGEND
-from attnbench.report.measures import make_grids
-from attnbench.report.methods import describe_machine, explain_times
+from attnbench.report.measures import Cell, MeasureTable
+from attnbench.report.methods import describe_machine, explain_measures
 from attnbench.report.studies.section import BEGIN, END
 
 __all__ = ["render"]
@@ -19,7 +20,7 @@ def render(content: Content, files: Collection[str]) -> str:
     parts = [
         "# Attention report",
         *(_escape(line) for line in content.headline),
-        _render_list(content.fastest),
+        *_render_decisions(content.decisions),
         *_render_runs(content),
         *_render_conformance(content),
         *_render_measurements(content, files),
@@ -86,17 +87,58 @@ def _render_measurements(content: Content, files: Collection[str]) -> list[str]:
         for name, title, reading in PLOTS:
             if f"{name}{series.suffix}.png" in files:
                 parts += [f"![{title}]({name}{series.suffix}.png)", reading]
-        if not series.timings.empty:
-            parts.append(explain_times(series))
-        for grid in make_grids(series):
-            rows = [(_format_code(name), *("<br>".join(cell) for cell in cells)) for name, cells in grid.rows]
-            head = (f"{grid.title}: {grid.pass_}", *(f"L = {n}" for n in grid.lengths))
-            parts.append(_render_table(head, rows, right=True))
         for listing in make_listings(series):
             parts += _render_listing(listing)
+    if content.measures.tables:
+        parts.append(_escape(explain_measures(content.series, content.measures)))
+    parts += [text for table in content.measures.tables for text in _render_measures(table)]
     parts += [text for one in (content.max_lengths, content.ceilings) if one for text in _render_listing(one)]
     parts += _render_groups("Without a speed verdict", content.undecided, "calls")
     return parts + _render_groups("Not timed", content.untimed, "calls")
+
+
+def _render_decisions(decisions: Decisions) -> list[str]:
+    parts = ["## What to use here"] * bool(decisions.tables)
+    for table in decisions.tables:
+        rows = [(_escape(row.form), row.length, *map(_format_choice, row.choices)) for row in table.rows]
+        parts += [f"### {_escape(table.place.label)}", _render_table(("shape", "length", *table.passes), rows)]
+    if decisions.flips:
+        head = ("shape", "length", "pass", *(_escape(place.label) for place in decisions.places))
+        flips = [(_escape(row.form), row.length, row.pass_, *map(_escape, row.answers)) for row in decisions.flips]
+        parts += ["### Where places disagree", _render_table(head, flips)]
+    return parts
+
+
+def _format_choice(choice: Choice) -> str:
+    words = f"**{_escape(choice.words)}** {_escape(choice.gain)}".rstrip()
+    return "<br>".join([words, *map(_escape, choice.notes)])
+
+
+def _render_measures(table: MeasureTable) -> list[str]:
+    columns = (*table.main, *table.rest)
+    rows = [
+        (
+            _format_code(row.implementation),
+            row.length.text,
+            *([_escape(row.form)] if table.forms else []),
+            *(_format_cell(row.cells.get(key)) for key, *_ in columns),
+        )
+        for row in table.rows
+    ]
+    head = (
+        "implementation",
+        "L",
+        *(["shape"] if table.forms else []),
+        *(_escape(heading) for _, heading, _ in columns),
+    )
+    form = [] if table.forms else [_escape(table.form)]
+    return [f"### Measures: {table.pass_}, {_escape(table.place.label)}", *form, _render_table(head, rows, right=True)]
+
+
+def _format_cell(cell: Cell | None) -> str:
+    if cell is None:
+        return "–"
+    return _escape(f"{cell.text} ({cell.note})" if cell.note else cell.text)
 
 
 def _render_listing(listing: Listing) -> list[str]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from attnbench.analysis.measurement_faults import select_ceilings
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Result
@@ -57,7 +58,7 @@ class Series:
 
 def group_series(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[Series]:
     """Group the measurements in ``results`` into series; ``runs`` are the runs that made these results."""
-    reached = [ceiling for stored in runs for ceiling in stored.ceilings]
+    reached = select_ceilings(ceiling for stored in runs for ceiling in stored.ceilings)
     places = {stored.run.id: (stored.run.machine.name, stored.run.threads) for stored in runs}
     keys: dict[tuple[Place, str], list[Result]] = {}
     for result in results:

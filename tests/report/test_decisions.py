@@ -82,7 +82,7 @@ def test_a_disturbed_fastest_measurement_is_inconclusive() -> None:
     """Where other work disturbed the fastest calls, nothing is recommended."""
     choice = choose(time_calls(REFERENCE), time_calls("quick", 0.5, disturbed=True), time_calls("other", 0.8))
     assert (choice.kind, choice.words) == ("inconclusive", "inconclusive")
-    assert choice.notes == ("other work disturbed quick, or the A/A control failed",)
+    assert choice.notes == ("other work disturbed 9 of 9 processes",)
 
 
 def test_one_that_may_be_as_fast_as_the_winner_is_named() -> None:
@@ -117,6 +117,18 @@ def test_neighbouring_lengths_with_the_same_answer_share_a_row() -> None:
     ]
     assert table.rows[0].choices[0].gain == "2.00× [2.00 to 2.00] to 4.00× [4.00 to 4.00]"
     assert [entry.answer.names for entry in decisions.entries] == [("quick",), ("quick",), (REFERENCE,)]
+
+
+def test_neighbouring_lengths_without_an_answer_share_a_row_and_name_all() -> None:
+    """Lengths at which different implementations are undecided share a row, which names every one of them."""
+    results = [
+        time_calls(name, ratio, case=case_of(length), processes=3)
+        for length, other in ((64, "one"), (128, "two"))
+        for name, ratio in ((REFERENCE, 1.0), (other, 0.5))
+    ]
+    (row,) = decide(store(results)).tables[0].rows
+    assert (row.length, row.choices[0].words) == ("64 to 128", "unknown")
+    assert row.choices[0].notes[0].endswith("to decide whether one and two are faster than torch_mha")
 
 
 def test_a_pass_without_timings_is_not_timed() -> None:

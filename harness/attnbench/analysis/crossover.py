@@ -11,7 +11,18 @@ from attnbench.analysis.limits import Limits
 from attnbench.analysis.speed_verdict import EFFECT, LEVEL, State
 from attnbench.analysis.stats import rank_of
 
-__all__ = ["ANSWERS", "Answer", "AnswerKind", "Contender", "Entry", "Flip", "Interval", "choose", "find_flips"]
+__all__ = [
+    "ANSWERS",
+    "DECISIVE",
+    "Answer",
+    "AnswerKind",
+    "Contender",
+    "Entry",
+    "Flip",
+    "Interval",
+    "choose",
+    "find_flips",
+]
 
 # What a cell of the map says:
 # ``winner``: one implementation is faster than the reference and than all others.
@@ -19,7 +30,7 @@ __all__ = ["ANSWERS", "Answer", "AnswerKind", "Contender", "Entry", "Flip", "Int
 # ``reference``: every other implementation is slower.
 # ``no_difference``: nobody is faster, and somebody cannot be told apart from the reference.
 # ``unknown``: too few processes to decide whether somebody is faster than the reference.
-# ``inconclusive``: other work disturbed the fastest measurement, or the A/A control failed.
+# ``inconclusive``: the fastest measurement had too few undisturbed calls, or the A/A control failed.
 # ``alone``: only one implementation was timed.
 # ``not_compared``: no call was interleaved with the reference.
 AnswerKind = Literal["winner", "tie", "reference", "no_difference", "unknown", "inconclusive", "alone", "not_compared"]
@@ -52,6 +63,8 @@ class Contender:
     ratio: Interval | None
     # The speed verdict; empty for the reference, and without a comparison.
     state: State | Literal[""]
+    # Why the state is no verdict; empty for a verdict.
+    reason: str = ""
     # Id of the run.
     run: str = ""
 
@@ -66,6 +79,8 @@ class Answer:
     names: tuple[str, ...]
     # Time of the reference divided by the time of the first name; None unless the kind is winner or tie.
     gain: Interval | None = None
+    # inconclusive: why the fastest measurement decides nothing.
+    reason: str = ""
     # Those whose measurement cannot exclude that they are as fast as the winner.
     undecided: tuple[str, ...] = ()
 
@@ -115,7 +130,8 @@ def choose(contenders: Sequence[Contender], reference: str) -> Answer:
     fastest = min(compared, key=lambda one: one.time_ns)
     disturbed = tuple(one for one in compared if one.state == "inconclusive")
     if fastest in disturbed or len(disturbed) == len(others):
-        return Answer(kind="inconclusive", names=tuple(one.implementation for one in disturbed))
+        reason = (fastest if fastest in disturbed else disturbed[0]).reason
+        return Answer(kind="inconclusive", names=tuple(one.implementation for one in disturbed), reason=reason)
     clear = sorted(
         (pair for one in others if one not in disturbed and (pair := _pair(one))), key=lambda pair: pair[1].value
     )

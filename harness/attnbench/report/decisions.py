@@ -1,13 +1,13 @@
 """What to use here: the crossover map of a report, as tables for each place and as rows of decisions.csv."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 import pandas as pd
 
-from attnbench.analysis.crossover import Answer, Contender, Entry, Interval, choose, find_flips
+from attnbench.analysis.crossover import DECISIVE, Answer, Contender, Entry, Interval, choose, find_flips
 from attnbench.analysis.limits import Limits, describe_limits, find_limits
 from attnbench.analysis.speed_verdict import State
 from attnbench.cases import CaseId
@@ -25,7 +25,7 @@ MOST_ROWS = 200
 SHOWN = 3
 COLUMNS = (
     "machine", "device", "dtype", "threads", "form", "queries", "keys", "mode", "pass", "reference", "answer",
-    "implementations", "gain", "gain_low", "gain_high", "processes", "undecided", "refused", "refusals_known",
+    "implementations", "gain", "gain_low", "gain_high", "processes", "reason", "undecided", "refused", "refusals_known",
 )  # fmt: skip
 
 
@@ -193,6 +193,7 @@ def _make_contender(row: Mapping[str, Any]) -> Contender:
         time_ns=float(row["median_ns"]),
         ratio=ratio,
         state=state,
+        reason=str(row["reason"]),
         run=str(row["run"]),
     )
 
@@ -213,8 +214,7 @@ def _make_table(place: Place, entries: Sequence[Entry]) -> PlaceTable:
         by_shape.setdefault((entry.form, entry.queries, entry.keys), {})[_get_pass(entry)] = entry
 
     def get_answers(shape: tuple[str, int, int]) -> tuple[object, ...]:
-        cells = [by_shape[shape].get(name) for name in passes]
-        return shape[0], *((c.answer.kind, c.answer.names, c.answer.undecided, c.limits) if c else None for c in cells)
+        return shape[0], *(_get_essence(by_shape[shape].get(name)) for name in passes)
 
     rows = []
     for _, group in groupby(by_shape, key=get_answers):
@@ -232,11 +232,25 @@ def _make_table(place: Place, entries: Sequence[Entry]) -> PlaceTable:
     return PlaceTable(place=place, passes=passes, rows=shown, left_out=len(rows) - len(shown))
 
 
+def _get_essence(entry: Entry | None) -> tuple[object, ...]:
+    """Return what has to be equal in neighbouring lengths of one row; for an answer that names nothing, its kind."""
+    if entry is None:
+        return ()
+    answer = entry.answer
+    if answer.kind not in DECISIVE:
+        return (answer.kind,)
+    return answer.kind, answer.names, answer.undecided, entry.limits
+
+
 def _make_choice(entries: Sequence[Entry]) -> Choice:
     """Return the cell of entries with the same answer, at neighbouring lengths."""
     if not entries:
         return Choice(kind="", words="not timed")
     answer, reference = entries[0].answer, entries[0].reference
+    if answer.kind not in DECISIVE:
+        every = dict.fromkeys(name for entry in entries for name in entry.answer.names)
+        reasons = dict.fromkeys(entry.answer.reason for entry in entries)
+        answer = replace(answer, names=tuple(every), reason="; ".join(list(reasons)[:SHOWN]))
     words, note = _describe_answer(answer, reference)
     notes = [note] * bool(note) + list(_describe_all_limits(entries[0]))
     if answer.undecided:
@@ -265,7 +279,7 @@ def _describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
         case "unknown":
             return "unknown", f"too few processes to decide whether {some} {_is(answer.names)} faster than {reference}"
         case "inconclusive":
-            return "inconclusive", f"other work disturbed {some}, or the A/A control failed"
+            return "inconclusive", answer.reason
         case "alone":
             return f"only {names}", "nothing else was timed"
         case "not_compared":
@@ -336,6 +350,7 @@ def _make_csv_row(entry: Entry) -> dict[str, object]:
         "gain_low": gain.low if gain else None,
         "gain_high": gain.high if gain else None,
         "processes": gain.processes if gain else None,
+        "reason": answer.reason,
         "undecided": "; ".join(answer.undecided),
         # One text for each implementation of the answer, in the same order.
         "refused": "; ".join(describe_limits(limits) for limits in entry.limits),

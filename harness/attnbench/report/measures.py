@@ -216,12 +216,12 @@ def _explain_ratio(row: Mapping[Any, Any], reference: str, base_ns: float | None
         return ""
     gap = abs(math.log(row["median_ns"] / base_ns / row["ratio"]))
     left = abs(math.log(row["median_ns"] / row["reference_ns"] / row["ratio"]))
-    quotient = f"not {format_digits(row['median_ns'] / base_ns)}×"
+    quotient = f"the quotient is {format_digits(row['median_ns'] / base_ns)}×"
     if left <= EXPLAINED * gap:
-        return f"{quotient}: in the same cycles {reference} took {format_digits(row['reference_ns'] / 1e6)} ms"
+        return f"{quotient}, but in the same cycles {reference} took {format_digits(row['reference_ns'] / 1e6)} ms"
     if row["counted"] < row["processes"]:
-        return f"{quotient}: from the {row['counted']:.0f} undisturbed processes of {row['of']:.0f}"
-    return f"{quotient}: the median of the ratios of single cycles, which vary"
+        return f"{quotient}; the ratio is from the {row['counted']:.0f} undisturbed processes of {row['of']:.0f}"
+    return f"{quotient}; the ratio is the median over cycles, which vary"
 
 
 def _make_memory_cells(row: Mapping[Any, Any]) -> dict[str, Cell]:

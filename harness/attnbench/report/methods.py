@@ -33,8 +33,8 @@ def explain_measures(series: Sequence[Series], measures: Measures) -> str:
     return (
         f"Brackets are the confidence interval{level}.{on_device} A ratio is the median over the cycles that called "
         f"both, below 1 is faster; where it is not the quotient of the two times, a note says why. Verdicts are "
-        f"faster, slower, same, unknown (too few processes to decide) or inconclusive (other work disturbed the "
-        f"measurement, or the A/A control failed: the reference differed from itself).{counts}{left_out}"
+        f"faster, slower, same, unknown (too few processes to decide) or inconclusive (too few calls were "
+        f"undisturbed, or the A/A control failed: the reference differed from itself).{counts}{left_out}"
     )
 
 

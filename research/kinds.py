@@ -22,10 +22,12 @@ from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
 from attnbench.checks.catalogue import load_check_function, read_checks
 from attnbench.checks.evaluation.verdict import evaluate
+from attnbench.checks.observations import deserialize, serialize
 from attnbench.interface import Refusal
 from attnbench.mutants.multihead import MUTANTS
 from attnbench.mutants.mutant import Mutant
 from attnbench.oracle.expected import CaseOracle
+from attnbench.oracle.tensor_file import copy_value
 from attnbench.plugins.registry import load_operator, load_problem_types
 
 DIAGNOSIS = re.compile(r"Diagnosis: (?:looks like )?(.*)\.$", re.DOTALL)
@@ -52,7 +54,7 @@ def diagnose_mutant(mutant: Mutant, check: str) -> str:
     case_oracle = CaseOracle(case, operator, policies.precision(case.dtype), lambda: operator.inputs(case))
     try:
         candidate = Candidate(mutant.implementation, operator, case, operator.inputs(case))
-        observations = list(load_check_function(check)(candidate))
+        observations = deserialize(copy_value(serialize(list(load_check_function(check)(candidate)))))
     except (Malformed, Refusal):
         return ""
     finding = evaluate(check, read_checks()[check].requirement, observations, case_oracle, policies)

@@ -40,7 +40,8 @@ class Content:
     ceilings: Listing | None
     max_lengths: Listing | None
     methods: tuple[str, ...]
-    # How much of a suite was checked on each implementation, in lines.
+    # Lines about what was checked on each implementation, and about implementations on which too few cases were checked
+    # for a verdict.
     coverage: tuple[str, ...]
     # Messages about lines of run files that could not be read.
     unreadable: tuple[str, ...]

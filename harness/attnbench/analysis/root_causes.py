@@ -132,9 +132,8 @@ def _list_keys(finding: Finding) -> list[_Key]:
     diagnosis = _DIAGNOSIS.search(reason)
     if diagnosis and not sentence:
         found += [("diagnosis", fault) for fault in dict.fromkeys(diagnosis["faults"].split(" or "))]
-    if finding.status != "failed" or _BUT not in reason:
-        if raised := _find_raised(finding):
-            found.append(("exception", f"{finding.status}: {_NUMBERS.sub(NUMBER, raised)}"))
+    if (finding.status != "failed" or _BUT not in reason) and (raised := _find_raised(finding)):
+        found.append(("exception", f"{finding.status}: {_NUMBERS.sub(NUMBER, raised)}"))
     return found
 
 
@@ -167,12 +166,13 @@ def _join_by_key(
     heapify(waiting)
     while waiting:
         ranked, key = heappop(waiting)
-        own = members[key] = [number for number in members[key] if number in left]
-        if not own or (key[0] == "diagnosis" and len({failures[n].finding.check for n in own}) < _JOINED_CHECKS):
+        joined = members[key] = [number for number in members[key] if number in left]
+        checks = {failures[number].finding.check for number in joined}
+        if not joined or (key[0] == "diagnosis" and len(checks) < _JOINED_CHECKS):
             continue
         if rank(key) == ranked:
-            yield key, own
-            left.difference_update(own)
+            yield key, joined
+            left.difference_update(joined)
         else:
             heappush(waiting, (rank(key), key))
 
@@ -246,7 +246,9 @@ def _find_shared(key: _Key, failures: Sequence[Failure]) -> str:
     """Return what the failures of a group have in common, in words; an empty text if it is only their check."""
     kind, text = key
     if kind == "diagnosis":
-        return f"Diagnosis: {text}."
+        told = sum(text in failure.finding.reason for failure in failures)
+        some = f" (in {told} of {len(failures)} findings)" if told < len(failures) else ""
+        return f"Diagnosis: {text}{some}."
     if kind == "exception":
         if _REFUSAL.match(text):
             return f"{text}."

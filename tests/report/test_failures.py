@@ -267,3 +267,11 @@ def test_a_run_without_failures_says_so(tmp_path: Path) -> None:
     assert "## Failures\n\nNone." in write_markdown([passed], tmp_path)
     assert (tmp_path / "failures.csv").read_text().startswith("machine,implementation,")
     assert "## Failures\n\nNothing was checked." in write_markdown([make_stored_run()], tmp_path)
+
+
+def test_many_failing_implementations_show_few_groups_each() -> None:
+    """One failing implementation shows 5 groups unfolded, and each of ten shows 2; the other groups are folded."""
+    checks = list(read_checks())[:8]
+    for names, unfolded in ((1, 5), (10, 2), (40, 1)):
+        made = collect(*[(f"i{n}", fail(check, f"x But {check}.")) for n in range(names) for check in checks])
+        assert [len(first) for _, first, _ in made.blocks] == [unfolded] * names

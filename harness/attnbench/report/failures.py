@@ -25,8 +25,8 @@ MOST_CASES, MOST_CASES_OF_ALL = 20, 1000
 LEAST_CASES = 3
 # Longest texts on a page, in characters; findings.csv has whole reasons. A reason of today's checks has at most 600.
 LONGEST_REASON, LONGEST_OF_CASE = 800, 160
-# Groups of an implementation that are shown without unfolding.
-UNFOLDED = 5
+# Most groups of an implementation that are shown without unfolding, and of all: a group takes 150 pixels of height.
+UNFOLDED, UNFOLDED_OF_ALL = 5, 20
 COLUMNS = (
     "machine", "implementation", "kind", "checks", "statuses", "findings", "cases", "reason", "worst_over_allowed",
     "worst_check", "worst_case", "worst_reason", "command", "warnings",
@@ -122,8 +122,9 @@ class Failures:
         owned: defaultdict[tuple[str, str], list[FailureGroup]] = defaultdict(list)
         for group in self.shown:
             owned[group.machine, group.implementation].append(group)
+        limit = max(1, min(UNFOLDED, UNFOLDED_OF_ALL // max(1, len(owned))))
         return [
-            (f"{name} on {machine}" if several else name, tuple(own[:UNFOLDED]), tuple(own[UNFOLDED:]))
+            (f"{name} on {machine}" if several else name, tuple(own[:limit]), tuple(own[limit:]))
             for (machine, name), own in owned.items()
         ]
 

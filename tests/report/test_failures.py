@@ -206,9 +206,11 @@ def test_texts_of_a_run_stay_texts(text: str, machines: int, tmp_path: Path) -> 
            "unsupported", "not_run")]  # fmt: skip
     runs = [make_stored_run(*own, number=number) for number in range(1, machines + 1)]
     page = write(runs, tmp_path).read_text("utf-8")
-    assert not re.search(r"<script|<img src=x|onerror=[^&]*>", page.replace("onerror=alert(1)&gt;", ""))
+    assert not re.search(r"<script|<img src=x", page)
+    ids = re.findall(r' id="([^"]*)"', page)
+    assert len(ids) == len(set(ids))
+    assert all(re.fullmatch("[a-z0-9-]+", one) for one in ids)
     command = format_reproduce_line(text, CASE.format(0), text)
-    assert html.escape(command) == html.escape(html.unescape(html.escape(command)))
     assert command in html.unescape(page)
     assert f"$ {command}\n" in (tmp_path / "report.md").read_text("utf-8")
     assert "\n# head" not in (tmp_path / "report.md").read_text("utf-8")

@@ -154,8 +154,6 @@ def test_names_and_reasons_stay_texts(text: str, machines: int, tmp_path: Path) 
     ids = re.findall(r' id="([^"]*)"', page)
     assert len(ids) == len(set(ids))
     lines = (tmp_path / "report.md").read_text("utf-8").splitlines()
-    rows = [line for line in lines if line.startswith("| `")]
     start = lines.index("## Conformance")
     matrix = [line for line in lines[start:] if line.startswith("|")][: 3 * machines]
-    assert rows
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in matrix} == {3}

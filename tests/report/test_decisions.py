@@ -240,6 +240,15 @@ def test_an_answer_that_decides_nothing_is_no_flip() -> None:
     assert decide(here, store(there, run="run-2", machine="other")).flips == ()
 
 
+def test_a_winner_elsewhere_that_may_be_as_fast_here_is_no_flip() -> None:
+    """Where the interval of the other place's winner reaches the winner's, the two places do not contradict."""
+    here = store([time_calls(REFERENCE), time_calls("quick", 0.9), time_calls("wide", 0.8, 1.0, 1.2)])
+    there = [time_calls(name, r, run="run-2") for name, r in ((REFERENCE, 1.0), ("quick", 1.5), ("wide", 0.5))]
+    decisions = decide(here, store(there, run="run-2", machine="other"))
+    assert [entry.answer.names for entry in decisions.entries] == [("wide",), ("quick",)]
+    assert decisions.flips == ()
+
+
 def test_page_markdown_and_csv_name_the_place_of_every_answer(tmp_path: Path) -> None:
     """Page and Markdown have the label of each place and the flip; decisions.csv has a row for each answer."""
     write(make_two_places(1.5), tmp_path)

@@ -148,14 +148,14 @@ def choose(contenders: Sequence[Contender], reference: str) -> Answer:
 def find_flips(entries: Iterable[Entry]) -> Iterator[Flip]:
     """Yield each problem whose answers differ between places: two answers name no common implementation.
 
-    Answers that decide nothing are left out.
+    An implementation that may be as fast as the winner counts as named. Answers that decide nothing are left out.
     """
     by_problem: dict[tuple[str, int, int, str], list[Entry]] = {}
     for entry in entries:
         if entry.answer.kind in DECISIVE:
             by_problem.setdefault(entry.problem, []).append(entry)
     for alike in by_problem.values():
-        named = [set(entry.answer.names) for entry in alike]
+        named = [{*entry.answer.names, *entry.answer.undecided} for entry in alike]
         if any(not one & other for one in named for other in named):
             yield Flip(entries=tuple(alike))
 

@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import ResultsError, StoredRun
 from attnbench.records.types import Ceiling, Completion, Finding, Machine, Memory, Result, Run, Timing, find_pass
 from attnbench.report import tables, write
 from attnbench.report.content import collect_content
-from attnbench.report.growth import fit_growth
 from attnbench.report.kernel_paths import find_way
 from attnbench.report.listings import make_listings
 from attnbench.report.numbers import format_bytes, format_digits, format_seconds
@@ -138,13 +136,14 @@ def write_page(results: list[Result], folder: Path) -> str:
     return write([make_stored_run(*results)], folder).read_text(encoding="utf-8")
 
 
-def test_a_report_is_a_page_a_text_six_tables_and_three_plots(tmp_path: Path) -> None:
+def test_a_report_is_a_page_a_text_seven_tables_and_three_plots(tmp_path: Path) -> None:
     """``write`` returns the path of the HTML page; the Markdown text, tables and plots are in the page's folder."""
     written = write([make_stored_run(*make_check_results(), *make_profile())], tmp_path / "new" / "folder")
     assert written == tmp_path / "new" / "folder" / "index.html"
     assert sorted(path.name for path in written.parent.iterdir()) == [
-        "ceilings.csv", "findings.csv", "growth.csv", "index.html", "kernels.csv", "memory.csv", "memory.png",
-        "memory.svg", "report.md", "speed.png", "speed.svg", "time.png", "time.svg", "timings.csv",
+        "ceilings.csv", "decisions.csv", "failures.csv", "findings.csv", "growth.csv", "index.html", "kernels.csv",
+        "memory.csv",
+        "memory.png", "memory.svg", "report.md", "speed.png", "speed.svg", "time.png", "time.svg", "timings.csv",
     ]  # fmt: skip
 
 
@@ -261,137 +260,14 @@ def test_the_pass_follows_from_the_mode() -> None:
     assert find_pass(perf_case(8, "train")) == find_pass(perf_case(8, "eval")) == "forward+backward"
 
 
-def test_the_headline_counts_findings_and_names_the_fastest() -> None:
-    """The headline counts failed, expected, refused and not run findings; adjacent lengths are given as one range."""
+def test_the_headline_counts_findings() -> None:
+    """The headline counts failed, expected, refused and not run findings."""
     content = collect_content([make_stored_run(*make_check_results(), *make_profile())])
     assert content.headline == (
         "3 implementations, 7 cases, 4 checks: 1 of 19 findings failed.",
         "1 failed as expected, 1 refused with a reason, 3 not run.",
         "16 calls timed.",
     )
-    assert content.fastest == (
-        "Forward, L = 64 to 256: quick_one is fastest, 2.0 times as fast as torch_mha.",
-        "Forward+backward, L = 64 to 256: quick_one is fastest, 2.0 times as fast as torch_mha.",
-    )
-
-
-def test_implementations_whose_intervals_overlap_are_not_distinguished() -> None:
-    """The sentence on the fastest implementation names those whose times cannot be distinguished from the fastest."""
-    shown = make_stored_run(make_timed_result("torch_mha", 64), make_interleaved_result(0.98, 1.02, 1.07))
-    sentence = "Forward, L = 64: torch_mha is fastest, but cannot be distinguished from near."
-    assert collect_content([shown]).fastest == (sentence,)
-
-
-def test_a_difference_below_the_threshold_is_no_gain() -> None:
-    """Ratios of 0.993 to 0.997 give the verdict ``same``; ratios of 0.97 to 0.995 give ``unknown``.
-
-    With both verdicts, the report says that the fastest implementation cannot be distinguished from the reference.
-    """
-    for ratios, state in (((0.993, 0.995, 0.997), "same"), ((0.97, 0.98, 0.995), "unknown")):
-        shown = make_stored_run(make_timed_result("torch_mha", 64), make_interleaved_result(*ratios))
-        assert tables.tabulate_timings(shown.results).set_index("implementation").loc["near", "state"] == state
-        sentence = "Forward, L = 64: near is fastest, but cannot be distinguished from torch_mha."
-        assert collect_content([shown]).fastest == (sentence,)
-
-
-def test_interleaved_implementations_are_distinguished_by_ratio_and_not_by_time() -> None:
-    """A difference of 5 % in every process distinguishes two implementations whose intervals of times overlap."""
-    shown = make_stored_run(make_timed_result("torch_mha", 64), make_interleaved_result(0.94, 0.95, 0.96))
-    frame = tables.tabulate_timings(shown.results).set_index("implementation")
-    assert frame.loc["torch_mha", "low_ns"] < frame.loc["near", "high_ns"]
-    assert collect_content([shown]).fastest == ("Forward, L = 64: near is fastest, 1.05 times as fast as torch_mha.",)
-
-
-def test_a_disturbed_measurement_is_inconclusive_and_not_in_the_plot_of_speed(tmp_path: Path) -> None:
-    """The page, the Markdown text and timings.csv mark a disturbed measurement as inconclusive and give no ratio.
-
-    The page and the Markdown text give the reason, and the plot of speeds leaves the measurement out.
-    """
-    disturbed = make_interleaved_result(0.5, 0.5, 0.5)
-    assert disturbed.timing
-    waited = tuple((10_000,) * len(process) for process in disturbed.timing.samples_ns)
-    results = [
-        make_timed_result("torch_mha", 64),
-        replace(disturbed, timing=replace(disturbed.timing, waited_ns=waited)),
-    ]
-    text = write_page(results, tmp_path)
-    assert "Forward, L = 64: inconclusive." in text
-    for name in ("index.html", "report.md"):
-        written = (tmp_path / name).read_text("utf-8")
-        assert "inconclusive: other work disturbed 9 of 9 processes" in written
-        assert "Here: 1 inconclusive." in written
-    rows = {row["implementation"]: row for row in csv.DictReader((tmp_path / "timings.csv").read_text().splitlines())}
-    assert (rows["near"]["state"], rows["near"]["ratio"]) == ("inconclusive", "")
-    assert "near" not in (tmp_path / "speed.svg").read_text("utf-8")
-    # The rate that is computed from the disturbed time is also marked as inconclusive.
-    assert re.search(r"of the \w+ ceiling</small><small>inconclusive</small>", text)
-
-
-def make_cuda_result(name: str, factor: float, *, throttled: int = 0, graph: bool = False) -> Result:
-    """Make a result on CUDA; the median end-to-end time is 1.3 ms, and the median device time is ``factor`` ms."""
-    case = perf_case(64, "inference").replace("/cpu/", "/cuda/")
-    timing = Timing(
-        samples_ns=tuple((100_000 * (9 + p),) * 20 for p in range(9)),
-        device_ns=tuple((round(factor * 1e5 * (6 + p)),) * 20 for p in range(9)),
-        graph_ns=((round(factor * 7e5),) * 20,) * 9 if graph else (),
-        late=((False,) * 20,) * 9,
-        clock_before_mhz=((1980,) * 20,) * 9,
-        clock_after_mhz=((1755,) * throttled + (1980,) * (20 - throttled),) * 9,
-        throttle_reasons=((0,) * 20,) * 9,
-        threads=1,
-        interleaved_with=() if name == "torch_mha" else ("torch_mha",),
-        method="device (CUDA events, cold L2 cache, launch hidden) and end-to-end wall",
-        clock="NVML",
-    )
-    return replace(make_timed_result(name, 64), case=case, timing=timing, memory=None)
-
-
-def test_on_a_device_device_time_and_end_to_end_time_are_reported(tmp_path: Path) -> None:
-    """The page and the Markdown text have a table each of device time, end-to-end time and graph replay.
-
-    They also give the number of throttled samples, which are left out; timings.csv has all these columns.
-    """
-    results = [
-        make_cuda_result("torch_mha", 1, throttled=2),
-        make_cuda_result("quick_one", 0.5, throttled=2, graph=True),
-    ]
-    write([make_stored_run(*results)], tmp_path)
-    rows = {row["implementation"]: row for row in csv.DictReader((tmp_path / "timings.csv").read_text().splitlines())}
-    quick = rows["quick_one"]
-    assert (quick["measure"], quick["state"], quick["clock"], quick["throttled"]) == ("device", "faster", "NVML", "18")
-    columns = ("median_ns", "ratio", "end_to_end_ns", "graph_ns", "samples")
-    assert [float(quick[column]) for column in columns] == [500_000, 0.5, 1_300_000, 350_000, 180]
-    assert rows["torch_mha"]["graph_ns"] == ""
-    for name in ("index.html", "report.md"):
-        text = (tmp_path / name).read_text("utf-8")
-        for title in ("Time of a call on the device, ms", "End to end, ms", "Replay as a CUDA graph, ms"):
-            assert title in text
-        assert "left out for all implementations, here 36 of 360 samples. Readings of the clock: NVML." in text
-
-
-def test_a_cell_without_device_time_is_marked_end_to_end(tmp_path: Path) -> None:
-    """In a table of device times, a cell that has only an end-to-end time is marked "end to end".
-
-    Its ratio is one of end-to-end times.
-    """
-    there = make_cuda_result("torch_mha", 1)
-    elsewhere = make_cuda_result("quick_one", 1)
-    assert elsewhere.timing
-    results = [there, replace(elsewhere, timing=replace(elsewhere.timing, device_ns=(), late=(), clock="none: why"))]
-    text = write_page(results, tmp_path)
-    assert text.count(", end to end</small>") == 1
-    assert "Readings of the clock: NVML and none: why." in text
-    row = tables.tabulate_timings(results).set_index("implementation").loc["quick_one"]
-    assert (row["measure"], row["median_ns"], row["ratio"], row["state"]) == ("wall", 1_300_000, 1.0, "same")
-
-
-def test_a_report_of_a_cpu_does_not_mention_device_times(tmp_path: Path) -> None:
-    """The page of a CPU does not mention device times; their columns in timings.csv are empty."""
-    text = write_page(make_profile(), tmp_path)
-    for word in ("on the device", "end to end", "End to end", "CUDA graph", "Readings of the clock"):
-        assert word not in text
-    rows = list(csv.DictReader((tmp_path / "timings.csv").read_text().splitlines()))
-    assert {(row["measure"], row["end_to_end_ns"], row["graph_ns"]) for row in rows} == {("wall", "", "")}
 
 
 def test_a_failed_control_makes_all_inconclusive() -> None:
@@ -416,56 +292,6 @@ def make_interleaved_result(*ratios: float) -> Result:
     samples = tuple(tuple(int(ns * r) for ns in own) for own, r in zip(base.samples_ns, ratios * 3, strict=True))
     timing = Timing(samples_ns=samples, threads=2, interleaved_with=("torch_mha",))
     return replace(make_timed_result("quick_one", 64), implementation="near", timing=timing)
-
-
-def test_the_exponent_of_growth_has_an_interval(tmp_path: Path) -> None:
-    """If time or memory quadruples as the length doubles, the exponent is 2; two lengths give no exponent."""
-    text = write_page(make_profile(), tmp_path)
-    rows = list(csv.DictReader((tmp_path / "growth.csv").read_text("utf-8").splitlines()))
-    # growth.csv has a row for each of two passes, two measures and two implementations. The third implementation has
-    # no row, because it was timed at two lengths only.
-    assert {(row["implementation"], row["measure"]) for row in rows} == {
-        (name, measure) for name in ("torch_mha", "quick_one") for measure in ("time", "peak memory")
-    }
-    assert len(rows) == 8
-    for row in rows:
-        assert float(row["exponent"]) == pytest.approx(2, abs=1e-3)
-        assert float(row["low"]) < 2 < float(row["high"]) or float(row["low"]) == pytest.approx(2)
-        assert (row["shortest"], row["longest"], row["lengths"]) == ("64", "256", "3")
-    assert "Growth with length" in text
-    assert "2.00 (2.00 to 2.00)" in text
-
-
-def test_disturbed_times_have_no_exponent() -> None:
-    """If all times of an implementation were disturbed, it has no exponent of time, but one of memory."""
-    results = []
-    for length in LENGTHS:
-        base, own = make_timed_result("torch_mha", length), make_timed_result("quick_one", length)
-        assert own.timing
-        waited = tuple(tuple(process) for process in own.timing.samples_ns)
-        results += [base, replace(own, timing=replace(own.timing, waited_ns=waited))]
-    frame = collect_content([make_stored_run(*results)]).series[0].growths
-    assert sorted(zip(frame["implementation"], frame["measure"], strict=True)) == [
-        ("quick_one", "peak memory"), ("torch_mha", "peak memory"), ("torch_mha", "time"),
-    ]  # fmt: skip
-
-
-def test_a_curve_that_bends_has_a_wide_interval() -> None:
-    """L + L² is no power law and has a wide interval; an exact power law has an interval of width 0."""
-    lengths = (16, 64, 256, 1024)
-    exact = fit_growth(lengths, [3 * n**1.5 for n in lengths])
-    assert exact is not None
-    assert (exact.low, exact.exponent, exact.high) == pytest.approx((1.5, 1.5, 1.5))
-    bent = fit_growth(lengths, [200 * n + n * n for n in lengths])
-    assert bent is not None
-    assert bent.low < 1.2 < bent.exponent < 1.8 < bent.high
-    # Computed by hand for the fit below: the slope is 0.5, the residuals are 1/6, -1/3 and 1/6 of log 2, and
-    # Student's t with one degree of freedom is 12.706.
-    off = fit_growth((1, 2, 4), (1, 1, 2))
-    assert off is not None
-    assert off.high - off.exponent == pytest.approx(12.706 * (1 / 12) ** 0.5)
-    assert fit_growth((64, 128), (1, 2)) is None
-    assert fit_growth((64, 128, 256), (1, 0, 2)) is None
 
 
 def test_the_report_names_the_kernels_and_a_fall_back_has_a_row_of_its_own(tmp_path: Path) -> None:
@@ -510,28 +336,6 @@ def test_operators_indicate_a_code_path(names: tuple[str, ...], words: str) -> N
     assert find_way(names) == words
 
 
-def test_the_report_gives_memory_and_memory_outside_the_allocator(tmp_path: Path) -> None:
-    """The page gives the bytes outside torch's allocator; memory.csv also has peak, workspace and physical bytes."""
-    text = write_page(make_profile(), tmp_path)
-    assert "700 000 B outside" not in text
-    assert "684 KiB outside the allocator" in text
-    rows = list(csv.DictReader((tmp_path / "memory.csv").read_text("utf-8").splitlines()))
-    slow = next(r for r in rows if r["implementation"] == "slow_one" and r["length"] == "64" and r["pass"] == "forward")
-    exact = {"peak_bytes": 65536, "workspace_bytes": 32768, "physical_bytes": 69632, "outside_bytes": 700_000}
-    assert {name: int(slow[name]) for name in exact} == exact
-    assert (slow["saved_bytes"], slow["reserved_bytes"]) == ("", "")
-
-
-def test_the_report_gives_ceilings_and_the_share_of_them(tmp_path: Path) -> None:
-    """The report gives the machine's best rates of products and copies, and which fraction of them a call reached."""
-    text = write_page(make_profile(), tmp_path)
-    assert "<td>100</td><td>1.00</td>" in text
-    assert "of the product ceiling" in text
-    assert "of the copy ceiling" in text
-    (row,) = csv.DictReader((tmp_path / "ceilings.csv").read_text("utf-8").splitlines())
-    assert (row["threads"], row["gflop_per_s"], row["gbyte_per_s"]) == ("2", "100.0", "1.0")
-
-
 def test_without_a_ceiling_there_is_a_rate_and_no_share() -> None:
     """Without a ceiling, or with one of another number of threads, a row has rates but no fraction of the ceiling."""
     frame = tables.tabulate_timings([make_timed_result("torch_mha", 64)])
@@ -564,27 +368,6 @@ def test_one_panel_is_not_stretched_and_a_narrow_axis_has_ticks(tmp_path: Path) 
     assert all(500 < width < 700 for width in widths)
     drawn = re.findall(r">([\d.]+)×<", (tmp_path / "speed.svg").read_text("utf-8"))
     assert len(drawn) >= 3
-
-
-def test_a_failure_is_shown_with_its_reason_and_the_command_that_reproduces_it(tmp_path: Path) -> None:
-    """The page gives the reason of a failure; page and Markdown file give the command that reproduces it."""
-    text = write_page(make_check_results(), tmp_path)
-    assert "3 of 240 values are off" in text
-    command = f"attnbench reproduce '{PLAIN}' --check forward_parity quick_one"
-    assert command.replace("'", "&#39;") in text
-    assert f"$ {command}\n" in (tmp_path / "report.md").read_text(encoding="utf-8")
-
-
-def test_expected_failures_are_grouped_by_their_declared_reason() -> None:
-    """Expected failures with the same declared reason are one group, whatever text their checks add to the reason."""
-    requirement = read_checks()["forward_parity"].requirement
-    reasons = [f"hidden rows are NaN (https://example.org/1): {requirement} But {n} values differ" for n in (1, 2)]
-    results = [
-        make_result(Finding(check="forward_parity", status="expected_failure", reason=reason), case=f"{PLAIN}{number}")
-        for number, reason in enumerate(reasons)
-    ]
-    (group,) = collect_content([make_stored_run(*results)]).expected
-    assert (group.count, group.reason) == (2, "hidden rows are NaN (https://example.org/1)")
 
 
 def test_the_report_of_a_run_that_ended_before_timing_says_so(tmp_path: Path) -> None:
@@ -686,14 +469,7 @@ def test_dollar_signs_in_a_name_are_no_formula(tmp_path: Path) -> None:
     ]
     write(shown, tmp_path)
     assert name in (tmp_path / "time.svg").read_text(encoding="utf-8")
-    assert collect_content(shown).problems[0].command.endswith(f" --check forward_parity '{name}'")
-
-
-def test_the_level_of_an_interval_is_given_with_the_times(tmp_path: Path) -> None:
-    """The interval of nine processes covers the median with a probability of 96 %; the page and the text say so."""
-    write([make_stored_run(*make_profile())], tmp_path)
-    for name in ("index.html", "report.md"):
-        assert "covers the true median with a probability of 96.1 %; its ratio" in (tmp_path / name).read_text("utf-8")
+    assert collect_content(shown).failures.shown[0].command.endswith(f" --check forward_parity '{name}'")
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

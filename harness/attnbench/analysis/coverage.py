@@ -11,6 +11,7 @@ __all__ = [
     "count_checked",
     "describe_completion",
     "describe_few",
+    "is_checked",
     "list_coverage_lines",
 ]
 
@@ -31,7 +32,12 @@ def count_checked(results: Iterable[Result]) -> int:
 
     A finding about the refusal itself does not count.
     """
-    return sum(any(map(_is_of_a_check, result.findings)) for result in results)
+    return sum(map(is_checked, results))
+
+
+def is_checked(result: Result) -> bool:
+    """Whether a result has a finding that is neither refused nor not run, and not about the refusal itself."""
+    return any(map(_is_of_a_check, result.findings))
 
 
 def describe_few(checked: int) -> str:
@@ -95,7 +101,7 @@ def _describe_refusals(results: Sequence[Result]) -> str:
 
 
 def _is_refused(result: Result) -> bool:
-    return not any(map(_is_of_a_check, result.findings)) and any(f.status == "unsupported" for f in result.findings)
+    return not is_checked(result) and any(f.status == "unsupported" for f in result.findings)
 
 
 def _describe_changes(results: Iterable[Result]) -> Iterator[str]:
@@ -118,7 +124,7 @@ def _is_of_a_check(finding: Finding) -> bool:
 
 
 def _format_share(part: int, whole: int) -> str:
-    """Format a share in per cent, rounded down, so that only all of it is "all"."""
+    """Format a share in per cent, rounded down: "all" only if no part is missing, and "none" only if ``part`` is 0."""
     if part >= whole:
         return "all"
     return f"{100 * part // whole} %" if 100 * part >= whole else "less than 1 %" if part else "none"

@@ -11,6 +11,7 @@ baseline or its copy. When another implementation is compared with the baseline,
 baseline and of its copy are used alike.
 """
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -20,6 +21,7 @@ from attnbench.analysis.stats import (
     Estimate,
     Measure,
     Samples,
+    base_time_in_process,
     choose_measure,
     count_throttled_calls,
     estimate,
@@ -28,7 +30,18 @@ from attnbench.analysis.stats import (
 )
 from attnbench.records.types import Timing
 
-__all__ = ["CONTROL", "EFFECT", "STATES", "VERDICTS", "SpeedVerdict", "State", "decide_speed", "splits_cycles"]
+__all__ = [
+    "CONTROL",
+    "EFFECT",
+    "LEVEL",
+    "STATES",
+    "VERDICTS",
+    "SpeedVerdict",
+    "State",
+    "decide_speed",
+    "find_base_time",
+    "splits_cycles",
+]
 
 State = Literal["faster", "slower", "same", "unknown", "inconclusive"]
 STATES: tuple[State, ...] = get_args(State)
@@ -94,6 +107,17 @@ def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT) -> SpeedV
     copy_to_base = [to_base / to_copy if to_base and to_copy else None for to_base, to_copy in ratios]
     control = _decide_by_ratios(copy_to_base, [own, base, copy], effect, measure)
     return _apply_control(_decide_against(own, [base, copy], effect, measure), control)
+
+
+def find_base_time(own: Timing, base: Timing, measure: Measure) -> float | None:
+    """Return the baseline's time, in nanoseconds, in the calls by which ``decide_speed`` divides the times of ``own``.
+
+    It is a median over processes, like the ratio. None means that no process has enough clean calls.
+    """
+    bases = [base, base.twin] if base.twin and splits_cycles(base.cycles, base.twin.cycles) else [base]
+    times = [base_time_in_process(process, own, bases, measure) for process in _find_common_processes(own, *bases)]
+    counted = [time for time in times if time is not None]
+    return float(statistics.median(counted)) if counted else None
 
 
 def splits_cycles(base: Samples, copy: Samples) -> bool:

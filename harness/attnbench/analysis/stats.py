@@ -19,6 +19,7 @@ __all__ = [
     "Estimate",
     "Measure",
     "Samples",
+    "base_time_in_process",
     "choose_measure",
     "count_throttled_calls",
     "estimate",
@@ -164,6 +165,32 @@ def ratio_in_process(process: int, own: Timing, bases: Sequence[Timing], measure
     cycle numbers, the result is the ratio of the medians of the clean calls. The result is None if
     the process has too few clean calls of one of the timings.
     """
+    pairs = _pair_clean_calls(process, own, bases, measure)
+    if pairs is None:
+        return None
+    own_ns, base_ns, paired = pairs
+    if not paired:
+        return statistics.median(own_ns) / statistics.median(base_ns)
+    return statistics.median(one / base for one, base in zip(own_ns, base_ns, strict=True))
+
+
+def base_time_in_process(process: int, own: Timing, bases: Sequence[Timing], measure: Measure) -> float | None:
+    """Return the time of ``bases``, in nanoseconds, in the calls that ``ratio_in_process`` divides by.
+
+    It differs from the time over all calls if ``own`` takes part in few cycles and makes the calls after it slower: a
+    call of 50 ms evicts what the next call would find in the caches.
+    """
+    pairs = _pair_clean_calls(process, own, bases, measure)
+    return None if pairs is None else float(statistics.median(pairs[1]))
+
+
+def _pair_clean_calls(
+    process: int, own: Timing, bases: Sequence[Timing], measure: Measure
+) -> tuple[list[int], list[int], bool] | None:
+    """Return the times of the clean calls of ``own`` and of ``bases``, and whether they are pairs of one cycle each.
+
+    If too few cycles have two clean calls, all clean calls are returned, unpaired. None means that there are too few.
+    """
     clean = _find_clean_calls(own, process, measure)
     clean_of_bases = [_find_clean_calls(base, process, measure) for base in bases]
     if not clean or not all(clean_of_bases):
@@ -175,14 +202,14 @@ def ratio_in_process(process: int, own: Timing, bases: Sequence[Timing], measure
         base_times += [times[call] for call in clean_of_base]
         base_by_cycle |= {number: times[call] for call in clean_of_base if (number := numbers[call]) is not None}
     cycles = _read_counter(own.cycles, process, len(own_times))
-    ratios = [
-        own_times[call] / base_by_cycle[number]
+    pairs = [
+        (own_times[call], base_by_cycle[number])
         for call in clean
         if (number := cycles[call]) is not None and number in base_by_cycle
     ]
-    if len(ratios) < CLEAN_CALLS:
-        return statistics.median(own_times[call] for call in clean) / statistics.median(base_times)
-    return statistics.median(ratios)
+    if len(pairs) < CLEAN_CALLS:
+        return [own_times[call] for call in clean], base_times, False
+    return [one for one, _ in pairs], [base for _, base in pairs], True
 
 
 def count_throttled_calls(timing: Timing) -> int:

@@ -33,8 +33,11 @@ def write(runs: Sequence[StoredRun], folder: Path) -> Path:
 
 def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     # Imported here, because matplotlib and pandas take a second to import, and only a report needs them.
+    from attnbench.analysis.measurement_faults import select_ceilings
     from attnbench.report import markdown, page, plots, tables
     from attnbench.report.content import collect_content
+    from attnbench.report.decisions import tabulate_decisions
+    from attnbench.report.failures import tabulate_failures
     from attnbench.report.series import join_growths
 
     content = collect_content(runs)
@@ -51,14 +54,16 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
             if figure is not None:
                 files[f"{name}{series.suffix}.svg"] = plots.draw(figure, "svg")
                 files[f"{name}{series.suffix}.png"] = plots.draw(figure, "png")
-    reached = [ceiling for run in runs for ceiling in run.ceilings]
+    reached = select_ceilings(ceiling for run in runs for ceiling in run.ceilings)
     frames = {
         "findings": tables.tabulate_findings(content.results),
+        "failures": tabulate_failures(content.failures.groups),
         "timings": tables.tabulate_timings(content.results, reached),
         "memory": tables.tabulate_memory(content.results),
         "kernels": tables.tabulate_kernels(content.results),
         "ceilings": tables.tabulate_ceilings(reached),
         "growth": join_growths(content.series),
+        "decisions": tabulate_decisions(content.decisions),
     }
     for name, frame in frames.items():
         files[f"{name}.csv"] = frame.to_csv(index=False, lineterminator="\n").encode()

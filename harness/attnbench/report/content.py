@@ -4,14 +4,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from attnbench.analysis.coverage import count_checked, describe_few, list_coverage_lines
+from attnbench.analysis.measurement_faults import leave_out_faults
 from attnbench.records.run_file import StoredRun, merge_runs
-from attnbench.records.types import FRONTIER, PERF, Result
+from attnbench.records.types import FAILURES, FRONTIER, PERF, Result
 from attnbench.report import tables
-from attnbench.report.decisions import describe_fastest
-from attnbench.report.failures import Problem, collect_problems
-from attnbench.report.groups import Grouped, group_rows, label_calls, select_expected_failures
+from attnbench.report.decisions import Decisions, collect_decisions
+from attnbench.report.failures import Failures, collect_failures
+from attnbench.report.groups import Folded, Grouped, fold_groups, group_rows, label_calls, select_expected_failures
 from attnbench.report.listings import Listing, list_ceilings, list_max_lengths
 from attnbench.report.matrix import Matrix, make_matrix
+from attnbench.report.measures import Measures, collect_measures
 from attnbench.report.methods import describe_methods
 from attnbench.report.series import Series, group_series
 from attnbench.report.verdict import make_headline
@@ -26,9 +28,11 @@ class Content:
     runs: tuple[StoredRun, ...]
     results: tuple[Result, ...]
     headline: tuple[str, ...]
-    fastest: tuple[str, ...]
-    matrix: Matrix
-    problems: tuple[Problem, ...]
+    decisions: Decisions
+    measures: Measures
+    # The findings of each machine, counted.
+    matrices: tuple[Matrix, ...]
+    failures: Failures
     expected: tuple[Grouped, ...]
     refused: tuple[Grouped, ...]
     not_run: tuple[Grouped, ...]
@@ -40,18 +44,37 @@ class Content:
     ceilings: Listing | None
     max_lengths: Listing | None
     methods: tuple[str, ...]
-    # How much of a suite was checked on each implementation, in lines.
+    # Lines about what was checked on each implementation, and about implementations on which too few cases were checked
+    # for a verdict.
     coverage: tuple[str, ...]
-    # Messages about lines of run files that could not be read.
+    # Messages about lines of run files that could not be read, and about measurements that cannot be right.
     unreadable: tuple[str, ...]
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether there is any finding."""
+        return any(matrix.names or matrix.unchecked for matrix in self.matrices)
+
+    @property
+    def requirements(self) -> dict[str, str]:
+        """What each check requires; empty for a check that this version does not know."""
+        return {check: text for matrix in self.matrices for check, text in matrix.requirements.items()}
+
+    @property
+    def folded(self) -> tuple[Folded, ...]:
+        """The tables of findings that are no failures."""
+        return tuple(
+            fold_groups(expected=self.expected, refused=self.refused, not_run=self.not_run, warned=self.warned)
+        )
 
 
 def collect_content(runs: Sequence[StoredRun]) -> Content:
     """Collect the content of a report on these runs."""
-    every = merge_runs(runs)
+    every, faults = leave_out_faults(merge_runs(runs))
     results = [result for result in every if result.suite != FRONTIER]
     found = tables.tabulate_findings(results)
-    matrix = make_matrix(results)
+    warned = found[found["warnings"] != ""]
+    failures = collect_failures(runs, results)
     series = tuple(group_series(runs, results))
     untimed, undecided = tables.tabulate_untimed(results), tables.tabulate_undecided(results)
     no_verdict = dict(_find_undecided(runs))
@@ -59,21 +82,22 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         runs=tuple(runs),
         results=tuple(results),
         headline=tuple(make_headline(results, found, series, list(no_verdict))),
-        fastest=tuple(line for one in series for line in describe_fastest(one)),
-        matrix=matrix,
-        problems=tuple(collect_problems(found, matrix.requirements)),
+        decisions=collect_decisions(runs, series),
+        measures=collect_measures(series, found[found["status"].isin(FAILURES)]["implementation"].unique()),
+        matrices=tuple(make_matrix(runs, results, failures.anchors)),
+        failures=failures,
         expected=group_rows(select_expected_failures(found), "check"),
         refused=group_rows(found[found["status"] == "unsupported"], "case", named=1),
         not_run=group_rows(found[found["status"] == "not_run"], "case", named=1),
         untimed=group_rows(label_calls(untimed), "of"),
         undecided=group_rows(label_calls(undecided), "of"),
-        warned=group_rows(found[found["warnings"] != ""].assign(reason=found["warnings"]), "check"),
+        warned=group_rows(warned.assign(reason=warned["warnings"]), "check"),
         series=series,
         ceilings=list_ceilings(ceiling for run in runs for ceiling in run.ceilings),
         max_lengths=list_max_lengths(every),
         methods=tuple(describe_methods(series)),
         coverage=(*_list_coverage(runs), *(f"no verdict on {name}: {reason}" for name, reason in no_verdict.items())),
-        unreadable=tuple(line for run in runs for line in run.problems),
+        unreadable=(*(line for run in runs for line in run.problems), *faults),
     )
 
 

@@ -1,70 +1,358 @@
-"""What to use: the fastest implementation at each length, in sentences."""
+"""What to use here: the crossover map of a report, as tables for each place and as rows of decisions.csv."""
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 import pandas as pd
 
-from attnbench.report.numbers import format_digits, join_words
-from attnbench.report.series import Series
-from attnbench.report.tables import INCONCLUSIVE
+from attnbench.analysis.crossover import DECISIVE, Answer, Contender, Entry, Interval, choose, find_flips
+from attnbench.analysis.limits import Limits, describe_limits, find_limits
+from attnbench.analysis.speed_verdict import State
+from attnbench.cases import CaseId
+from attnbench.records.run_file import StoredRun
+from attnbench.records.types import Result, find_pass
+from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths
+from attnbench.report.numbers import format_estimate, join_words
+from attnbench.report.series import Place, Series
 
-__all__ = ["describe_fastest"]
+__all__ = ["Choice", "ChoiceRow", "Decisions", "FlipRow", "PlaceTable", "collect_decisions", "tabulate_decisions"]
 
-RATIO = ("ratio", "ratio_low", "ratio_high")
+# Most rows of one table of the page: far more than anybody reads, and few enough for the page to stay small.
+MOST_ROWS = 200
+# Names in a sentence; the others are counted. The table of measures has all.
+SHOWN = 3
+COLUMNS = (
+    "machine", "device", "dtype", "threads", "form", "queries", "keys", "mode", "pass", "reference", "answer",
+    "implementations", "gain", "gain_low", "gain_high", "processes", "reason", "undecided", "refused", "refusals_known",
+)  # fmt: skip
 
 
-def describe_fastest(series: Series) -> Iterator[str]:
-    """Yield sentences that name the fastest implementation at each length.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A cell in words: what to use, the gain over the reference, and notes such as what the winner refuses."""
 
-    One sentence covers all adjacent lengths that have the same fastest implementation.
-    """
-    for name, part in series.timings.groupby("pass"):
-        winners = [
-            (int(str(length)), *_find_fastest(rows, series.reference)) for length, rows in part.groupby("length")
-        ]
-        for words, group in groupby(winners, key=lambda winner: winner[1]):
-            stretch = list(group)
-            lengths = [length for length, _, _ in stretch]
-            gains = [gain for *_, gain in stretch if gain == gain]
-            at = f"L = {lengths[0]}" if len(lengths) == 1 else f"L = {lengths[0]} to {lengths[-1]}"
-            low, high = (_format_gain(min(gains)), _format_gain(max(gains))) if gains else ("", "")
-            gain = (
-                f", {low if low == high else f'{low} to {high}'} times as fast as {series.reference}" if gains else ""
+    # Kind of the answer; empty where nothing was timed.
+    kind: str
+    words: str
+    gain: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceRow:
+    """Neighbouring lengths of one form that have the same answers in all passes."""
+
+    form: str
+    length: str
+    # One for each pass of the table.
+    choices: tuple[Choice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceTable:
+    """What to use at one place."""
+
+    place: Place
+    passes: tuple[str, ...]
+    # At most ``MOST_ROWS``.
+    rows: tuple[ChoiceRow, ...]
+    # Number of rows that are left out.
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlipRow:
+    """A form, length and pass for which places have different answers."""
+
+    form: str
+    length: str
+    pass_: str
+    # One for each place of ``Decisions.places``; a dash for a place without an answer.
+    answers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decisions:
+    """The section "What to use here"."""
+
+    entries: tuple[Entry, ...]
+    tables: tuple[PlaceTable, ...]
+    # Every place of a table, in their order.
+    places: tuple[Place, ...]
+    # At most ``MOST_ROWS``.
+    flips: tuple[FlipRow, ...]
+    flips_left_out: int
+    # Names of the references, in words.
+    reference: str
+
+
+def collect_decisions(runs: Sequence[StoredRun], series: Sequence[Series]) -> Decisions:
+    """Return what to use at each place where something was timed."""
+    limits = _LimitsOfRuns(runs)
+    entries = tuple(entry for one in series for entry in _list_entries(one, limits))
+    places = tuple(dict.fromkeys(_get_place(entry) for entry in entries))
+    tables = tuple(_make_table(place, [one for one in entries if _get_place(one) == place]) for place in places)
+    flips = tuple(_make_flips(entries, places))
+    references = sorted({entry.reference for entry in entries})
+    return Decisions(
+        entries=entries,
+        tables=tables,
+        places=places,
+        flips=flips[:MOST_ROWS],
+        flips_left_out=len(flips[MOST_ROWS:]),
+        reference=join_words(references) if references else "",
+    )
+
+
+def tabulate_decisions(decisions: Decisions) -> pd.DataFrame:
+    """Return the rows of decisions.csv: one for each place, form, length, mode and pass, none of them merged."""
+    return pd.DataFrame([_make_csv_row(entry) for entry in decisions.entries], columns=list(COLUMNS))
+
+
+class _LimitsOfRuns:
+    """What each implementation refuses on a device, from the run that timed it, or another one of the same code."""
+
+    def __init__(self, runs: Sequence[StoredRun]) -> None:
+        self._runs = {stored.run.id: stored for stored in runs}
+        self._results: dict[tuple[str, str], list[Result]] = {}
+        for stored in runs:
+            for result in stored.results:
+                self._results.setdefault((stored.run.id, result.implementation), []).append(result)
+        self._found: dict[tuple[str, str, str], Limits] = {}
+
+    def find(self, implementation: str, run: str, device: str) -> Limits:
+        """Return what an implementation that was timed in a run refuses."""
+        key = implementation, run, device
+        if key not in self._found:
+            known = (self._read(implementation, other, device) for other in self._list_runs(implementation, run))
+            self._found[key] = next((limits for limits in known if limits.known), Limits(known=False))
+        return self._found[key]
+
+    def _list_runs(self, implementation: str, run: str) -> Iterator[str]:
+        """Yield the run, and then the runs on the same machine whose source files of the implementation are equal."""
+        if run not in self._runs:
+            return
+        yield run
+        own = self._runs[run].run
+        source = own.sources.get(implementation)
+        for name, stored in self._runs.items():
+            same_code = source and stored.run.sources.get(implementation) == source
+            if name != run and same_code and stored.run.machine.name == own.machine.name:
+                yield name
+
+    def _read(self, implementation: str, run: str, device: str) -> Limits:
+        completions = {one.implementation: one for one in self._runs[run].completions}
+        return find_limits(self._results.get((run, implementation), ()), completions.get(implementation), device)
+
+
+def _list_entries(series: Series, limits: _LimitsOfRuns) -> Iterator[Entry]:
+    """Yield the entries of a series by mode and length; a case without timings has none."""
+    by_case: dict[str, list[dict[str, Any]]] = {}
+    for row in series.timings.to_dict("records"):
+        by_case.setdefault(str(row["case"]), []).append({str(name): value for name, value in row.items()})
+    for case, rows in sorted(by_case.items(), key=lambda item: _order_case(item[0])):
+        contenders = [_make_contender(row) for row in rows]
+        answer = choose(contenders, series.reference)
+        timed_in = {one.implementation: one.run for one in contenders}
+        parsed = CaseId.parse(case)
+        queries, keys = read_lengths(parsed)
+        device = series.place.device
+        yield Entry(
+            machine=series.place.machine,
+            device=device,
+            dtype=series.place.dtype,
+            threads=series.place.threads,
+            form=series.form,
+            queries=queries,
+            keys=keys,
+            mode=parsed.mode,
+            pass_=find_pass(case),
+            reference=series.reference,
+            answer=answer,
+            limits=tuple(limits.find(name, timed_in[name], device) for name in answer.names),
+        )
+
+
+def _order_case(case: str) -> tuple[str, int, int, int]:
+    parsed = CaseId.parse(case)
+    queries, keys = read_lengths(parsed)
+    return parsed.mode, max(queries, keys), queries, keys
+
+
+def _make_contender(row: Mapping[str, Any]) -> Contender:
+    ratio = None
+    if row["ratio"] == row["ratio"]:
+        ratio = Interval(
+            value=row["ratio"], low=row["ratio_low"], high=row["ratio_high"], processes=int(row["counted"])
+        )
+    state: State = row["state"]
+    return Contender(
+        implementation=str(row["implementation"]),
+        time_ns=float(row["median_ns"]),
+        ratio=ratio,
+        state=state,
+        reason=str(row["reason"]),
+        run=str(row["run"]),
+    )
+
+
+def _get_place(entry: Entry) -> Place:
+    return Place(entry.machine, entry.device, entry.dtype, entry.threads)
+
+
+def _get_pass(entry: Entry) -> str:
+    return describe_pass(entry.pass_, entry.mode)
+
+
+def _make_table(place: Place, entries: Sequence[Entry]) -> PlaceTable:
+    """Return the table of a place; neighbouring lengths with the same answers in all passes share a row."""
+    passes = tuple(dict.fromkeys(map(_get_pass, sorted(entries, key=lambda one: (one.pass_, one.mode != "inference")))))
+    by_shape: dict[tuple[str, int, int], dict[str, Entry]] = {}
+    for entry in sorted(entries, key=lambda one: (one.form, max(one.queries, one.keys), one.queries, one.keys)):
+        by_shape.setdefault((entry.form, entry.queries, entry.keys), {})[_get_pass(entry)] = entry
+
+    def get_answers(shape: tuple[str, int, int]) -> tuple[object, ...]:
+        return shape[0], *(_get_essence(by_shape[shape].get(name)) for name in passes)
+
+    rows = []
+    for _, group in groupby(by_shape, key=get_answers):
+        shapes = list(group)
+        lengths = [describe_length(queries, keys) for _, queries, keys in shapes]
+        cells = ([by_shape[shape][name] for shape in shapes if name in by_shape[shape]] for name in passes)
+        rows.append(
+            ChoiceRow(
+                form=describe_form(shapes[0][0]),
+                length=lengths[0] if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}",
+                choices=tuple(map(_make_choice, cells)),
             )
-            fastest_one, *rest = words.split(", but ")
-            but = f", but {rest[0]}" if rest else ""
-            yield f"{str(name).capitalize()}, {at}: {fastest_one}{gain}{but}."
+        )
+    shown = tuple(rows[:MOST_ROWS])
+    return PlaceTable(place=place, passes=passes, rows=shown, left_out=len(rows) - len(shown))
 
 
-def _format_gain(value: float) -> str:
-    # A gain below 1.1 gets three digits. With two digits, 1.02 would be written as 1.0, as if there were no gain.
-    return format_digits(value, 3 if value < 1.1 else 2)
+def _get_essence(entry: Entry | None) -> tuple[object, ...]:
+    """Return what has to be equal in neighbouring lengths of one row; for an answer that names nothing, its kind."""
+    if entry is None:
+        return ()
+    answer = entry.answer
+    if answer.kind not in DECISIVE:
+        return (answer.kind,)
+    return answer.kind, answer.names, answer.undecided, entry.limits
 
 
-def _find_fastest(rows: pd.DataFrame, reference: str) -> tuple[str, float]:
-    """Return a phrase about the fastest implementation, and its speed-up over the reference.
+def _make_choice(entries: Sequence[Entry]) -> Choice:
+    """Return the cell of entries with the same answer, at neighbouring lengths."""
+    if not entries:
+        return Choice(kind="", words="not timed")
+    answer, reference = entries[0].answer, entries[0].reference
+    if answer.kind not in DECISIVE:
+        every = dict.fromkeys(name for entry in entries for name in entry.answer.names)
+        reasons = dict.fromkeys(entry.answer.reason for entry in entries)
+        answer = replace(answer, names=tuple(every), reason="; ".join(list(reasons)[:SHOWN]))
+    words, note = _describe_answer(answer, reference)
+    notes = [note] * bool(note) + list(_describe_all_limits(entries[0]))
+    if answer.undecided:
+        notes.append(f"not decided: whether {join_words(answer.undecided)} {_is(answer.undecided)} as fast")
+    return Choice(
+        kind=answer.kind,
+        words=words,
+        gain=_format_gains([entry.answer.gain for entry in entries if entry.answer.gain]),
+        notes=tuple(notes),
+    )
 
-    The phrase names the fastest implementation, and the implementations that cannot be distinguished from it. If every
-    implementation has a ratio to the reference, the ratios are compared, else the times. Ratios are more exact, since
-    times also contain the disturbances of each process. The speed-up is NaN if the reference may be as fast.
-    """
-    disturbed = rows["state"] == INCONCLUSIVE
-    if disturbed.iloc[int(rows["median_ns"].argmin())]:
-        return "inconclusive", math.nan
-    rows = rows[~disturbed]
-    all_ratios = not rows["ratio"].isna().any()
-    value, low, high = RATIO if all_ratios else ("median_ns", "low_ns", "high_ns")
-    ordered = rows.sort_values(value)
-    best = ordered.iloc[0]
-    state = str(best["state"])
-    level = set(ordered[ordered[low] <= best[high]]["implementation"])
-    if all_ratios and state != "faster" and best["implementation"] != reference:
-        level.add(reference)
-    # No speed-up is stated if the reference may be as fast as the best implementation.
-    gain = math.nan if reference in level or state != "faster" else 1 / best["ratio"]
-    if len(level) == 1:
-        return f"{best['implementation']} is fastest", gain
-    others = join_words([name for name in ordered["implementation"] if name in level - {best["implementation"]}])
-    return f"{best['implementation']} is fastest, but cannot be distinguished from {others}", gain
+
+def _describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
+    """Return what to use in a few words, and a note that explains it; the note may be empty."""
+    names = ", ".join(answer.names)
+    some = _name_some(answer.names)
+    match answer.kind:
+        case "winner":
+            return names, ""
+        case "tie":
+            return f"tie: {names}", ""
+        case "reference":
+            return reference, "every other one is slower"
+        case "no_difference":
+            return "no useful difference", f"{reference} and {_name_some(answer.names[1:])} cannot be told apart"
+        case "unknown":
+            return "unknown", f"too few processes to decide whether {some} {_is(answer.names)} faster than {reference}"
+        case "inconclusive":
+            return "inconclusive", answer.reason
+        case "alone":
+            return f"only {names}", "nothing else was timed"
+        case "not_compared":
+            return "not compared", f"{some} and {reference} were not timed in the same processes"
+
+
+def _name_some(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN
+    return join_words([*names[:SHOWN], f"{more} more"]) if more > 0 else join_words(names)
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _describe_all_limits(entry: Entry) -> Iterator[str]:
+    """Yield what the winner refuses, or each one of a tie; implementations with the same limits share a line."""
+    if entry.answer.kind not in ("winner", "tie", "no_difference"):
+        return
+    shared: dict[str, list[str]] = {}
+    for name, limits in zip(entry.answer.names, entry.limits, strict=True):
+        if name != entry.reference:
+            shared.setdefault(describe_limits(limits), []).append(name)
+    for words, names in shared.items():
+        yield words if len(shared) == 1 else f"{join_words(names)}: {words}"
+
+
+def _format_gains(gains: Sequence[Interval]) -> str:
+    """Format the gain with its interval; of several lengths the smallest and the largest."""
+    if not gains:
+        return ""
+    ends = [min(gains, key=lambda one: one.value), max(gains, key=lambda one: one.value)]
+    shown = dict.fromkeys(format_estimate(one.value, one.low, one.high, one.processes, unit="×") for one in ends)
+    return " to ".join(shown)
+
+
+def _make_flips(entries: Sequence[Entry], places: Sequence[Place]) -> Iterator[FlipRow]:
+    for flip in find_flips(entries):
+        by_place = {_get_place(entry): entry for entry in flip.entries}
+        first = flip.entries[0]
+        yield FlipRow(
+            form=describe_form(first.form),
+            length=describe_length(first.queries, first.keys),
+            pass_=_get_pass(first),
+            answers=tuple(
+                _describe_answer(by_place[place].answer, first.reference)[0] if place in by_place else "–"
+                for place in places
+            ),
+        )
+
+
+def _make_csv_row(entry: Entry) -> dict[str, object]:
+    answer, gain = entry.answer, entry.answer.gain
+    return {
+        "machine": entry.machine,
+        "device": entry.device,
+        "dtype": entry.dtype,
+        "threads": entry.threads,
+        "form": entry.form,
+        "queries": entry.queries,
+        "keys": entry.keys,
+        "mode": entry.mode,
+        "pass": entry.pass_,
+        "reference": entry.reference,
+        "answer": answer.kind,
+        "implementations": "; ".join(answer.names),
+        "gain": gain.value if gain else None,
+        "gain_low": gain.low if gain else None,
+        "gain_high": gain.high if gain else None,
+        "processes": gain.processes if gain else None,
+        "reason": answer.reason,
+        "undecided": "; ".join(answer.undecided),
+        # One text for each implementation of the answer, in the same order.
+        "refused": "; ".join(describe_limits(limits) for limits in entry.limits),
+        "refusals_known": all(limits.known for limits in entry.limits),
+    }

@@ -17,8 +17,9 @@ STUDENT_T = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
     2.110, 2.101, 2.093, 2.086,
 )  # fmt: skip
-# Smallest number of lengths for a fit. Two lengths are too few, since a line fits any two points exactly.
-FEWEST = 3
+# Smallest number of lengths for a fit. The interval is wider than the standard error by a quantile of Student's t: 12.7
+# with three lengths, 4.3 with four and 3.2 with five.
+FEWEST = 5
 GROWTH = (
     "implementation", "pass", "measure", "dtype", "device", "exponent", "low", "high", "level", "lengths", "shortest",
     "longest",
@@ -37,7 +38,7 @@ class Growth:
 def fit_growth(lengths: Sequence[float], values: Sequence[float]) -> Growth | None:
     """Fit a power law of the length to ``values``, and return its exponent with a confidence interval.
 
-    Return None for fewer than three different lengths, or if a value is not positive.
+    Return None for fewer than five different lengths, or if a value is not positive.
 
     The 95 % confidence interval uses Student's t and the residuals of the fit. A curve that is no power law, such as a
     sum of a linear and a quadratic part, therefore has a wide interval even if its points are exact.

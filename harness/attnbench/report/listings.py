@@ -14,10 +14,10 @@ from attnbench.report.series import Series
 __all__ = ["Listing", "list_ceilings", "list_max_lengths", "make_listings"]
 
 UNDER_GROWTH = (
-    "Exponent p of a power law Lᵖ through all lengths, by least squares on logarithms, with its "
+    "Exponent p of a power law Lᵖ through all lengths, at least five, by least squares on logarithms, with its "
     f"{LEVEL * 100:g} % confidence interval. The interval comes from the residuals: a wide interval means that the "
-    "growth is no power law over these lengths. Parts that grow linearly make p smaller at short lengths. Times with "
-    "an inconclusive speed verdict are left out."
+    "growth is no power law over these lengths. At short lengths p is smaller, because the parts of a call that grow "
+    "linearly, such as the projections, weigh more. Times with an inconclusive speed verdict are left out."
 )
 UNDER_WAYS = (
     "Operators and kernels as torch's profiler names them, with the number of their calls in one pass. Lengths with "
@@ -100,4 +100,4 @@ def _format_growth_rows(series: Series) -> Iterator[tuple[str, ...]]:
 def _format_exponent(row: Any) -> str:
     if row is None:
         return "–"
-    return f"{row['exponent']:.2f} ({row['low']:.2f} to {row['high']:.2f})".replace("-", "−")
+    return f"{row['exponent']:.2f} [{row['low']:.2f} to {row['high']:.2f}]".replace("-", "−")

@@ -1,104 +1,247 @@
-"""Tables of measured quantities: one row per implementation, one column per length."""
+"""Tables of measured quantities: one for each place and pass, with one row per implementation, length and form."""
 
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
+from attnbench.cases import CaseId
+from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths
+from attnbench.report.numbers import format_bytes, format_digits, format_estimate, format_thousands
+from attnbench.report.series import Place, Series
 
-from attnbench.report.numbers import format_bytes, format_digits, format_interval, format_ratio, format_thousands
-from attnbench.report.series import Series
-from attnbench.report.tables import INCONCLUSIVE, find_reference
+__all__ = ["MAIN", "MOST_ROWS", "REST", "Cell", "MeasureRow", "MeasureTable", "Measures", "collect_measures"]
 
-__all__ = ["MEASURES", "Grid", "make_grids"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
-    """A quantity that the report tabulates: heading of its table, and the data frame and column that contain it."""
-
-    title: str
-    frame: str
-    column: str
-
-
-MEASURES = (
-    Measure(title="Time of a call, ms", frame="timings", column="median_ns"),
-    Measure(title="End to end, ms", frame="timings", column="end_to_end_ns"),
-    Measure(title="Replay as a CUDA graph, ms", frame="timings", column="graph_ns"),
-    Measure(title="Rate, Gflop/s", frame="timings", column="gflop_per_s"),
-    Measure(title="Building and preparing, ms", frame="timings", column="build_ns"),
-    Measure(title="First call, ms", frame="timings", column="first_call_ns"),
-    Measure(title="Peak memory above the inputs, MiB", frame="memory", column="peak_bytes"),
-    Measure(
-        title="Workspace at the peak, neither output nor gradient, MiB",
-        frame="memory",
-        column="workspace_bytes",
-    ),
-    Measure(title="Saved for backward, MiB", frame="memory", column="saved_bytes"),
-    Measure(title="Physical peak, MiB", frame="memory", column="physical_bytes"),
-    Measure(title="Reserved on the device, MiB", frame="memory", column="reserved_bytes"),
+# Most rows of all tables of a report. A browser sorts so many rows of 20 cells in a fraction of a second, and they take
+# about 1 MB of the page.
+MOST_ROWS = 1500
+# Columns of the table, and of the folded table below it: key, heading, and whether the column sorts as a number.
+MAIN = (
+    ("time", "time, ms", True),
+    ("ratio", "time ÷ reference", True),
+    ("verdict", "verdict", False),
+    ("rate", "Gflop/s", True),
+    ("share", "share of the ceiling", True),
+    ("peak", "peak, MiB", True),
+    ("workspace", "workspace, MiB", True),
+    ("saved", "saved, MiB", True),
 )
+REST = (
+    ("end_to_end", "end to end, ms", True),
+    ("graph", "CUDA graph, ms", True),
+    ("build", "building, ms", True),
+    ("first_call", "first call, ms", True),
+    ("peak_bytes", "peak, B", True),
+    ("workspace_bytes", "workspace, B", True),
+    ("saved_bytes", "saved, B", True),
+    ("physical", "physical peak, MiB", True),
+    ("outside", "outside the allocator", True),
+    ("reserved", "reserved, MiB", True),
+)
+# Verdicts that decide nothing.
+UNDECIDED = ("unknown", "inconclusive")
+# A difference is explained by the reference's time in the same cycles if it removes at least this share of it, in
+# logarithms.
+EXPLAINED = 0.5
+_Columns = tuple[tuple[str, str, bool], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """Table of one quantity in one pass: one row per implementation, one column per length.
+class Cell:
+    """A cell: its text, a note below it, and the number by which it is sorted; None sorts by the text."""
 
-    A cell is a tuple of lines: a number, and the explanations below this number.
-    """
+    text: str
+    note: str = ""
+    value: float | None = None
 
-    title: str
+
+EMPTY = Cell(text="–")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureRow:
+    """What was measured of one implementation on one case."""
+
+    implementation: str
+    form: str
+    # The length as text, and the number by which it is sorted.
+    length: Cell
+    # By the keys of ``MAIN`` and ``REST``; a quantity that was not measured is missing.
+    cells: Mapping[str, Cell]
+    # Whether the row has a time without a verdict, or its implementation failed a check.
+    is_doubtful: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureTable:
+    """The measures of one place and pass."""
+
+    place: Place
     pass_: str
-    lengths: tuple[int, ...]
-    rows: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
+    reference: str
+    # Whether the rows have several forms. If not, ``form`` is that of all rows.
+    forms: bool
+    form: str
+    main: _Columns
+    rest: _Columns
+    rows: tuple[MeasureRow, ...]
 
 
-def make_grids(series: Series) -> list[Grid]:
-    """Return the tables of a series: one for each measure and pass with at least one value."""
-    frames = {"timings": series.timings, "memory": series.memory}
-    made = []
-    for measure in MEASURES:
-        frame = frames[measure.frame]
-        frame = frame[frame[measure.column].notna()]
-        made += [_make_grid(measure, str(name), part) for name, part in frame.groupby("pass")]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """All tables of measures, and the number of rows that the report has and that its tables show."""
+
+    tables: tuple[MeasureTable, ...]
+    rows: int
+    shown: int
+
+
+def collect_measures(series: Sequence[Series], failing: Iterable[str] = (), *, most: int = MOST_ROWS) -> Measures:
+    """Return the tables of measures, with at most ``most`` rows.
+
+    ``failing`` are implementations that failed a check. If there are more rows, those without a verdict and those of
+    failing implementations are kept first; the order of the rows does not change.
+    """
+    failed = frozenset(failing)
+    by_table: dict[tuple[Place, str], list[MeasureRow]] = {}
+    references: dict[tuple[Place, str], str] = {}
+    for one in series:
+        for pass_, row in _list_rows(one, failed):
+            by_table.setdefault((one.place, pass_), []).append(row)
+            references.setdefault((one.place, pass_), one.reference)
+    every = [row for rows in by_table.values() for row in rows]
+    # The sort is stable, so that the first rows of each kind are kept.
+    kept = {id(row) for row in sorted(every, key=lambda row: not row.is_doubtful)[:most]}
+    tables = []
+    for (place, pass_), rows in by_table.items():
+        if selected := tuple(row for row in rows if id(row) in kept):
+            tables.append(_make_table(place, pass_, references[place, pass_], selected))
+    return Measures(tables=tuple(tables), rows=len(every), shown=min(most, len(every)))
+
+
+def _make_table(place: Place, pass_: str, reference: str, rows: tuple[MeasureRow, ...]) -> MeasureTable:
+    measured = {key for row in rows for key in row.cells}
+    forms = {row.form for row in rows}
+
+    def select(columns: _Columns) -> _Columns:
+        return tuple(column for column in columns if column[0] in measured)
+
+    main = tuple(
+        (key, f"time ÷ {reference}" if key == "ratio" else heading, number) for key, heading, number in select(MAIN)
+    )
+    return MeasureTable(
+        place=place,
+        pass_=pass_,
+        reference=reference,
+        forms=len(forms) > 1,
+        form=rows[0].form,
+        main=main,
+        rest=select(REST),
+        rows=rows,
+    )
+
+
+def _list_rows(series: Series, failing: frozenset[str]) -> Iterator[tuple[str, MeasureRow]]:
+    """Yield the pass and the row of each case and implementation, by mode, length and time."""
+    timings = {(row["implementation"], row["case"]): row for row in series.timings.to_dict("records")}
+    memory = {(row["implementation"], row["case"]): row for row in series.memory.to_dict("records")}
+    reference_ns = {
+        (row["run"], row["case"]): row["median_ns"] for (name, _), row in timings.items() if name == series.reference
+    }
+    form = describe_form(series.form)
+    found = []
+    for key in timings.keys() | memory.keys():
+        name, case = str(key[0]), CaseId.parse(str(key[1]))
+        queries, keys = read_lengths(case)
+        cells: dict[str, Cell] = {}
+        time_ns, state = math.inf, ""
+        if (timed := timings.get(key)) is not None:
+            time_ns, state = float(timed["median_ns"]), str(timed["state"])
+            base_ns = reference_ns.get((timed["run"], timed["case"]))
+            cells |= _make_time_cells(timed, series.reference, base_ns)
+        if (used := memory.get(key)) is not None:
+            cells |= _make_memory_cells(used)
+        row = MeasureRow(
+            implementation=name,
+            form=form,
+            length=Cell(text=describe_length(queries, keys), value=max(queries, keys)),
+            cells=cells,
+            is_doubtful=state in UNDECIDED or name in failing,
+        )
+        order = (case.mode, max(queries, keys), queries, keys, time_ns, name)
+        found.append((order, describe_pass(str((timed or used or {})["pass"]), case.mode), row))
+    for _, pass_, row in sorted(found, key=lambda one: one[0]):
+        yield pass_, row
+
+
+def _make_time_cells(row: Mapping[Any, Any], reference: str, base_ns: float | None) -> dict[str, Cell]:
+    median_ns, processes = row["median_ns"], row["processes"]
+    time = format_estimate(median_ns / 1e6, row["low_ns"] / 1e6, row["high_ns"] / 1e6, processes)
+    on_host = row["device"] != "cpu" and row["measure"] == "wall"
+    made = {"time": Cell(text=time, note="end to end" if on_host else "", value=median_ns / 1e6)}
+    if row["implementation"] == reference:
+        # The reference has a verdict only where the A/A control, or other work, spoils that of every implementation.
+        made["verdict"] = Cell(text=row["state"] or "reference")
+    elif row["state"]:
+        made["verdict"] = Cell(text=row["state"])
+        if not math.isnan(row["ratio"]):
+            made["ratio"] = _make_ratio_cell(row, reference, base_ns)
+    else:
+        made["verdict"] = Cell(text="not compared", note=f"{reference} was not timed in the same processes")
+    if not math.isnan(row["gflop_per_s"]):
+        note = "inconclusive" if row["state"] == "inconclusive" else ""
+        made["rate"] = Cell(text=format_digits(row["gflop_per_s"]), note=note, value=row["gflop_per_s"])
+    if not math.isnan(row["share"]):
+        made["share"] = Cell(text=f"{row['share'] * 100:.0f} % of {row['bound']}", value=row["share"])
+    for key, column in (
+        ("end_to_end", "end_to_end_ns"), ("graph", "graph_ns"), ("build", "build_ns"), ("first_call", "first_call_ns")
+    ):  # fmt: skip
+        if not math.isnan(row[column]):
+            made[key] = Cell(text=format_digits(row[column] / 1e6), value=row[column] / 1e6)
     return made
 
 
-def _make_grid(measure: Measure, name: str, part: pd.DataFrame) -> Grid:
-    lengths = tuple(sorted(int(length) for length in part["length"].unique()))
-    rows = []
-    for implementation, own in part.groupby("implementation", sort=False):
-        by_length: dict[int, Any] = {row["length"]: row for _, row in own.iterrows()}
-        rows.append((str(implementation), tuple(_format_cell(measure, by_length.get(n)) for n in lengths)))
-    title = measure.title
-    if measure.column == "median_ns" and (part["measure"] == "device").any():
-        title = "Time of a call on the device, ms"
-    return Grid(title=title, pass_=name, lengths=lengths, rows=tuple(rows))
+def _make_ratio_cell(row: Mapping[Any, Any], reference: str, base_ns: float | None) -> Cell:
+    ratio = row["ratio"]
+    text = format_estimate(ratio, row["ratio_low"], row["ratio_high"], row["counted"], unit="×")
+    return Cell(text=text, note=_explain_ratio(row, reference, base_ns), value=ratio)
 
 
-def _format_cell(measure: Measure, row: Any) -> tuple[str, ...]:
-    """Return a number and the lines below it: interval and speed verdict, percentage of the ceiling, or exact bytes."""
-    if row is None:
-        return ("–",)
-    value = row[measure.column]
-    if measure.frame == "memory":
-        if measure.column != "physical_bytes":
-            return format_digits(value / 2**20), f"{format_thousands(int(value))} B"
-        outside = row["outside_bytes"]
-        lines = [] if pd.isna(outside) else [f"{format_bytes(outside)} outside the allocator"]
-        return format_digits(value / 2**20), *lines
-    if measure.column == "gflop_per_s":
-        share = [] if pd.isna(row["share"]) else [f"{row['share'] * 100:.0f} % of the {row['bound']} ceiling"]
-        # A rate is marked as inconclusive if it was computed from a time with an inconclusive speed verdict.
-        return format_digits(value), *share, *([INCONCLUSIVE] if row["state"] == INCONCLUSIVE else [])
-    if measure.column != "median_ns":
-        return (format_digits(value / 1e6),)
-    interval = format_interval(row["low_ns"] / 1e6, row["high_ns"] / 1e6)
-    if row["device"] != "cpu" and row["measure"] == "wall":
-        interval += ", end to end"
-    if not row["state"] or row["implementation"] == find_reference(row["case"]):
-        return format_digits(value / 1e6), interval
-    if pd.isna(row["ratio"]):
-        return format_digits(value / 1e6), interval, row["state"]
-    ratio = f"{format_ratio(row['ratio'])} ({format_interval(row['ratio_low'], row['ratio_high'])})"
-    return format_digits(value / 1e6), interval, ratio, row["state"]
+def _explain_ratio(row: Mapping[Any, Any], reference: str, base_ns: float | None) -> str:
+    """Return why a ratio is not the quotient of the two times beside it; empty where it is, nearly.
+
+    ``base_ns`` is the time of the reference in its own row.
+    """
+    if base_ns is None or math.isnan(row["reference_ns"]):
+        return ""
+    gap = abs(math.log(row["median_ns"] / base_ns / row["ratio"]))
+    left = abs(math.log(row["median_ns"] / row["reference_ns"] / row["ratio"]))
+    quotient = f"the quotient is {format_digits(row['median_ns'] / base_ns)}×"
+    if left <= EXPLAINED * gap:
+        return f"{quotient}, but in the same cycles {reference} took {format_digits(row['reference_ns'] / 1e6)} ms"
+    if row["counted"] < row["processes"]:
+        return f"{quotient}; the ratio is from the {row['counted']:.0f} undisturbed processes of {row['of']:.0f}"
+    return f"{quotient}; the ratio is the median over cycles, which vary"
+
+
+def _make_memory_cells(row: Mapping[Any, Any]) -> dict[str, Cell]:
+    made = {}
+    for key in ("peak", "workspace", "saved"):
+        count = _read_bytes(row, f"{key}_bytes")
+        if count is not None:
+            made[key] = Cell(text=format_digits(count / 2**20), value=count)
+            made[f"{key}_bytes"] = Cell(text=format_thousands(count), value=count)
+    for key in ("physical", "reserved"):
+        count = _read_bytes(row, f"{key}_bytes")
+        if count is not None:
+            made[key] = Cell(text=format_digits(count / 2**20), value=count)
+    outside = _read_bytes(row, "outside_bytes")
+    if outside is not None:
+        made["outside"] = Cell(text=format_bytes(outside), value=outside)
+    return made
+
+
+def _read_bytes(row: Mapping[Any, Any], column: str) -> int | None:
+    """Return a number of bytes, or None where the data frame has ``pandas.NA``."""
+    value = row[column]
+    return value if isinstance(value, int) else None

@@ -7,23 +7,34 @@ import pandas as pd
 
 from attnbench.analysis.speed_verdict import EFFECT
 from attnbench.records.types import Machine
-from attnbench.report.numbers import format_bytes, format_count, join_words
+from attnbench.report.measures import Measures
+from attnbench.report.numbers import format_bytes, format_count, format_thousands, join_words
 from attnbench.report.series import Series
 
-__all__ = ["describe_machine", "describe_methods", "explain_times"]
+__all__ = ["describe_machine", "describe_methods", "explain_measures"]
 
 
-def explain_times(series: Series) -> str:
-    """Return the sentence that explains the lines below each time in a table."""
-    compared = series.timings[series.timings["implementation"] != series.reference]
-    states = Counter(state for state in compared["state"] if state)
+def explain_measures(series: Sequence[Series], measures: Measures) -> str:
+    """Return the paragraph that explains the tables of measures."""
+    timings = pd.concat([one.timings for one in series])
+    references = {one.reference for one in series}
+    states = Counter(state for state in timings[~timings["implementation"].isin(references)]["state"] if state)
     counts = f" Here: {', '.join(f'{count} {state}' for state, count in states.most_common())}." if states else ""
+    level = f", which covers the true median with a probability of {_format_levels(timings)}" if len(timings) else ""
+    on_device = " The time is that on the device, except where it is marked end to end." * any(
+        timings["measure"] == "device"
+    )
+    left_out = (
+        f" {format_thousands(measures.shown)} of {format_thousands(measures.rows)} rows are shown: first those without "
+        "a verdict and those of implementations that failed a check. timings.csv and memory.csv have all."
+        if measures.shown < measures.rows
+        else ""
+    )
     return (
-        f"Below each time: the confidence interval of its median, which covers the true median with a probability of "
-        f"{_format_levels(series.timings)}; its ratio to the reference with its confidence interval, where below 1 is "
-        f"faster; and the speed verdict: faster, slower, same, unknown (too few processes to decide) or inconclusive "
-        f"(other work disturbed the measurement, or the A/A control failed: the reference differed from itself)."
-        f"{counts}"
+        f"Brackets are the confidence interval{level}.{on_device} A ratio is the median over the cycles that called "
+        f"both, below 1 is faster; where it is not the quotient of the two times, a note says why. Verdicts are "
+        f"faster, slower, same, unknown (too few processes to decide) or inconclusive (too few calls were "
+        f"undisturbed, or the A/A control failed: the reference differed from itself).{counts}{left_out}"
     )
 
 
@@ -104,5 +115,5 @@ def describe_machine(machine: Machine) -> str:
         f"{format_bytes(machine.memory_bytes)} of memory",
     ]
     parts += [machine.isa] if machine.isa else []
-    parts.append(f"{machine.gpu}, driver {machine.driver or 'unknown'}" if machine.gpu else "no GPU")
+    parts.append(f"{machine.gpu}, driver {machine.driver or 'not known'}" if machine.gpu else "no GPU")
     return " · ".join([*parts, machine.system] if machine.system else parts)

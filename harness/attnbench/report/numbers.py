@@ -7,11 +7,11 @@ __all__ = [
     "format_bytes",
     "format_count",
     "format_digits",
-    "format_interval",
-    "format_ratio",
+    "format_estimate",
     "format_seconds",
     "format_thousands",
     "join_words",
+    "shorten_text",
 ]
 
 MISSING = "–"
@@ -29,14 +29,17 @@ def format_digits(value: float, count: int = 3) -> str:
     return f"{value:.{max(0, count - 1 - exponent)}f}"
 
 
-def format_interval(low: float, high: float) -> str:
-    """Format the two ends of an interval, each with three significant digits."""
-    return MISSING if math.isnan(low) else f"{format_digits(low)}–{format_digits(high)}"
+def format_estimate(value: float, low: float, high: float, processes: float, *, unit: str = "") -> str:
+    """Format a median over processes with its confidence interval: "1.23 [1.20 to 1.26]".
 
-
-def format_ratio(value: float) -> str:
-    """Format a ratio, followed by ×."""
-    return MISSING if math.isnan(value) else f"{format_digits(value)}×"
+    The unit, such as "×", follows the value. One process gives "1.23, 1 process, no interval".
+    """
+    if math.isnan(value):
+        return MISSING
+    shown = f"{format_digits(value)}{unit}"
+    if processes <= 1 or math.isnan(low):
+        return f"{shown}, 1 process, no interval"
+    return f"{shown} [{format_digits(low)} to {format_digits(high)}]"
 
 
 def format_seconds(seconds: float) -> str:
@@ -63,6 +66,11 @@ def join_words(parts: Iterable[str]) -> str:
     """Join words with commas, and the last two with "and"."""
     *first, last = [str(part) for part in parts]
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def shorten_text(text: str, longest: int) -> str:
+    """Return the text, or its first ``longest`` characters and a sign that more follows."""
+    return text if len(text) <= longest else f"{text[:longest].rstrip()} …"
 
 
 def _format_scaled(value: float, units: Sequence[tuple[float, str]]) -> str:

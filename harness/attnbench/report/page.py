@@ -10,8 +10,8 @@ from attnbench.report.content import Content
 from attnbench.report.drawings import inline_figures
 from attnbench.report.listings import make_listings
 from attnbench.report.matrix import LEGEND
-from attnbench.report.measures import make_grids
-from attnbench.report.methods import describe_machine, explain_times
+from attnbench.report.methods import describe_machine, explain_measures
+from attnbench.report.numbers import format_count
 from attnbench.report.slugs import make_slug
 
 __all__ = ["make_environment", "render"]
@@ -26,9 +26,9 @@ def render(content: Content, files: Mapping[str, bytes]) -> str:
             content=content,
             legend=LEGEND,
             machine=describe_machine,
-            explain_times=explain_times,
+            explain_measures=explain_measures,
             listings=make_listings,
-            measured=[(one, inline_figures(one, files), list(make_grids(one))) for one in content.series],
+            measured=[(one, inline_figures(one, files)) for one in content.series],
         )
     )
 
@@ -43,6 +43,7 @@ def make_environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters["breakable"] = _add_breaks
+    made.filters["count"] = format_count
     made.filters["slug"] = make_slug
     made.filters["unbroken"] = _join_numbers
     return made

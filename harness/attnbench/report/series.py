@@ -1,12 +1,13 @@
 """Series: groups of measurements that are comparable with one another."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import pandas as pd
 
+from attnbench.analysis.measurement_faults import select_ceilings
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Result
@@ -15,7 +16,7 @@ from attnbench.report.growth import GROWTH, fit_growths
 from attnbench.report.numbers import format_count
 from attnbench.report.slugs import make_slug
 
-__all__ = ["Place", "Series", "group_series", "join_growths"]
+__all__ = ["Place", "Series", "group_series", "join_growths", "split_by_machine"]
 
 
 class Place(NamedTuple):
@@ -55,9 +56,18 @@ class Series:
         return f"{self.place.label}: {self.form}"
 
 
+def split_by_machine(runs: Iterable[StoredRun], results: Iterable[Result]) -> dict[str, list[Result]]:
+    """Return the results of each machine, by the machine's name, in the order of their first results."""
+    machines = {stored.run.id: stored.run.machine.name for stored in runs}
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(machines[result.run], []).append(result)
+    return found
+
+
 def group_series(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[Series]:
     """Group the measurements in ``results`` into series; ``runs`` are the runs that made these results."""
-    reached = [ceiling for stored in runs for ceiling in stored.ceilings]
+    reached = select_ceilings(ceiling for stored in runs for ceiling in stored.ceilings)
     places = {stored.run.id: (stored.run.machine.name, stored.run.threads) for stored in runs}
     keys: dict[tuple[Place, str], list[Result]] = {}
     for result in results:

@@ -2,13 +2,12 @@
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from attnbench.analysis.speed_verdict import SpeedVerdict, State, decide_speed
+from attnbench.analysis.speed_verdict import EFFECT, SpeedVerdict, State, decide_speed, find_base_time
 from attnbench.analysis.stats import (
     choose_measure,
     count_throttled_calls,
@@ -25,7 +24,6 @@ from attnbench.report.kernel_paths import find_way
 __all__ = [
     "INCONCLUSIVE",
     "chapter_of",
-    "count_findings",
     "find_reference",
     "tabulate_ceilings",
     "tabulate_findings",
@@ -41,7 +39,7 @@ TIMINGS = (
     "implementation", "case", "pass", "length", "dtype", "device", "median_ns", "low_ns", "high_ns", "level",
     "processes", "samples", "threads", "method", "measure", "end_to_end_ns", "graph_ns", "throttled", "clock",
     "state", "ratio", "ratio_low", "ratio_high", "ratio_level", "counted", "of", "reason", "null_state", "null_ratio",
-    "build_ns", "first_call_ns", "flop", "bytes", "gflop_per_s", "gbyte_per_s", "share", "bound", "run",
+    "build_ns", "first_call_ns", "flop", "bytes", "gflop_per_s", "gbyte_per_s", "share", "bound", "run", "reference_ns",
 )  # fmt: skip
 MEMORY = (
     "implementation", "case", "pass", "length", "dtype", "device", "peak_bytes", "workspace_bytes", "saved_bytes",
@@ -54,6 +52,9 @@ OPTIONAL_BYTES = ("workspace_bytes", "saved_bytes", "physical_bytes", "outside_b
 FINDINGS = (
     "implementation", "case", "check", "chapter", "status", "reason", "measured", "allowed", "warnings", "run",
 )  # fmt: skip
+# Relative difference of a ratio and the quotient of its two times from which the report says why, even if the quotient
+# is within the interval of the ratio: 10 % is seen at a glance.
+NOTICED = 0.1
 UNTIMED = ("implementation", "length", "pass", "reason", "case", "run")
 
 
@@ -66,6 +67,7 @@ def tabulate_timings(results: Sequence[Result], reached: Iterable[Ceiling] = ())
     baselines = {(r.run, r.case): r.timing for r in results if r.implementation == find_reference(r.case) and r.timing}
     tops = {(c.run, c.device, c.dtype, c.threads): c for c in reached}
     rows = [_make_timing_row(r, r.timing, baselines.get((r.run, r.case)), tops) for r in results if r.timing]
+    _add_reference_times(rows, {(r.run, r.implementation, r.case): r.timing for r in results if r.timing})
     return pd.DataFrame(rows, columns=list(TIMINGS))
 
 
@@ -138,18 +140,6 @@ def tabulate_findings(results: Sequence[Result]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(FINDINGS))
 
 
-def count_findings(results: Sequence[Result]) -> dict[str, dict[str, Counter[str]]]:
-    """Count findings of each status, by implementation and check; checks are in the order of the catalogue."""
-    seen = {f.check for r in results for f in r.findings}
-    order = [*(name for name in read_checks() if name in seen), *sorted(seen - read_checks().keys())]
-    names = dict.fromkeys(r.implementation for r in results)
-    cells: dict[str, dict[str, Counter[str]]] = {name: {check: Counter() for check in order} for name in names}
-    for result in results:
-        for finding in result.findings:
-            cells[result.implementation][finding.check][finding.status] += 1
-    return cells
-
-
 def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:
     """Tabulate the calls that were planned for timing but not timed, with the reason."""
     rows = [
@@ -193,7 +183,7 @@ def _describe_case(result: Result) -> dict[str, Any]:
 
 def _make_timing_row(
     result: Result, timing: Timing, baseline: Timing | None, tops: Mapping[tuple[str, str, str, int], Ceiling]
-) -> Mapping[str, Any]:
+) -> dict[str, Any]:
     found = _compare_with_reference(result, timing, baseline)
     # A time and its ratio use the same measure. The measure is wall time if the reference has no device time.
     measure = found.measure if found else choose_measure(timing)
@@ -222,6 +212,26 @@ def _make_timing_row(
         | _make_verdict_columns(found, decides=result.implementation != find_reference(result.case))
         | _compute_rates(result, time.value, top)
     )
+
+
+def _add_reference_times(rows: Sequence[dict[str, Any]], timed: Mapping[tuple[str, str, str], Timing]) -> None:
+    """Fill the column ``reference_ns`` where a ratio is not the quotient of its two times.
+
+    A ratio is a median over cycles. Its two times are medians over all calls, also of the cycles that did not call
+    both. ``reference_ns`` is the time of the reference in the calls of the ratio. It is NaN where the quotient of the
+    times is near the ratio.
+    """
+    times = {(row["run"], row["implementation"], row["case"]): row for row in rows}
+    for row in rows:
+        reference = (row["run"], find_reference(row["case"]), row["case"])
+        row["reference_ns"] = math.nan
+        if math.isnan(row["ratio"]) or reference not in times or row["measure"] != times[reference]["measure"]:
+            continue
+        quotient = row["median_ns"] / times[reference]["median_ns"]
+        outside = not row["ratio_low"] <= quotient <= row["ratio_high"]
+        if abs(quotient / row["ratio"] - 1) > (EFFECT if outside else NOTICED):
+            own = timed[row["run"], row["implementation"], row["case"]]
+            row["reference_ns"] = find_base_time(own, timed[reference], row["measure"]) or math.nan
 
 
 def _compare_with_reference(result: Result, timing: Timing, baseline: Timing | None) -> SpeedVerdict | None:

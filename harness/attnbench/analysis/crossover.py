@@ -1,0 +1,182 @@
+"""The crossover map: which implementation to use, for each place, form, length and pass.
+
+The map needs neither torch nor data frames, so that it can be exported and read by other programs.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from attnbench.analysis.limits import Limits
+from attnbench.analysis.speed_verdict import EFFECT, LEVEL, State
+from attnbench.analysis.stats import rank_of
+
+__all__ = [
+    "ANSWERS",
+    "DECISIVE",
+    "Answer",
+    "AnswerKind",
+    "Contender",
+    "Entry",
+    "Flip",
+    "Interval",
+    "choose",
+    "find_flips",
+]
+
+# What a cell of the map says:
+# ``winner``: one implementation is faster than the reference and than all others.
+# ``tie``: several are faster than the reference, and cannot be told apart from one another.
+# ``reference``: every other implementation is slower.
+# ``no_difference``: nobody is faster, and somebody cannot be told apart from the reference.
+# ``unknown``: too few processes to decide whether somebody is faster than the reference.
+# ``inconclusive``: the fastest measurement had too few undisturbed calls, or the A/A control failed.
+# ``alone``: only one implementation was timed.
+# ``not_compared``: no call was interleaved with the reference.
+AnswerKind = Literal["winner", "tie", "reference", "no_difference", "unknown", "inconclusive", "alone", "not_compared"]
+ANSWERS: tuple[AnswerKind, ...] = get_args(AnswerKind)
+# Answers that name what to use.
+DECISIVE: frozenset[AnswerKind] = frozenset({"winner", "tie", "reference", "no_difference"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A median over processes, and its confidence interval; with one process, ``low`` and ``high`` are the value."""
+
+    value: float
+    low: float
+    high: float
+    processes: int
+
+    def invert(self) -> "Interval":
+        """Return the interval of the inverse: a ratio of times becomes a ratio of speeds."""
+        return Interval(value=1 / self.value, low=1 / self.high, high=1 / self.low, processes=self.processes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """An implementation that was timed on a case."""
+
+    implementation: str
+    time_ns: float
+    # Time divided by the reference's time; None if the two were not interleaved, or too many calls were disturbed.
+    ratio: Interval | None
+    # The speed verdict; empty for the reference, and without a comparison.
+    state: State | Literal[""]
+    # Why the state is no verdict; empty for a verdict.
+    reason: str = ""
+    # Id of the run.
+    run: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What to use in one cell of the map."""
+
+    kind: AnswerKind
+    # winner, tie: the fastest first. reference, no_difference: the reference first. unknown, inconclusive: those that
+    # prevent an answer. alone, not_compared: those that were timed.
+    names: tuple[str, ...]
+    # Time of the reference divided by the time of the first name; None unless the kind is winner or tie.
+    gain: Interval | None = None
+    # inconclusive: why the fastest measurement decides nothing.
+    reason: str = ""
+    # Those whose measurement cannot exclude that they are as fast as the winner.
+    undecided: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One cell of the crossover map."""
+
+    machine: str
+    device: str
+    dtype: str
+    threads: int
+    # The problem without its length, as in the ids of cases.
+    form: str
+    queries: int
+    keys: int
+    mode: str
+    # "forward" or "forward+backward".
+    pass_: str
+    reference: str
+    answer: Answer
+    # What each name of the answer refuses, in the order of ``answer.names``.
+    limits: tuple[Limits, ...]
+
+    @property
+    def problem(self) -> tuple[str, int, int, str]:
+        """Form, queries, keys and mode: entries with equal problems differ in their place only."""
+        return self.form, self.queries, self.keys, self.mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flip:
+    """A problem for which different places have different fastest implementations; one entry for each place."""
+
+    entries: tuple[Entry, ...]
+
+
+def choose(contenders: Sequence[Contender], reference: str) -> Answer:
+    """Return which of these implementations to use on one case, all timed at the same place."""
+    names = tuple(one.implementation for one in sorted(contenders, key=lambda one: one.time_ns))
+    others = [one for one in contenders if one.implementation != reference]
+    if len(names) == 1:
+        return Answer(kind="alone", names=names)
+    if not any(one.state for one in others):
+        return Answer(kind="not_compared", names=names)
+    compared = [one for one in contenders if one.state or one.implementation == reference]
+    fastest = min(compared, key=lambda one: one.time_ns)
+    disturbed = tuple(one for one in compared if one.state == "inconclusive")
+    if fastest in disturbed or len(disturbed) == len(others):
+        reason = (fastest if fastest in disturbed else disturbed[0]).reason
+        return Answer(kind="inconclusive", names=tuple(one.implementation for one in disturbed), reason=reason)
+    clear = sorted(
+        (pair for one in others if one not in disturbed and (pair := _pair(one))), key=lambda pair: pair[1].value
+    )
+    if any(one.state == "faster" for one, _ in clear):
+        return _choose_fastest(clear, disturbed)
+    maybe_faster = tuple(one.implementation for one, ratio in clear if _may_be_faster(one, ratio))
+    if maybe_faster:
+        return Answer(kind="unknown", names=maybe_faster)
+    level = tuple(one.implementation for one, _ in clear if one.state != "slower")
+    undecided = tuple(one.implementation for one in disturbed)
+    return Answer(kind="no_difference" if level else "reference", names=(reference, *level), undecided=undecided)
+
+
+def find_flips(entries: Iterable[Entry]) -> Iterator[Flip]:
+    """Yield each problem whose answers differ between places: two answers name no common implementation.
+
+    An implementation that may be as fast as the winner counts as named. Answers that decide nothing are left out.
+    """
+    by_problem: dict[tuple[str, int, int, str], list[Entry]] = {}
+    for entry in entries:
+        if entry.answer.kind in DECISIVE:
+            by_problem.setdefault(entry.problem, []).append(entry)
+    for alike in by_problem.values():
+        named = [{*entry.answer.names, *entry.answer.undecided} for entry in alike]
+        if any(not one & other for one in named for other in named):
+            yield Flip(entries=tuple(alike))
+
+
+def _pair(contender: Contender) -> tuple[Contender, Interval] | None:
+    return None if contender.ratio is None else (contender, contender.ratio)
+
+
+def _choose_fastest(clear: Sequence[tuple[Contender, Interval]], disturbed: Sequence[Contender]) -> Answer:
+    """Return the winner or the tie; at least one of ``clear`` is faster than the reference."""
+    faster = [(one, ratio) for one, ratio in clear if one.state == "faster"]
+    best = faster[0][1]
+    names = tuple(one.implementation for one, ratio in faster if ratio.low <= best.high)
+    undecided = [one.implementation for one, ratio in clear if one.state == "unknown" and ratio.low <= best.high]
+    undecided += [one.implementation for one in disturbed if one.ratio is None or one.ratio.low <= best.high]
+    return Answer(
+        kind="winner" if len(names) == 1 else "tie", names=names, gain=best.invert(), undecided=tuple(undecided)
+    )
+
+
+def _may_be_faster(contender: Contender, ratio: Interval) -> bool:
+    """Whether an implementation without a verdict may be faster than the reference by more than the threshold."""
+    too_few = not rank_of(ratio.processes, LEVEL)
+    return contender.state == "unknown" and (too_few or ratio.low < 1 - EFFECT)

@@ -1,0 +1,174 @@
+"""What an implementation refuses, in words, from its declaration and from the cases of a run that it refused."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from attnbench.analysis.coverage import is_checked
+from attnbench.cases import CALL_MODES, CaseId
+from attnbench.records.types import FRONTIER, PERF, Completion, Result
+
+__all__ = ["Limits", "describe_limits", "find_limits"]
+
+# Words for the flags and amounts in a case id; a flag without words is named as it is. Flags in ``NEUTRAL`` are no
+# feature of their own: their absence is (``_list_layout_features``), or they only vary another flag.
+FLAGS = {
+    "need_weights": "weights",
+    "add_bias_kv": "bias_k and bias_v",
+    "is_causal": "is_causal",
+}
+NEUTRAL = frozenset(
+    {"-", "bias", "batch_first", "average_attn_weights", "self_attention", "key_is_value", "query_is_key"}
+)
+# The operator whose layout is known here. Other operators have no optional batch and no projections.
+MULTIHEAD = "multihead"
+# Suites whose cases are timed. A run of these alone says nothing about what else is refused.
+TIMED = frozenset({PERF, FRONTIER})
+# Fewest cases with one reason from which a feature is inferred that the reason does not mention. In the suite
+# ``quick``, two of 30 cases often have several rare features in common.
+FEWEST_CASES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What an implementation refuses; not known if no case was checked besides those that were timed."""
+
+    known: bool
+    # Features such as "weights": every case that has one was refused. Those with the most refused cases come first.
+    refused: tuple[str, ...] = ()
+    # Number of refused cases that none of ``refused`` explains.
+    others: int = 0
+    # Number of cases that were checked or refused.
+    cases: int = 0
+
+
+def describe_limits(limits: Limits) -> str:
+    """Return what is refused, in words: "refuses weights, float masks"."""
+    if not limits.known:
+        return "what it refuses is not known"
+    features = ", ".join(limits.refused)
+    if limits.others:
+        rest = f"{limits.others} of {limits.cases} cases"
+        return f"refuses {features}, and {rest} for other reasons" if features else f"refuses {rest}"
+    return f"refuses {features}" if features else f"refused none of {limits.cases} cases"
+
+
+def find_limits(results: Iterable[Result], completion: Completion | None, device: str) -> Limits:
+    """Return what one implementation refused on a device.
+
+    ``results`` are those of the implementation in one run. ``completion`` is what the implementation declared about the
+    whole suite.
+    """
+    taken: list[CaseId] = []
+    refused: dict[str, list[CaseId]] = {}
+    suites = set()
+    for result in results:
+        case = CaseId.parse(result.case)
+        reasons = [finding.reason for finding in result.findings if finding.status == "unsupported"]
+        if case.device != device or not (reasons or is_checked(result)):
+            continue
+        suites.add(result.suite)
+        if is_checked(result):
+            taken.append(case)
+        else:
+            refused.setdefault(reasons[0], []).append(case)
+    count = len(taken) + sum(map(len, refused.values()))
+    if suites <= TIMED:
+        return Limits(known=False)
+    if completion and completion.restrictions:
+        return Limits(known=True, refused=tuple(_read_restrictions(completion.restrictions)), cases=count)
+    if not taken:
+        return Limits(known=True, refused=("every case",), cases=count)
+    features, others = _explain(refused, taken)
+    return Limits(known=True, refused=features, others=others, cases=count)
+
+
+def _read_restrictions(restrictions: Sequence[str]) -> Iterator[str]:
+    """Yield what is refused. A restriction names what is refused ("no weights, no dropout"), or all that is taken."""
+    for text in restrictions:
+        if text.startswith("no "):
+            yield from text.removeprefix("no ").split(", no ")
+        else:
+            yield f"all but {text}"
+
+
+def _explain(refused: Mapping[str, Sequence[CaseId]], taken: Sequence[CaseId]) -> tuple[tuple[str, ...], int]:
+    """Return the features that explain the refused cases of each reason, and the number of cases left unexplained.
+
+    A feature explains a reason if all cases that were refused for this reason have it, and no case that was taken.
+    """
+    found = {feature for case in taken for feature in _list_features(case)}
+    features: Counter[str] = Counter()
+    others = 0
+    for reason, cases in refused.items():
+        alike = set.intersection(*(set(_list_features(case)) for case in cases)) - found
+        feature = _choose_feature([one for one in _list_features(cases[0]) if one in alike], reason, len(cases))
+        if feature:
+            features[feature] += len(cases)
+        else:
+            others += len(cases)
+    return tuple(feature for feature, _ in features.most_common()), others
+
+
+def _choose_feature(candidates: Sequence[str], reason: str, cases: int) -> str:
+    """Return the feature that explains a reason; empty if the cases are too few to exclude a coincidence.
+
+    A feature that the reason mentions is preferred, and of two such features the one with more words.
+    """
+    mentioned = [one for one in candidates if all(word.rstrip("s") in reason.lower() for word in one.lower().split())]
+    if mentioned:
+        return max(mentioned, key=lambda one: len(one.split()))
+    return candidates[0] if candidates and cases >= FEWEST_CASES else ""
+
+
+def _list_features(case: CaseId) -> Iterator[str]:
+    """Yield what a case has and an implementation may refuse; of two that always occur together, the wider first."""
+    sizes, flags, mask, *_ = case.problem.split("/")
+    for flag in flags.split("+"):
+        name = flag.partition("=")[0]
+        if name not in NEUTRAL:
+            yield FLAGS.get(name, name)
+    yield from _list_mask_features(case.operator, mask.removeprefix("mask="))
+    call_mode = CALL_MODES.get(case.mode)  # type: ignore[call-overload]
+    if call_mode is None:
+        yield f"mode {case.mode}"
+    else:
+        yield from ["gradients"] * (call_mode.inputs_track or call_mode.parameters_track)
+        yield from ["training mode"] * call_mode.training
+        yield from ["autocast"] * call_mode.autocast
+        yield from ["compilation"] * bool(call_mode.compiler)
+    if case.operator == MULTIHEAD:
+        yield from _list_layout_features(sizes.split("."), flags.split("+"))
+    yield case.dtype
+
+
+def _list_mask_features(operator: str, mask: str) -> Iterator[str]:
+    if mask == "none":
+        return
+    yield "masks"
+    for part in mask.split("+"):
+        if operator != MULTIHEAD:
+            yield f"mask {part}"
+            continue
+        if part.startswith("pad"):
+            yield "padding masks"
+        yield "float masks" if re.search("float|lowest", part) else "boolean masks"
+        if part == "causal":
+            yield "causal masks"
+
+
+def _list_layout_features(sizes: Sequence[str], flags: Sequence[str]) -> Iterator[str]:
+    if not {"self_attention", "query_is_key", "key_is_value"} & set(flags):
+        yield "three different tensors"
+    if not {"self_attention", "query_is_key"} & set(flags):
+        yield "cross-attention"
+    labels = {size[:1] for size in sizes}
+    if "B" not in labels:
+        yield "unbatched input"
+    if labels & {"K", "V"}:
+        yield "kdim or vdim"
+    if "batch_first" not in flags:
+        yield "sequence-first input"
+    if "bias" not in flags:
+        yield "projections without bias"

@@ -1,0 +1,80 @@
+"""Forms of cases in words: what distinguishes series of the same place, such as "batch 1, 4 heads, width 256"."""
+
+import re
+from collections.abc import Iterator
+
+from attnbench.cases import CaseId
+from attnbench.report.numbers import format_count
+
+__all__ = ["describe_form", "describe_length", "describe_pass", "read_lengths"]
+
+MULTIHEAD = "multihead"
+# Flags that most timed cases of multi-head attention have. A form names what it lacks of them, not what it has.
+USUAL = {"bias": "projections without bias", "batch_first": "sequence first", "self_attention": "cross-attention"}
+# Words for other flags.
+FLAGS = {
+    "need_weights": "returns weights",
+    "average_attn_weights": "averaged over heads",
+    "add_bias_kv": "bias_k and bias_v",
+    "key_is_value": "key and value one tensor",
+    "query_is_key": "query and key one tensor",
+}
+# Sizes that are named first.
+ORDER = ("B", "H", "E", "D")
+# Modes that the name of their pass says already.
+PLAIN_MODES = ("inference", "train")
+
+
+def describe_form(form: str) -> str:
+    """Return a form in words; different forms have different words. A form of another layout is returned unchanged."""
+    parts = form.split("/")
+    if len(parts) != 6:
+        return form
+    operator, sizes, flags, mask, regime, seed = parts
+    words = [] if operator == MULTIHEAD else [operator]
+    words += _describe_sizes(operator, sizes)
+    words += _describe_flags(operator, flags)
+    for text, usual in ((mask, "mask=none"), (regime, "regime=plain"), (seed, "seed=0")):
+        words += [text.replace("=", " ", 1)] * (text != usual)
+    return ", ".join(words)
+
+
+def describe_pass(name: str, mode: str) -> str:
+    """Return the name of a pass, with the mode of the call where the pass does not say it."""
+    return name if mode in PLAIN_MODES else f"{name} ({mode})"
+
+
+def read_lengths(case: CaseId) -> tuple[int, int]:
+    """Return the numbers of queries and keys of a case; 0 for a number that it lacks."""
+    found = dict(re.findall(r"(?:^|\.)([LS])(\d+)", case.problem.partition("/")[0]))
+    return int(found.get("L", 0)), int(found.get("S", 0))
+
+
+def describe_length(queries: int, keys: int) -> str:
+    """Return a length in words: "128", or "1 query, 128 keys" if the two numbers differ."""
+    if queries == keys or not queries or not keys:
+        return str(max(queries, keys))
+    return f"{queries} {'query' if queries == 1 else 'queries'}, {format_count(keys, 'key')}"
+
+
+def _describe_sizes(operator: str, sizes: str) -> Iterator[str]:
+    labels = {"B": "batch {}", "H": "{} heads", "E": "width {}", "D": "head width {}", "W": "window {}"}
+    labels |= (
+        {"K": "kdim {}", "V": "vdim {}"} if operator == MULTIHEAD else {"K": "{} key heads", "V": "value width {}"}
+    )
+    found = re.findall(r"([A-Za-z]+)(\d+)", sizes)
+    if operator == MULTIHEAD and "B" not in dict(found):
+        yield "unbatched"
+    # Heads before the width, as people say it; otherwise in the order of the id, since the sort is stable.
+    for label, number in sorted(found, key=lambda pair: ORDER.index(pair[0]) if pair[0] in ORDER else len(ORDER)):
+        text = labels.get(label, label + " {}").format(number)
+        yield text.removesuffix("s") if number == "1" and text.startswith("1 ") else text
+
+
+def _describe_flags(operator: str, flags: str) -> Iterator[str]:
+    have = [flag for flag in flags.split("+") if flag != "-"]
+    if operator == MULTIHEAD:
+        shared = {"key_is_value", "query_is_key"} & set(have)
+        yield from (words for flag, words in USUAL.items() if flag not in have and not (shared and flag[0] == "s"))
+        have = [flag for flag in have if flag not in USUAL]
+    yield from (FLAGS.get(flag, flag.replace("=", " ")) for flag in have)

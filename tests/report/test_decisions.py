@@ -1,0 +1,317 @@
+"""Tests of what to use: the answer of each cell, its gain and limits, rows that share an answer, places that differ."""
+
+import csv
+import html
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attnbench.records.run_file import StoredRun
+from attnbench.records.types import Completion, Finding, Result
+from attnbench.report import page, write
+from attnbench.report.content import collect_content
+from attnbench.report.decisions import Choice, Decisions
+from timed_runs import REFERENCE, case_of, check, store, time_calls
+
+HOSTILE = "<script>alert(1)</script>\"'&|\x00\\1/../\u202e"
+
+
+def decide(*runs: StoredRun) -> Decisions:
+    """Return the decisions of a report on these runs."""
+    return collect_content(runs).decisions
+
+
+def choose(*results: Result) -> Choice:
+    """Return the only cell of the only table of a run with these results."""
+    (table,) = decide(store(results)).tables
+    (row,) = table.rows
+    (choice,) = row.choices
+    return choice
+
+
+def test_the_fastest_is_named_with_its_gain_and_the_interval_of_the_gain() -> None:
+    """Half the time of the reference is a gain of 2×; the interval of the gain is the inverse of that of the ratio."""
+    choice = choose(time_calls(REFERENCE), time_calls("quick", 0.4, 0.5, 0.6))
+    assert (choice.kind, choice.words, choice.gain) == ("winner", "quick", "2.00× [1.67 to 2.50]")
+
+
+def test_implementations_whose_intervals_overlap_are_a_tie() -> None:
+    """Two that are faster than the reference and not told apart are a tie; a third one, slower than both, is not."""
+    tied = (time_calls("one", 0.48, 0.5, 0.52), time_calls("two", 0.49, 0.51, 0.53))
+    choice = choose(time_calls(REFERENCE), *tied, time_calls("third", 0.7))
+    assert (choice.kind, choice.words, choice.gain) == ("tie", "tie: one, two", "2.00× [1.92 to 2.08]")
+
+
+def test_where_every_other_one_is_slower_the_reference_is_named() -> None:
+    """The reference wins where every verdict is ``slower``; there is no gain."""
+    choice = choose(time_calls(REFERENCE), time_calls("slow", 1.5), time_calls("slower", 2.5))
+    assert (choice.kind, choice.words, choice.gain) == ("reference", REFERENCE, "")
+    assert choice.notes == ("every other one is slower",)
+
+
+def test_where_nobody_is_told_apart_from_the_reference_there_is_no_useful_difference() -> None:
+    """Ratios within 1 % of 1 are no useful difference."""
+    choice = choose(time_calls(REFERENCE), time_calls("near", 0.995, 1.0, 1.005), time_calls("slow", 1.5))
+    assert (choice.kind, choice.words) == ("no_difference", "no useful difference")
+    assert choice.notes[0] == "torch_mha and near cannot be told apart"
+
+
+@pytest.mark.parametrize("processes", [1, 6])
+def test_too_few_processes_are_unknown_and_never_a_winner(processes: int) -> None:
+    """With fewer than seven processes no verdict is possible, however large the difference is."""
+    results = (time_calls(REFERENCE, processes=processes), time_calls("quick", 0.1, processes=processes))
+    choice = choose(*results)
+    assert (choice.kind, choice.words, choice.gain) == ("unknown", "unknown", "")
+    assert choice.notes[0] == "too few processes to decide whether quick is faster than torch_mha"
+
+
+def test_an_interval_across_the_threshold_is_unknown() -> None:
+    """Ratios of 0.97 to 0.995 may be a gain of 3 % or none."""
+    assert choose(time_calls(REFERENCE), time_calls("near", 0.97, 0.98, 0.995)).kind == "unknown"
+
+
+def test_an_interval_that_excludes_a_gain_is_no_useful_difference() -> None:
+    """Ratios of 0.995 to 1.05 have no verdict, but a gain of 1 % is excluded."""
+    choice = choose(time_calls(REFERENCE), time_calls("near", 0.995, 1.0, 1.05))
+    assert choice.kind == "no_difference"
+
+
+def test_a_disturbed_fastest_measurement_is_inconclusive() -> None:
+    """Where other work disturbed the fastest calls, nothing is recommended."""
+    choice = choose(time_calls(REFERENCE), time_calls("quick", 0.5, disturbed=True), time_calls("other", 0.8))
+    assert (choice.kind, choice.words) == ("inconclusive", "inconclusive")
+    assert choice.notes == ("other work disturbed 9 of 9 processes",)
+
+
+def test_one_that_may_be_as_fast_as_the_winner_is_named() -> None:
+    """A wide interval that reaches below the winner's upper end leaves open which is faster."""
+    results = (time_calls(REFERENCE), time_calls("quick", 0.9), time_calls("wide", 0.8, 1.0, 1.2))
+    choice = choose(*results)
+    assert (choice.kind, choice.words) == ("winner", "quick")
+    assert "not decided: whether wide is as fast" in choice.notes
+
+
+def test_calls_that_were_not_interleaved_are_not_compared() -> None:
+    """Without the reference in the same processes there is no answer; one implementation alone has none either."""
+    apart = time_calls("quick", 0.5)
+    assert apart.timing
+    other = replace(apart, timing=replace(apart.timing, interleaved_with=()))
+    assert choose(time_calls(REFERENCE), other).kind == "not_compared"
+    assert choose(apart).words == "only quick"
+
+
+def test_neighbouring_lengths_with_the_same_answer_share_a_row() -> None:
+    """Lengths 64 and 128 have the same winner and share a row with both gains; the reference wins at 256."""
+    results = [
+        time_calls(name, ratio, case=case_of(length))
+        for length, quick in ((64, 0.5), (128, 0.25), (256, 1.5))
+        for name, ratio in ((REFERENCE, 1.0), ("quick", quick))
+    ]
+    decisions = decide(store(results))
+    (table,) = decisions.tables
+    assert [(row.form, row.length, row.choices[0].words) for row in table.rows] == [
+        ("batch 1, 4 heads, width 256", "64 to 128", "quick"),
+        ("batch 1, 4 heads, width 256", "256", REFERENCE),
+    ]
+    assert table.rows[0].choices[0].gain == "2.00× [2.00 to 2.00] to 4.00× [4.00 to 4.00]"
+    assert [entry.answer.names for entry in decisions.entries] == [("quick",), ("quick",), (REFERENCE,)]
+
+
+def test_neighbouring_lengths_without_an_answer_share_a_row_and_name_all() -> None:
+    """Lengths at which different implementations are undecided share a row, which names every one of them."""
+    results = [
+        time_calls(name, ratio, case=case_of(length), processes=3)
+        for length, other in ((64, "one"), (128, "two"))
+        for name, ratio in ((REFERENCE, 1.0), (other, 0.5))
+    ]
+    (row,) = decide(store(results)).tables[0].rows
+    assert (row.length, row.choices[0].words) == ("64 to 128", "unknown")
+    assert row.choices[0].notes[0].endswith("to decide whether one and two are faster than torch_mha")
+
+
+def test_a_pass_without_timings_is_not_timed() -> None:
+    """A length that was timed forward only has an empty cell in the column of the other pass."""
+    results = [
+        time_calls(name, ratio, case=case_of(length, mode))
+        for length, mode in ((64, "inference"), (64, "train"), (128, "inference"))
+        for name, ratio in ((REFERENCE, 1.0), ("quick", 0.5))
+    ]
+    (table,) = decide(store(results)).tables
+    assert table.passes == ("forward", "forward+backward")
+    assert [[choice.words for choice in row.choices] for row in table.rows] == [
+        ["quick", "quick"],
+        ["quick", "not timed"],
+    ]
+
+
+# What the winner refuses
+
+
+def find_notes(*checked: Result, completions: Sequence[Completion] = ()) -> tuple[str, ...]:
+    """Return the notes of the winner "quick", on which these cases were checked in the same run."""
+    stored = store([time_calls(REFERENCE), time_calls("quick", 0.5), *checked])
+    return decide(replace(stored, completions=tuple(completions))).tables[0].rows[0].choices[0].notes
+
+
+def test_where_nothing_was_checked_the_refusals_are_not_known() -> None:
+    """A run that only timed says nothing about what else is refused."""
+    assert find_notes() == ("what it refuses is not known",)
+
+
+def test_a_feature_that_every_refused_case_has_and_no_other_case_is_named() -> None:
+    """Weights, float masks and gradients are named; a case that was taken with a boolean mask excludes "masks"."""
+    plain, weights = case_of(5, mode="inference"), case_of(5, flags="batch_first+need_weights")
+    float_mask, bool_mask = case_of(5, mask="float2d"), case_of(5, mask="bool2d")
+    notes = find_notes(
+        check("quick", plain),
+        check("quick", bool_mask),
+        check("quick", weights, refused="the kernel returns no weights"),
+        check("quick", float_mask, refused="takes no float mask"),
+        check("quick", case_of(5, mode="train"), refused="forward only: no gradients"),
+    )
+    assert notes == ("refuses weights, float masks, gradients",)
+
+
+def test_a_coincidence_of_few_cases_is_counted_and_not_named() -> None:
+    """A reason that mentions no feature of its one case may have any cause; the case is counted."""
+    odd = check("quick", case_of(5, sizes="E24.H3.K7"), refused="the width must be a power of two")
+    assert find_notes(check("quick", case_of(5)), odd) == ("refuses 1 of 3 cases",)
+
+
+def test_without_refusals_the_number_of_cases_is_named() -> None:
+    """Where no case was refused, the note says how many cases that are; the timed case is one of them."""
+    assert find_notes(check("quick", case_of(5))) == ("refused none of 2 cases",)
+
+
+def test_restrictions_of_a_completion_are_named() -> None:
+    """What a completion says is never taken is what the implementation refuses."""
+    made = Completion(
+        run="run-1", implementation="quick", suite="core", list_digest="d", listed=2, strength=2,
+        restrictions=("self-attention", "no averaged weights, no weights of each head"),
+    )  # fmt: skip
+    notes = find_notes(check("quick", case_of(5), suite="core"), completions=[made])
+    assert notes == ("refuses all but self-attention, averaged weights, weights of each head",)
+
+
+def test_refusals_are_known_from_another_run_of_the_same_code_only() -> None:
+    """A run on the same machine with equal source files says what is refused; a run of other code does not."""
+    timed = [time_calls(REFERENCE), time_calls("quick", 0.5)]
+    for source, words in (("a", "refused none of 1 cases"), ("b", "what it refuses is not known")):
+        checked = store([check("quick", case_of(5), run="run-0")], run="run-0", sources={"quick": "a"})
+        decisions = decide(checked, store(timed, sources={"quick": source}))
+        assert decisions.tables[0].rows[0].choices[0].notes == (words,)
+
+
+# Several places
+
+
+def make_two_places(quick_there: float) -> list[StoredRun]:
+    """Return a run on a machine where "quick" wins, and one elsewhere with this ratio of "quick"."""
+    here = [time_calls(REFERENCE), time_calls("quick", 0.5), time_calls("even", 0.8)]
+    there = [
+        time_calls(REFERENCE, run="run-2", threads=1),
+        time_calls("quick", quick_there, run="run-2", threads=1),
+        time_calls("even", 0.8, run="run-2", threads=1),
+    ]
+    return [store(here), store(there, run="run-2", threads=1)]
+
+
+def test_each_place_has_a_table_and_a_flip_names_both_answers() -> None:
+    """One thread and two are two places; where their winners differ, one row names the winner of each."""
+    decisions = decide(*make_two_places(1.5))
+    labels = ["some-cpu, cpu, float32, 1 thread", "some-cpu, cpu, float32, 2 threads"]
+    assert [table.place.label for table in decisions.tables] == labels
+    (flip,) = decisions.flips
+    assert (flip.form, flip.length, flip.pass_) == ("batch 1, 4 heads, width 256", "64", "forward")
+    assert flip.answers == ("even", "quick")
+
+
+def test_places_that_agree_have_no_flip() -> None:
+    """The same winner at both places is no flip, although its gains differ."""
+    assert decide(*make_two_places(0.6)).flips == ()
+
+
+def test_an_answer_that_decides_nothing_is_no_flip() -> None:
+    """Too few processes at one place do not contradict the winner at the other."""
+    here, _ = make_two_places(1.5)
+    there = [time_calls(n, r, run="run-2", processes=2) for n, r in ((REFERENCE, 1.0), ("quick", 3.0))]
+    assert decide(here, store(there, run="run-2", machine="other")).flips == ()
+
+
+def test_a_winner_elsewhere_that_may_be_as_fast_here_is_no_flip() -> None:
+    """Where the interval of the other place's winner reaches the winner's, the two places do not contradict."""
+    here = store([time_calls(REFERENCE), time_calls("quick", 0.9), time_calls("wide", 0.8, 1.0, 1.2)])
+    there = [time_calls(name, r, run="run-2") for name, r in ((REFERENCE, 1.0), ("quick", 1.5), ("wide", 0.5))]
+    decisions = decide(here, store(there, run="run-2", machine="other"))
+    assert [entry.answer.names for entry in decisions.entries] == [("wide",), ("quick",)]
+    assert decisions.flips == ()
+
+
+def test_page_markdown_and_csv_name_the_place_of_every_answer(tmp_path: Path) -> None:
+    """Page and Markdown have the label of each place and the flip; decisions.csv has a row for each answer."""
+    write(make_two_places(1.5), tmp_path)
+    for name in ("index.html", "report.md"):
+        text = html.unescape((tmp_path / name).read_text("utf-8"))
+        for words in ("some-cpu, cpu, float32, 1 thread", "some-cpu, cpu, float32, 2 threads", "Where places disagree"):
+            assert words in text
+    rows = list(csv.DictReader((tmp_path / "decisions.csv").read_text("utf-8").splitlines()))
+    assert [(row["threads"], row["answer"], row["implementations"]) for row in rows] == [
+        ("1", "winner", "even"),
+        ("2", "winner", "quick"),
+    ]
+    assert [float(rows[1][column]) for column in ("gain", "gain_low", "gain_high")] == pytest.approx([2, 2, 2])
+
+
+@pytest.mark.parametrize("places", [1, 2])
+def test_hostile_names_are_text(places: int) -> None:
+    """Machine, implementation and reason with markup are shown as text, with one series and with two."""
+    runs = [
+        store(
+            [
+                time_calls(REFERENCE, run=f"run-{number}"),
+                time_calls(HOSTILE, 0.5, run=f"run-{number}"),
+                check(HOSTILE, case_of(5, mask="float2d"), refused=HOSTILE, run=f"run-{number}"),
+            ],
+            run=f"run-{number}",
+            machine=HOSTILE * number,
+        )
+        for number in range(1, places + 1)
+    ]
+    text = page.render(collect_content(runs), {})
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert" in text.split('id="use"')[1]
+    assert len(decide(*runs).tables) == places
+
+
+def test_a_run_without_timings_has_no_section(tmp_path: Path) -> None:
+    """Where nothing was timed, there is nothing to decide."""
+    text = write([store([check("quick", case_of())])], tmp_path).read_text("utf-8")
+    assert 'id="use"' not in text
+    assert (tmp_path / "decisions.csv").read_text().startswith("machine,device,dtype,threads,form,")
+
+
+def test_more_rows_than_a_page_can_show_are_counted() -> None:
+    """A table of one place shows at most 200 rows, and the number of the others."""
+    results = [
+        time_calls(name, ratio, case=case_of(length))
+        for length in range(1, 206)
+        for name, ratio in ((REFERENCE, 1.0), ("quick", 0.5 if length % 2 else 1.5))
+    ]
+    (table,) = decide(store(results)).tables
+    assert (len(table.rows), table.left_out) == (200, 5)
+
+
+def test_an_unknown_mode_and_form_are_shown_as_they_are() -> None:
+    """A case of an operator and a mode that this version does not know is named by its id."""
+    case = "multihead/B1.E8.H2.X3/odd/mask=none/regime=plain/seed=1/float32/cpu/dreaming"
+    finding = Finding(check="forward_parity", status="unsupported", reason="no")
+    refused = Result(run="run-1", implementation="quick", case=case, findings=(finding,), suite="quick")
+    decisions = decide(store([time_calls(REFERENCE, case=case), time_calls("quick", 0.5, case=case), refused]))
+    (row,) = decisions.tables[0].rows
+    assert (
+        row.form
+        == "batch 1, 2 heads, width 8, X 3, projections without bias, sequence first, cross-attention, odd, seed 1"
+    )
+    assert decisions.tables[0].passes == ("forward+backward (dreaming)",)

@@ -14,7 +14,7 @@ from attnbench.report.listings import Listing, list_ceilings, list_max_lengths
 from attnbench.report.matrix import Matrix, make_matrix
 from attnbench.report.methods import describe_methods
 from attnbench.report.series import Series, group_series
-from attnbench.report.verdict import make_headline
+from attnbench.report.verdict import Verdict, collect_verdict
 
 __all__ = ["Content", "collect_content"]
 
@@ -25,7 +25,7 @@ class Content:
 
     runs: tuple[StoredRun, ...]
     results: tuple[Result, ...]
-    headline: tuple[str, ...]
+    verdict: Verdict
     fastest: tuple[str, ...]
     matrix: Matrix
     problems: tuple[Problem, ...]
@@ -58,7 +58,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
     return Content(
         runs=tuple(runs),
         results=tuple(results),
-        headline=tuple(make_headline(results, found, series, list(no_verdict))),
+        verdict=collect_verdict(runs, results),
         fastest=tuple(line for one in series for line in describe_fastest(one)),
         matrix=matrix,
         problems=tuple(collect_problems(found, matrix.requirements)),

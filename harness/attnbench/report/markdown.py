@@ -10,6 +10,7 @@ from attnbench.report.matrix import LEGEND
 from attnbench.report.measures import make_grids
 from attnbench.report.methods import describe_machine, explain_times
 from attnbench.report.studies.section import BEGIN, END
+from attnbench.report.verdict import format_lines
 
 __all__ = ["render"]
 
@@ -18,7 +19,7 @@ def render(content: Content, files: Collection[str]) -> str:
     """Return the text of report.md; it shows each plot whose file name is in ``files``."""
     parts = [
         "# Attention report",
-        *(_escape(line) for line in content.headline),
+        *(_escape(line) for line in format_lines(content.verdict)),
         _render_list(content.fastest),
         *_render_runs(content),
         *_render_conformance(content),

@@ -78,8 +78,11 @@ def test_many_unfinished_implementations_are_counted() -> None:
 
 def test_a_planned_call_without_timing_or_reason_is_missing() -> None:
     """A planned timing is missing where there is neither a timing nor a reason, even if the run claims its end."""
-    run = replace(RUN, planned={"one": Planned(cases=2, timed=2)}, implementations=("one",))
-    for untimed, gaps in ((None, ["one (0 of 2 calls timed) was not finished: the run lacks results."]), ("slow", [])):
+    run = replace(RUN, planned={"one": Planned(cases=0, timed=2)}, implementations=("one",))
+    for untimed, gaps in (
+        (None, ["The timing of one (0 of 2 calls timed) was not finished: the run lacks results."]),
+        ("slow", []),
+    ):
         results = make_results("one", 2, suite=PERF, untimed=untimed)
         assert tell(make_stored_run(run, *results, end=FINISHED)) == gaps
 

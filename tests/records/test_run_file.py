@@ -10,7 +10,15 @@ import pytest
 from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.analysis.stats import choose_measure
 from attnbench.cli.recording import Recording
-from attnbench.records.run_file import ResultsError, RunFile, StoredRun, find_runs, merge_runs, read_run
+from attnbench.records.run_file import (
+    ResultsError,
+    RunFile,
+    StoredRun,
+    find_empty_runs,
+    find_runs,
+    merge_runs,
+    read_run,
+)
 from attnbench.records.types import (
     PERF,
     SAMPLE_FIELDS,
@@ -294,7 +302,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 def test_the_newest_run_is_found_where_none_is_named(tmp_path: Path) -> None:
     """Without a named run, ``find_runs`` finds the run with the largest id; ids begin with the time.
 
-    Runs without results, and files that are no run files, are skipped.
+    Runs without results are skipped and can be listed; files that are no run files are skipped.
     """
     for name, machine in (("20260102-000000-aaaa", "a"), ("20260101-000000-ffff", "b")):
         with RunFile.create(tmp_path, make_run(name, machine=replace(MACHINE, name=machine))) as file:
@@ -303,7 +311,9 @@ def test_the_newest_run_is_found_where_none_is_named(tmp_path: Path) -> None:
         pass
     for name, text in (("8x512-2", '{"kind":"header"}\n{}\n'), ("9", "\n\n"), ("91", "no JSON\n\n")):
         (tmp_path / "a" / f"{name}.jsonl").write_text(text)
-    assert find_runs(tmp_path, []) == [tmp_path / "a" / "20260102-000000-aaaa.jsonl"]
+    (newest,) = find_runs(tmp_path, [])
+    assert newest == tmp_path / "a" / "20260102-000000-aaaa.jsonl"
+    assert find_empty_runs(tmp_path, newest) == ["20260103-000000-0000"]
     assert find_runs(tmp_path, ["20260101-000000-ffff"]) == [tmp_path / "b" / "20260101-000000-ffff.jsonl"]
 
 

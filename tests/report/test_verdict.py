@@ -127,6 +127,15 @@ def test_a_run_that_was_cut_says_so_in_the_line_of_the_verdict() -> None:
     ]
 
 
+def test_an_implementation_whose_timing_was_not_finished_still_conforms() -> None:
+    """If all checks were made and only timings are missing, the verdict on conformance stands."""
+    run = make_run(planned={"sdpa": Planned(cases=30, timed=4)}, schema=4, implementations=("sdpa",))
+    assert tell(make_stored_run(*make_results("sdpa", PASSED), run=run)) == [
+        "The timing of sdpa (0 of 4 calls timed) was not finished: the run was cut.",
+        "sdpa conforms.",
+    ]
+
+
 def test_a_profile_is_no_verdict_on_conformance() -> None:
     """Implementations that were only profiled are said to pass the checks before timing."""
     measured = [
@@ -165,9 +174,10 @@ def test_without_findings_nothing_was_checked() -> None:
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize(
-    "text", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', r"\1", "/", "..", "\0", "x" * 10_000, "\u202e", ""]
-)  # fmt: skip
-def test_names_of_any_kind_are_text(text: str, several: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    "text",
+    ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', r"\1", "/", "..", "\0", "x" * 10_000, "\u202e", ""],
+)
+def test_names_of_any_kind_are_text(text: str, several: bool, tmp_path: Path) -> None:
     """Names and reasons from a run file are text in the header, with one machine and with two."""
     finding = Finding(check=text, status="failed", reason=text or "none")
     refusal = Finding(check="forward_parity", status="unsupported", reason=text or "none")
@@ -254,7 +264,7 @@ def test_a_line_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert "1 line of the run could not be read." in done.output
 
 
-def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
+def test_an_interrupted_run_says_so() -> None:
     """A run with an end that says that it was interrupted is incomplete."""
     stored = read_run(REAL)
     assert stored.end is not None
@@ -263,9 +273,20 @@ def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
     assert "The run was interrupted." in " ".join(format_lines(found))
 
 
+def test_the_report_of_the_newest_run_names_newer_runs_without_results(tmp_path: Path) -> None:
+    """If no run is named, a newer run that was cut before its first result is named in a warning."""
+    folder = tmp_path / "results" / "some-cpu"
+    folder.mkdir(parents=True)
+    (folder / "20260101-000000-aaaa.jsonl").write_bytes(REAL.read_bytes())
+    (folder / "20260102-000000-aaaa.jsonl").write_bytes(REAL.read_bytes().partition(b"\n")[0])
+    words = ["--results", str(folder.parent), "--reports", str(tmp_path / "report")]
+    done = CliRunner().invoke(command, words, standalone_mode=False)
+    assert "warning: the newer run 20260102-000000-aaaa has no results" in done.output
+
+
 def test_compare_says_that_a_run_is_incomplete(tmp_path: Path) -> None:
     """``compare`` has a line about each run that is incomplete, and none about a complete one."""
     path = cut(len(REAL.read_bytes()) - 3_000, tmp_path)
     done = CliRunner().invoke(compare, [str(REAL), str(path)], standalone_mode=False)
-    assert "warning: NEW is incomplete: sdpa (0 of 1 calls timed) was not finished: run " in done.output
+    assert "warning: NEW is incomplete: The timing of sdpa (0 of 1 calls timed) was not finished: run " in done.output
     assert "BASE is incomplete" not in done.output

@@ -5,7 +5,7 @@ is cut, and results that one implementation lacks and another one has.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,8 +41,13 @@ class Shortfall:
     planned_timings: int
 
     @property
+    def unchecked(self) -> bool:
+        """Whether checks are missing, and not only timings; so if it is not known what was planned."""
+        return self.cases > 0 or not self.timings
+
+    @property
     def words(self) -> str:
-        """What there is, of what was planned."""
+        """How much there is of what was planned."""
         parts = []
         if self.cases:
             parts.append(f"{self.planned_cases - self.cases} of {self.planned_cases} cases")
@@ -91,22 +96,27 @@ def judge_completeness(stored: StoredRun) -> Completeness:
 def describe_gaps(found: Completeness, *, named: bool = False) -> Iterator[str]:
     """Yield sentences about what a run lacks; none if it is complete. With ``named`` they name the run."""
     run = f"run {clean_name(found.run)}" if named else "the run"
-    if found.unfinished:
-        shown = [_name(one, alone=len(found.unfinished) == 1) for one in found.unfinished[:NAMED]]
-        left = len(found.unfinished) - len(shown)
-        names = ", ".join(shown) + (f" and {left} more" if left else "")
-        verb = "were" if len(found.unfinished) > 1 else "was"
-        yield f"{names} {verb} not finished: {run} {CAUSES[found.end]}."
-    elif found.end not in ("finished", "unknown"):
+    unchecked = [one for one in found.unfinished if one.unchecked]
+    untimed = [one for one in found.unfinished if not one.unchecked]
+    if unchecked:
+        verb = "were" if len(unchecked) > 1 else "was"
+        yield f"{_name(unchecked)} {verb} not finished: {run} {CAUSES[found.end]}."
+    if untimed:
+        yield f"The timing of {_name(untimed)} was not finished: {run} {CAUSES[found.end]}."
+    if not found.unfinished and found.end not in ("finished", "unknown"):
         yield f"{_capitalize(run)} {CAUSES[found.end]}."
     if found.unreadable:
         lines = "lines" if found.unreadable > 1 else "line"
         yield f"{found.unreadable} {lines} of {run} could not be read."
 
 
-def _name(one: Shortfall, *, alone: bool) -> str:
-    name = clean_name(one.implementation)
-    return f"{name} ({one.words})" if alone and one.words else name
+def _name(some: Sequence[Shortfall]) -> str:
+    """Name the first of these implementations; a single one with how much there is of it."""
+    names = [clean_name(one.implementation) for one in some]
+    if len(some) == 1:
+        return f"{names[0]} ({some[0].words})" if some[0].words else names[0]
+    *first, last = names if len(names) <= NAMED else [*names[:NAMED], f"{len(names) - NAMED} more"]
+    return f"{', '.join(first)} and {last}"
 
 
 def _capitalize(text: str) -> str:
@@ -126,7 +136,7 @@ def _find_shortfalls(stored: StoredRun) -> Iterator[Shortfall]:
             if not own and stored.end is None:
                 yield Shortfall(implementation=name, cases=0, planned_cases=0, timings=0, planned_timings=0)
             continue
-        cases = max(0, wanted.cases - len({result.case for result in own}))
+        cases = max(0, wanted.cases - len({result.case for result in own if result.suite != PERF}))
         timings = max(0, wanted.timed - sum(_is_settled(result) for result in own))
         if cases or timings:
             yield Shortfall(
@@ -162,7 +172,7 @@ def _guess_planned(stored: StoredRun, results: dict[str, list[Result]]) -> Itera
         wanted = {group: count for group, count in most.items() if group[0] in operators}
         drawn = further.get(name, sum(result.completes for result in results[name]))
         timed = sum(count for (_, suite), count in wanted.items() if suite == PERF)
-        yield name, Planned(cases=sum(wanted.values()) + drawn, timed=timed)
+        yield name, Planned(cases=sum(wanted.values()) - timed + drawn, timed=timed)
 
 
 def _count_listed(results: Iterable[Result]) -> dict[tuple[str, str], int]:

@@ -171,7 +171,7 @@ def count_planned(
         further = completed[name].plans if completed and name in completed else ()
         checked = {plan.case for plan in (*plans, *further) if plan.operator == operator}
         profiled = {plan.case for plan in timed if plan.operator == operator}
-        found[display_name(name)] = Planned(cases=len(checked | profiled), timed=len(profiled))
+        found[display_name(name)] = Planned(cases=len(checked), timed=len(profiled))
     return found
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "ResultsError",
     "RunFile",
     "StoredRun",
+    "find_empty_runs",
     "find_runs",
     "join_results",
     "merge_runs",
@@ -299,17 +300,32 @@ def find_runs(results: Path, names: Sequence[str]) -> list[Path]:
     return [_find_run(results, stored, name) for name in names]
 
 
-def _has_results(path: Path) -> bool:
-    """Whether the first line of a file is a run, and at least one complete line is a result."""
+def find_empty_runs(results: Path, newest: Path) -> list[str]:
+    """Return the ids of the runs below ``results`` that are newer than the run ``newest`` and have no result."""
+    later = (path for path in sorted(results.glob("*/*.jsonl"), key=lambda path: path.stem) if path.stem > newest.stem)
+    return [path.stem for path in later if _is_run(path) and not _has_results(path)]
+
+
+def _is_run(path: Path) -> bool:
+    """Whether the first line of a file is a run."""
     with path.open("rb") as lines:
-        for place, line in enumerate(lines):
+        try:
+            return msgspec.json.decode(lines.readline(), type=dict[str, Any]).get("record") == "run"
+        except msgspec.MsgspecError:
+            return False
+
+
+def _has_results(path: Path) -> bool:
+    """Whether the first line of a file is a run, and a further line is a result."""
+    if not _is_run(path):
+        return False
+    with path.open("rb") as lines:
+        for line in lines:
             try:
                 kind = msgspec.json.decode(line, type=dict[str, Any]).get("record")
             except msgspec.MsgspecError:
-                kind = None
-            if place == 0 and kind != "run":
-                return False
-            if kind == "result" and line.endswith(b"\n"):
+                continue
+            if kind == "result":
                 return True
     return False
 

@@ -92,9 +92,9 @@ class Machine:
 class Planned:
     """What was planned for one implementation when its run began."""
 
-    # Number of different cases; each of them gets a result.
+    # Number of cases to check; each of them gets a result.
     cases: int
-    # Number of these cases that are timed; each of them gets a timing, or the reason why it has none.
+    # Number of cases to time; each of them gets a timing, or the reason why it has none.
     timed: int = 0
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -112,12 +112,13 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
         if result.suite != FRONTIER:
             by_place[_Where(machines[result.run], CaseId.parse(result.case).device)].append(result)
     gaps: defaultdict[_Where, list[Sentence]] = defaultdict(list)
-    lacking: defaultdict[str, set[str]] = defaultdict(set)
+    # What each machine lacks: the implementation, and whether checks are missing or only timings.
+    lacking: defaultdict[str, set[tuple[str, bool]]] = defaultdict(set)
     complete = True
     for stored in runs:
         found = judge_completeness(stored)
         complete &= found.complete
-        lacking[found.machine].update(one.implementation for one in found.unfinished)
+        lacking[found.machine].update((one.implementation, one.unchecked) for one in found.unfinished)
         where = _locate(stored)
         gaps[where] += [Sentence(kind="gap", text=text) for text in describe_gaps(found, named=len(runs) > 1)]
     places = sorted({*by_place, *(where for where, own in gaps.items() if own)}) or [_Where(min(machines.values()), "")]
@@ -162,7 +163,9 @@ def _label_places(places: Sequence[_Where]) -> dict[_Where, str]:
     return labels
 
 
-def _describe_place(results: Sequence[Result], gaps: Sequence[Sentence], unfinished: set[str]) -> Iterator[Sentence]:
+def _describe_place(
+    results: Sequence[Result], gaps: Sequence[Sentence], unfinished: Set[tuple[str, bool]]
+) -> Iterator[Sentence]:
     """Yield the sentences about the implementations of one place: failures, gaps, conformance, the others."""
     if not any(result.findings for result in results):
         yield from gaps
@@ -175,7 +178,9 @@ def _describe_place(results: Sequence[Result], gaps: Sequence[Sentence], unfinis
     yield from gaps
     groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for name, own in by_name.items():
-        if group := _classify(own, finished=name not in unfinished):
+        only_timed = all(result.suite == PERF for result in own)
+        finished = (name, True) not in unfinished and not (only_timed and (name, False) in unfinished)
+        if group := _classify(own, finished=finished):
             groups[group].append(name)
     kinds = list(TOLD)
     for kind, reason in sorted(groups, key=lambda group: (kinds.index(group[0]), -len(groups[group]), group[1])):

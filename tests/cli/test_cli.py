@@ -21,6 +21,7 @@ import click
 import pytest
 import torch
 
+from attnbench.analysis.completeness import describe_gaps, judge_completeness
 from attnbench.cli.conform_markdown import write_markdown
 from attnbench.cli.recording import Recording, recording, write_json
 from attnbench.cli.selection import choose_timed_implementations, plan_cases
@@ -742,9 +743,13 @@ def test_resuming_repeats_nothing(here: Path) -> None:
     assert attnbench(*words, cwd=here).code == 0
     (file,) = here.glob("results/*/*.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
-    assert len(lines) == 5
+    assert len(lines) == 6
+    assert judge_completeness(read_run(file)).complete
     kept, cut = lines[:3], lines[3][: len(lines[3]) // 2]
     file.write_bytes(b"".join(kept) + cut)
+    assert [*describe_gaps(judge_completeness(read_run(file)))] == [
+        "own.py:Right (2 of 4 cases) was not finished: the run was cut."
+    ]
     calls = len((here / "calls").read_text())
     assert attnbench("conform", "--resume", file.stem, cwd=here).code == 0
     assert (file,) == tuple(here.glob("results/*/*.jsonl"))
@@ -752,6 +757,7 @@ def test_resuming_repeats_nothing(here: Path) -> None:
     assert len((here / "calls").read_text()) == calls + calls // 2
     assert file.read_bytes().startswith(b"".join(kept) + cut + b"\n")
     after = read_run(file)
+    assert judge_completeness(after).complete
     assert len(after.problems) == 1
     assert "line 4 cannot be read and is left out" in after.problems[0]
     assert Counter(result.case for result in after.results) == {TINY.format(seed): 1 for seed in range(4)}

@@ -165,8 +165,8 @@ def test_an_interrupt_names_the_complete_command(
     def interrupt(**given: Any) -> None:
         raise click.Abort("r")
 
+    folder = ["--results", words[words.index("--results") + 1]] if "--results" in words else []
     monkeypatch.setattr(command, "callback", interrupt)
     with pytest.raises(click.Abort) as raised:
         command.invoke(command.make_context("profile", words))
-    folder = ["--results", words[words.index("--results") + 1]] if "--results" in words else []
     assert raised.value.args == (resuming, shlex.join(["attnbench", "report", *folder, "r"]))

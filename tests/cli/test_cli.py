@@ -21,6 +21,7 @@ import click
 import pytest
 import torch
 
+from attnbench.analysis.completeness import describe_gaps, judge_completeness
 from attnbench.cli.conform_markdown import write_markdown
 from attnbench.cli.recording import Recording, recording, write_json
 from attnbench.cli.selection import choose_timed_implementations, plan_cases
@@ -496,10 +497,12 @@ def test_a_terminated_run_ends_its_workers(here: Path) -> None:
     assert started.returncode == 130
     (stored,) = here.glob("results/*/*.jsonl")
     kept = f"attnbench: interrupted: stored results are kept; continue with: attnbench conform --resume {stored.stem}"
+    kept += f"; report on what there is with: attnbench report {stored.stem}"
     assert errors.splitlines()[-1] == kept
     assert "Traceback" not in errors
     assert not Path(f"/proc/{int(float(pid))}").exists()
-    assert read_run(stored).results == ()
+    after = read_run(stored)
+    assert (after.results, after.end and (after.end.outcome, after.end.exit_code)) == ((), ("interrupted", 130))
 
 
 # Exit codes
@@ -740,9 +743,13 @@ def test_resuming_repeats_nothing(here: Path) -> None:
     assert attnbench(*words, cwd=here).code == 0
     (file,) = here.glob("results/*/*.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
-    assert len(lines) == 5
+    assert len(lines) == 6
+    assert judge_completeness(read_run(file)).complete
     kept, cut = lines[:3], lines[3][: len(lines[3]) // 2]
     file.write_bytes(b"".join(kept) + cut)
+    assert [*describe_gaps(judge_completeness(read_run(file)))] == [
+        "own.py:Right (2 of 4 cases) was not finished: the run was cut."
+    ]
     calls = len((here / "calls").read_text())
     assert attnbench("conform", "--resume", file.stem, cwd=here).code == 0
     assert (file,) == tuple(here.glob("results/*/*.jsonl"))
@@ -750,6 +757,7 @@ def test_resuming_repeats_nothing(here: Path) -> None:
     assert len((here / "calls").read_text()) == calls + calls // 2
     assert file.read_bytes().startswith(b"".join(kept) + cut + b"\n")
     after = read_run(file)
+    assert judge_completeness(after).complete
     assert len(after.problems) == 1
     assert "line 4 cannot be read and is left out" in after.problems[0]
     assert Counter(result.case for result in after.results) == {TINY.format(seed): 1 for seed in range(4)}

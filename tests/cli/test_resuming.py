@@ -158,14 +158,15 @@ def test_an_unknown_run_is_refused(store: Callable[[str], None]) -> None:
 def test_an_interrupt_names_the_complete_command(
     store: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, words: list[str], resuming: str
 ) -> None:
-    """The Abort of an interrupted run has the command that resumes it, with what the stored command does not have."""
+    """The Abort of an interrupted run has the commands that resume it and that report on it."""
     store("attnbench profile")
     command = COMMANDS["profile"]
 
     def interrupt(**given: Any) -> None:
         raise click.Abort("r")
 
+    folder = ["--results", words[words.index("--results") + 1]] if "--results" in words else []
     monkeypatch.setattr(command, "callback", interrupt)
     with pytest.raises(click.Abort) as raised:
         command.invoke(command.make_context("profile", words))
-    assert raised.value.args == (resuming,)
+    assert raised.value.args == (resuming, shlex.join(["attnbench", "report", *folder, "r"]))

@@ -10,8 +10,30 @@ import pytest
 from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.analysis.stats import choose_measure
 from attnbench.cli.recording import Recording
-from attnbench.records.run_file import ResultsError, RunFile, StoredRun, find_runs, merge_runs, read_run
-from attnbench.records.types import PERF, SAMPLE_FIELDS, SCHEMA, Ceiling, Finding, Machine, Memory, Result, Run, Timing
+from attnbench.records.run_file import (
+    ResultsError,
+    RunFile,
+    StoredRun,
+    find_empty_runs,
+    find_runs,
+    merge_runs,
+    read_run,
+)
+from attnbench.records.types import (
+    PERF,
+    SAMPLE_FIELDS,
+    SCHEMA,
+    Ceiling,
+    End,
+    Finding,
+    Machine,
+    Memory,
+    Planned,
+    Result,
+    Resumption,
+    Run,
+    Timing,
+)
 
 DATA = Path(__file__).parents[1] / "data"
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
@@ -36,6 +58,9 @@ CEILING = Ceiling(
     run="20260101-000000-abcd", device="cpu", dtype="float32", threads=2, flop_per_s=1e11, bytes_per_s=2e10
 )
 
+RESUMPTION = Resumption(run="20260101-000000-abcd", time="2026-01-01T02:00:00+00:00")
+END = End(run="20260101-000000-abcd", time="2026-01-01T03:00:00+00:00", outcome="finished", exit_code=0)
+
 
 def make_run(name: str = "20260101-000000-abcd", *, machine: Machine = MACHINE) -> Run:
     """Make the record of a run on a machine."""
@@ -59,8 +84,8 @@ def make_stored_run(*results: Result, of: Run | None = None) -> StoredRun:
     return StoredRun(run=of or make_run(), results=results, path=Path("run.jsonl"))
 
 
-def write_run(folder: Path, *results: Result) -> Path:
-    """Write a run file with these results, and return its path."""
+def write_run(folder: Path, *results: Result | End) -> Path:
+    """Write a run file with these records, and return its path."""
     with RunFile.create(folder, make_run()) as file:
         for one in results:
             file.append(one)
@@ -147,7 +172,7 @@ def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     path = write_run(tmp_path)
     path.write_text(path.read_text().replace(f'"schema":{SCHEMA}', '"schema":99'))
     with pytest.raises(
-        ResultsError, match=r"newer attnbench \(schema 99\); this version reads schemas up to 3: upgrade attnbench$"
+        ResultsError, match=r"newer attnbench \(schema 99\); this version reads schemas up to 4: upgrade attnbench$"
     ):
         read_run(path)
 
@@ -277,7 +302,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 def test_the_newest_run_is_found_where_none_is_named(tmp_path: Path) -> None:
     """Without a named run, ``find_runs`` finds the run with the largest id; ids begin with the time.
 
-    Runs without results, and files that are no run files, are skipped.
+    Runs without results are skipped and can be listed; files that are no run files are skipped.
     """
     for name, machine in (("20260102-000000-aaaa", "a"), ("20260101-000000-ffff", "b")):
         with RunFile.create(tmp_path, make_run(name, machine=replace(MACHINE, name=machine))) as file:
@@ -286,7 +311,9 @@ def test_the_newest_run_is_found_where_none_is_named(tmp_path: Path) -> None:
         pass
     for name, text in (("8x512-2", '{"kind":"header"}\n{}\n'), ("9", "\n\n"), ("91", "no JSON\n\n")):
         (tmp_path / "a" / f"{name}.jsonl").write_text(text)
-    assert find_runs(tmp_path, []) == [tmp_path / "a" / "20260102-000000-aaaa.jsonl"]
+    (newest,) = find_runs(tmp_path, [])
+    assert newest == tmp_path / "a" / "20260102-000000-aaaa.jsonl"
+    assert find_empty_runs(tmp_path, newest) == ["20260103-000000-0000"]
     assert find_runs(tmp_path, ["20260101-000000-ffff"]) == [tmp_path / "b" / "20260101-000000-ffff.jsonl"]
 
 
@@ -384,3 +411,46 @@ def test_a_measurement_stays_with_the_run_that_made_it() -> None:
     assert merge_runs([make_stored_run(measured), later]) == [measured]
     again = replace(make_result(of="later"), timing=TIMING, memory=MEMORY)
     assert merge_runs([make_stored_run(measured), make_stored_run(again, of=make_run("later"))]) == [again]
+
+
+def test_the_end_of_a_run_is_its_last_record(tmp_path: Path) -> None:
+    """An end counts until another line follows; a resumption after a cut line makes up for that line."""
+    path = write_run(tmp_path, make_result(name="whole"), END)
+    assert (read_run(path).end, read_run(path).lost_lines) == (END, 0)
+    with RunFile.resume(path) as file:
+        file.append(RESUMPTION)
+        file.append(make_result(name="cut"))
+    path.write_bytes(path.read_bytes()[:-40])
+    cut = read_run(path)
+    assert (cut.end, cut.lost_lines, cut.ends_in_line) == (None, 1, True)
+    with RunFile.resume(path) as file:
+        file.append(RESUMPTION)
+        file.append(make_result(name="cut"))
+        file.append(END)
+    found = read_run(path)
+    assert [r.implementation for r in found.results] == ["whole", "cut"]
+    assert (found.end, found.lost_lines, found.ends_in_line, len(found.problems)) == (END, 0, False, 1)
+
+
+def test_a_file_that_lacks_only_its_last_line_break_lacks_nothing(tmp_path: Path) -> None:
+    """A last line without a line break is read if it is complete."""
+    path = write_run(tmp_path, make_result(), END)
+    path.write_bytes(path.read_bytes()[:-1])
+    found = read_run(path)
+    assert (found.end, found.lost_lines, found.ends_in_line, len(found.results)) == (END, 0, False, 1)
+
+
+def test_a_run_has_what_was_planned(tmp_path: Path) -> None:
+    """What was planned for each implementation is read as it was written."""
+    run = replace(make_run(), planned={"sdpa": Planned(cases=30, timed=6)})
+    with RunFile.create(tmp_path, run) as file:
+        pass
+    assert read_run(file.path).run == run
+
+
+@pytest.mark.parametrize("schema", [3, 4])
+def test_a_stored_run_of_this_schema_is_read(schema: int) -> None:
+    """A run that attnbench wrote with this schema is read without a problem."""
+    found = read_run(DATA / f"run-schema-{schema}.jsonl")
+    assert (found.run.schema, found.problems, len(found.results)) == (schema, (), {3: 4, 4: 5}[schema])
+    assert (found.end is not None, bool(found.run.planned)) == (schema >= 4, schema >= 4)

@@ -12,8 +12,17 @@ from click.core import ParameterSource
 from rich.table import Column, Table
 from rich.text import Text
 
+from attnbench.analysis.completeness import describe_gaps, judge_completeness
 from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict, compare_implementations, compare_runs
-from attnbench.cli.jobs import Choice, choose_effort, make_session, plan_profile, print_stored_path, profile_into
+from attnbench.cli.jobs import (
+    Choice,
+    choose_effort,
+    count_planned,
+    make_session,
+    plan_profile,
+    print_stored_path,
+    profile_into,
+)
 from attnbench.cli.options import options
 from attnbench.cli.recording import INCONCLUSIVE, recording
 from attnbench.cli.resuming import ResumableCommand
@@ -132,6 +141,9 @@ def _refuse_options(parameters: Sequence[str], reason: str) -> None:
 def _compare_runs(base: str, new: str, given: dict[str, Any]) -> int:
     before, after = (read_run(path) for path in find_runs(given["results"], [base, new]))
     found = list(compare_runs(before, after, threshold=given["threshold"]))
+    for side, stored in (("BASE", before), ("NEW", after)):
+        if gaps := " ".join(describe_gaps(judge_completeness(stored), named=True)):
+            click.echo(f"warning: {side} is incomplete: {gaps}", err=True)
     if not given["json_file"]:
         if before.run.machine.name != after.run.machine.name:
             click.echo(
@@ -162,20 +174,21 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
         plans = plan_profile(session, choice, lengths=given["lengths"] or LENGTHS, passes=given["passes"])
         with recording(
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
-            implementations=sides, resume=given["resume"],
+            implementations=sides, resume=given["resume"], planned=count_planned(session, sides, timed=plans),
         ) as recorded:  # fmt: skip
             effort = choose_effort(EFFORT, given)
             profile_into(recorded, session, sides, plans, effort=effort, baseline=base)
-    found = list(
-        compare_implementations(list(recorded.results.values()), base=display_name(base), new=display_name(new))
-    )
+            found = list(
+                compare_implementations(list(recorded.results.values()), base=display_name(base), new=display_name(new))
+            )
+            recorded.exit_code = _choose_exit_code(found, undecided=UNDECIDED)
     if not given["json_file"]:
         click.echo(
             f"{display_name(new)} against {display_name(base)}, timed with interleaved calls in the same processes"
         )
     _print_changes(found, given["json_file"], quiet=())
     print_stored_path(recorded)
-    return _choose_exit_code(found, undecided=UNDECIDED)
+    return recorded.exit_code
 
 
 def _print_changes(found: Sequence[Change], json_file: IO[str] | None, *, quiet: Collection[Verdict]) -> None:

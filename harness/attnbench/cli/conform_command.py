@@ -13,6 +13,7 @@ from attnbench.cli.jobs import (
     Choice,
     complete_plans,
     conform_into,
+    count_planned,
     load_expectations,
     make_session,
     plan_conformance,
@@ -84,8 +85,10 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
             session, results=given["results"], suite=choice.suite, cases=cases, implementations=chosen,
             resume=given["resume"],
             whole=choice.whole and (choice.suite in VERDICT_SUITES or given["certificate_file"] is not None),
+            planned=count_planned(session, chosen, plans, completed=completed),
         ) as recorded:  # fmt: skip
             conform_into(recorded, session, chosen, plans, choice, expectations, completed)
+            recorded.exit_code = recorded.choose_exit_code(implementations)
         certificate = None
         if given["certificate_file"]:
             certificate = write_certificate(session, recorded, chosen, plans, choice, given["certificate_file"])
@@ -101,7 +104,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     print_certificate(certificate, err=to_stderr)
     print_stored_path(recorded)
     sys.stdout.flush()
-    return _choose_exit_code(recorded.choose_exit_code(implementations), certificate)
+    return _choose_exit_code(recorded.exit_code, certificate)
 
 
 def _choose_exit_code(of_the_checks: int, certificate: Mapping[str, Any] | None) -> int:

@@ -11,7 +11,7 @@ import click
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.errors import ChildDied, ChildTimeout
 
-__all__ = ["one_line"]
+__all__ = ["INTERRUPTED", "USAGE", "one_line"]
 
 USAGE = 2
 INTERRUPTED = 130
@@ -31,11 +31,7 @@ def one_line() -> Iterator[None]:
     except click.ClickException as error:
         _fail(error.format_message())
     except (click.Abort, KeyboardInterrupt) as error:
-        # If the interrupted run is stored in a file, the exception's argument is the command that
-        # resumes the run.
-        resuming = next(iter(error.args), None)
-        kept = f"interrupted: stored results are kept; continue with: {resuming}" if resuming else "interrupted"
-        _fail(kept, INTERRUPTED)
+        _fail(_describe_interrupt(error.args), INTERRUPTED)
     except PluginError as error:
         # A plug-in (a study, for example) may fail to import because a dependency of attnbench is
         # not installed. The message then names this dependency.
@@ -55,6 +51,18 @@ def one_line() -> Iterator[None]:
         if message is None:
             raise
         _fail(message)
+
+
+def _describe_interrupt(arguments: tuple[object, ...]) -> str:
+    """Return the message of an interrupt.
+
+    If the interrupted run is stored in a file, ``arguments`` are the commands that resume it, and that report on it.
+    """
+    if not arguments:
+        return "interrupted"
+    resuming, *reporting = arguments
+    told = f"; report on what there is with: {reporting[0]}" if reporting else ""
+    return f"interrupted: stored results are kept; continue with: {resuming}{told}"
 
 
 def _describe_missing_module(error: ModuleNotFoundError) -> str | None:

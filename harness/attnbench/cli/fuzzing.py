@@ -45,6 +45,7 @@ def fuzz_all(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
         ) as recorded:
             try:
                 _search(session, chosen, recorded, effort_each, found, given)
+                recorded.exit_code = recorded.choose_exit_code(implementations)
             except KeyboardInterrupt:
                 _print_found(found, err=True)
                 raise
@@ -57,7 +58,7 @@ def fuzz_all(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
     _print_found(found, err=to_stderr)
     click.echo(f"{len(recorded.results)} results; --seed {effort_each.seed} repeats the same cases", err=True)
     print_stored_path(recorded)
-    return recorded.choose_exit_code(implementations)
+    return recorded.exit_code
 
 
 def choose_effort(given: dict[str, Any]) -> SearchEffort:

@@ -13,9 +13,10 @@ from attnbench.cli.progress import show_progress
 from attnbench.cli.recording import Recording
 from attnbench.cli.selection import find_operators, plan_cases
 from attnbench.oracle.disk_cache import find_folder
+from attnbench.plugins.registry import display_name
 from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.run_file import find_runs, read_run
-from attnbench.records.types import Completion, Pass
+from attnbench.records.types import Completion, Pass, Planned
 from attnbench.runner import (
     Effort,
     Expectation,
@@ -39,6 +40,7 @@ __all__ = [
     "choose_effort",
     "complete_plans",
     "conform_into",
+    "count_planned",
     "load_expectations",
     "make_session",
     "plan_conformance",
@@ -153,6 +155,24 @@ def load_expectations(
     further = [plan.case for one in completed.values() for plan in one.plans]
     audit(session, expectations, implementations, [*(plan.case for plan in plans), *further])
     return expectations
+
+
+def count_planned(
+    session: Session,
+    implementations: Sequence[str],
+    plans: Sequence[Plan] = (),
+    timed: Sequence[Plan] = (),
+    completed: Mapping[str, Completed] | None = None,
+) -> dict[str, Planned]:
+    """Return what is planned for each loaded implementation, by display name: cases to check, and cases to time."""
+    found: dict[str, Planned] = {}
+    for name in implementations:
+        operator = session.declared[name].operator
+        further = completed[name].plans if completed and name in completed else ()
+        checked = {plan.case for plan in (*plans, *further) if plan.operator == operator}
+        profiled = {plan.case for plan in timed if plan.operator == operator}
+        found[display_name(name)] = Planned(cases=len(checked), timed=len(profiled))
+    return found
 
 
 def conform_into(

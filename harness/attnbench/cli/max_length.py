@@ -53,12 +53,14 @@ def search_max_lengths(implementations: Sequence[str], given: dict[str, Any]) ->
                 session, chosen, shortest, run=recorded.run.id, progress=progress, done=recorded.results
             ):
                 recorded.add(result)
+            names = [display_name(name) for name in implementations]
+            recorded.exit_code = _choose_exit_code(recorded.list_results(), names)
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
     print_max_lengths(recorded.list_results(), err=to_stderr)
     print_stored_path(recorded)
-    return _choose_exit_code(recorded.list_results(), [display_name(name) for name in implementations])
+    return recorded.exit_code
 
 
 def print_max_lengths(results: Iterable[Result], *, err: bool = False) -> None:

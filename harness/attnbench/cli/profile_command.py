@@ -4,7 +4,14 @@ from typing import Any
 
 import click
 
-from attnbench.cli.jobs import Choice, make_session, plan_profile, print_stored_path, profile_with_ceilings
+from attnbench.cli.jobs import (
+    Choice,
+    count_planned,
+    make_session,
+    plan_profile,
+    print_stored_path,
+    profile_with_ceilings,
+)
 from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import recording, write_json
 from attnbench.cli.resuming import ResumableCommand
@@ -51,11 +58,12 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
         plans = plan_profile(session, choice, operators, lengths=lengths, passes=given["passes"])
         with recording(
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
-            implementations=chosen, resume=given["resume"],
+            implementations=chosen, resume=given["resume"], planned=count_planned(session, chosen, timed=plans),
         ) as recorded:  # fmt: skip
             profile_with_ceilings(recorded, session, chosen, plans, given)
+            recorded.exit_code = recorded.choose_exit_code(implementations)
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     print_timings(recorded.list_results(), err=given["json_file"] is not None and given["json_file"].name == "-")
     print_stored_path(recorded)
-    return recorded.choose_exit_code(implementations)
+    return recorded.exit_code

@@ -4,17 +4,18 @@ import contextlib
 import secrets
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import click
 import msgspec
 
 from attnbench.analysis.coverage import count_checked, describe_few, list_coverage_lines
 from attnbench.cases import digest
+from attnbench.cli.errors import INTERRUPTED, USAGE
 from attnbench.plugins.registry import display_name
 from attnbench.records.environment import check_torch_version, describe_machine, find_commit, find_versions
 from attnbench.records.run_file import (
@@ -26,7 +27,18 @@ from attnbench.records.run_file import (
     read_run,
     sort_results,
 )
-from attnbench.records.types import FAILURES, SCHEMA, Ceiling, Completion, Result, Run, format_reproduce_line
+from attnbench.records.types import (
+    FAILURES,
+    SCHEMA,
+    Ceiling,
+    Completion,
+    End,
+    Planned,
+    Result,
+    Resumption,
+    Run,
+    format_reproduce_line,
+)
 from attnbench.runner import Session
 
 __all__ = ["INCONCLUSIVE", "Recording", "list_coverage", "recording", "strip_folder", "write_json"]
@@ -46,6 +58,8 @@ class Recording:
     completions: dict[str, Completion] = field(default_factory=dict)
     # Whether the run is a whole suite, of which the run is a verdict. It then needs ``FEWEST_CHECKED`` checked cases.
     whole: bool = False
+    # Exit code that follows from the results, which the command sets when all results are there.
+    exit_code: int = 0
 
     def add_completion(self, completion: Completion) -> None:
         """Store a completion, unless the same completion is stored already."""
@@ -64,6 +78,10 @@ class Recording:
         self.file.append(result)
         key = (result.implementation, result.case)
         self.results[key] = join_results(self.results[key], result) if key in self.results else result
+
+    def end(self, outcome: Literal["finished", "interrupted", "error"], exit_code: int) -> None:
+        """Store how and when the run ended, as its last record."""
+        self.file.append(End(run=self.run.id, time=_format_now(), outcome=outcome, exit_code=exit_code))
 
     def list_results(self) -> list[Result]:
         """Return the results in the order of the run's implementations."""
@@ -110,11 +128,13 @@ def recording(
     implementations: Sequence[str],
     resume: str | None,
     whole: bool = False,
+    planned: Mapping[str, Planned] | None = None,
 ) -> Iterator[Recording]:
     """Yield a ``Recording`` that stores to a new run file, or to the file of the run to resume.
 
     ``resume`` is the id or the file of the run to resume, or None for a new run. ``whole`` is the recording's
-    field.
+    field. ``planned`` is what is planned for each implementation, by display name; None if the cases are chosen during
+    the run. When the context ends, the end of the run is stored.
 
     Raises: ResultsError where the run to resume is of another suite or machine.
     """
@@ -130,10 +150,13 @@ def recording(
             )
         kept = {(r.implementation, r.case): r for r in merge_runs([before])}
         with RunFile.resume(path) as file, _name_interrupted_run(resume):
-            yield Recording(
+            file.append(Resumption(run=before.run.id, time=_format_now()))
+            made = Recording(
                 run=before.run, file=file, results=kept, ceilings=list(before.ceilings),
                 completions={one.implementation: one for one in before.completions}, whole=whole,
             )  # fmt: skip
+            with _storing_end(made):
+                yield made
         return
     now = datetime.now(UTC)
     run = Run(
@@ -152,9 +175,30 @@ def recording(
             for name in implementations
             if name in session.declared
         },
+        planned=dict(planned or {}),
     )
     with RunFile.create(results, run) as file, _name_interrupted_run(run.id):
-        yield Recording(run=run, file=file, whole=whole)
+        made = Recording(run=run, file=file, whole=whole)
+        with _storing_end(made):
+            yield made
+
+
+@contextlib.contextmanager
+def _storing_end(recorded: Recording) -> Iterator[None]:
+    """Store the end of the run when the context ends, whatever ended it."""
+    try:
+        yield
+    except BaseException as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        # The error that ended the run is what the user must see, and not that its end could not be stored.
+        with contextlib.suppress(ResultsError):
+            recorded.end(*(("interrupted", INTERRUPTED) if interrupted else ("error", USAGE)))
+        raise
+    recorded.end("finished", recorded.exit_code)
+
+
+def _format_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @contextlib.contextmanager

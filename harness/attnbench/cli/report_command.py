@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from attnbench.cli.options import options
+from attnbench.cli.recording import INCONCLUSIVE
 
 
 @click.command("report")
@@ -13,14 +14,23 @@ from attnbench.cli.options import options
 def command(runs: tuple[str, ...], results: Path, reports: Path) -> int:
     """Write an HTML page, plots, CSV and Markdown from stored runs.
 
-    Each RUN is the id of a run or the path of its file. Without RUN the newest run is used.
+    Each RUN is the id of a run or the path of its file. Without RUN the newest run is used. The verdict is printed,
+    and as the last line the path of the page. Exit code 3: a run is incomplete, or a part of it cannot be read.
     """
-    from attnbench.records.run_file import find_runs, read_run
+    from attnbench.records.run_file import find_empty_runs, find_runs, merge_runs, read_run
     from attnbench.report import write
+    from attnbench.report.verdict import collect_verdict, format_lines
 
     stored = [read_run(path) for path in find_runs(results, runs)]
+    if not runs:
+        for name in find_empty_runs(results, stored[0].path):
+            click.echo(f"warning: the newer run {name} has no results: it was cut, or is not done yet", err=True)
     for run in stored:
         for problem in run.problems:
             click.echo(f"warning: {problem}", err=True)
-    click.echo(write(stored, reports))
-    return 0
+    page = write(stored, reports)
+    verdict = collect_verdict(stored, merge_runs(stored))
+    for line in format_lines(verdict):
+        click.echo(line)
+    click.echo(page)
+    return 0 if verdict.complete else INCONCLUSIVE

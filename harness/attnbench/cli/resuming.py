@@ -49,14 +49,16 @@ class ResumableCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command.
 
-        Raises: Abort after an interrupt; its argument is the command line that resumes the run.
+        Raises: Abort after an interrupt; its arguments are the command lines that resume the run, and that report what
+        there is of it.
         """
         try:
             return super().invoke(ctx)
         except click.Abort as interrupt:
             if not interrupt.args:
                 raise
-            raise click.Abort(self._format_resuming(ctx.meta[META], interrupt.args[0])) from None
+            words, run = ctx.meta[META], interrupt.args[0]
+            raise click.Abort(self._format_resuming(words, run), _format_reporting(words, run)) from None
 
     def _split(self, ctx: click.Context, args: list[str]) -> Words:
         """Parse ``args`` into words, keyed by parameter name; parameters that are not given have no entry."""
@@ -144,6 +146,12 @@ class ResumableCommand(click.Command):
             if name != "resume" and (name in PLACES or any(strip_folder(value) != value for value in values))
         }
         return shlex.join(["attnbench", self.name or "", "--resume", run, *self._join(needed)])
+
+
+def _format_reporting(words: Words, run: str) -> str:
+    """Return the command line that reports on an interrupted run."""
+    folder = words.get("results", ())
+    return shlex.join(["attnbench", "report", *(word for value in folder for word in ("--results", value)), run])
 
 
 def _mean_the_same(

@@ -9,6 +9,7 @@ from attnbench.cli.jobs import (
     Choice,
     complete_plans,
     conform_into,
+    count_planned,
     load_expectations,
     make_session,
     plan_conformance,
@@ -53,9 +54,11 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
             session, results=given["results"], suite=choice.suite, cases=[plan.case for plan in plans + timed],
             implementations=chosen, resume=given["resume"],
             whole=choice.whole and choice.suite in VERDICT_SUITES,
+            planned=count_planned(session, chosen, plans, timed, completed),
         ) as recorded:  # fmt: skip
             conform_into(recorded, session, chosen, plans, choice, expectations, completed)
             profile_with_ceilings(recorded, session, chosen, timed, given)
+            recorded.exit_code = recorded.choose_exit_code(implementations)
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
@@ -65,4 +68,4 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     print_timings(recorded.list_results(), err=to_stderr)
     print_stored_path(recorded)
     click.echo(write([read_run(recorded.file.path)], given["reports"]), err=to_stderr)
-    return recorded.choose_exit_code(implementations)
+    return recorded.exit_code

@@ -1,14 +1,14 @@
 """Run files: JSON lines, append-only. Only this module knows the format.
 
-``<results>/<machine>/<run>.jsonl`` has a Run on its first line, and a Result, a Ceiling or a Completion on each further
-line. Every line is an object whose first field is ``"record"`` ("run", "result", "ceiling" or "completion"). A killed
-process loses at most the line that it was writing.
+``<results>/<machine>/<run>.jsonl`` has a Run on its first line, and a Result, a Ceiling, a Completion, a Resumption or
+an End on each further line. Every line is an object whose first field is ``"record"`` ("run", "result", "ceiling",
+"completion", "resumption" or "end"). A killed process loses at most the line that it was writing, and the End.
 """
 
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,25 @@ from typing import IO, Any, Self, TypeVar
 import msgspec
 
 from attnbench.cases import CaseId
-from attnbench.records.types import FRONTIER, PERF, SCHEMA, Ceiling, Completion, Finding, Record, Result, Run
+from attnbench.records.types import (
+    FRONTIER,
+    PERF,
+    SCHEMA,
+    Ceiling,
+    Completion,
+    End,
+    Finding,
+    Record,
+    Result,
+    Resumption,
+    Run,
+)
 
 __all__ = [
     "ResultsError",
     "RunFile",
     "StoredRun",
+    "find_empty_runs",
     "find_runs",
     "join_results",
     "merge_runs",
@@ -31,7 +44,9 @@ __all__ = [
     "sort_results",
 ]
 
-_OfRun = TypeVar("_OfRun", bound=Result | Ceiling | Completion)
+# The records after the first line of a file.
+Further = Result | Ceiling | Completion | Resumption | End
+_OfRun = TypeVar("_OfRun", bound=Further)
 
 
 class ResultsError(Exception):
@@ -50,6 +65,12 @@ class StoredRun:
     completions: tuple[Completion, ...] = ()
     # One message for each line of the file that could not be read.
     problems: tuple[str, ...] = ()
+    # Number of these lines after the last resumption. What was lost before it was run again.
+    lost_lines: int = 0
+    # Whether the file ends in the middle of a line.
+    ends_in_line: bool = False
+    # The end of the run, if it is the last record of the file; None in older runs, and if the run was cut.
+    end: End | None = None
 
 
 class RunFile:
@@ -110,7 +131,7 @@ class RunFile:
         except OSError:  # the file system has no locks: go on without a lock
             pass
 
-    def append(self, record: Result | Ceiling | Completion) -> None:
+    def append(self, record: Further) -> None:
         """Write a record as a line of the file; return when the line is on disk."""
         self._write(type(record).__name__.lower(), record)
 
@@ -146,39 +167,80 @@ def read_run(path: Path) -> StoredRun:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise ResultsError(f"cannot read {path}: {error.strerror}") from error
-    run: Run | None = None
-    records: list[Result | Ceiling | Completion] = []
-    problems = []
+    reading = _Reading(path)
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+        if line.strip():
+            reading.read_line(number, line)
+    return reading.make_stored_run(ends_in_line=bool(lines[-1].strip()))
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A run file while it is read, line by line."""
+
+    path: Path
+    run: Run | None = None
+    records: list[Further] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    # Number of problems when the run was last resumed.
+    before_resumption: int = 0
+    # The End that was just read; None after any other line.
+    end: End | None = None
+    # Whether the last line could be read.
+    last_is_read: bool = True
+
+    def read_line(self, number: int, line: bytes) -> None:
+        """Read a line that is not empty.
+
+        Raises: ResultsError where the line is a run of a newer schema.
+        """
+        before, self.end = len(self.problems), None
         try:
-            fields = msgspec.json.decode(line, type=dict[str, Any])
-            kind = fields.pop("record", None)
-            if kind == "run" and run is None:
-                run = _parse_run(fields, path)
-            elif kind == "run":
-                problems.append(
-                    f"{path.name} line {number}: a second run and its results are left out: "
-                    "a run file contains only one run"
-                )
-            elif kind in PARSED:
-                records.append(_require_run(PARSED[kind](fields), run))
-            else:
-                problems.append(f"{path.name} line {number}: unknown record {kind!r}")
+            self._parse(number, msgspec.json.decode(line, type=dict[str, Any]))
         except (msgspec.MsgspecError, ValueError) as error:
-            problems.append(f"{path.name} line {number} cannot be read and is left out: {error}")
-    if run is None:
-        raise ResultsError(f"{path} contains no run: it is not a run file, or its first line is lost")
-    completions = {one.implementation: one for one in records if isinstance(one, Completion)}
-    return StoredRun(
-        run=run,
-        results=tuple(one for one in records if isinstance(one, Result)),
-        ceilings=tuple(one for one in records if isinstance(one, Ceiling)),
-        completions=tuple(completions.values()),
-        path=path,
-        problems=tuple(problems),
-    )
+            self.problems.append(f"{self.path.name} line {number} cannot be read and is left out: {error}")
+        self.last_is_read = len(self.problems) == before
+
+    def _parse(self, number: int, fields: dict[str, Any]) -> None:
+        kind = fields.pop("record", None)
+        if kind == "run" and self.run is None:
+            self.run = _parse_run(fields, self.path)
+        elif kind == "run":
+            self.problems.append(
+                f"{self.path.name} line {number}: a second run and its results are left out: "
+                "a run file contains only one run"
+            )
+        elif isinstance(kind, str) and kind in PARSED:
+            self._add(_require_run(PARSED[kind](fields), self.run))
+        else:
+            self.problems.append(f"{self.path.name} line {number}: unknown record {kind!r}")
+
+    def _add(self, record: Further) -> None:
+        self.records.append(record)
+        if isinstance(record, End):
+            self.end = record
+        elif isinstance(record, Resumption):
+            self.before_resumption = len(self.problems)
+
+    def make_stored_run(self, *, ends_in_line: bool) -> StoredRun:
+        """Return the run that was read; ``ends_in_line`` says whether the file has no line break at its end.
+
+        Raises: ResultsError where no run was read.
+        """
+        if self.run is None:
+            raise ResultsError(f"{self.path} contains no run: it is not a run file, or its first line is lost")
+        completions = {one.implementation: one for one in self.records if isinstance(one, Completion)}
+        return StoredRun(
+            run=self.run,
+            results=tuple(one for one in self.records if isinstance(one, Result)),
+            ceilings=tuple(one for one in self.records if isinstance(one, Ceiling)),
+            completions=tuple(completions.values()),
+            path=self.path,
+            problems=tuple(self.problems),
+            lost_lines=len(self.problems) - self.before_resumption,
+            ends_in_line=ends_in_line and not self.last_is_read,
+            end=self.end,
+        )
 
 
 def _parse_run(fields: dict[str, Any], path: Path) -> Run:
@@ -211,10 +273,12 @@ def _parse_result(fields: dict[str, Any]) -> Result:
 
 
 # How each kind of record after the first line is made from its fields.
-PARSED: dict[object, Callable[[dict[str, Any]], Result | Ceiling | Completion]] = {
+PARSED: dict[str, Callable[[dict[str, Any]], Further]] = {
     "result": _parse_result,
     "ceiling": partial(msgspec.convert, type=Ceiling),
     "completion": partial(msgspec.convert, type=Completion),
+    "resumption": partial(msgspec.convert, type=Resumption),
+    "end": partial(msgspec.convert, type=End),
 }
 
 
@@ -236,14 +300,34 @@ def find_runs(results: Path, names: Sequence[str]) -> list[Path]:
     return [_find_run(results, stored, name) for name in names]
 
 
+def find_empty_runs(results: Path, newest: Path) -> list[str]:
+    """Return the ids of the runs below ``results`` that are newer than the run ``newest`` and have no result."""
+    later = (path for path in sorted(results.glob("*/*.jsonl"), key=lambda path: path.stem) if path.stem > newest.stem)
+    return [path.stem for path in later if _is_run(path) and not _has_results(path)]
+
+
+def _is_run(path: Path) -> bool:
+    """Whether the first line of a file is a run."""
+    with path.open("rb") as lines:
+        try:
+            return msgspec.json.decode(lines.readline(), type=dict[str, Any]).get("record") == "run"
+        except msgspec.MsgspecError:
+            return False
+
+
 def _has_results(path: Path) -> bool:
-    """Whether the first line of a file is a run, and at least one complete line follows."""
-    first, line_break, rest = path.read_bytes().partition(b"\n")
-    try:
-        fields = msgspec.json.decode(first, type=dict[str, Any])
-    except msgspec.MsgspecError:
+    """Whether the first line of a file is a run, and a further line is a result."""
+    if not _is_run(path):
         return False
-    return fields.get("record") == "run" and bool(line_break) and b"\n" in rest
+    with path.open("rb") as lines:
+        for line in lines:
+            try:
+                kind = msgspec.json.decode(line, type=dict[str, Any]).get("record")
+            except msgspec.MsgspecError:
+                continue
+            if kind == "result":
+                return True
+    return False
 
 
 def _find_run(results: Path, stored: dict[str, Path], name: str) -> Path:

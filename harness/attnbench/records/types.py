@@ -6,6 +6,7 @@ History of SCHEMA
    late, clock_before_mhz, clock_after_mhz, throttle_reasons, clock; new fields of Memory: physical_bytes,
    outside_bytes, workspace_bytes, reserved_bytes; new fields of Result: kernels, bytes; new record: Ceiling
 3  new field of Run: sources; new record: Completion; new field of Result: completes
+4  new field of Run: planned; new records: Resumption, End
 """
 
 import shlex
@@ -18,6 +19,7 @@ from attnbench.cases import CaseId, digest
 __all__ = [
     "CHANGED_MIND",
     "DECLARED_UNSUPPORTED",
+    "ENDED_SINCE",
     "FAILURES",
     "FRONTIER",
     "PERF",
@@ -26,12 +28,15 @@ __all__ = [
     "STATUSES",
     "Ceiling",
     "Completion",
+    "End",
     "Finding",
     "Machine",
     "Memory",
     "Pass",
+    "Planned",
     "Record",
     "Result",
+    "Resumption",
     "Run",
     "Status",
     "Timing",
@@ -39,7 +44,9 @@ __all__ = [
     "format_reproduce_line",
 ]
 
-SCHEMA = 3
+SCHEMA = 4
+# First schema whose runs have an End as their last record: a run of this schema without it was cut.
+ENDED_SINCE = 4
 
 Status = Literal[
     "passed",
@@ -82,6 +89,16 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What was planned for one implementation when its run began."""
+
+    # Number of cases to check; each of them gets a result.
+    cases: int
+    # Number of cases to time; each of them gets a timing, or the reason why it has none.
+    timed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One invocation of attnbench: the command, the implementations, the versions and the machine."""
 
@@ -101,6 +118,9 @@ class Run:
     implementations: tuple[str, ...] = ()
     # SHA-256 of the source files of each implementation when the run began; empty in older runs.
     sources: dict[str, str] = field(default_factory=dict)
+    # What was planned for each implementation; empty in older runs, and where the cases are chosen during the run
+    # (suite fuzz, search for the max length).
+    planned: dict[str, Planned] = field(default_factory=dict)
     schema: int = SCHEMA
 
 
@@ -300,7 +320,29 @@ class Completion:
         return declared | dict.fromkeys(self.cases)
 
 
-Record = Run | Result | Ceiling | Completion
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumption:
+    """The mark that a run was resumed here: what was lost of the lines before it is run again after it."""
+
+    run: str
+    # Time in UTC, in the format of ISO 8601.
+    time: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The end of a run, as its last record. If another record follows, the run was resumed, and not ended again."""
+
+    run: str
+    # Time in UTC, in the format of ISO 8601.
+    time: str
+    # "interrupted": by Ctrl-C or a signal; "error": by an error that stopped the whole run.
+    outcome: Literal["finished", "interrupted", "error"]
+    # Exit code that follows from the results; that of the command can differ if a certificate was refused.
+    exit_code: int
+
+
+Record = Run | Result | Ceiling | Completion | Resumption | End
 
 
 def find_pass(case: str) -> Pass:

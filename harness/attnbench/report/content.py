@@ -16,7 +16,7 @@ from attnbench.report.matrix import Matrix, make_matrix
 from attnbench.report.measures import Measures, collect_measures
 from attnbench.report.methods import describe_methods
 from attnbench.report.series import Series, group_series
-from attnbench.report.verdict import make_headline
+from attnbench.report.verdict import Verdict, collect_verdict
 
 __all__ = ["Content", "collect_content"]
 
@@ -27,7 +27,7 @@ class Content:
 
     runs: tuple[StoredRun, ...]
     results: tuple[Result, ...]
-    headline: tuple[str, ...]
+    verdict: Verdict
     decisions: Decisions
     measures: Measures
     # The findings of each machine, counted.
@@ -81,7 +81,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
     return Content(
         runs=tuple(runs),
         results=tuple(results),
-        headline=tuple(make_headline(results, found, series, list(no_verdict))),
+        verdict=collect_verdict(runs, results),
         decisions=collect_decisions(runs, series),
         measures=collect_measures(series, found[found["status"].isin(FAILURES)]["implementation"].unique()),
         matrices=tuple(make_matrix(runs, results, failures.anchors)),

@@ -13,6 +13,7 @@ from attnbench.report.matrix import LEGEND, Matrix, Row
 from attnbench.report.measures import Cell, MeasureTable
 from attnbench.report.methods import describe_machine, explain_measures
 from attnbench.report.studies.section import BEGIN, END
+from attnbench.report.verdict import format_lines
 
 __all__ = ["render"]
 
@@ -21,7 +22,7 @@ def render(content: Content, files: Collection[str]) -> str:
     """Return the text of report.md; it shows each plot whose file name is in ``files``."""
     parts = [
         "# Attention report",
-        *(_escape(line) for line in content.headline),
+        *(_escape(line) for line in format_lines(content.verdict)),
         *_render_decisions(content.decisions),
         *_render_failures(content),
         *_render_conformance(content),

@@ -1,0 +1,292 @@
+"""Tests of the verdict: what a reader must know is said first, by name, for each machine, and a cut run says so."""
+
+import html
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from attnbench.cli.compare_command import command as compare
+from attnbench.cli.report_command import command
+from attnbench.records.run_file import ResultsError, StoredRun, merge_runs, read_run
+from attnbench.records.types import PERF, End, Finding, Machine, Memory, Planned, Result, Run, Timing
+from attnbench.report import write
+from attnbench.report.verdict import Verdict, collect_verdict, format_lines
+
+DATA = Path(__file__).parents[1] / "data"
+# A real run: a profile of three implementations on one short case, with its end.
+REAL = DATA / "run-schema-4.jsonl"
+CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/{}/eval"
+MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=2**33)
+PASSED = Finding(check="forward_parity", status="passed")
+FAILED = Finding(check="forward_parity", status="failed", reason="off")
+INCOMPLETE = 3
+
+
+def make_run(name: str = "r", *, machine: str = "some-cpu", **fields: object) -> Run:
+    """Make a run of an older schema, of which nothing is known to be missing."""
+    given: dict[str, object] = {
+        "id": name, "time": "2026-01-01T00:00:00+00:00", "command": "attnbench run", "versions": {}, "threads": 2,
+        "suite": "quick", "machine": replace(MACHINE, name=machine), "schema": 3,
+    }  # fmt: skip
+    return Run(**(given | fields))  # type: ignore[arg-type]
+
+
+def make_results(
+    name: str, *findings: Finding, cases: int = 30, run: str = "r", device: str = "cpu", suite: str = "quick"
+) -> list[Result]:
+    """Make results of one implementation, with the same findings on each case."""
+    return [
+        Result(run=run, implementation=name, case=CASE.format(seed, device), findings=findings, suite=suite)
+        for seed in range(cases)
+    ]
+
+
+def make_stored_run(*results: Result, run: Run | None = None, **fields: object) -> StoredRun:
+    """Make a stored run with these results."""
+    return StoredRun(run=run or make_run(), results=results, path=Path("r.jsonl"), **fields)  # type: ignore[arg-type]
+
+
+def judge(*runs: StoredRun) -> Verdict:
+    """Return the verdict on these runs."""
+    return collect_verdict(runs, merge_runs(runs))
+
+
+def tell(*runs: StoredRun) -> list[str]:
+    """Return the sentences of the verdict on the only place of these runs."""
+    (place,) = judge(*runs).places
+    assert place.label == ""
+    return [sentence.text for sentence in place.sentences]
+
+
+def test_wrong_implementations_come_first_by_name_with_checks_and_cases() -> None:
+    """The wrong implementation with the most cases is first; then those that crash; few that conform are named."""
+    other = Finding(check="weights_parity", status="failed", reason="off")
+    crash = Finding(check="no_stale_state", status="crashed", reason="gone")
+    results = [
+        *make_results("right", PASSED),
+        *make_results("crashing", crash, cases=2), *make_results("crashing", PASSED)[2:],
+        *make_results("sdpa", FAILED, other, cases=2), *make_results("sdpa", PASSED)[2:],
+        *make_results("worse", FAILED),
+    ]  # fmt: skip
+    assert tell(make_stored_run(*results)) == [
+        "worse is wrong: forward_parity, 30 cases.",
+        "sdpa is wrong: forward_parity and weights_parity, 2 cases.",
+        "crashing crashes: no_stale_state, 2 cases.",
+        "right conforms.",
+    ]
+
+
+def test_at_most_a_handful_is_named_and_the_rest_is_counted() -> None:
+    """Four wrong implementations are named, the others are counted; many that conform are counted."""
+    wrong = [r for number in range(6) for r in make_results(f"w{number}", FAILED, cases=6 - number)]
+    right = [r for number in range(13) for r in make_results(f"n{number}", PASSED)]
+    *_, fourth, left, conform = tell(make_stored_run(*wrong, *right, run=make_run(suite="fuzz")))
+    assert fourth == "w3 is wrong: forward_parity, 3 cases."
+    assert (left, conform) == ("2 more fail.", "13 conform.")
+
+
+def test_what_cannot_run_here_what_is_refused_and_what_has_no_verdict_is_told_with_its_reason() -> None:
+    """Implementations of which no check ran are grouped by reason; with too few checked cases there is no verdict."""
+    refusal = Finding(check="forward_parity", status="unsupported", reason="takes no mask")
+    limit = Finding(check="forward_parity", status="not_run", reason="predicted 5 s a call")
+    reasons = ("needs a CUDA device", "device=cpu (supported: {'cuda'})")
+    cuda = [Finding(check="forward_parity", status="unsupported", reason=reason) for reason in reasons]
+    results = [
+        *make_results("flash", cuda[0]), *make_results("xformers", cuda[1]), *make_results("masks", refusal),
+        *make_results("slow", limit), *make_results("few", PASSED, cases=12), *make_results("few", refusal)[12:],
+        *make_results("known", PASSED, Finding(check="weights_parity", status="expected_failure", reason="NaN")),
+    ]  # fmt: skip
+    assert tell(make_stored_run(*results)) == [
+        "known conforms, except for failures that it declares.",
+        "No verdict on few (12 cases): nothing failed, but a verdict needs 20 checked cases.",
+        "flash and xformers cannot run here (need CUDA).",
+        "masks refuses every case (takes no mask).",
+        "slow was not run (predicted 5 s a call).",
+    ]
+
+
+def test_a_run_that_was_cut_says_so_in_the_line_of_the_verdict() -> None:
+    """What was not finished follows what is wrong, and does not conform; the second line says what was checked."""
+    names = ("sdpa", "right", "varlen")
+    run = make_run(planned=dict.fromkeys(names, Planned(cases=30)), schema=4, implementations=names)
+    results = [
+        *make_results("sdpa", FAILED, cases=28), *make_results("sdpa", PASSED)[28:],
+        *make_results("right", PASSED), *make_results("varlen", PASSED, cases=21),
+    ]  # fmt: skip
+    found = judge(make_stored_run(*results, run=run))
+    assert not found.complete
+    assert list(format_lines(found)) == [
+        "sdpa is wrong: forward_parity, 28 cases. varlen (21 of 30 cases) was not finished: the run was cut. "
+        "right conforms.",
+        "Checked in suite quick: 3 implementations, 30 cases, 1 check, 81 findings; no call was timed.",
+    ]
+
+
+def test_an_implementation_whose_timing_was_not_finished_still_conforms() -> None:
+    """If all checks were made and only timings are missing, the verdict on conformance stands."""
+    run = make_run(planned={"sdpa": Planned(cases=30, timed=4)}, schema=4, implementations=("sdpa",))
+    assert tell(make_stored_run(*make_results("sdpa", PASSED), run=run)) == [
+        "The timing of sdpa (0 of 4 calls timed) was not finished: the run was cut.",
+        "sdpa conforms.",
+    ]
+
+
+def test_a_profile_is_no_verdict_on_conformance() -> None:
+    """Implementations that were only profiled are said to pass the checks before timing."""
+    measured = [
+        replace(
+            one,
+            timing=Timing(samples_ns=((5, 6),), threads=2),
+            memory=Memory(peak_bytes=1, threads=2, method="allocator"),
+        )
+        for one in make_results("sdpa", PASSED, cases=2, suite=PERF)
+    ]
+    (line, checked) = format_lines(judge(make_stored_run(*measured, run=make_run(suite=PERF))))
+    assert line == "sdpa passes the checks before timing; a profile is no verdict on conformance."
+    assert checked == "Checked before timing: 1 implementation, 2 cases, 1 check, 2 findings; 2 calls timed."
+
+
+def test_each_machine_and_device_has_its_own_sentences() -> None:
+    """What is wrong on one machine or device is not added to another; every line has the label of its place."""
+    first = make_stored_run(*make_results("sdpa", PASSED), run=make_run())
+    second = make_stored_run(
+        *make_results("sdpa", FAILED, cases=3, run="s"), run=make_run("s", machine="other"), ends_in_line=True,
+        lost_lines=1,
+    )  # fmt: skip
+    third = make_stored_run(*make_results("sdpa", PASSED, run="t", device="cuda"), run=make_run("t", machine="other"))
+    assert [line for line in format_lines(judge(first, second, third)) if "Checked" not in line] == [
+        "other, cpu: sdpa is wrong: forward_parity, 3 cases. Run s was cut.",
+        "other, cuda: sdpa conforms.",
+        "some-cpu: sdpa conforms.",
+    ]
+    assert [place.label for place in judge(first, second).places] == ["other", "some-cpu"]
+
+
+def test_without_findings_nothing_was_checked() -> None:
+    """The verdict on a run without findings says that nothing was checked."""
+    assert tell(make_stored_run()) == ["Nothing was checked."]
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', r"\1", "/", "..", "\0", "x" * 10_000, "\u202e", ""],
+)
+def test_names_of_any_kind_are_text(text: str, several: bool, tmp_path: Path) -> None:
+    """Names and reasons from a run file are text in the header, with one machine and with two."""
+    finding = Finding(check=text, status="failed", reason=text or "none")
+    refusal = Finding(check="forward_parity", status="unsupported", reason=text or "none")
+    runs = [
+        make_stored_run(
+            *make_results(text, finding, run=name), *make_results(f"{text}2", refusal, run=name),
+            run=make_run(name, machine=f"{text}{name}", suite=text),
+        )
+        for name in (("r", "s") if several else ("r",))
+    ]  # fmt: skip
+    for line in format_lines(judge(*runs)):
+        assert len(line) < 1_000
+        assert line.isprintable()
+    page = write(runs, tmp_path).read_text(encoding="utf-8")
+    header = page[page.index("<header>") : page.index("<nav>")]
+    assert set(re.findall(r"</?([a-z0-9]+)", header)) <= {"header", "p", "a", "div", "h1", "span"}
+
+
+def test_page_markdown_and_terminal_say_the_same(tmp_path: Path) -> None:
+    """Page, Markdown and the command's output have the same sentences; the last line is the path of the page."""
+    done = CliRunner().invoke(command, [str(REAL), "--reports", str(tmp_path)], standalone_mode=False)
+    *said, path = done.output.splitlines()
+    assert (done.return_value, path) == (0, str(tmp_path / "index.html"))
+    assert said == list(format_lines(judge(read_run(REAL))))
+    for name in ("index.html", "report.md"):
+        text = html.unescape(re.sub(r"<[^>]*>|\\", "", (tmp_path / name).read_text(encoding="utf-8")))
+        shown = " ".join(text.split())
+        for place in judge(read_run(REAL)).places:
+            assert all(one.text in shown for one in place.sentences)
+            assert place.checked in shown
+
+
+# A run cut at any byte
+
+
+def cut(at: int, folder: Path) -> Path:
+    """Write the first bytes of the real run to a file."""
+    path = folder / "cut.jsonl"
+    path.write_bytes(REAL.read_bytes()[:at])
+    return path
+
+
+def list_cuts(count: int) -> Iterator[int]:
+    """Yield places for a cut: around each border of lines, and ``count`` random ones."""
+    content = REAL.read_bytes()
+    for place in (place for place, byte in enumerate(content) if byte == ord("\n")):
+        yield from (at for at in (place - 1, place, place + 1, place + 2) if at < len(content))
+    yield from random.Random(21).sample(range(len(content)), count)
+
+
+def test_a_run_cut_at_any_byte_says_so(tmp_path: Path) -> None:
+    """At every cut behind the first line the verdict is incomplete and says so; only the last line break is no loss."""
+    content = REAL.read_bytes()
+    first = content.index(b"\n")
+    for at in sorted({*list_cuts(300), *range(len(content) - 120, len(content))}):
+        path = cut(at, tmp_path)
+        if at < first:
+            with pytest.raises(ResultsError, match="contains no run"):
+                read_run(path)
+            continue
+        found = judge(read_run(path))
+        assert found.complete == (at == len(content) - 1), at
+        assert ("was cut" in " ".join(format_lines(found))) == (not found.complete), at
+
+
+def test_the_report_of_a_cut_run_is_written_and_exits_with_3(tmp_path: Path) -> None:
+    """At line borders and at random bytes the report is written without a traceback, and the exit code is 3."""
+    content = REAL.read_bytes()
+    borders = [place + 1 for place, byte in enumerate(content) if byte == ord("\n")][:-1]
+    for at in (*borders, *(at for at in list_cuts(4) if at > len(content) // 2)):
+        words = [str(cut(at, tmp_path)), "--reports", str(tmp_path / "report")]
+        done = CliRunner().invoke(command, words, standalone_mode=False)
+        assert done.exception is None, at
+        assert done.return_value == (INCOMPLETE if at != len(content) - 1 else 0), at
+
+
+def test_a_line_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    """A line in the middle that cannot be read is counted in the verdict, and the exit code is 3."""
+    first, ceiling, *rest = REAL.read_bytes().splitlines(keepends=True)
+    path = tmp_path / "damaged.jsonl"
+    path.write_bytes(b"".join([first, ceiling[:20] + b"\n", *rest]))
+    done = CliRunner().invoke(command, [str(path), "--reports", str(tmp_path / "report")], standalone_mode=False)
+    assert done.return_value == INCOMPLETE
+    assert "1 line of the run could not be read." in done.output
+
+
+def test_an_interrupted_run_says_so() -> None:
+    """A run with an end that says that it was interrupted is incomplete."""
+    stored = read_run(REAL)
+    assert stored.end is not None
+    found = judge(replace(stored, end=End(run=stored.run.id, time="t", outcome="interrupted", exit_code=130)))
+    assert not found.complete
+    assert "The run was interrupted." in " ".join(format_lines(found))
+
+
+def test_the_report_of_the_newest_run_names_newer_runs_without_results(tmp_path: Path) -> None:
+    """If no run is named, a newer run that was cut before its first result is named in a warning."""
+    folder = tmp_path / "results" / "some-cpu"
+    folder.mkdir(parents=True)
+    (folder / "20260101-000000-aaaa.jsonl").write_bytes(REAL.read_bytes())
+    (folder / "20260102-000000-aaaa.jsonl").write_bytes(REAL.read_bytes().partition(b"\n")[0])
+    words = ["--results", str(folder.parent), "--reports", str(tmp_path / "report")]
+    done = CliRunner().invoke(command, words, standalone_mode=False)
+    assert "warning: the newer run 20260102-000000-aaaa has no results" in done.output
+
+
+def test_compare_says_that_a_run_is_incomplete(tmp_path: Path) -> None:
+    """``compare`` has a line about each run that is incomplete, and none about a complete one."""
+    path = cut(len(REAL.read_bytes()) - 3_000, tmp_path)
+    done = CliRunner().invoke(compare, [str(REAL), str(path)], standalone_mode=False)
+    assert "warning: NEW is incomplete: The timing of sdpa (0 of 1 calls timed) was not finished: run " in done.output
+    assert "BASE is incomplete" not in done.output

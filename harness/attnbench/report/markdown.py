@@ -1,9 +1,9 @@
 """The report as Markdown, for places that do not show HTML."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from attnbench.report.content import Content
-from attnbench.report.drawings import PLOTS
+from attnbench.report.figures import SeriesFigures
 from attnbench.report.groups import Grouped
 from attnbench.report.listings import Listing, make_listings
 from attnbench.report.matrix import LEGEND
@@ -14,15 +14,15 @@ from attnbench.report.studies.section import BEGIN, END
 __all__ = ["render"]
 
 
-def render(content: Content, files: Collection[str]) -> str:
-    """Return the text of report.md; it shows each plot whose file name is in ``files``."""
+def render(content: Content, figures: Sequence[SeriesFigures]) -> str:
+    """Return the text of report.md; ``figures`` are those of each series."""
     parts = [
         "# Attention report",
         *(_escape(line) for line in content.headline),
         _render_list(content.fastest),
         *_render_runs(content),
         *_render_conformance(content),
-        *_render_measurements(content, files),
+        *_render_measurements(content, figures),
         f"{BEGIN}\n{END}",
         "## Methods",
         _render_list(content.methods),
@@ -77,15 +77,13 @@ def _render_conformance(content: Content) -> list[str]:
     return parts + _render_groups("Warnings", content.warned, "checks")
 
 
-def _render_measurements(content: Content, files: Collection[str]) -> list[str]:
+def _render_measurements(content: Content, figures: Sequence[SeriesFigures]) -> list[str]:
     parts = ["## Speed and memory"]
     if all(series.timings.empty for series in content.series):
         parts.append("Nothing was timed.")
-    for series in content.series:
+    for series, drawn in zip(content.series, figures, strict=True):
         parts.append(f"### {_escape(series.title)}")
-        for name, title, reading in PLOTS:
-            if f"{name}{series.suffix}.png" in files:
-                parts += [f"![{title}]({name}{series.suffix}.png)", reading]
+        parts += _render_figures(drawn)
         if not series.timings.empty:
             parts.append(explain_times(series))
         for grid in make_grids(series):
@@ -97,6 +95,14 @@ def _render_measurements(content: Content, files: Collection[str]) -> list[str]:
     parts += [text for one in (content.max_lengths, content.ceilings) if one for text in _render_listing(one)]
     parts += _render_groups("Without a speed verdict", content.undecided, "calls")
     return parts + _render_groups("Not timed", content.untimed, "calls")
+
+
+def _render_figures(figures: SeriesFigures) -> list[str]:
+    parts = []
+    for one in figures.drawings:
+        parts += [f"#### {_escape(one.title)}", _escape(" ".join([one.reading, *one.notes]))]
+        parts.append(f"![{_escape(one.shows)}]({one.stem}.png)")
+    return [*parts, *map(_escape, figures.missing)]
 
 
 def _render_listing(listing: Listing) -> list[str]:

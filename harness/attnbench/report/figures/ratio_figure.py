@@ -147,9 +147,7 @@ def _find_outside(part: pd.DataFrame, outside: "pd.Series[bool]", sign: str) -> 
     found = []
     for name, label in labels.items():
         own = rows[rows["implementation"] == name].sort_values("length")
-        ratios = [
-            f"{format_digits(value, 2 if value < 10 else 3)}×" for value in (own["value"].min(), own["value"].max())
-        ]
+        ratios = [f"{format_digits(value, 2)}×" for value in (own["value"].min(), own["value"].max())]
         words = ratios[0] if ratios[0] == ratios[1] else " to ".join(ratios)
         found.append(Outside(name=name, text=f"{sign} {label} {words}", length=int(own["length"].iloc[0])))
     if len(found) > MOST_NAMED:

@@ -78,7 +78,8 @@ def choose_looks(
     looks = {name: Look(colour=INK, marker="o") for name in sorted(references)}
     for index, name in enumerate(sorted(set(contenders) - set(references))):
         again, place = divmod(index, len(COLOURS))
-        marker, line = MARKERS[(index + again) % len(MARKERS)], LINES[again % len(LINES)]
+        # Eight markers and seven colours: the pairs repeat only after 56 names.
+        marker, line = MARKERS[index % len(MARKERS)], LINES[again % len(LINES)]
         looks[name] = Look(colour=COLOURS[place], marker=marker, line=line)
     for index, name in enumerate(sorted(set(implementations) - set(looks))):
         again, place = divmod(index, len(PLAIN_MARKERS))

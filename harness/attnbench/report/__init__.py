@@ -35,6 +35,7 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     # Imported here, because matplotlib and pandas take a second to import, and only a report needs them.
     from attnbench.report import markdown, page, tables
     from attnbench.report.content import collect_content
+    from attnbench.report.failures import tabulate_failures
     from attnbench.report.figures import draw_figures
     from attnbench.report.series import join_growths
 
@@ -45,6 +46,7 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     reached = [ceiling for run in runs for ceiling in run.ceilings]
     frames = {
         "findings": tables.tabulate_findings(content.results),
+        "failures": tabulate_failures(content.failures.groups),
         "timings": tables.tabulate_timings(content.results, reached),
         "memory": tables.tabulate_memory(content.results),
         "kernels": tables.tabulate_kernels(content.results),

@@ -136,14 +136,14 @@ def write_page(results: list[Result], folder: Path) -> str:
     return write([make_stored_run(*results)], folder).read_text(encoding="utf-8")
 
 
-def test_a_report_is_a_page_a_text_seven_tables_and_three_plots(tmp_path: Path) -> None:
-    """``write`` returns the path of the HTML page; the Markdown text, tables and plots are in the page's folder."""
+def test_a_report_is_a_page_a_text_seven_tables_and_five_figures(tmp_path: Path) -> None:
+    """``write`` returns the path of the HTML page; the Markdown text, tables and figures are in the page's folder."""
     written = write([make_stored_run(*make_check_results(), *make_profile())], tmp_path / "new" / "folder")
     assert written == tmp_path / "new" / "folder" / "index.html"
     assert sorted(path.name for path in written.parent.iterdir()) == [
-        "ceilings.csv", "decisions.csv", "failures.csv", "findings.csv", "growth.csv", "index.html", "kernels.csv",
-        "memory.csv",
-        "memory.png", "memory.svg", "report.md", "speed.png", "speed.svg", "time.png", "time.svg", "timings.csv",
+        "ceilings.csv", "decisions.csv", "failures.csv", "findings.csv", "forest.png", "forest.svg", "growth.csv",
+        "index.html", "kernels.csv", "memory.csv", "memory.png", "memory.svg", "rate.png", "rate.svg", "ratio.png",
+        "ratio.svg", "report.md", "time.png", "time.svg", "timings.csv",
     ]  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def test_the_page_is_well_formed_html_and_loads_nothing(tmp_path: Path) -> None:
     reader.feed(text)
     assert reader.open == []
     assert len(reader.ids) == len(set(reader.ids))
-    assert not re.search(r'(src|href)="(?!#)|@import|url\((?!#)', text)
+    assert not re.search(r'(src|href)="(?!#|data:image/svg)|@import|url\((?!#)', text)
 
 
 class _Reader(HTMLParser):
@@ -350,16 +350,6 @@ def test_a_stored_run_of_each_schema_is_reported(tmp_path: Path) -> None:
     assert all((tmp_path / file.stem / "index.html").is_file() for file in files)
 
 
-def test_one_panel_is_not_stretched_and_a_narrow_axis_has_ticks(tmp_path: Path) -> None:
-    """A figure of one panel keeps its width, and an axis of speeds that are almost equal has at least three ticks."""
-    text = write_page([make_timed_result("torch_mha", 64), make_interleaved_result(0.95, 0.96, 0.969)], tmp_path)
-    widths = [int(width) for width in re.findall(r'role="img" style="max-width:(\d+)px"', text)]
-    assert len(widths) == 3
-    assert all(500 < width < 700 for width in widths)
-    drawn = re.findall(r">([\d.]+)×<", (tmp_path / "speed.svg").read_text("utf-8"))
-    assert len(drawn) >= 3
-
-
 def test_the_report_of_a_run_that_ended_before_timing_says_so(tmp_path: Path) -> None:
     """If a run ended before timing, the report has memory, and lists each call that was not timed."""
     probed = make_timed_result("quick_one", 64)
@@ -379,31 +369,6 @@ def test_the_report_of_a_run_without_findings_says_so(tmp_path: Path) -> None:
     """The report of a run without results says that nothing was checked; it is no error."""
     assert "Nothing was checked." in write_page([], tmp_path)
     assert (tmp_path / "findings.csv").read_text().startswith("implementation,case,check,")
-
-
-def test_a_curve_that_ends_at_the_work_limit_is_marked(tmp_path: Path) -> None:
-    """A curve that ends at the work limit is labelled "beyond the limit", and the page gives the reason."""
-    text = write_page(make_profile(), tmp_path)
-    # One label for each of the two passes.
-    assert (tmp_path / "time.svg").read_text(encoding="utf-8").count(">beyond the limit<") == 2
-    assert "over the limit of 2 s (--work-limit)" in text
-
-
-def test_machines_and_dtypes_are_never_mixed_in_one_plot(tmp_path: Path) -> None:
-    """Each machine has plots of its own, whose file names give the machine, the device and the dtype."""
-    other = Machine(name="gpu-box", cpu="Some CPU", cores=4, memory_bytes=2**30, gpu="Some GPU", driver="1")
-    there = [
-        Result(
-            run="later", implementation=r.implementation, case=r.case, findings=r.findings, timing=r.timing,
-            memory=r.memory, flop=r.flop, suite="perf",
-        )
-        for r in (make_timed_result("torch_mha", 64), make_timed_result("quick_one", 64))
-    ]  # fmt: skip
-    write([make_stored_run(*make_profile()), make_stored_run(*there, of=make_run(id="later", machine=other))], tmp_path)
-    assert sorted(path.name for path in tmp_path.glob("time*.svg")) == [
-        "time-gpu-box-cpu-float32.svg",
-        "time-some-cpu-cpu-float32.svg",
-    ]
 
 
 def test_numbers_of_threads_are_never_mixed_in_one_plot() -> None:

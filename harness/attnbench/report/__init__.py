@@ -34,26 +34,17 @@ def write(runs: Sequence[StoredRun], folder: Path) -> Path:
 def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     # Imported here, because matplotlib and pandas take a second to import, and only a report needs them.
     from attnbench.analysis.measurement_faults import select_ceilings
-    from attnbench.report import markdown, page, plots, tables
+    from attnbench.report import markdown, page, tables
     from attnbench.report.content import collect_content
     from attnbench.report.decisions import tabulate_decisions
     from attnbench.report.failures import tabulate_failures
+    from attnbench.report.figures import draw_figures
     from attnbench.report.series import join_growths
 
     content = collect_content(runs)
-    references = {tables.find_reference(result.case) for result in content.results}
-    looks = plots.choose_looks({result.implementation for result in content.results}, references)
-    files: dict[str, bytes] = {}
-    for series in content.series:
-        figures = {
-            "time": plots.plot_time(series.timings, series.untimed, looks),
-            "memory": plots.plot_memory(series.memory, series.untimed, looks),
-            "speed": plots.plot_speed(series.timings, series.untimed, looks, series.reference),
-        }
-        for name, figure in figures.items():
-            if figure is not None:
-                files[f"{name}{series.suffix}.svg"] = plots.draw(figure, "svg")
-                files[f"{name}{series.suffix}.png"] = plots.draw(figure, "png")
+    figures = draw_figures(content.series)
+    files = {f"{one.stem}.svg": one.svg for own in figures for one in own.drawings}
+    files |= {f"{one.stem}.png": one.png for own in figures for one in own.drawings}
     reached = select_ceilings(ceiling for run in runs for ceiling in run.ceilings)
     frames = {
         "findings": tables.tabulate_findings(content.results),
@@ -67,6 +58,6 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     }
     for name, frame in frames.items():
         files[f"{name}.csv"] = frame.to_csv(index=False, lineterminator="\n").encode()
-    files["report.md"] = markdown.render(content, set(files)).encode()
-    files["index.html"] = page.render(content, files).encode()
+    files["report.md"] = markdown.render(content, figures).encode()
+    files["index.html"] = page.render(content, figures).encode()
     return files

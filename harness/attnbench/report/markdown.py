@@ -1,12 +1,12 @@
 """The report as Markdown, for places that do not show HTML."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from attnbench.report.content import Content
 from attnbench.report.decisions import Choice, Decisions
-from attnbench.report.drawings import PLOTS
 from attnbench.report.failures import FailureGroup
+from attnbench.report.figures import SeriesFigures
 from attnbench.report.groups import Grouped
 from attnbench.report.listings import Listing, make_listings
 from attnbench.report.matrix import LEGEND, Matrix, Row
@@ -18,15 +18,15 @@ from attnbench.report.verdict import format_lines
 __all__ = ["render"]
 
 
-def render(content: Content, files: Collection[str]) -> str:
-    """Return the text of report.md; it shows each plot whose file name is in ``files``."""
+def render(content: Content, figures: Sequence[SeriesFigures]) -> str:
+    """Return the text of report.md; ``figures`` are those of each series."""
     parts = [
         "# Attention report",
         *(_escape(line) for line in format_lines(content.verdict)),
         *_render_decisions(content.decisions),
         *_render_failures(content),
         *_render_conformance(content),
-        *_render_measurements(content, files),
+        *_render_measurements(content, figures),
         f"{BEGIN}\n{END}",
         *_render_runs(content),
         "## Methods",
@@ -106,15 +106,13 @@ def _render_matrix(matrix: Matrix, first: str, rows: Iterable[Row]) -> str:
     return _render_table((first, *map(_format_code, matrix.names)), lines)
 
 
-def _render_measurements(content: Content, files: Collection[str]) -> list[str]:
+def _render_measurements(content: Content, figures: Sequence[SeriesFigures]) -> list[str]:
     parts = ["## Speed and memory"]
     if all(series.timings.empty for series in content.series):
         parts.append("Nothing was timed.")
-    for series in content.series:
+    for series, drawn in zip(content.series, figures, strict=True):
         parts.append(f"### {_escape(series.title)}")
-        for name, title, reading in PLOTS:
-            if f"{name}{series.suffix}.png" in files:
-                parts += [f"![{title}]({name}{series.suffix}.png)", reading]
+        parts += _render_figures(drawn)
         for listing in make_listings(series):
             parts += _render_listing(listing)
     if content.measures.tables:
@@ -167,6 +165,14 @@ def _format_cell(cell: Cell | None) -> str:
     if cell is None:
         return "–"
     return _escape(f"{cell.text} ({cell.note})" if cell.note else cell.text)
+
+
+def _render_figures(figures: SeriesFigures) -> list[str]:
+    parts = []
+    for one in figures.drawings:
+        parts += [f"#### {_escape(one.title)}", _escape(" ".join([one.reading, *one.notes]))]
+        parts.append(f"![{_escape(one.shows)}]({one.stem}.png)")
+    return [*parts, *map(_escape, figures.missing)]
 
 
 def _render_listing(listing: Listing) -> list[str]:

@@ -1,13 +1,13 @@
-"""The report as one self-contained HTML file: styles and plots are embedded."""
+"""The report as one self-contained HTML file: styles and figures are embedded."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import jinja2
 from markupsafe import Markup
 
 from attnbench.report.content import Content
-from attnbench.report.drawings import inline_figures
+from attnbench.report.figures import SeriesFigures
 from attnbench.report.listings import make_listings
 from attnbench.report.matrix import LEGEND
 from attnbench.report.methods import describe_machine, explain_measures
@@ -17,8 +17,8 @@ from attnbench.report.slugs import make_slug
 __all__ = ["make_environment", "render"]
 
 
-def render(content: Content, files: Mapping[str, bytes]) -> str:
-    """Return the HTML page of a report; ``files`` maps file names to contents, among them the SVG plots."""
+def render(content: Content, figures: Sequence[SeriesFigures]) -> str:
+    """Return the HTML page of a report; ``figures`` are those of each series."""
     return (
         make_environment()
         .get_template("report.html.j2")
@@ -28,7 +28,7 @@ def render(content: Content, files: Mapping[str, bytes]) -> str:
             machine=describe_machine,
             explain_measures=explain_measures,
             listings=make_listings,
-            measured=[(one, inline_figures(one, files)) for one in content.series],
+            measured=list(zip(content.series, figures, strict=True)),
         )
     )
 

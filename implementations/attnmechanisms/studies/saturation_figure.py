@@ -8,8 +8,8 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 
+from attnbench.report.figures.style import COLOURS, SETTINGS
 from attnbench.report.numbers import format_digits, format_thousands
-from attnbench.report.plots import COLOURS, SETTINGS
 from attnbench.report.studies import StudyFigures
 from attnbench.report.studies.curves import curve, grid, head_dims, level, titled
 

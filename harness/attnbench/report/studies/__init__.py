@@ -42,14 +42,14 @@ def write(name: str, study: StudyFigures, folder: Path) -> Path:
     Raises: ResultsError where the folder cannot be written.
     """
     # Imported here, because matplotlib and pandas take a second to import, and only figures need them.
-    from attnbench.report import plots
+    from attnbench.report.figures.saving import draw
     from attnbench.report.studies.section import place_studies
 
     stem = f"study-{name}"
     files = {f"{stem}.csv": study.table.to_csv(index=False, lineterminator="\n").encode()}
     for suffix, figure in study.figures.items():
-        files[f"{stem}{suffix}.svg"] = plots.draw(figure, "svg")
-        files[f"{stem}{suffix}.png"] = plots.draw(figure, "png")
+        files[f"{stem}{suffix}.svg"] = draw(figure, "svg")
+        files[f"{stem}{suffix}.png"] = draw(figure, "png")
     files[f"{stem}.md"] = _markdown(stem, study).encode()
     files[f"{stem}.json"] = _json(study).encode()
     try:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from attnbench.report.plots import COLOURS, INK, MARKERS, MUTED, SETTINGS
+from attnbench.report.figures.style import COLOURS, INK, MARKERS, MUTED, SETTINGS
 
 __all__ = ["curve", "grid", "head_dims", "key", "level", "titled"]
 
@@ -17,7 +17,7 @@ __all__ = ["curve", "grid", "head_dims", "key", "level", "titled"]
 # curve names above all panels.
 PANEL_WIDTH, PANEL_HEIGHT, HEADER = 3.4, 2.5, 0.72
 # Symbols before the curve names; they look like the first four markers in ``MARKERS``.
-SYMBOLS = "●■◆▲"
+SYMBOLS = "■◆▲▼"
 
 
 def grid(rows: int, columns: int, *, title: str, names: Mapping[str, str]) -> tuple[Figure, list[Axes]]:

@@ -10,8 +10,8 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from attnbench.report.figures.style import COLOURS, INK, MUTED, SETTINGS
 from attnbench.report.numbers import format_digits
-from attnbench.report.plots import COLOURS, INK, MUTED, SETTINGS
 from attnbench.report.studies import StudyFigures
 
 __all__ = ["draw"]

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from attnbench.report.figures.style import COLOURS, INK, MUTED, SETTINGS
 from attnbench.report.numbers import format_digits
-from attnbench.report.plots import COLOURS, INK, MUTED, SETTINGS
 from attnbench.report.studies import StudyFigures
 from attnbench.report.studies.curves import curve, key, titled
 

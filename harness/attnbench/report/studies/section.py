@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnbench.report.drawings import inline
+from attnbench.report.figures.saving import encode, read_size
 from attnbench.report.page import make_environment
 
 __all__ = ["BEGIN", "END", "place_studies"]
@@ -50,11 +50,14 @@ def place_studies(folder: Path) -> None:
 
 
 def _html(found: Sequence[_Study], folder: Path) -> str:
-    drawn = [
-        (study, [inline((folder / f"{name}.svg").read_text(encoding="utf-8"), name) for name in _figures(study)])
-        for study in found
-    ]
+    drawn = [(study, [_embed((folder / f"{name}.svg").read_bytes()) for name in _figures(study)]) for study in found]
     return make_environment().get_template("studies.html.j2").render(drawn=drawn)
+
+
+def _embed(svg: bytes) -> dict[str, str | int]:
+    """Return the data URI of a figure, and its size in CSS pixels."""
+    width, height = read_size(svg)
+    return {"uri": encode(svg), "width": width, "height": height}
 
 
 def _markdown(found: Sequence[_Study], folder: Path) -> str:  # noqa: ARG001

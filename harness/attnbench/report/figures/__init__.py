@@ -1,0 +1,94 @@
+"""Figures of a report: time, ratio, rate and memory against length, and the ratios at each length in order."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from attnbench.report.figures.contenders import find_contenders
+from attnbench.report.figures.drawing import Drawing, Sketch
+from attnbench.report.figures.forest_figure import sketch_forest
+from attnbench.report.figures.labels import clean
+from attnbench.report.figures.memory_figure import sketch_memory
+from attnbench.report.figures.rate_figure import sketch_rate
+from attnbench.report.figures.ratio_figure import sketch_ratio
+from attnbench.report.figures.saving import draw, encode, read_size
+from attnbench.report.figures.style import Look, choose_looks
+from attnbench.report.figures.time_figure import sketch_time
+from attnbench.report.series import Series
+
+__all__ = ["SeriesFigures", "draw_figures"]
+
+SKETCHES: tuple[Callable[[Series, Mapping[str, Look], str], Sketch], ...] = (
+    sketch_time, sketch_ratio, sketch_forest, sketch_rate, sketch_memory,
+)  # fmt: skip
+# Most series whose figures a report draws. A series of 14 implementations takes two seconds, and 250 kB of the page.
+MOST_SERIES = 4
+# Longest label of a series in a figure, in characters: two lines.
+LONGEST_PLACE = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesFigures:
+    """The figures of one series, and sentences about the figures that are not drawn."""
+
+    drawings: tuple[Drawing, ...]
+    missing: tuple[str, ...]
+
+
+def draw_figures(series: Sequence[Series], references: Collection[str] = ()) -> list[SeriesFigures]:
+    """Draw the figures of each series; an implementation looks the same in all of them.
+
+    ``references`` are further references that no series has.
+    """
+    names = {name for one in series for frame in (one.timings, one.memory) for name in frame["implementation"]}
+    looks = choose_looks(names, {*references, *(one.reference for one in series)}, find_contenders(series))
+    places = Counter(one.place for one in series)
+    made = []
+    for index, one in enumerate(series):
+        label = one.title if places[one.place] > 1 else one.place.label
+        if index < MOST_SERIES:
+            made.append(_draw_series(one, looks, clean(label, LONGEST_PLACE) if len(series) > 1 else ""))
+        else:
+            made.append(SeriesFigures(drawings=(), missing=(_explain_limit(len(series)),)))
+    return made
+
+
+def _draw_series(series: Series, looks: Mapping[str, Look], place: str) -> SeriesFigures:
+    sketches = [sketch(series, looks, place) for sketch in SKETCHES]
+    drawings = tuple(_save(sketch, series.suffix, place) for sketch in sketches if sketch.figure is not None)
+    # Without times, four figures have one reason.
+    timed = not series.timings.empty
+    missing = [
+        ("; ".join(one.notes) if timed or one.name == "memory" else "nothing was timed", one.title)
+        for one in sketches
+        if one.figure is None
+    ]
+    return SeriesFigures(drawings=drawings, missing=tuple(_explain_missing(missing)))
+
+
+def _save(sketch: Sketch, suffix: str, place: str) -> Drawing:
+    """Draw a sketch as SVG and as PNG."""
+    assert sketch.figure is not None
+    svg = draw(sketch.figure, "svg")
+    width, height = read_size(svg)
+    title = f"{sketch.title}: {place}" if place else sketch.title
+    return Drawing(
+        stem=sketch.name + suffix, title=title, reading=sketch.reading, shows=f"{title}. {sketch.shows}",
+        notes=sketch.notes, svg=svg, png=draw(sketch.figure, "png"), uri=encode(svg), width=width, height=height,
+    )  # fmt: skip
+
+
+def _explain_missing(missing: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield a sentence for each reason why figures are not drawn."""
+    titles: dict[str, list[str]] = {}
+    for why, title in missing:
+        titles.setdefault(why, []).append(title)
+    for why, own in titles.items():
+        yield f"Not drawn: {', '.join(own)}. Reason: {why}."
+
+
+def _explain_limit(count: int) -> str:
+    return (
+        f"Not drawn: the report has {count} series, and figures of the first {MOST_SERIES}. The tables have every "
+        f"series; attnbench report with fewer runs draws the others."
+    )

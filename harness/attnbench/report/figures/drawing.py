@@ -1,0 +1,56 @@
+"""What a figure module returns, and what the page and the Markdown file show of it."""
+
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+__all__ = ["Drawing", "Sketch"]
+
+# Tallest figure that the page shows without unfolding, in CSS pixels: most of a window 900 pixels high.
+TALLEST = 640
+# Narrowest figure, in CSS pixels, that is ``wide``: one with two panels.
+WIDE = 900
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sketch:
+    """A figure that is not written yet, with its texts; without a figure, ``notes`` says why."""
+
+    # Start of the names of its files.
+    name: str
+    title: str
+    # How to read the figure, in a sentence or two.
+    reading: str = ""
+    # What the figure shows, for readers who do not see it.
+    shows: str = ""
+    # What is left out of the figure, or noteworthy in it.
+    notes: tuple[str, ...] = ()
+    figure: Figure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A figure of the report as its files and texts."""
+
+    # Names of its files, without ``.svg`` or ``.png``.
+    stem: str
+    title: str
+    reading: str
+    shows: str
+    notes: tuple[str, ...]
+    svg: bytes
+    png: bytes
+    # Data URI of the SVG file, and its size in CSS pixels.
+    uri: str
+    width: int
+    height: int
+
+    @property
+    def folded(self) -> bool:
+        """Whether the page shows the figure only when it is unfolded."""
+        return self.height > TALLEST
+
+    @property
+    def wide(self) -> bool:
+        """Whether the figure has panels side by side, so that a narrow page must scroll it."""
+        return self.width >= WIDE

@@ -1,0 +1,65 @@
+"""Ticks of the y axes of figures."""
+
+import math
+from collections.abc import Callable
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+
+__all__ = ["format_factor", "set_log_axis", "set_ratio_axis"]
+
+# Smallest number of ticks of a logarithmic axis. Ticks are at powers of the base, or at the multiples ``STEPS`` of
+# powers of ten if these are too few.
+FEWEST, STEPS = 4, (1.0, 2.0, 5.0)
+FRACTIONS = {0.25: "¼", 0.5: "½"}
+# Ticks of an axis of ratios, by the smallest span of the axis in powers of two: of a high axis, and of a short one. A
+# narrower axis is divided evenly.
+SHORT: tuple[tuple[float, tuple[float, ...]], ...] = ((1.3, (0.25, 0.5, 1, 2, 4)), (0.7, (0.5, 1, 1.5, 2, 3)))
+RATIOS: tuple[tuple[float, tuple[float, ...]], ...] = (
+    (2.5, (0.25, 0.5, 1, 2, 4)),
+    (0.9, (0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.25, 1.5, 2, 2.5, 3, 4)),
+)
+
+
+def set_log_axis(axes: Axes, text: Callable[[float], str], *, base: int) -> None:
+    """Make the y axis logarithmic, with at least three ticks, which ``text`` formats."""
+    axes.set_yscale("log", base=base)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high)
+    _label(axes, text)
+    for subs in ((1.0,), STEPS) if base == 10 else ((1.0,),):
+        axes.yaxis.set_major_locator(LogLocator(base=base, subs=subs))
+        if sum(low <= tick <= high for tick in axes.yaxis.get_majorticklocs()) >= FEWEST:
+            return
+    unit = 1024.0 ** max(0, math.floor(math.log(high, 1024))) if base == 2 else 1.0
+    axes.set_yticks([tick * unit for tick in _divide(low / unit, high / unit)])
+
+
+def set_ratio_axis(axes: Axes, low: float, high: float, *, horizontal: bool = False) -> None:
+    """Set the ticks of a logarithmic axis of ratios between ``low`` and ``high``."""
+    span = math.log2(high / low)
+    steps = SHORT if horizontal else RATIOS
+    ticks = next(([*found] for least, found in steps if span >= least), _divide(low, high, 3 if horizontal else 5))
+    axis = axes.xaxis if horizontal else axes.yaxis
+    axis.set_major_locator(NullLocator())
+    axis.set_ticks([tick for tick in ticks if low * 0.999 <= tick <= high * 1.001])
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_factor(value)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
+
+
+def format_factor(value: float) -> str:
+    """Format a ratio as on an axis, for example ¼× and 1.5×."""
+    return f"{FRACTIONS.get(value, f'{value:g}')}×"
+
+
+def _divide(low: float, high: float, count: int = 5) -> list[float]:
+    """Return about ``count`` round numbers between ``low`` and ``high``."""
+    even = MaxNLocator(nbins=count, steps=[1, 2, 5, 10]).tick_values(low, high)
+    return [float(f"{tick:.6g}") for tick in even if low <= tick <= high]
+
+
+def _label(axes: Axes, text: Callable[[float], str]) -> None:
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_formatter(NullFormatter())

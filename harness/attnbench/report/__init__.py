@@ -16,9 +16,10 @@ def write(runs: Sequence[StoredRun], folder: Path) -> Path:
 
     Raises: ResultsError where the folder cannot be written.
     """
+    from attnbench.report.spelled import spell_out_in
     from attnbench.report.studies.section import place_studies
 
-    files = _render_files(runs)
+    files = _render_files([spell_out_in(run) for run in runs])
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
@@ -35,6 +36,7 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     # Imported here, because matplotlib and pandas take a second to import, and only a report needs them.
     from attnbench.report import markdown, page, plots, tables
     from attnbench.report.content import collect_content
+    from attnbench.report.csv_files import render_csv
     from attnbench.report.series import join_growths
 
     content = collect_content(runs)
@@ -61,7 +63,7 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
         "growth": join_growths(content.series),
     }
     for name, frame in frames.items():
-        files[f"{name}.csv"] = frame.to_csv(index=False, lineterminator="\n").encode()
+        files[f"{name}.csv"] = render_csv(frame)
     files["report.md"] = markdown.render(content, set(files)).encode()
     files["index.html"] = page.render(content, files).encode()
     return files

@@ -1,14 +1,11 @@
-"""The plots of a report as parts of its page: heading, explanation and SVG markup."""
+"""The plots of a report as parts of its page: heading, explanation and the address of an image."""
 
-import re
+import base64
 from collections.abc import Mapping
 
-from markupsafe import Markup
-
-from attnbench.report import plots
 from attnbench.report.series import Series
 
-__all__ = ["PLOTS", "inline", "inline_figures"]
+__all__ = ["PLOTS", "embed", "list_figures"]
 
 # Plots of a series. Each has a name, with which its file name begins, a heading and an explanation.
 PLOTS = (
@@ -32,38 +29,16 @@ PLOTS = (
     ),
 )
 
-# Largest width of a drawing on the page, in CSS pixels per point of the SVG file's width. With this factor, a drawing
-# with two panels fills the page.
-PX_PER_PT = 1.65
 
-
-def inline_figures(series: Series, files: Mapping[str, bytes]) -> list[tuple[str, str, Markup]]:
-    """Return heading, explanation and drawing of each plot of a series whose drawing is in ``files``."""
+def list_figures(series: Series, files: Mapping[str, bytes]) -> list[tuple[str, str, str]]:
+    """Return heading, explanation and address of the drawing of each plot of a series that is in ``files``."""
     return [
-        (title, reading, inline(files[f"{name}{series.suffix}.svg"].decode(), f"{name}{series.suffix}"))
+        (title, reading, embed(files[f"{name}{series.suffix}.svg"]))
         for name, title, reading in PLOTS
         if f"{name}{series.suffix}.svg" in files
     ]
 
 
-def inline(svg: str, name: str) -> Markup:
-    """Convert the text of an SVG file into markup that can be embedded in the page.
-
-    The XML prologue is removed, ``name`` is put before every id, and the colours become those of the page.
-
-    matplotlib escapes every text that it draws, so names from run files cannot insert markup into the page.
-    """
-    drawing = svg[svg.index("<svg") :]
-    drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
-    # Without a largest width, a drawing with one panel would be stretched to the width of a drawing with two panels.
-    drawing = re.sub(r'(<svg[^>]*?) width="([\d.]+)pt"', _limit_width, drawing, count=1)
-    drawing = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", drawing, count=1)
-    drawing = re.sub(r'\bid="', f'id="{name}-', drawing)
-    drawing = drawing.replace("url(#", f"url(#{name}-").replace('href="#', f'href="#{name}-')
-    for colour, variable in ((plots.INK, "--ink"), (plots.MUTED, "--soft"), (plots.RULE, "--axis")):
-        drawing = drawing.replace(colour, f"var({variable})")
-    return Markup(drawing)  # noqa: S704  # made by matplotlib, see above
-
-
-def _limit_width(opening: re.Match[str]) -> str:
-    return f'{opening[1]} role="img" style="max-width:{float(opening[2]) * PX_PER_PT:.0f}px"'
+def embed(svg: bytes) -> str:
+    """Return the address of an image that contains an SVG file; a browser shows it, and runs nothing in it."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode('ascii')}"

@@ -7,28 +7,33 @@ from attnbench.report.drawings import PLOTS
 from attnbench.report.groups import Grouped
 from attnbench.report.listings import Listing, make_listings
 from attnbench.report.matrix import LEGEND
+from attnbench.report.markdown_text import escape as _escape
+from attnbench.report.markdown_text import format_code as _format_code
+from attnbench.report.markdown_text import format_console, hide_comments
 from attnbench.report.measures import make_grids
 from attnbench.report.methods import describe_machine, explain_times
-from attnbench.report.studies.section import BEGIN, END
+from attnbench.report.slots import make_slot
 
 __all__ = ["render"]
 
 
 def render(content: Content, files: Collection[str]) -> str:
     """Return the text of report.md; it shows each plot whose file name is in ``files``."""
-    parts = [
+    before = [
         "# Attention report",
         *(_escape(line) for line in content.headline),
         _render_list(content.fastest),
         *_render_runs(content),
         *_render_conformance(content),
         *_render_measurements(content, files),
-        f"{BEGIN}\n{END}",
+    ]
+    after = [
         "## Methods",
         _render_list(content.methods),
         *(["## Unreadable lines", _render_list(content.unreadable)] if content.unreadable else []),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    shown = ["\n\n".join(part for part in parts if part) for parts in (before, after)]
+    return f"\n\n{make_slot('studies')}\n\n".join(map(hide_comments, shown)) + "\n"
 
 
 def _render_runs(content: Content) -> list[str]:
@@ -36,13 +41,13 @@ def _render_runs(content: Content) -> list[str]:
     for stored in content.runs:
         run = stored.run
         rows = [
-            ("time", run.time),
+            ("time", _escape(run.time)),
             ("command", _format_code(run.command)),
             ("machine", _escape(describe_machine(run.machine))),
             ("threads", str(run.threads)),
             ("versions", _escape(", ".join(f"{name} {version}" for name, version in run.versions.items()))),
-            ("commit", run.commit or "none"),
-            ("suite", f"{run.suite} ({run.suite_digest})"),
+            ("commit", _escape(run.commit or "none")),
+            ("suite", _escape(f"{run.suite} ({run.suite_digest})")),
             ("file", _format_code(stored.path.name)),
         ]
         parts.append(_render_table(("run", _format_code(run.id)), rows))
@@ -68,7 +73,7 @@ def _render_conformance(content: Content) -> list[str]:
     parts.append("## Failures")
     parts += [
         f"**{_format_code(p.implementation)} · {_format_code(p.check)} · {p.status}**: {_escape(p.reason)}\n\n"
-        f"```console\n$ {p.command}\n```"
+        f"{format_console(p.command)}"
         for p in content.problems
     ] or ["None."]
     parts += _render_groups("Expected failures", content.expected, "checks")
@@ -87,10 +92,10 @@ def _render_measurements(content: Content, files: Collection[str]) -> list[str]:
             if f"{name}{series.suffix}.png" in files:
                 parts += [f"![{title}]({name}{series.suffix}.png)", reading]
         if not series.timings.empty:
-            parts.append(explain_times(series))
+            parts.append(_escape(explain_times(series)))
         for grid in make_grids(series):
-            rows = [(_format_code(name), *("<br>".join(cell) for cell in cells)) for name, cells in grid.rows]
-            head = (f"{grid.title}: {grid.pass_}", *(f"L = {n}" for n in grid.lengths))
+            rows = [(_format_code(name), *("<br>".join(map(_escape, cell)) for cell in cells)) for name, cells in grid.rows]
+            head = (_escape(f"{grid.title}: {grid.pass_}"), *(f"L = {n}" for n in grid.lengths))
             parts.append(_render_table(head, rows, right=True))
         for listing in make_listings(series):
             parts += _render_listing(listing)
@@ -118,15 +123,3 @@ def _render_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: 
 
 def _render_list(lines: Iterable[str]) -> str:
     return "\n".join(f"- {_escape(line)}" for line in lines)
-
-
-def _escape(text: str) -> str:
-    """Escape Markdown markup."""
-    for mark in "\\`*_[]<>|":
-        text = text.replace(mark, f"\\{mark}")
-    return " ".join(text.split())
-
-
-def _format_code(text: str) -> str:
-    """Format text as inline code that is also valid inside a table."""
-    return "`" + " ".join(text.split()).replace("`", "'").replace("|", "\\|") + "`"

@@ -43,10 +43,11 @@ def write(name: str, study: StudyFigures, folder: Path) -> Path:
     """
     # Imported here, because matplotlib and pandas take a second to import, and only figures need them.
     from attnbench.report import plots
+    from attnbench.report.csv_files import render_csv
     from attnbench.report.studies.section import place_studies
 
     stem = f"study-{name}"
-    files = {f"{stem}.csv": study.table.to_csv(index=False, lineterminator="\n").encode()}
+    files = {f"{stem}.csv": render_csv(study.table)}
     for suffix, figure in study.figures.items():
         files[f"{stem}{suffix}.svg"] = plots.draw(figure, "svg")
         files[f"{stem}{suffix}.png"] = plots.draw(figure, "png")

@@ -16,7 +16,6 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
-from attnbench.cases import CaseId
 from attnbench.records import types as records
 from attnbench.records.run_file import StoredRun, read_run
 from attnbench.records.types import Ceiling, Completion, Finding, Machine, Memory, Result, Run, Timing
@@ -24,6 +23,7 @@ from attnbench.report import studies, write
 from attnbench.report.csv_files import render_csv
 from attnbench.report.markdown_text import escape, format_code, format_console
 from attnbench.report.spelled import spell_out, spell_out_in
+from attnbench.report.studies.section import place_studies
 
 RAN = "window.ran=1"
 # Texts that do harm where a program reads them as something else than text. ``window.ran`` tells that one was run.
@@ -56,7 +56,7 @@ HOSTILE = (
     "nul\x00l",
     "\x1b[31mred\x07",
     "left \u202e right \u2066 \u200f \u2028 \ufeff",
-    "שלום",
+    "שלום 漢字 🙂",
     "a" * 10_000,
     "<b>" * 3_000,
     "",
@@ -266,13 +266,14 @@ def assert_is_quiet(browser: Any, path: Path) -> None:
     assert (opened.messages, opened.requests, opened.dialogs) == ([], [], [])
     assert page.evaluate("window.ran") is None
     counts = page.evaluate(
-        "Object.fromEntries(['script', 'style', 'base', 'iframe', 'form', 'link', 'main', 'nav', 'b[onclick]']"
+        "Object.fromEntries(['script', 'style', 'base', 'iframe', 'form', 'link', 'main', 'nav']"
         ".map(name => [name, document.querySelectorAll(name).length]))"
     )
-    assert counts == {"script": 1, "style": 1, "base": 0, "iframe": 0, "form": 0, "link": 1, "main": 1, "nav": 1, "b[onclick]": 0}
+    assert counts == {"script": 1, "style": 1, "base": 0, "iframe": 0, "form": 0, "link": 1, "main": 1, "nav": 1}
     attributes = """() => [...document.querySelectorAll('*')].flatMap(one => [...one.attributes])
       .filter(one => one.name.startsWith('on') || one.name === 'style'
-        || ['href', 'src'].includes(one.name) && !/^(#|data:)/.test(one.value)).map(one => one.name + '=' + one.value)"""
+        || ['href', 'src'].includes(one.name) && !/^(#|data:)/.test(one.value))
+      .map(one => one.name + '=' + one.value)"""
     assert page.evaluate(attributes) == []
     broken = "[...document.images].filter(one => !one.complete || one.naturalWidth === 0).length"
     assert page.evaluate(broken) == 0
@@ -311,30 +312,32 @@ def assert_is_plain(path: Path) -> None:
 
 
 @pytest.mark.parametrize("machines", [1, 2])
-@pytest.mark.parametrize("text", [one for one in HOSTILE if "<!--" in one])
-def test_text_that_looks_like_a_slot_of_studies_is_text(tmp_path: Path, text: str, machines: int) -> None:
+def test_text_that_looks_like_a_slot_of_studies_is_text(tmp_path: Path, machines: int) -> None:
     """A study is inserted once, and nothing else of a report changes, whatever a run and a study have as their text."""
+    slots = [one for one in HOSTILE if "<!--" in one]
     runs = [make_run(number) for number in range(machines)]
-    runs = [replace(one, run=replace(one.run, command=text, time=text), problems=(text,)) for one in runs]
-    results = [replace(r, findings=tuple(replace(f, reason=text) for f in r.findings)) for r in runs[0].results]
-    runs[0] = replace(runs[0], results=tuple(results))
+    for place, one in enumerate(runs):
+        results = [
+            replace(r, findings=tuple(replace(f, reason=text) for f, text in zip(r.findings, slots * 2, strict=False)))
+            for r in _make_checked(one.run)
+        ]
+        run = replace(one.run, command=slots[place], time=slots[-1], commit=slots[1])
+        runs[place] = replace(one, run=run, results=tuple(results), problems=tuple(slots))
     before, after = tmp_path / "before", tmp_path / "after"
     write(runs, before)
     plain = {name: (before / name).read_text("utf-8") for name in ("index.html", "report.md")}
     for folder in (before, after):
         for _ in range(2):
-            make_study(text, folder)
+            make_study(slots[0] + slots[1], folder)
     write(runs, after)
-    for name, whole in plain.items():
+    for name in plain:
         with_study = (before / name).read_text("utf-8")
         assert with_study == (after / name).read_text("utf-8")
         assert with_study.count("Studies that explain attention") == 1
-        for path in before.glob("study-*.json"):
-            path.rename(path.with_suffix(".away"))
-        write(runs, before)
-        assert (before / name).read_text("utf-8") == whole
-        for path in before.glob("study-*.away"):
-            path.rename(path.with_suffix(".json"))
+    for path in before.glob("study-*.json"):
+        path.unlink()
+    place_studies(before)
+    assert {name: (before / name).read_text("utf-8") for name in plain} == plain
 
 
 def make_study(text: str, folder: Path) -> None:
@@ -373,7 +376,8 @@ def test_the_file_of_a_run_with_every_hostile_text_is_read_and_reported(tmp_path
     lines = [{"record": "run"} | _to_plain(run.run)]
     lines += [
         {"record": "result"} | _to_plain(replace(result, implementation=text))
-        for result, text in zip(run.results * len(HOSTILE), (*HOSTILE, "\ud800", "a\udfffb"), strict=False)
+        for text in (*(one for one in HOSTILE if len(one) < 100), "\ud800", "a\udfffb")
+        for result in (run.results[0], run.results[3])
     ]
     path = tmp_path / "run.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="ascii")
@@ -390,7 +394,7 @@ def _to_plain(record: Any) -> dict[str, Any]:
     [
         ("plain ✓ − é", "plain ✓ − é"),
         ("a\x00b", "a\\x00b"),
-        ("a\r\nb\rc\td", "a\nb\nc\td"),
+        ("a\r\nb\rc\td", "a\nb\nc d"),
         ("\u202eabc\u2066", "\\u202eabc\\u2066"),
         ("\ud800", "\\ud800"),
         ("שלום", "שלום"),
@@ -433,12 +437,10 @@ def test_code_in_markdown_holds_backticks_and_line_breaks() -> None:
 
 @pytest.mark.parametrize(
     ("cell", "shown"),
-    [("=1+1", "'=1+1"), ("+1", "'+1"), ("-1", "'-1"), ("@a", "'@a"), ("\ta", "'\ta"), ("a=1", "a=1"), (-1.5, "-1.5")],
+    [("=1+1", "'=1+1"), ("+1", "'+1"), ("-1", "'-1"), ("@a", "'@a"), ("\t=a", "' =a"), ("a=1", "a=1"), (-1.5, "-1.5")],
 )
 def test_no_cell_is_a_formula(cell: Any, shown: str) -> None:
     """A text that a spreadsheet would compute begins with an apostrophe; a number is a number."""
     frame = pd.DataFrame({"=head": [cell]})
     (head, row) = csv.reader(render_csv(frame).decode().splitlines())
     assert (head, row) == (["'=head"], [shown])
-
-

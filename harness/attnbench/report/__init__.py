@@ -1,5 +1,6 @@
 """Reports on stored runs: an HTML page, a Markdown file, plots and CSV tables."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,16 +44,19 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     references = {tables.find_reference(result.case) for result in content.results}
     looks = plots.choose_looks({result.implementation for result in content.results}, references)
     files: dict[str, bytes] = {}
-    for series in content.series:
-        figures = {
-            "time": plots.plot_time(series.timings, series.untimed, looks),
-            "memory": plots.plot_memory(series.memory, series.untimed, looks),
-            "speed": plots.plot_speed(series.timings, series.untimed, looks, series.reference),
-        }
-        for name, figure in figures.items():
-            if figure is not None:
-                files[f"{name}{series.suffix}.svg"] = plots.draw(figure, "svg")
-                files[f"{name}{series.suffix}.png"] = plots.draw(figure, "png")
+    with warnings.catch_warnings():
+        # A name may have letters that the font of the figures lacks: a browser has other fonts, a PNG file shows a box.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        for series in content.series:
+            figures = {
+                "time": plots.plot_time(series.timings, series.untimed, looks),
+                "memory": plots.plot_memory(series.memory, series.untimed, looks),
+                "speed": plots.plot_speed(series.timings, series.untimed, looks, series.reference),
+            }
+            for name, figure in figures.items():
+                if figure is not None:
+                    files[f"{name}{series.suffix}.svg"] = plots.draw(figure, "svg")
+                    files[f"{name}{series.suffix}.png"] = plots.draw(figure, "png")
     reached = [ceiling for run in runs for ceiling in run.ceilings]
     frames = {
         "findings": tables.tabulate_findings(content.results),

@@ -8,9 +8,9 @@ from attnbench.report.spelled import spell_out
 
 __all__ = ["render_csv"]
 
-# Spreadsheets compute a cell that begins with one of these characters, some of them also in full width.
+# Spreadsheets compute a cell that begins with one of these characters, also after blanks and in full width.
 # Source: https://owasp.org/www-community/attacks/CSV_Injection
-STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+STARTS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 # A spreadsheet shows a cell with this first character as text, and hides the character.
 AS_TEXT = "'"
 
@@ -23,7 +23,7 @@ def render_csv(frame: pd.DataFrame) -> bytes:
     shown = frame.rename(columns=_protect)
     for place, kind in enumerate(shown.dtypes):
         if not pd.api.types.is_numeric_dtype(kind):
-            shown.isetitem(place, shown.iloc[:, place].map(_protect))
+            shown.isetitem(place, [_protect(cell) for cell in shown.iloc[:, place]])
     return shown.to_csv(index=False, lineterminator="\n").encode()
 
 
@@ -31,4 +31,4 @@ def _protect(cell: Any) -> Any:
     if not isinstance(cell, str):
         return cell
     text = spell_out(cell)
-    return AS_TEXT + text if text.startswith(STARTS) else text
+    return AS_TEXT + text if text.lstrip().startswith(STARTS) else text

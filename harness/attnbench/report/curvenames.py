@@ -143,6 +143,8 @@ def spread(places: Sequence[float], apart: float) -> list[float]:
 
 def _measure_width(name: str) -> float:
     """Return the width of a name as drawn, in inches."""
+    if not name.strip():  # matplotlib has no extent for a text without a glyph
+        return 0.0
     font = FontProperties(family="DejaVu Sans")
     return float(TextPath((0, 0), name, SIZE, prop=font).get_extents().x1) / POINTS_PER_INCH
 

@@ -6,10 +6,10 @@ from attnbench.report.content import Content
 from attnbench.report.drawings import PLOTS
 from attnbench.report.groups import Grouped
 from attnbench.report.listings import Listing, make_listings
-from attnbench.report.matrix import LEGEND
 from attnbench.report.markdown_text import escape as _escape
 from attnbench.report.markdown_text import format_code as _format_code
 from attnbench.report.markdown_text import format_console, hide_comments
+from attnbench.report.matrix import LEGEND
 from attnbench.report.measures import make_grids
 from attnbench.report.methods import describe_machine, explain_times
 from attnbench.report.slots import make_slot
@@ -94,7 +94,9 @@ def _render_measurements(content: Content, files: Collection[str]) -> list[str]:
         if not series.timings.empty:
             parts.append(_escape(explain_times(series)))
         for grid in make_grids(series):
-            rows = [(_format_code(name), *("<br>".join(map(_escape, cell)) for cell in cells)) for name, cells in grid.rows]
+            rows = [
+                (_format_code(name), *("<br>".join(map(_escape, cell)) for cell in cells)) for name, cells in grid.rows
+            ]
             head = (_escape(f"{grid.title}: {grid.pass_}"), *(f"L = {n}" for n in grid.lengths))
             parts.append(_render_table(head, rows, right=True))
         for listing in make_listings(series):

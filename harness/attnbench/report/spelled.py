@@ -1,7 +1,7 @@
-"""Spells out the characters of stored text that no file of a report may hold, or that would show text in another order.
+r"""Spells out the characters of stored text that no file of a report may hold, or that change the order of others.
 
 A null byte makes an SVG file unreadable, a lone surrogate has no bytes in UTF-8, and a mark of writing direction may
-show the words around it reversed. Each of them is shown as its escape in Python, such as ``\\x00`` or ``\\u202e``.
+show the words around it reversed. Each of them is shown as its escape in Python, such as ``\x00`` or ``\u202e``.
 """
 
 import dataclasses
@@ -15,18 +15,18 @@ __all__ = ["spell_out", "spell_out_in"]
 
 _Value = TypeVar("_Value")
 
-# Control characters but tab and line break, marks of writing direction (UAX #9), line and paragraph separators, the
+# Control characters but the line feed, marks of writing direction (UAX #9), line and paragraph separators, the
 # byte-order mark, lone surrogates and characters that Unicode reserves as none (U+FFFE, U+FFFF).
 _HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
 )
 
 
 def spell_out(text: str) -> str:
-    """Return the text with each hidden character as its escape, and with every line break as a line feed."""
+    """Return the text with an escape for each hidden character; line breaks become line feeds, and tabs spaces."""
     if text.isascii() and text.isprintable():
         return text
-    return _HIDDEN.sub(_escape, text.replace("\r\n", "\n").replace("\r", "\n"))
+    return _HIDDEN.sub(_escape, text.replace("\r\n", "\n").replace("\r", "\n").replace("\t", " "))
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -54,8 +54,7 @@ def place_studies(folder: Path) -> None:
 
 def _render_page_section(found: Sequence[_Study], folder: Path) -> str:
     drawn = [
-        (study, [embed((folder / f"{name}.svg").read_bytes()) for name in _name_figures(study)])
-        for study in found
+        (study, [embed((folder / f"{name}.svg").read_bytes()) for name in _name_figures(study)]) for study in found
     ]
     return make_environment().get_template("studies.html.j2").render(drawn=drawn)
 

@@ -27,8 +27,8 @@ TRIAL = """
 <thead><tr><th data-sort="text">name</th><th data-sort="number">time</th><th>note</th></tr></thead>
 <tbody>
 {% for name, value, shown in rows %}
-<tr><td>{{ name }}</td><td{% if value %} data-value="{{ value }}"{% endif %}>{{ shown }}</td><td>row {{ loop.index }}</td>
-</tr>
+<tr><td>{{ name }}</td><td{% if value %} data-value="{{ value }}"{% endif %}>{{ shown }}</td>
+<td>row {{ loop.index }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 <details id="outer"><summary>outer</summary><details><summary>inner</summary><p id="deep">deep</p></details></details>

@@ -38,6 +38,7 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     from attnbench.report import markdown, page, plots, tables
     from attnbench.report.content import collect_content
     from attnbench.report.csv_files import render_csv
+    from attnbench.report.failures import tabulate_failures
     from attnbench.report.series import join_growths
 
     content = collect_content(runs)
@@ -60,6 +61,7 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     reached = [ceiling for run in runs for ceiling in run.ceilings]
     frames = {
         "findings": tables.tabulate_findings(content.results),
+        "failures": tabulate_failures(content.failures.groups),
         "timings": tables.tabulate_timings(content.results, reached),
         "memory": tables.tabulate_memory(content.results),
         "kernels": tables.tabulate_kernels(content.results),

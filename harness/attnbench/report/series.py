@@ -1,7 +1,7 @@
 """Series: groups of measurements that are comparable with one another."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from attnbench.report.growth import GROWTH, fit_growths
 from attnbench.report.numbers import format_count
 from attnbench.report.slugs import make_slug
 
-__all__ = ["Place", "Series", "group_series", "join_growths"]
+__all__ = ["Place", "Series", "group_series", "join_growths", "split_by_machine"]
 
 
 class Place(NamedTuple):
@@ -53,6 +53,15 @@ class Series:
     def title(self) -> str:
         """The place and the form of the series, in words."""
         return f"{self.place.label}: {self.form}"
+
+
+def split_by_machine(runs: Iterable[StoredRun], results: Iterable[Result]) -> dict[str, list[Result]]:
+    """Return the results of each machine, by the machine's name, in the order of their first results."""
+    machines = {stored.run.id: stored.run.machine.name for stored in runs}
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(machines[result.run], []).append(result)
+    return found
 
 
 def group_series(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[Series]:

@@ -2,7 +2,6 @@
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,6 @@ from attnbench.report.kernel_paths import find_way
 __all__ = [
     "INCONCLUSIVE",
     "chapter_of",
-    "count_findings",
     "find_reference",
     "tabulate_ceilings",
     "tabulate_findings",
@@ -136,18 +134,6 @@ def tabulate_findings(results: Sequence[Result]) -> pd.DataFrame:
         for f in r.findings
     ]
     return pd.DataFrame(rows, columns=list(FINDINGS))
-
-
-def count_findings(results: Sequence[Result]) -> dict[str, dict[str, Counter[str]]]:
-    """Count findings of each status, by implementation and check; checks are in the order of the catalogue."""
-    seen = {f.check for r in results for f in r.findings}
-    order = [*(name for name in read_checks() if name in seen), *sorted(seen - read_checks().keys())]
-    names = dict.fromkeys(r.implementation for r in results)
-    cells: dict[str, dict[str, Counter[str]]] = {name: {check: Counter() for check in order} for name in names}
-    for result in results:
-        for finding in result.findings:
-            cells[result.implementation][finding.check][finding.status] += 1
-    return cells
 
 
 def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:

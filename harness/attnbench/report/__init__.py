@@ -16,9 +16,10 @@ def write(runs: Sequence[StoredRun], folder: Path) -> Path:
 
     Raises: ResultsError where the folder cannot be written.
     """
+    from attnbench.report.spelled import spell_out_in
     from attnbench.report.studies.section import place_studies
 
-    files = _render_files(runs)
+    files = _render_files([spell_out_in(run) for run in runs])
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
@@ -36,6 +37,7 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     from attnbench.analysis.measurement_faults import select_ceilings
     from attnbench.report import markdown, page, tables
     from attnbench.report.content import collect_content
+    from attnbench.report.csv_files import render_csv
     from attnbench.report.decisions import tabulate_decisions
     from attnbench.report.failures import tabulate_failures
     from attnbench.report.figures import draw_figures
@@ -57,7 +59,7 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
         "decisions": tabulate_decisions(content.decisions),
     }
     for name, frame in frames.items():
-        files[f"{name}.csv"] = frame.to_csv(index=False, lineterminator="\n").encode()
+        files[f"{name}.csv"] = render_csv(frame)
     files["report.md"] = markdown.render(content, figures).encode()
     files["index.html"] = page.render(content, figures).encode()
     return files

@@ -1,6 +1,5 @@
 """The report as Markdown, for places that do not show HTML."""
 
-import re
 from collections.abc import Iterable, Sequence
 
 from attnbench.report.content import Content
@@ -9,10 +8,13 @@ from attnbench.report.failures import FailureGroup
 from attnbench.report.figures import SeriesFigures
 from attnbench.report.groups import Grouped
 from attnbench.report.listings import Listing, make_listings
+from attnbench.report.markdown_text import escape as _escape
+from attnbench.report.markdown_text import format_code as _format_code
+from attnbench.report.markdown_text import format_console, hide_comments
 from attnbench.report.matrix import LEGEND, Matrix, Row
 from attnbench.report.measures import Cell, MeasureTable
 from attnbench.report.methods import describe_machine, explain_measures
-from attnbench.report.studies.section import BEGIN, END
+from attnbench.report.slots import make_slot
 from attnbench.report.verdict import format_lines
 
 __all__ = ["render"]
@@ -20,20 +22,22 @@ __all__ = ["render"]
 
 def render(content: Content, figures: Sequence[SeriesFigures]) -> str:
     """Return the text of report.md; ``figures`` are those of each series."""
-    parts = [
+    before = [
         "# Attention report",
         *(_escape(line) for line in format_lines(content.verdict)),
         *_render_decisions(content.decisions),
         *_render_failures(content),
         *_render_conformance(content),
         *_render_measurements(content, figures),
-        f"{BEGIN}\n{END}",
+    ]
+    after = [
         *_render_runs(content),
         "## Methods",
         _render_list(content.methods),
         *(["## Unreadable lines", _render_list(content.unreadable)] if content.unreadable else []),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    shown = ["\n\n".join(part for part in parts if part) for parts in (before, after)]
+    return f"\n\n{make_slot('studies')}\n\n".join(map(hide_comments, shown)) + "\n"
 
 
 def _render_runs(content: Content) -> list[str]:
@@ -41,13 +45,13 @@ def _render_runs(content: Content) -> list[str]:
     for stored in content.runs:
         run = stored.run
         rows = [
-            ("time", run.time),
+            ("time", _escape(run.time)),
             ("command", _format_code(run.command)),
             ("machine", _escape(describe_machine(run.machine))),
             ("threads", str(run.threads)),
             ("versions", _escape(", ".join(f"{name} {version}" for name, version in run.versions.items()))),
-            ("commit", run.commit or "none"),
-            ("suite", f"{run.suite} ({run.suite_digest})"),
+            ("commit", _escape(run.commit or "none")),
+            ("suite", _escape(f"{run.suite} ({run.suite_digest})")),
             ("file", _format_code(stored.path.name)),
         ]
         parts.append(_render_table(("run", _format_code(run.id)), rows))
@@ -77,9 +81,7 @@ def _render_failure(group: FailureGroup) -> str:
         worst + _escape(group.worst.fault),
         *(f"Warning: {_escape(warning)}" for warning in group.warnings[:3]),
     ]
-    # A fence that is longer than any other in the command, so that the command cannot end it.
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", group.command)), default=0))
-    return "  \n".join(line for line in lines if line) + f"\n\n{fence}console\n$ {group.command}\n{fence}"
+    return "  \n".join(line for line in lines if line) + f"\n\n{format_console(group.command)}"
 
 
 def _render_conformance(content: Content) -> list[str]:
@@ -96,7 +98,7 @@ def _render_conformance(content: Content) -> list[str]:
             for one in matrix.unchecked
         ]
         for chapter in matrix.chapters:
-            parts += [f"#### {chapter.row.name}", _render_matrix(matrix, "check", chapter.checks)]
+            parts += [f"#### {_escape(chapter.row.name)}", _render_matrix(matrix, "check", chapter.checks)]
     parts.append(" · ".join(f"{mark} {words}" for _, mark, words in LEGEND))
     return parts + ([_render_list(content.coverage)] if content.coverage else [])
 
@@ -194,15 +196,3 @@ def _render_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: 
 
 def _render_list(lines: Iterable[str]) -> str:
     return "\n".join(f"- {_escape(line)}" for line in lines)
-
-
-def _escape(text: str) -> str:
-    """Escape Markdown markup."""
-    for mark in "\\`*_[]<>|":
-        text = text.replace(mark, f"\\{mark}")
-    return " ".join(text.split())
-
-
-def _format_code(text: str) -> str:
-    """Format text as inline code that is also valid inside a table."""
-    return "`" + " ".join(text.split()).replace("`", "'").replace("|", "\\|") + "`"

@@ -1,7 +1,11 @@
-"""The report as one self-contained HTML file: styles and figures are embedded."""
+"""The report as one self-contained HTML file: style, script and figures are embedded, and nothing is loaded."""
 
+import base64
+import hashlib
 import re
 from collections.abc import Sequence
+from functools import cache
+from importlib import resources
 
 import jinja2
 from markupsafe import Markup
@@ -12,18 +16,40 @@ from attnbench.report.listings import make_listings
 from attnbench.report.matrix import LEGEND
 from attnbench.report.methods import describe_machine, explain_measures
 from attnbench.report.numbers import format_count
+from attnbench.report.slots import make_slot
 from attnbench.report.slugs import make_slug
 
-__all__ = ["make_environment", "render"]
+__all__ = ["SECTIONS", "make_environment", "render"]
+
+# The sections of the page in their order: id, words of the link, and template. A section whose template writes no
+# element with the id is not in the navigation. ``None``: the slot of the studies.
+SECTIONS = (
+    ("use", "What to use here", "decisions.html.j2"),
+    ("failures", "Failures", "failures.html.j2"),
+    ("conformance", "Conformance", "matrix.html.j2"),
+    ("measured", "Speed and memory", "measures.html.j2"),
+    ("studies", "Studies", None),
+    ("runs", "Runs", "runs.html.j2"),
+    ("methods", "Methods", "methods.html.j2"),
+)
+# The style sheet with the rules of the whole page comes first, the one of the printed page last.
+FIRST, LAST = "page.css", "print.css"
 
 
 def render(content: Content, figures: Sequence[SeriesFigures]) -> str:
     """Return the HTML page of a report; ``figures`` are those of each series."""
+    style, script = _read_style(), _read_template_file("page.js")
     return (
         make_environment()
         .get_template("report.html.j2")
         .render(
             content=content,
+            # Files of this package, without text from runs. They are embedded as they are, because of their hashes.
+            style=Markup(style),  # noqa: S704
+            script=Markup(script),  # noqa: S704
+            policy=_make_policy(style, script),
+            sections=SECTIONS,
+            slot=lambda name: Markup(make_slot(name)),  # noqa: S704  # two comments with a name from a template
             legend=LEGEND,
             machine=describe_machine,
             explain_measures=explain_measures,
@@ -49,6 +75,45 @@ def make_environment() -> jinja2.Environment:
     return made
 
 
+def _make_policy(style: str, script: str) -> str:
+    """Return the page's Content-Security-Policy: only this style, this script and embedded images.
+
+    Source: https://www.w3.org/TR/CSP3/
+    """
+    return "; ".join(
+        (
+            "default-src 'none'",
+            "img-src data:",
+            f"style-src '{_hash(style)}'",
+            f"script-src '{_hash(script)}'",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+
+
+@cache
+def _read_style() -> str:
+    """Return the style sheets of all sections as one."""
+    folder = resources.files("attnbench.report") / "templates"
+    names = sorted(
+        (path.name for path in folder.iterdir() if path.name.endswith(".css")),
+        key=lambda name: (name != FIRST, name == LAST, name),
+    )
+    return "".join(map(_read_template_file, names))
+
+
+@cache
+def _read_template_file(name: str) -> str:
+    # A browser hashes the text after it has turned each CR LF into LF; a checkout on Windows may have CR LF.
+    text = (resources.files("attnbench.report") / "templates" / name).read_text(encoding="utf-8")
+    return text.replace("\r\n", "\n")
+
+
 def _add_breaks(text: str) -> Markup:
     """Allow line breaks in a long name after a slash, a dot, an underscore or a plus sign."""
     return Markup("<wbr>").join(re.split(r"(?<=[/._+])", text))
@@ -56,4 +121,4 @@ def _add_breaks(text: str) -> Markup:
 
 def _join_numbers(text: str) -> str:
     """Prevent line breaks between a number and the word after it."""
-    return re.sub(r"(\d) (?=[a-z0-9])", "\\1\u00a0", text)
+    return re.sub(r"(\d) (?=[a-z0-9])", lambda found: f"{found[1]}\u00a0", text)

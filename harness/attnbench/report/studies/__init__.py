@@ -5,11 +5,14 @@ A study explains one property of attention with figures, for example what paddin
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnbench.records.run_file import ResultsError
+from attnbench.report.markdown_text import escape
+from attnbench.report.slugs import make_slug
+from attnbench.report.spelled import spell_out_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,11 +45,13 @@ def write(name: str, study: StudyFigures, folder: Path) -> Path:
     Raises: ResultsError where the folder cannot be written.
     """
     # Imported here, because matplotlib and pandas take a second to import, and only figures need them.
+    from attnbench.report.csv_files import render_csv
     from attnbench.report.figures.saving import draw
     from attnbench.report.studies.section import place_studies
 
-    stem = f"study-{name}"
-    files = {f"{stem}.csv": study.table.to_csv(index=False, lineterminator="\n").encode()}
+    stem = f"study-{make_slug(name)}"
+    study = replace(study, figures={_name_suffix(suffix): figure for suffix, figure in study.figures.items()})
+    files = {f"{stem}.csv": render_csv(study.table)}
     for suffix, figure in study.figures.items():
         files[f"{stem}{suffix}.svg"] = draw(figure, "svg")
         files[f"{stem}{suffix}.png"] = draw(figure, "png")
@@ -64,12 +69,22 @@ def write(name: str, study: StudyFigures, folder: Path) -> Path:
     return folder / f"{stem}.md"
 
 
+def _name_suffix(suffix: str) -> str:
+    return f"-{make_slug(suffix.removeprefix('-'))}" if suffix else ""
+
+
 def _markdown(stem: str, study: StudyFigures) -> str:
-    figures = [f"![{study.title}]({stem}{suffix}.png)" for suffix in study.figures]
+    title, figures = escape(study.title), study.figures
     heads, rows = _summary(study)
-    escaped = [[text.replace("|", "\\|") for text in row] for row in rows]
-    lines = ["| " + " | ".join(row) + " |" for row in (heads, ["---"] * len(heads), *escaped)]
-    parts = [f"# {study.title}", study.text, *figures, "\n".join(lines), f"Every number: [{stem}.csv]({stem}.csv)."]
+    shown = [[escape(text) for text in row] for row in (heads, *rows)]
+    lines = ["| " + " | ".join(row) + " |" for row in (shown[0], ["---"] * len(heads), *shown[1:])]
+    parts = [
+        f"# {title}",
+        *map(escape, study.text.split("\n\n")),
+        *(f"![{title}]({stem}{suffix}.png)" for suffix in figures),
+        "\n".join(lines),
+        f"Every number: [{stem}.csv]({stem}.csv).",
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -77,7 +92,7 @@ def _json(study: StudyFigures) -> str:
     """Return the content of ``study-<name>.json``: what a report shows of the study."""
     heads, rows = _summary(study)
     plain = {"title": study.title, "text": study.text, "figures": list(study.figures), "head": heads, "rows": rows}
-    return json.dumps(plain, ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(spell_out_in(plain), ensure_ascii=False, indent=1) + "\n"
 
 
 def _summary(study: StudyFigures) -> tuple[list[str], list[list[str]]]:

@@ -4,17 +4,17 @@ It does not matter whether the report or a study was written first.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from attnbench.report.figures.saving import encode, read_size
+from attnbench.report.markdown_text import escape, hide_comments
 from attnbench.report.page import make_environment
+from attnbench.report.slots import fill_slot
+from attnbench.report.spelled import spell_out_in
 
-__all__ = ["BEGIN", "END", "place_studies"]
-
-# Markers before and after the studies in the HTML page and in the Markdown file of a report.
-BEGIN, END = "<!-- studies -->", "<!-- end of studies -->"
+__all__ = ["place_studies"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,27 +30,32 @@ class _Study:
     rows: Sequence[Sequence[str]]
 
 
+# What fills each slot of a file of the report, by the name of the slot.
+_Slots = dict[str, Callable[[Sequence[_Study], Path], str]]
+
+
 def place_studies(folder: Path) -> None:
     """Write the studies of a folder into the HTML page and the Markdown file of the report in the same folder.
 
     If the folder has no report, nothing is written.
     """
     found = [
-        _Study(stem=path.stem, **json.loads(path.read_text(encoding="utf-8")))
+        spell_out_in(_Study(stem=path.stem, **json.loads(path.read_text(encoding="utf-8"))))
         for path in sorted(folder.glob("study-*.json"))
     ]
-    for name, section in (("index.html", _html), ("report.md", _markdown)):
+    for name, slots in FILES.items():
         path = folder / name
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        before, begin, rest = text.partition(BEGIN)
-        _, end, after = rest.partition(END)
-        if end:
-            inside = section(found, folder) if found else ""
-            path.write_text(f"{before}{begin}\n{inside}{end}{after}", encoding="utf-8")
+        if path.exists():
+            text = path.read_text(encoding="utf-8")
+            for slot, render in slots.items():
+                text = fill_slot(text, slot, render(found, folder) if found else "")
+            path.write_text(text, encoding="utf-8")
 
 
-def _html(found: Sequence[_Study], folder: Path) -> str:
-    drawn = [(study, [_embed((folder / f"{name}.svg").read_bytes()) for name in _figures(study)]) for study in found]
+def _render_page_section(found: Sequence[_Study], folder: Path) -> str:
+    drawn = [
+        (study, [_embed((folder / f"{name}.svg").read_bytes()) for name in _name_figures(study)]) for study in found
+    ]
     return make_environment().get_template("studies.html.j2").render(drawn=drawn)
 
 
@@ -60,14 +65,26 @@ def _embed(svg: bytes) -> dict[str, str | int]:
     return {"uri": encode(svg), "width": width, "height": height}
 
 
-def _markdown(found: Sequence[_Study], folder: Path) -> str:  # noqa: ARG001
+def _render_link(found: Sequence[_Study], folder: Path) -> str:  # noqa: ARG001
+    return make_environment().get_template("studies-link.html.j2").render()
+
+
+def _render_markdown(found: Sequence[_Study], folder: Path) -> str:  # noqa: ARG001
     parts = ["## Studies that explain attention"]
     for study in found:
-        figures = [f"![{study.title}]({name}.png)" for name in _figures(study)]
-        parts += [f"### {study.title}", study.text, *figures, f"Its numbers: [{study.stem}.md]({study.stem}.md)."]
-    return "\n" + "\n\n".join(parts) + "\n\n"
+        figures = [f"![{escape(study.title)}]({name}.png)" for name in _name_figures(study)]
+        paragraphs = map(escape, study.text.split("\n\n"))
+        numbers = f"Its numbers: [{study.stem}.md]({study.stem}.md)."
+        parts += [f"### {escape(study.title)}", *paragraphs, *figures, numbers]
+    return "\n" + hide_comments("\n\n".join(parts)) + "\n"
 
 
-def _figures(study: _Study) -> list[str]:
+def _name_figures(study: _Study) -> list[str]:
     """Return the file names of the study's figures, without ``.svg`` or ``.png``."""
     return [study.stem + suffix for suffix in study.figures]
+
+
+FILES: dict[str, _Slots] = {
+    "index.html": {"link to studies": _render_link, "studies": _render_page_section},
+    "report.md": {"studies": _render_markdown},
+}

@@ -1,0 +1,20 @@
+"""Slots of a report: the places in its page and in its Markdown file into which studies are inserted later.
+
+A slot lies between two HTML comments, each alone on its line. Text from runs and plug-ins never makes such a line: the
+template engine escapes it in the page, and ``markdown_text.hide_comments`` in the Markdown file.
+"""
+
+import re
+
+__all__ = ["fill_slot", "make_slot"]
+
+
+def make_slot(name: str, content: str = "") -> str:
+    """Return the lines of a slot with this content."""
+    return "\n".join([f"<!-- {name} -->", *([content] if content else []), f"<!-- end of {name} -->"])
+
+
+def fill_slot(text: str, name: str, content: str) -> str:
+    """Return the text of a file with this content in its slot; a file without the slot is unchanged."""
+    slot = re.compile(rf"^<!-- {re.escape(name)} -->$.*?^<!-- end of {re.escape(name)} -->$", re.MULTILINE | re.DOTALL)
+    return slot.sub(lambda _: make_slot(name, content), text, count=1)

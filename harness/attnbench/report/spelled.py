@@ -1,0 +1,66 @@
+r"""Spells out the characters of stored text that no file of a report may hold, or that change the order of others.
+
+A null byte makes an SVG file unreadable, a lone surrogate has no bytes in UTF-8, and a mark of writing direction may
+show the words around it reversed. Each of them is shown as its escape in Python, such as ``\x00`` or ``\u202e``.
+"""
+
+import dataclasses
+import re
+import typing
+from functools import cache
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+__all__ = ["spell_out", "spell_out_in"]
+
+_Value = TypeVar("_Value")
+
+# Control characters but the line feed, marks of writing direction (UAX #9), line and paragraph separators, the
+# byte-order mark, lone surrogates and characters that Unicode reserves as none (U+FFFE, U+FFFF).
+_HIDDEN = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
+)
+
+
+def spell_out(text: str) -> str:
+    """Return the text with an escape for each hidden character; line breaks become line feeds, and tabs spaces."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _HIDDEN.sub(_escape, text.replace("\r\n", "\n").replace("\r", "\n").replace("\t", " "))
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def spell_out_in(value: _Value) -> _Value:
+    """Return a record, or a container of records, with ``spell_out`` applied to each text in it."""
+    made: Any = value
+    if isinstance(value, str):
+        made = spell_out(value)
+    elif isinstance(value, PurePath):
+        made = type(value)(spell_out(str(value)))
+    elif isinstance(value, tuple | list):
+        made = type(value)(map(spell_out_in, value))
+    elif isinstance(value, dict):
+        made = {spell_out_in(key): spell_out_in(one) for key, one in value.items()}
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        own = {name: getattr(value, name) for name in _list_text_fields(type(value))}
+        spelled = {name: spell_out_in(one) for name, one in own.items()}
+        if spelled != own:
+            made = dataclasses.replace(value, **spelled)
+    return typing.cast("_Value", made)
+
+
+@cache
+def _list_text_fields(kind: type) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass that may contain text; samples, which are many, contain none."""
+    hints = typing.get_type_hints(kind)
+    return tuple(field.name for field in dataclasses.fields(kind) if _may_hold_text(hints[field.name]))
+
+
+def _may_hold_text(hint: Any) -> bool:
+    if isinstance(hint, type) and (issubclass(hint, str | PurePath) or dataclasses.is_dataclass(hint)):
+        return True
+    # The arguments of a Literal are values and no types.
+    return typing.get_origin(hint) is not typing.Literal and any(map(_may_hold_text, typing.get_args(hint)))

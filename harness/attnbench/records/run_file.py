@@ -25,6 +25,7 @@ __all__ = [
     "RunFile",
     "StoredRun",
     "find_runs",
+    "format_line",
     "join_results",
     "merge_runs",
     "read_run",
@@ -74,7 +75,7 @@ class RunFile:
                 f"cannot write results to {results}: {error.strerror}; name another folder with --results DIR"
             ) from error
         made._lock()
-        made._write("run", run)
+        made._write(run)
         return made
 
     @classmethod
@@ -112,12 +113,11 @@ class RunFile:
 
     def append(self, record: Result | Ceiling | Completion) -> None:
         """Write a record as a line of the file; return when the line is on disk."""
-        self._write(type(record).__name__.lower(), record)
+        self._write(record)
 
-    def _write(self, kind: str, record: Record) -> None:
-        fields: dict[str, Any] = {"record": kind} | msgspec.to_builtins(record)
+    def _write(self, record: Record) -> None:
         try:
-            self._stream.write(msgspec.json.encode(fields) + b"\n")
+            self._stream.write(format_line(record))
             self._stream.flush()
             os.fsync(self._stream.fileno())
         except OSError as error:
@@ -135,6 +135,13 @@ class RunFile:
         # ignored here, because ``append`` has already raised it.
         with contextlib.suppress(OSError):
             self._stream.close()
+
+
+def format_line(record: Record) -> bytes:
+    """Return the line of a run file that stores this record, with its line break."""
+    kind = type(record).__name__.lower()
+    # An encoded record is an object with at least one field, so the kind is put after its opening brace.
+    return f'{{"record":"{kind}",'.encode() + msgspec.json.encode(record)[1:] + b"\n"
 
 
 def read_run(path: Path) -> StoredRun:

@@ -7,10 +7,9 @@ process loses at most the line that it was writing.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, TypeVar
@@ -149,28 +148,21 @@ def read_run(path: Path) -> StoredRun:
 
     Raises: ResultsError where the file contains no run, or a run of a newer schema.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise ResultsError(f"cannot read {path}: {error.strerror}") from error
     run: Run | None = None
     records: list[Result | Ceiling | Completion] = []
     problems = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    for number, line in _read_lines(path):
         try:
-            fields = msgspec.json.decode(line, type=dict[str, Any])
-            kind = fields.pop("record", None)
+            kind = _KIND.decode(line).record
             if kind == "run" and run is None:
-                run = _parse_run(fields, path)
+                run = _parse_run(line, path)
             elif kind == "run":
                 problems.append(
                     f"{path.name} line {number}: a second run and its results are left out: "
                     "a run file contains only one run"
                 )
             elif kind in PARSED:
-                records.append(_require_run(PARSED[kind](fields), run))
+                records.append(_require_run(PARSED[kind](line), run))
             else:
                 problems.append(f"{path.name} line {number}: unknown record {kind!r}")
         except (msgspec.MsgspecError, ValueError) as error:
@@ -188,17 +180,40 @@ def read_run(path: Path) -> StoredRun:
     )
 
 
-def _parse_run(fields: dict[str, Any], path: Path) -> Run:
-    """Convert the fields of a run.
+def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the text of each line that is not empty, so that only one line is held at a time."""
+    try:
+        with path.open("rb") as stream:
+            for number, line in enumerate(stream, start=1):
+                if line := line.strip():
+                    yield number, line
+    except OSError as error:
+        raise ResultsError(f"cannot read {path}: {error.strerror}") from error
+
+
+class _Kind(msgspec.Struct):
+    """The first field of each line of a run file; the other fields are decoded when their type is known."""
+
+    record: Any = None
+
+
+_KIND = msgspec.json.Decoder(_Kind)
+_RUN = msgspec.json.Decoder(Run)
+_RESULT = msgspec.json.Decoder(Result)
+
+
+def _parse_run(line: bytes, path: Path) -> Run:
+    """Decode a run.
 
     Raises: ResultsError where the schema of the run is newer than ``SCHEMA``.
     """
-    if isinstance(fields.get("schema"), int) and fields["schema"] > SCHEMA:
+    schema = msgspec.json.decode(line, type=dict[str, Any]).get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
         raise ResultsError(
-            f"{path} was written by a newer attnbench (schema {fields['schema']}); "
+            f"{path} was written by a newer attnbench (schema {schema}); "
             f"this version reads schemas up to {SCHEMA}: upgrade attnbench"
         )
-    return msgspec.convert(fields, Run)
+    return _RUN.decode(line)
 
 
 def _require_run(record: _OfRun, run: Run | None) -> _OfRun:
@@ -211,17 +226,17 @@ def _require_run(record: _OfRun, run: Run | None) -> _OfRun:
     return record
 
 
-def _parse_result(fields: dict[str, Any]) -> Result:
-    result = msgspec.convert(fields, Result)
+def _parse_result(line: bytes) -> Result:
+    result = _RESULT.decode(line)
     CaseId.parse(result.case)
     return result
 
 
-# How each kind of record after the first line is made from its fields.
-PARSED: dict[object, Callable[[dict[str, Any]], Result | Ceiling | Completion]] = {
+# How each kind of record after the first line is decoded.
+PARSED: dict[object, Callable[[bytes], Result | Ceiling | Completion]] = {
     "result": _parse_result,
-    "ceiling": partial(msgspec.convert, type=Ceiling),
-    "completion": partial(msgspec.convert, type=Completion),
+    "ceiling": msgspec.json.Decoder(Ceiling).decode,
+    "completion": msgspec.json.Decoder(Completion).decode,
 }
 
 
@@ -245,12 +260,12 @@ def find_runs(results: Path, names: Sequence[str]) -> list[Path]:
 
 def _has_results(path: Path) -> bool:
     """Whether the first line of a file is a run, and at least one complete line follows."""
-    first, line_break, rest = path.read_bytes().partition(b"\n")
     try:
-        fields = msgspec.json.decode(first, type=dict[str, Any])
-    except msgspec.MsgspecError:
+        with path.open("rb") as stream:
+            kind = _KIND.decode(stream.readline()).record
+            return kind == "run" and stream.readline().endswith(b"\n")
+    except (msgspec.MsgspecError, OSError):
         return False
-    return fields.get("record") == "run" and bool(line_break) and b"\n" in rest
 
 
 def _find_run(results: Path, stored: dict[str, Path], name: str) -> Path:

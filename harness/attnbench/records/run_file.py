@@ -165,7 +165,8 @@ def read_run(path: Path) -> StoredRun:
                 records.append(_require_run(PARSED[kind](line), run))
             else:
                 problems.append(f"{path.name} line {number}: unknown record {kind!r}")
-        except (msgspec.MsgspecError, ValueError) as error:
+        # A line may nest objects deeper than the decoder follows: RecursionError.
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             problems.append(f"{path.name} line {number} cannot be read and is left out: {error}")
     if run is None:
         raise ResultsError(f"{path} contains no run: it is not a run file, or its first line is lost")
@@ -264,7 +265,7 @@ def _has_results(path: Path) -> bool:
         with path.open("rb") as stream:
             kind = _KIND.decode(stream.readline()).record
             return kind == "run" and stream.readline().endswith(b"\n")
-    except (msgspec.MsgspecError, OSError):
+    except (msgspec.MsgspecError, OSError, ValueError, RecursionError):
         return False
 
 

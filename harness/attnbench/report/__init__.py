@@ -41,7 +41,7 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     references = {tables.find_reference(result.case) for result in content.results}
     looks = plots.choose_looks({result.implementation for result in content.results}, references)
     files: dict[str, bytes] = {}
-    for series in content.series:
+    for series in (one for one in content.series if one.drawn):
         figures = {
             "time": plots.plot_time(series.timings, series.untimed, looks),
             "memory": plots.plot_memory(series.memory, series.untimed, looks),
@@ -53,10 +53,10 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
                 files[f"{name}{series.suffix}.png"] = plots.draw(figure, "png")
     reached = [ceiling for run in runs for ceiling in run.ceilings]
     frames = {
-        "findings": tables.tabulate_findings(content.results),
-        "timings": tables.tabulate_timings(content.results, reached),
-        "memory": tables.tabulate_memory(content.results),
-        "kernels": tables.tabulate_kernels(content.results),
+        "findings": content.tables.findings,
+        "timings": content.tables.timings,
+        "memory": content.tables.memory,
+        "kernels": content.tables.kernels,
         "ceilings": tables.tabulate_ceilings(reached),
         "growth": join_growths(content.series),
     }

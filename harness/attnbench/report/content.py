@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from attnbench.analysis.coverage import count_checked, describe_few, list_coverage_lines
 from attnbench.records.run_file import StoredRun, merge_runs
 from attnbench.records.types import FRONTIER, PERF, Result
-from attnbench.report import tables
 from attnbench.report.decisions import describe_fastest
 from attnbench.report.failures import Problem, collect_problems
 from attnbench.report.groups import Grouped, group_rows, label_calls, select_expected_failures
 from attnbench.report.listings import Listing, list_ceilings, list_max_lengths
 from attnbench.report.matrix import Matrix, make_matrix
 from attnbench.report.methods import describe_methods
-from attnbench.report.series import Series, group_series
+from attnbench.report.series import Series, describe_undrawn, group_series
+from attnbench.report.tables import Tables, select_undecided, tabulate
 from attnbench.report.verdict import make_headline
 
 __all__ = ["Content", "collect_content"]
@@ -25,6 +25,8 @@ class Content:
 
     runs: tuple[StoredRun, ...]
     results: tuple[Result, ...]
+    # All tables of the results, from which the CSV files are written.
+    tables: Tables
     headline: tuple[str, ...]
     fastest: tuple[str, ...]
     matrix: Matrix
@@ -37,6 +39,8 @@ class Content:
     undecided: tuple[Grouped, ...]
     warned: tuple[Grouped, ...]
     series: tuple[Series, ...]
+    # Which series have no figures, in a sentence; empty if all have them.
+    undrawn: str
     ceilings: Listing | None
     max_lengths: Listing | None
     methods: tuple[str, ...]
@@ -50,14 +54,15 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
     """Collect the content of a report on these runs."""
     every = merge_runs(runs)
     results = [result for result in every if result.suite != FRONTIER]
-    found = tables.tabulate_findings(results)
+    made = tabulate(results, [ceiling for run in runs for ceiling in run.ceilings])
+    found, untimed, undecided = made.findings, made.untimed, select_undecided(made.timings)
     matrix = make_matrix(results)
-    series = tuple(group_series(runs, results))
-    untimed, undecided = tables.tabulate_untimed(results), tables.tabulate_undecided(results)
+    series = tuple(group_series(runs, results, made))
     no_verdict = dict(_find_undecided(runs))
     return Content(
         runs=tuple(runs),
         results=tuple(results),
+        tables=made,
         headline=tuple(make_headline(results, found, series, list(no_verdict))),
         fastest=tuple(line for one in series for line in describe_fastest(one)),
         matrix=matrix,
@@ -69,6 +74,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         undecided=group_rows(label_calls(undecided), "of"),
         warned=group_rows(found[found["warnings"] != ""].assign(reason=found["warnings"]), "check"),
         series=series,
+        undrawn=describe_undrawn(series),
         ceilings=list_ceilings(ceiling for run in runs for ceiling in run.ceilings),
         max_lengths=list_max_lengths(every),
         methods=tuple(describe_methods(series)),

@@ -81,6 +81,7 @@ def _render_measurements(content: Content, files: Collection[str]) -> list[str]:
     parts = ["## Speed and memory"]
     if all(series.timings.empty for series in content.series):
         parts.append("Nothing was timed.")
+    parts += [_escape(content.undrawn)] if content.undrawn else []
     for series in content.series:
         parts.append(f"### {_escape(series.title)}")
         for name, title, reading in PLOTS:

@@ -3,12 +3,14 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
 
-from attnbench.analysis.speed_verdict import SpeedVerdict, State, decide_speed
+from attnbench.analysis.speed_verdict import Baseline, SpeedVerdict, State
 from attnbench.analysis.stats import (
     choose_measure,
     count_throttled_calls,
@@ -24,15 +26,17 @@ from attnbench.report.kernel_paths import find_way
 
 __all__ = [
     "INCONCLUSIVE",
+    "Tables",
     "chapter_of",
     "count_findings",
     "find_reference",
+    "tabulate",
     "tabulate_ceilings",
     "tabulate_findings",
     "tabulate_kernels",
     "tabulate_memory",
+    "select_undecided",
     "tabulate_timings",
-    "tabulate_undecided",
     "tabulate_untimed",
 ]
 
@@ -57,22 +61,56 @@ FINDINGS = (
 UNTIMED = ("implementation", "length", "pass", "reason", "case", "run")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """The tables of the same results, each made once; rows are in the order of the results."""
+
+    findings: pd.DataFrame
+    timings: pd.DataFrame
+    memory: pd.DataFrame
+    untimed: pd.DataFrame
+    kernels: pd.DataFrame
+
+
+def tabulate(results: Sequence[Result], reached: Iterable[Ceiling] = ()) -> Tables:
+    """Make all tables of these results; ``reached`` are the ceilings of their runs."""
+    return Tables(
+        findings=tabulate_findings(results),
+        timings=tabulate_timings(results, reached),
+        memory=tabulate_memory(results),
+        untimed=tabulate_untimed(results),
+        kernels=tabulate_kernels(results),
+    )
+
+
+# Whether a result has a row in each table of measurements.
+HAS_ROW: dict[str, Callable[[Result], bool]] = {
+    "timings": lambda result: result.timing is not None,
+    "memory": lambda result: result.memory is not None,
+    "untimed": lambda result: result.suite == PERF and result.timing is None,
+    "kernels": lambda result: bool(result.kernels),
+}
+
+
 def tabulate_timings(results: Sequence[Result], reached: Iterable[Ceiling] = ()) -> pd.DataFrame:
     """Tabulate the times of calls, with the speed verdict if they were interleaved with the reference.
 
     ``reached`` are the ceilings of the runs: the highest rates measured. The column ``share`` compares a call with the
     ceiling of the same run, device, dtype and number of threads.
     """
-    baselines = {(r.run, r.case): r.timing for r in results if r.implementation == find_reference(r.case) and r.timing}
+    baselines = {
+        (r.run, r.case): Baseline(r.timing)
+        for r in results
+        if r.timing and r.implementation == find_reference(r.case)
+    }
     tops = {(c.run, c.device, c.dtype, c.threads): c for c in reached}
     rows = [_make_timing_row(r, r.timing, baselines.get((r.run, r.case)), tops) for r in results if r.timing]
     return pd.DataFrame(rows, columns=list(TIMINGS))
 
 
-def tabulate_undecided(results: Sequence[Result]) -> pd.DataFrame:
-    """Tabulate the calls whose speed verdict is ``unknown`` or ``inconclusive``, with the verdict and its reason."""
-    frame = tabulate_timings(results)
-    frame = frame[frame["reason"] != ""]
+def select_undecided(timings: pd.DataFrame) -> pd.DataFrame:
+    """Return the timings whose speed verdict is ``unknown`` or ``inconclusive``, with the verdict in the reason."""
+    frame = timings[timings["reason"] != ""]
     return frame.assign(reason=[f"{state}: {why}" for state, why in zip(frame["state"], frame["reason"], strict=True)])
 
 
@@ -87,7 +125,7 @@ def tabulate_memory(results: Sequence[Result]) -> pd.DataFrame:
         }
         | {name: getattr(r.memory, name) for name in OPTIONAL_BYTES}
         for r in results
-        if r.memory
+        if r.memory is not None
     ]
     frame = pd.DataFrame(rows, columns=list(MEMORY))
     return frame.astype(dict.fromkeys(OPTIONAL_BYTES, "Int64"))
@@ -119,23 +157,22 @@ def tabulate_ceilings(reached: Iterable[Ceiling]) -> pd.DataFrame:
 
 def tabulate_findings(results: Sequence[Result]) -> pd.DataFrame:
     """Tabulate the findings, one per row."""
-    rows = [
-        {
-            "implementation": r.implementation,
-            "case": r.case,
-            "check": f.check,
-            "chapter": chapter_of(f.check),
-            "status": f.status,
-            "reason": f.reason,
-            "measured": f.measured,
-            "allowed": f.allowed,
-            "warnings": "\n".join(f.warnings),
-            "run": r.run,
-        }
-        for r in results
-        for f in r.findings
-    ]
-    return pd.DataFrame(rows, columns=list(FINDINGS))
+    # Columns, and not a mapping for each row: there may be a million findings.
+    pairs = [(r, f) for r in results for f in r.findings]
+    chapters = {check: chapter_of(check) for check in {f.check for _, f in pairs}}
+    columns = {
+        "implementation": [r.implementation for r, _ in pairs],
+        "case": [r.case for r, _ in pairs],
+        "check": [f.check for _, f in pairs],
+        "chapter": [chapters[f.check] for _, f in pairs],
+        "status": [f.status for _, f in pairs],
+        "reason": [f.reason for _, f in pairs],
+        "measured": [f.measured for _, f in pairs],
+        "allowed": [f.allowed for _, f in pairs],
+        "warnings": ["\n".join(f.warnings) for _, f in pairs],
+        "run": [r.run for r, _ in pairs],
+    }
+    return pd.DataFrame(columns, columns=list(FINDINGS))
 
 
 def count_findings(results: Sequence[Result]) -> dict[str, dict[str, Counter[str]]]:
@@ -144,9 +181,9 @@ def count_findings(results: Sequence[Result]) -> dict[str, dict[str, Counter[str
     order = [*(name for name in read_checks() if name in seen), *sorted(seen - read_checks().keys())]
     names = dict.fromkeys(r.implementation for r in results)
     cells: dict[str, dict[str, Counter[str]]] = {name: {check: Counter() for check in order} for name in names}
-    for result in results:
-        for finding in result.findings:
-            cells[result.implementation][finding.check][finding.status] += 1
+    counts = Counter((r.implementation, f.check, f.status) for r in results for f in r.findings)
+    for (name, check, status), count in counts.items():
+        cells[name][check][status] = count
     return cells
 
 
@@ -179,20 +216,22 @@ def chapter_of(check: str) -> str:
 
 
 def _describe_case(result: Result) -> dict[str, Any]:
-    case = CaseId.parse(result.case)
     return {
         "implementation": result.implementation,
         "case": result.case,
-        "pass": find_pass(result.case),
-        "length": case.length,
-        "dtype": case.dtype,
-        "device": case.device,
+        **_describe_id(result.case),
         "run": result.run,
     }
 
 
+@lru_cache(maxsize=1 << 16)
+def _describe_id(text: str) -> Mapping[str, Any]:
+    case = CaseId.parse(text)
+    return {"pass": find_pass(text), "length": case.length, "dtype": case.dtype, "device": case.device}
+
+
 def _make_timing_row(
-    result: Result, timing: Timing, baseline: Timing | None, tops: Mapping[tuple[str, str, str, int], Ceiling]
+    result: Result, timing: Timing, baseline: Baseline | None, tops: Mapping[tuple[str, str, str, int], Ceiling]
 ) -> Mapping[str, Any]:
     found = _compare_with_reference(result, timing, baseline)
     # A time and its ratio use the same measure. The measure is wall time if the reference has no device time.
@@ -224,13 +263,13 @@ def _make_timing_row(
     )
 
 
-def _compare_with_reference(result: Result, timing: Timing, baseline: Timing | None) -> SpeedVerdict | None:
+def _compare_with_reference(result: Result, timing: Timing, baseline: Baseline | None) -> SpeedVerdict | None:
     """Return the speed verdict against the reference, or None if their calls were not interleaved."""
-    if baseline is None or len(baseline.samples_ns) != len(timing.samples_ns):
+    if baseline is None or len(baseline.timing.samples_ns) != len(timing.samples_ns):
         return None
     if find_reference(result.case) not in (result.implementation, *timing.interleaved_with):
         return None
-    return decide_speed(timing, baseline)
+    return baseline.decide(timing)
 
 
 def _make_verdict_columns(found: SpeedVerdict | None, *, decides: bool) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def read_run(path: Path) -> StoredRun:
                     f"{path.name} line {number}: a second run and its results are left out: "
                     "a run file contains only one run"
                 )
-            elif kind in PARSED:
+            elif isinstance(kind, str) and kind in PARSED:
                 records.append(_require_run(PARSED[kind](line), run))
             else:
                 problems.append(f"{path.name} line {number}: unknown record {kind!r}")
@@ -234,7 +234,7 @@ def _parse_result(line: bytes) -> Result:
 
 
 # How each kind of record after the first line is decoded.
-PARSED: dict[object, Callable[[bytes], Result | Ceiling | Completion]] = {
+PARSED: dict[str, Callable[[bytes], Result | Ceiling | Completion]] = {
     "result": _parse_result,
     "ceiling": msgspec.json.Decoder(Ceiling).decode,
     "completion": msgspec.json.Decoder(Completion).decode,

@@ -51,7 +51,7 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
             if figure is not None:
                 files[f"{name}{series.suffix}.svg"] = plots.draw(figure, "svg")
                 files[f"{name}{series.suffix}.png"] = plots.draw(figure, "png")
-    reached = [ceiling for run in runs for ceiling in run.ceilings]
+    reached = [ceiling for run in content.runs for ceiling in run.ceilings]
     frames = {
         "findings": content.tables.findings,
         "timings": content.tables.timings,
@@ -60,6 +60,8 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
         "ceilings": tables.tabulate_ceilings(reached),
         "growth": join_growths(content.series),
     }
+    if content.left_out:
+        frames["left-out"] = tables.tabulate_left_out(content.left_out)
     for name, frame in frames.items():
         files[f"{name}.csv"] = frame.to_csv(index=False, lineterminator="\n").encode()
     files["report.md"] = markdown.render(content, set(files)).encode()

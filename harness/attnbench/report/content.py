@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from attnbench.analysis.coverage import count_checked, describe_few, list_coverage_lines
+from attnbench.analysis.left_out import LeftOut, count_left_out, leave_out
 from attnbench.records.run_file import StoredRun, merge_runs
 from attnbench.records.types import FRONTIER, PERF, Result
 from attnbench.report.decisions import describe_fastest
@@ -48,10 +49,18 @@ class Content:
     coverage: tuple[str, ...]
     # Messages about lines of run files that could not be read.
     unreadable: tuple[str, ...]
+    # Measurements that cannot be right, which are in no number of the report.
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def left_out_count(self) -> str:
+        """How much was left out, such as "3 timings, 1 ceiling"; empty if nothing was."""
+        return count_left_out(self.left_out)
 
 
 def collect_content(runs: Sequence[StoredRun]) -> Content:
-    """Collect the content of a report on these runs."""
+    """Collect the content of a report on these runs; what cannot be right is left out first, and named."""
+    runs, left_out = leave_out(runs)
     every = merge_runs(runs)
     results = [result for result in every if result.suite != FRONTIER]
     made = tabulate(results, [ceiling for run in runs for ceiling in run.ceilings])
@@ -80,6 +89,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         methods=tuple(describe_methods(series)),
         coverage=(*_list_coverage(runs), *(f"no verdict on {name}: {reason}" for name, reason in no_verdict.items())),
         unreadable=tuple(line for run in runs for line in run.problems),
+        left_out=left_out,
     )
 
 

@@ -1,15 +1,22 @@
 """Findings and calls that are not failures, grouped by implementation and reason."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-__all__ = ["Grouped", "group_rows", "label_calls", "select_expected_failures"]
+from attnbench.analysis.left_out import LeftOut
+
+__all__ = ["MOST_GROUPS", "Grouped", "group_left_out", "group_rows", "label_calls", "select_expected_failures"]
 
 # Pattern of the start of an expected failure's reason: the declared reason, a link in parentheses, and a colon. The
 # reason that the check reported follows the colon.
 _DECLARED = re.compile(r"(.*? \(\S*\)): ", re.DOTALL)
+
+
+# Most groups of what was left out that a page lists; left-out.csv lists all of it.
+MOST_GROUPS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +48,32 @@ def group_rows(frame: pd.DataFrame, column: str, *, named: int = 3) -> tuple[Gro
     """
     made = []
     for (name, reason), rows in frame.groupby(["implementation", "reason"], sort=False):
-        values = list(dict.fromkeys(rows[column]))
-        more = f" and {len(values) - named} more" if len(values) > named else ""
         made.append(
             Grouped(
                 implementation=str(name),
                 reason=str(reason),
                 count=len(rows),
-                of=", ".join(map(str, values[:named])) + more,
+                of=_list_first([str(value) for value in rows[column]], named),
             )
         )
     order = {name: place for place, name in enumerate(frame["implementation"].unique())}
     return tuple(sorted(made, key=lambda one: (order[one.implementation], -one.count)))
+
+
+def group_left_out(left_out: Sequence[LeftOut]) -> tuple[Grouped, ...]:
+    """Group what was left out by implementation and reason; at most ``MOST_GROUPS`` groups, the largest first."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for one in left_out:
+        groups.setdefault((one.kind, one.implementation, one.reason), []).append(one.case or one.run)
+    made = [
+        Grouped(implementation=name, reason=f"{kind}: {reason}", count=len(of), of=_list_first(of))
+        for (kind, name, reason), of in groups.items()
+    ]
+    return tuple(sorted(made, key=lambda one: -one.count)[:MOST_GROUPS])
+
+
+def _list_first(texts: Sequence[str], named: int = 1) -> str:
+    """List the first of these texts, and how many different ones follow."""
+    values = list(dict.fromkeys(texts))
+    more = f" and {len(values) - named} more" if len(values) > named else ""
+    return ", ".join(values[:named]) + more

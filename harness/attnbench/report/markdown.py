@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from attnbench.report.content import Content
 from attnbench.report.drawings import PLOTS
-from attnbench.report.groups import Grouped
+from attnbench.report.groups import Grouped, group_left_out
 from attnbench.report.listings import Listing, make_listings
 from attnbench.report.matrix import LEGEND
 from attnbench.report.measures import make_grids
@@ -27,6 +27,7 @@ def render(content: Content, files: Collection[str]) -> str:
         "## Methods",
         _render_list(content.methods),
         *(["## Unreadable lines", _render_list(content.unreadable)] if content.unreadable else []),
+        *_render_left_out(content),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -47,6 +48,14 @@ def _render_runs(content: Content) -> list[str]:
         ]
         parts.append(_render_table(("run", _format_code(run.id)), rows))
     return parts
+
+
+def _render_left_out(content: Content) -> list[str]:
+    if not content.left_out:
+        return []
+    note = f"Left out of all numbers, because it cannot be right: {content.left_out_count}. left-out.csv lists all."
+    title, table = _render_groups("Left out", group_left_out(content.left_out), "where")
+    return [title, note, table]
 
 
 def _render_conformance(content: Content) -> list[str]:

@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from attnbench.report.content import Content
 from attnbench.report.drawings import inline_figures
+from attnbench.report.groups import group_left_out
 from attnbench.report.listings import make_listings
 from attnbench.report.matrix import LEGEND
 from attnbench.report.measures import make_grids
@@ -27,6 +28,7 @@ def render(content: Content, files: Mapping[str, bytes]) -> str:
             legend=LEGEND,
             machine=describe_machine,
             explain_times=explain_times,
+            left_out=group_left_out(content.left_out),
             listings=make_listings,
             measured=[(one, inline_figures(one, files), list(make_grids(one))) for one in content.series],
         )

@@ -4,12 +4,13 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
 import pandas as pd
 
+from attnbench.analysis.left_out import LeftOut
 from attnbench.analysis.speed_verdict import Baseline, SpeedVerdict, State
 from attnbench.analysis.stats import (
     choose_measure,
@@ -30,12 +31,13 @@ __all__ = [
     "chapter_of",
     "count_findings",
     "find_reference",
+    "select_undecided",
     "tabulate",
     "tabulate_ceilings",
     "tabulate_findings",
     "tabulate_kernels",
+    "tabulate_left_out",
     "tabulate_memory",
-    "select_undecided",
     "tabulate_timings",
     "tabulate_untimed",
 ]
@@ -58,6 +60,7 @@ OPTIONAL_BYTES = ("workspace_bytes", "saved_bytes", "physical_bytes", "outside_b
 FINDINGS = (
     "implementation", "case", "check", "chapter", "status", "reason", "measured", "allowed", "warnings", "run",
 )  # fmt: skip
+LEFT_OUT = ("kind", "run", "implementation", "case", "reason")
 UNTIMED = ("implementation", "length", "pass", "reason", "case", "run")
 
 
@@ -99,9 +102,7 @@ def tabulate_timings(results: Sequence[Result], reached: Iterable[Ceiling] = ())
     ceiling of the same run, device, dtype and number of threads.
     """
     baselines = {
-        (r.run, r.case): Baseline(r.timing)
-        for r in results
-        if r.timing and r.implementation == find_reference(r.case)
+        (r.run, r.case): Baseline(r.timing) for r in results if r.timing and r.implementation == find_reference(r.case)
     }
     tops = {(c.run, c.device, c.dtype, c.threads): c for c in reached}
     rows = [_make_timing_row(r, r.timing, baselines.get((r.run, r.case)), tops) for r in results if r.timing]
@@ -173,6 +174,11 @@ def tabulate_findings(results: Sequence[Result]) -> pd.DataFrame:
         "run": [r.run for r, _ in pairs],
     }
     return pd.DataFrame(columns, columns=list(FINDINGS))
+
+
+def tabulate_left_out(left_out: Iterable[LeftOut]) -> pd.DataFrame:
+    """Tabulate what is left out of all other tables, and why."""
+    return pd.DataFrame([asdict(one) for one in left_out], columns=list(LEFT_OUT))
 
 
 def count_findings(results: Sequence[Result]) -> dict[str, dict[str, Counter[str]]]:

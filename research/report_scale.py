@@ -12,6 +12,7 @@ sorted.
 """
 
 import argparse
+import importlib
 import os
 import random
 import subprocess
@@ -46,6 +47,7 @@ MODES = ("inference", "train")
 MACHINE = Machine(name="synthetic-cpu", cpu="Synthetic CPU", cores=16, memory_bytes=2**36)
 # Factor from the unit of ru_maxrss to bytes: KiB on Linux, bytes on macOS.
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
+# The command line in another process.
 REPORT = "from attnbench.cli import main; main()"
 
 
@@ -283,13 +285,13 @@ SORT = """async () => {
 def _open_page(page: Path) -> dict[str, Any]:
     """Open a page in Chromium, sort its longest table, and return the fields of ``Cost``; empty without a browser."""
     try:
-        from playwright.sync_api import Error, sync_playwright
+        playwright = importlib.import_module("playwright.sync_api")  # optional: a browser is not needed for the rest
     except ImportError:
         return {}
-    with sync_playwright() as play:
+    with playwright.sync_playwright() as play:
         try:
             chromium = play.chromium.launch(executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"))
-        except Error:
+        except playwright.Error:
             return {}
         with chromium:
             tab = chromium.new_page(viewport={"width": 1440, "height": 900})

@@ -7,7 +7,7 @@ out.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attnbench.analysis.max_length import find_length
@@ -74,7 +74,8 @@ def _clean_run(stored: StoredRun, left: list[LeftOut]) -> StoredRun:
         else:
             ceilings.append(ceiling)
     results = [_clean_result(result, run, left) for result in stored.results]
-    results = _separate(run, results, left)
+    timed = {(one.case, one.implementation) for one in stored.results if one.timing}
+    results = _separate(run, results, timed, left)
     machine = run.machine
     if not 0 <= machine.memory_bytes <= LARGEST:
         left.append(_name("machine", run, f"its memory is {_show(machine.memory_bytes)} bytes: 0 is shown"))
@@ -99,12 +100,20 @@ def _clean_result(result: Result, run: Run, left: list[LeftOut]) -> Result | Non
     if memory is not None and (fault := _find_memory_fault(memory)):
         left.append(_name("memory", run, fault, result))
         result = replace(result, memory=None)
-    for field in ("flop", "bytes"):
-        value = getattr(result, field)
-        if value is not None and not 0 <= value <= LARGEST:
-            left.append(_name("work", run, f"{field} is {_show(value)}, and must be from 0 to 2⁶³ − 1", result))
-            result = replace(result, **{field: None})
+    if fault := _find_count_fault("flop", result.flop):
+        left.append(_name("work", run, fault, result))
+        result = replace(result, flop=None)
+    if fault := _find_count_fault("bytes", result.bytes):
+        left.append(_name("work", run, fault, result))
+        result = replace(result, bytes=None)
     return result
+
+
+def _find_count_fault(field: str, value: int | None) -> str:
+    """Return why a number of operations or bytes cannot be used; empty if it can, or if there is none."""
+    if value is None or 0 <= value <= LARGEST:
+        return ""
+    return f"{field} is {_show(value)}, and must be from 0 to 2⁶³ − 1"
 
 
 def _find_result_fault(result: Result) -> str:
@@ -181,11 +190,7 @@ def _find_worst(values: Sequence[int]) -> int:
 
 
 def _find_memory_fault(memory: Memory) -> str:
-    for field in BYTES:
-        value = getattr(memory, field)
-        if value is not None and not 0 <= value <= LARGEST:
-            return f"{field} is {_show(value)}, and must be from 0 to 2⁶³ − 1"
-    return ""
+    return next((fault for field in BYTES if (fault := _find_count_fault(field, getattr(memory, field)))), "")
 
 
 def _find_ceiling_fault(ceiling: Ceiling) -> str:
@@ -196,15 +201,18 @@ def _find_ceiling_fault(ceiling: Ceiling) -> str:
     return ""
 
 
-def _separate(run: Run, results: Sequence[Result | None], left: list[LeftOut]) -> list[Result | None]:
+def _separate(
+    run: Run, results: Sequence[Result | None], timed: Collection[tuple[str, str]], left: list[LeftOut]
+) -> list[Result | None]:
     """Mark the timings that contradict those with which they were interleaved as timed alone, and name them.
 
-    Which of two timings is wrong cannot be known. Each keeps its time, and none is compared with the other.
+    Which of two timings is wrong cannot be known. Each keeps its time, and none is compared with the other. ``timed``
+    are the cases and implementations with a timing, also where it is left out and has been named.
     """
-    timed = {(r.case, r.implementation): r for r in results if r is not None and r.timing}
+    sound = {(r.case, r.implementation): r.timing for r in results if r is not None and r.timing}
     made: list[Result | None] = []
     for result in results:
-        faults = dict(_list_contradictions(result, timed)) if result is not None and result.timing else {}
+        faults = dict(_list_contradictions(result, sound, timed)) if result is not None else {}
         if result is None or result.timing is None or not faults:
             made.append(result)
             continue
@@ -214,19 +222,21 @@ def _separate(run: Run, results: Sequence[Result | None], left: list[LeftOut]) -
     return made
 
 
-def _list_contradictions(result: Result, timed: dict[tuple[str, str], Result]) -> Iterator[tuple[str, str]]:
+def _list_contradictions(
+    result: Result, sound: Mapping[tuple[str, str], Timing], timed: Collection[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
     """Yield each implementation with which a timing cannot have been interleaved as it says, and why."""
     if result.timing is None:
         return
     own = len(result.timing.samples_ns)
     for name in result.timing.interleaved_with:
-        other = timed.get((result.case, name))
-        if other is None or other.timing is None:
-            yield name, f"it says that it was timed with {name}, of which the run has no usable timing of this case"
-        elif len(other.timing.samples_ns) != own:
+        key = result.case, name
+        if key not in timed:
+            yield name, f"it says that it was timed with {name}, of which the run has no timing of this case"
+        elif key in sound and len(sound[key].samples_ns) != own:
             yield (
                 name,
-                f"it has {own} processes, and {name}, with which it was timed, has {len(other.timing.samples_ns)}: "
+                f"it has {own} processes, and {name}, with which it was timed, has {len(sound[key].samples_ns)}: "
                 "they are not compared",
             )
 

@@ -84,8 +84,11 @@ def group_series(runs: Sequence[StoredRun], results: Sequence[Result], made: tab
                 form=form,
                 reference=tables.find_reference(case),
                 suffix="-" + make_slug(*words) if len(keys) > 1 else "",
+                timings=own["timings"],
+                memory=own["memory"],
+                untimed=own["untimed"],
+                kernels=own["kernels"],
                 growths=fit_growths(own["timings"], own["memory"]),
-                **own,
             )
         )
     return _choose_drawn(found)

@@ -1,7 +1,10 @@
 """Tests of the grouping of failures by their cause, with made-up findings."""
 
+import random
+from collections import Counter
+
 from attnbench.analysis.deviations import FULLY_MASKED, describe_deviation
-from attnbench.analysis.root_causes import RootCause, find_root_causes
+from attnbench.analysis.root_causes import Failure, Kind, RootCause, _join_by_key, find_root_causes
 from attnbench.interface import Policies
 from attnbench.records.types import Finding, Result, Status
 
@@ -163,3 +166,33 @@ def test_a_wrong_declared_refusal_is_one_cause() -> None:
 def test_passed_findings_have_no_cause() -> None:
     """Findings that do not fail have no cause."""
     assert group((FOURTH, Finding(check="forward_parity", status="passed"))) == []
+
+
+def test_the_cause_of_most_failures_is_taken_first_until_none_is_left() -> None:
+    """The groups are those of a plain search, which counts the findings of every key again after each group."""
+    draw = random.Random(0)
+    kinds: tuple[Kind, ...] = ("deviation", "exception", "diagnosis")
+    for _ in range(200):
+        failures = [Failure(FIRST, fail(draw.choice("st"), "x")) for _ in range(12)]
+        keys = [[(draw.choice(kinds), name) for name in draw.sample("abcde", draw.randrange(4))] for _ in failures]
+        expected, left = [], set(range(len(failures)))
+        while key := _find_commonest(failures, keys, left):
+            expected.append((key, [number for number in sorted(left) if key in keys[number]]))
+            left.difference_update(expected[-1][1])
+        remaining = set(range(len(failures)))
+        assert list(_join_by_key(failures, keys, remaining)) == expected
+        assert remaining == left
+
+
+def _find_commonest(
+    failures: list[Failure], keys: list[list[tuple[Kind, str]]], left: set[int]
+) -> tuple[Kind, str] | None:
+    """Return the key that most of the failures in ``left`` have; a diagnosis needs failures of two checks."""
+    counts = Counter(key for number in sorted(left) for key in keys[number])
+    order: tuple[Kind, ...] = ("deviation", "exception", "diagnosis")
+    joining = [
+        key
+        for key in counts
+        if key[0] != "diagnosis" or len({failures[n].finding.check for n in left if key in keys[n]}) > 1
+    ]
+    return max(joining, key=lambda key: (counts[key], -order.index(key[0])), default=None)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import ResultsError, StoredRun
 from attnbench.records.types import Ceiling, Completion, Finding, Machine, Memory, Result, Run, Timing, find_pass
 from attnbench.report import tables, write
@@ -138,13 +137,13 @@ def write_page(results: list[Result], folder: Path) -> str:
     return write([make_stored_run(*results)], folder).read_text(encoding="utf-8")
 
 
-def test_a_report_is_a_page_a_text_six_tables_and_three_plots(tmp_path: Path) -> None:
+def test_a_report_is_a_page_a_text_seven_tables_and_three_plots(tmp_path: Path) -> None:
     """``write`` returns the path of the HTML page; the Markdown text, tables and plots are in the page's folder."""
     written = write([make_stored_run(*make_check_results(), *make_profile())], tmp_path / "new" / "folder")
     assert written == tmp_path / "new" / "folder" / "index.html"
     assert sorted(path.name for path in written.parent.iterdir()) == [
-        "ceilings.csv", "findings.csv", "growth.csv", "index.html", "kernels.csv", "memory.csv", "memory.png",
-        "memory.svg", "report.md", "speed.png", "speed.svg", "time.png", "time.svg", "timings.csv",
+        "ceilings.csv", "failures.csv", "findings.csv", "growth.csv", "index.html", "kernels.csv", "memory.csv",
+        "memory.png", "memory.svg", "report.md", "speed.png", "speed.svg", "time.png", "time.svg", "timings.csv",
     ]  # fmt: skip
 
 
@@ -566,27 +565,6 @@ def test_one_panel_is_not_stretched_and_a_narrow_axis_has_ticks(tmp_path: Path) 
     assert len(drawn) >= 3
 
 
-def test_a_failure_is_shown_with_its_reason_and_the_command_that_reproduces_it(tmp_path: Path) -> None:
-    """The page gives the reason of a failure; page and Markdown file give the command that reproduces it."""
-    text = write_page(make_check_results(), tmp_path)
-    assert "3 of 240 values are off" in text
-    command = f"attnbench reproduce '{PLAIN}' --check forward_parity quick_one"
-    assert command.replace("'", "&#39;") in text
-    assert f"$ {command}\n" in (tmp_path / "report.md").read_text(encoding="utf-8")
-
-
-def test_expected_failures_are_grouped_by_their_declared_reason() -> None:
-    """Expected failures with the same declared reason are one group, whatever text their checks add to the reason."""
-    requirement = read_checks()["forward_parity"].requirement
-    reasons = [f"hidden rows are NaN (https://example.org/1): {requirement} But {n} values differ" for n in (1, 2)]
-    results = [
-        make_result(Finding(check="forward_parity", status="expected_failure", reason=reason), case=f"{PLAIN}{number}")
-        for number, reason in enumerate(reasons)
-    ]
-    (group,) = collect_content([make_stored_run(*results)]).expected
-    assert (group.count, group.reason) == (2, "hidden rows are NaN (https://example.org/1)")
-
-
 def test_the_report_of_a_run_that_ended_before_timing_says_so(tmp_path: Path) -> None:
     """If a run ended before timing, the report has memory, and lists each call that was not timed."""
     probed = make_timed_result("quick_one", 64)
@@ -686,7 +664,7 @@ def test_dollar_signs_in_a_name_are_no_formula(tmp_path: Path) -> None:
     ]
     write(shown, tmp_path)
     assert name in (tmp_path / "time.svg").read_text(encoding="utf-8")
-    assert collect_content(shown).problems[0].command.endswith(f" --check forward_parity '{name}'")
+    assert collect_content(shown).failures.shown[0].command.endswith(f" --check forward_parity '{name}'")
 
 
 def test_the_level_of_an_interval_is_given_with_the_times(tmp_path: Path) -> None:

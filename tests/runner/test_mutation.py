@@ -39,6 +39,7 @@ def matrix() -> Matrix:
         equivalents=["same"],
         variants=["right"],
         asked={"forward_parity", "input_gradients", "weights_parity"},
+        operators=dict.fromkeys("abcde", "multihead"),
     )
     made.failed["a"] |= {("forward_parity", "x"), ("forward_parity", "y"), ("input_gradients", "x")}
     made.failed["b"] |= {("forward_parity", "x")}
@@ -92,10 +93,16 @@ def test_the_table_names_faults_of_the_suite(matrix: Matrix, capsys: pytest.Capt
         "mutation score: 3 of 4 caught (75.0%)",
     ):
         assert line in lines
-    stored = json.loads(json.dumps(to_json(matrix, ["forward_parity"], {"abc": {"score": 0.75}})))
+    lists = {"multihead": {"core": ["y"], "full": ["x", "y"]}}
+    stored = json.loads(json.dumps(to_json(matrix, ["forward_parity"], {"abc": {"score": 0.75}}, lists)))
     assert stored["scores"] == {"abc": {"score": 0.75}}
     assert stored["checks"] == {"forward_parity": {"kills": 3, "alone": ["b", "d"]}}
-    assert stored["mutants"]["a"] == {"named": "forward_parity", "cases": {"forward_parity": 2, "input_gradients": 1}}
+    assert {name: own["level"] for name, own in stored["mutants"].items()} == {
+        "a": "core", "b": "full", "c": None, "d": "full", "e": None,
+    }  # fmt: skip
+    assert stored["mutants"]["a"] == {
+        "named": "forward_parity", "level": "core", "cases": {"forward_parity": 2, "input_gradients": 1},
+    }  # fmt: skip
 
 
 class Raises(Implementation):

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from attnbench.cases import CaseId
 from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.environment import count_cores
 from attnbench.runner import NoProgress, Plan, Session, conform
-from attnbench.runner.parallelism import FEWEST_CASES, count_parallel_lanes, divide, run_each
+from attnbench.runner.parallelism import COMPILATION, FEWEST_CASES, count_parallel_lanes, divide, run_each
 
 NAMES = ["one", "two", "three", "four", "five"]
 PLAN = Plan(case="multihead/b1.s2/-/mask=none/regime=normal/seed=0/float32/cpu/train", checks=(), missing=None, flop=10)
@@ -137,6 +138,17 @@ def test_many_cases_are_divided_among_idle_lanes(sizes: list[int], parallel: int
     assert [len(plans) for _, plans in found] == divided
     for name, plans in shares:
         assert sorted(plan.flop for one, part in found if one == name for plan in part) == [p.flop for p in plans]
+
+
+@pytest.mark.parametrize(("compiled", "sizes"), [(2, [17, 85]), (10, [10, 92])])
+def test_one_worker_gets_all_compiled_cases(compiled: int, sizes: list[int]) -> None:
+    """A compiled case counts as 35 others; if the compiled cases take longer than a fair part, they are the part."""
+    assert COMPILATION == 35
+    made = replace(PLAN, case=str(replace(CaseId.parse(PLAN.case), mode="aot")))
+    plans = [made if number % 10 == 5 and number < 10 * compiled else PLAN for number in range(102)]
+    parts = [part for _, part in divide([("any", plans)], 2)]
+    assert [len(part) for part in parts] == sizes
+    assert [plan for plan in parts[0] if plan is made] == [made] * compiled
 
 
 def test_each_crash_is_reported_with_its_own_output(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def _is_of_a_check(finding: Finding) -> bool:
 
 
 def _format_share(part: int, whole: int) -> str:
-    """Format a share in per cent, rounded down, so that only all of it is "all"."""
+    """Format a share in per cent, rounded down: "all" only if no part is missing, and "none" only if ``part`` is 0."""
     if part >= whole:
         return "all"
     return f"{100 * part // whole} %" if 100 * part >= whole else "less than 1 %" if part else "none"

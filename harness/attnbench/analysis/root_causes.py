@@ -7,8 +7,9 @@ other failures are grouped by check.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import Literal
 
 from attnbench.analysis.deviations import (
@@ -20,7 +21,7 @@ from attnbench.analysis.deviations import (
 )
 from attnbench.records.types import FAILURES, Finding, Result, format_reproduce_line
 
-__all__ = ["RootCause", "find_root_causes"]
+__all__ = ["Failure", "RootCause", "find_root_causes"]
 
 Kind = Literal["deviation", "exception", "diagnosis", "check"]
 # Of two causes that explain equally many findings, the one whose kind is named first here is told.
@@ -28,6 +29,8 @@ _PREFERRED: tuple[Kind, ...] = ("deviation", "exception", "diagnosis", "check")
 # A diagnosis joins findings of this many checks or more; the findings of fewer checks are grouped by check.
 _JOINED_CHECKS = 2
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?(?:[\s,x×]+\d+(?:\.\d+)?(?:e[+-]?\d+)?)*")
+# Stands for numbers in a text that several findings have in common.
+NUMBER = "…"
 _PLACE = re.compile(r" \(at [^()]*:\d+ in [^()]*\)")
 # The shapes of the arguments, which ``describe_arguments`` appends to an exception.
 _ARGUMENTS = re.compile(r" Arguments of the case: [^.:]*\.")
@@ -38,7 +41,7 @@ _BUT = " But "
 
 
 @dataclass(frozen=True, slots=True)
-class _Failure:
+class Failure:
     """A finding that makes a run fail, with its case."""
 
     case: str
@@ -57,6 +60,10 @@ class RootCause:
     kind: Kind
     # What the findings have in common: the sentence about a deviation, or the reason of the first finding.
     reason: str
+    # The same without what differs between the findings, such as the numbers of a case; may be empty.
+    shared: str
+    # The findings, in the order of the results.
+    failures: tuple[Failure, ...]
     # The number of failed cases of each check, by check.
     checks: Mapping[str, int]
     # The number of cases with a failure.
@@ -92,23 +99,19 @@ def find_root_causes(results: Iterable[Result]) -> list[RootCause]:
 
     Causes with a diagnosis or a deviation, which say what to mend, come before all others.
     """
-    failures: defaultdict[str, list[_Failure]] = defaultdict(list)
+    failures: defaultdict[str, list[Failure]] = defaultdict(list)
     for result in results:
         failures[result.implementation] += (
-            _Failure(result.case, finding) for finding in result.findings if finding.status in FAILURES
+            Failure(result.case, finding) for finding in result.findings if finding.status in FAILURES
         )
     causes = [cause for name, found in failures.items() for cause in _explain(name, found)]
     return sorted(causes, key=lambda cause: not (_DIAGNOSIS.search(cause.reason) or find_sentence(cause.reason)))
 
 
-def _explain(implementation: str, failures: Sequence[_Failure]) -> list[RootCause]:
+def _explain(implementation: str, failures: Sequence[Failure]) -> list[RootCause]:
     keys = [_list_keys(failure.finding) for failure in failures]
-    groups: list[tuple[_Key, list[int]]] = []
     left = set(range(len(failures)))
-    while key := _choose_key(failures, keys, left):
-        members = sorted(number for number in left if key in keys[number])
-        groups.append((key, members))
-        left.difference_update(members)
+    groups = list(_join_by_key(failures, keys, left))
     _join_hidden_rows(groups, failures, left)
     _join_same_check(groups, failures, left)
     by_check: defaultdict[str, list[int]] = defaultdict(list)
@@ -116,7 +119,7 @@ def _explain(implementation: str, failures: Sequence[_Failure]) -> list[RootCaus
         by_check[failures[number].finding.check].append(number)
     groups += [(("check", check), members) for check, members in by_check.items()]
     groups.sort(key=lambda group: group[1][0])
-    return [_make_cause(implementation, kind, [failures[number] for number in own]) for (kind, _), own in groups]
+    return [_make_cause(implementation, key, [failures[number] for number in own]) for key, own in groups]
 
 
 def _list_keys(finding: Finding) -> list[_Key]:
@@ -128,31 +131,53 @@ def _list_keys(finding: Finding) -> list[_Key]:
         return [*found, ("exception", refusal.group())]
     diagnosis = _DIAGNOSIS.search(reason)
     if diagnosis and not sentence:
-        found += [("diagnosis", fault) for fault in diagnosis["faults"].split(" or ")]
-    raised = reason.replace(sentence, "").strip()
-    if raised and (finding.status != "failed" or _BUT not in reason):
-        found.append(("exception", f"{finding.status}: {_normalise(raised)}"))
+        found += [("diagnosis", fault) for fault in dict.fromkeys(diagnosis["faults"].split(" or "))]
+    if (finding.status != "failed" or _BUT not in reason) and (raised := _find_raised(finding)):
+        found.append(("exception", f"{finding.status}: {_NUMBERS.sub(NUMBER, raised)}"))
     return found
 
 
-def _normalise(message: str) -> str:
-    """Return an exception's message without its numbers, its place in the source and the arguments of the case."""
-    return " ".join(_NUMBERS.sub("#", _PLACE.sub("", _ARGUMENTS.sub("", message))).split()).removesuffix(".")
+def _find_raised(finding: Finding) -> str:
+    """Return the exception in a finding's reason, without its place in the source and the arguments of the case."""
+    raised = finding.reason.replace(find_sentence(finding.reason), "")
+    return " ".join(_PLACE.sub("", _ARGUMENTS.sub("", raised)).split()).removesuffix(".")
 
 
-def _choose_key(failures: Sequence[_Failure], keys: Sequence[list[_Key]], left: set[int]) -> _Key | None:
-    """Return the key that most of the remaining failures have, or None if no key joins any of them."""
-    checks: defaultdict[_Key, set[str]] = defaultdict(set)
-    counts: Counter[_Key] = Counter()
-    for number in sorted(left):
-        counts.update(keys[number])
-        for key in keys[number]:
-            checks[key].add(failures[number].finding.check)
-    joining = [key for key in counts if key[0] != "diagnosis" or len(checks[key]) >= _JOINED_CHECKS]
-    return max(joining, key=lambda key: (counts[key], -_PREFERRED.index(key[0])), default=None)
+def _join_by_key(
+    failures: Sequence[Failure], keys: Sequence[Sequence[_Key]], left: set[int]
+) -> Iterator[tuple[_Key, list[int]]]:
+    """Yield the key that most of the failures in ``left`` have, with these failures, and remove them from ``left``.
+
+    This is repeated until no key joins any of the failures that are left. Of keys that equally many failures have, the
+    preferred kind comes first, then the key that occurs first.
+    """
+    members: defaultdict[_Key, list[int]] = defaultdict(list)
+    for number, own in enumerate(keys):
+        for key in own:
+            members[key].append(number)
+
+    def rank(key: _Key) -> tuple[int, int, int, int]:
+        first = members[key][0]
+        return -len(members[key]), _PREFERRED.index(key[0]), first, keys[first].index(key)
+
+    # A rank only becomes worse as failures are removed, so that a key is ranked again only when its turn comes. Ranking
+    # every key again in each round takes minutes for 10,000 failures with messages of their own.
+    waiting = [(rank(key), key) for key in members]
+    heapify(waiting)
+    while waiting:
+        ranked, key = heappop(waiting)
+        joined = members[key] = [number for number in members[key] if number in left]
+        checks = {failures[number].finding.check for number in joined}
+        if not joined or (key[0] == "diagnosis" and len(checks) < _JOINED_CHECKS):
+            continue
+        if rank(key) == ranked:
+            yield key, joined
+            left.difference_update(joined)
+        else:
+            heappush(waiting, (rank(key), key))
 
 
-def _join_hidden_rows(groups: list[tuple[_Key, list[int]]], failures: Sequence[_Failure], left: set[int]) -> None:
+def _join_hidden_rows(groups: list[tuple[_Key, list[int]]], failures: Sequence[Failure], left: set[int]) -> None:
     """Join the groups about fully masked rows that contradict one another in no policy.
 
     Failures that are confined to fully masked rows, and that name no policy, join the largest of these groups.
@@ -178,7 +203,7 @@ def _is_about_rows(key: _Key) -> bool:
     return key[0] == "deviation" and key[1].partition("=")[0] in HIDDEN_ROW_POLICIES
 
 
-def _join_same_check(groups: list[tuple[_Key, list[int]]], failures: Sequence[_Failure], left: set[int]) -> None:
+def _join_same_check(groups: list[tuple[_Key, list[int]]], failures: Sequence[Failure], left: set[int]) -> None:
     """Join failures without a diagnosis to the diagnosis that most other failures of the same check have."""
     counts: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for place, ((kind, _), members) in enumerate(groups):
@@ -193,7 +218,8 @@ def _join_same_check(groups: list[tuple[_Key, list[int]]], failures: Sequence[_F
         members.sort()
 
 
-def _make_cause(implementation: str, kind: Kind, failures: Sequence[_Failure]) -> RootCause:
+def _make_cause(implementation: str, key: _Key, failures: Sequence[Failure]) -> RootCause:
+    kind = key[0]
     first = failures[0]
     reason = first.finding.reason
     if kind == "deviation":
@@ -207,11 +233,30 @@ def _make_cause(implementation: str, kind: Kind, failures: Sequence[_Failure]) -
         implementation=implementation,
         kind=kind,
         reason=reason,
+        shared=reason if kind == "deviation" else _find_shared(key, failures),
+        failures=tuple(failures),
         checks=dict(counts.most_common()),
         cases=len({failure.case for failure in failures}),
         case=first.case,
         finding=first.finding,
     )
+
+
+def _find_shared(key: _Key, failures: Sequence[Failure]) -> str:
+    """Return what the failures of a group have in common, in words; an empty text if it is only their check."""
+    kind, text = key
+    if kind == "diagnosis":
+        told = sum(text in failure.finding.reason for failure in failures)
+        some = f" (in {told} of {len(failures)} findings)" if told < len(failures) else ""
+        return f"Diagnosis: {text}{some}."
+    if kind == "exception":
+        if _REFUSAL.match(text):
+            return f"{text}."
+        raised = {_find_raised(failure.finding) for failure in failures}
+        return f"{raised.pop() if len(raised) == 1 else text.partition(': ')[2]}."
+    diagnoses = {found["faults"] if (found := _DIAGNOSIS.search(f.finding.reason)) else "" for f in failures}
+    common = diagnoses.pop() if len(diagnoses) == 1 else ""
+    return f"Diagnosis: {common}." if common else ""
 
 
 def _count(number: int, thing: str) -> str:

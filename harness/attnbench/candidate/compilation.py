@@ -33,9 +33,9 @@ class CallModule(nn.Module):
 
 
 def compile_call(call: Callable[..., Any], module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
-    """Return the call, compiled as the case's mode says.
+    """Return the call, compiled or exported as the case's mode says.
 
-    Graph breaks are allowed: the compiled call must return correct results, but need not be a single graph.
+    ``torch.compile`` may break graphs: the compiled call must return correct results, but need not be a single graph.
     """
     # Discard the graphs that were compiled earlier in this process, so that none is reused.
     torch.compiler.reset()

@@ -31,7 +31,7 @@ class Cell:
     worst: float | None = None
 
     def add(self, finding: Finding) -> None:
-        """Add a finding to the counts and to the largest error ratio."""
+        """Count a finding, and update the largest error ratio."""
         self.counts[finding.status] += 1
         # Leave out an expected failure: its error may exceed its budget, and would hide how close
         # the other findings are to their budgets.

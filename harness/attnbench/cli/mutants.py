@@ -52,7 +52,7 @@ def try_mutants(implementations: Sequence[str], given: Mapping[str, Any]) -> int
         if matrix.find_mutants_of(operator)
     }
     if given["json_file"]:
-        json.dump(to_json(matrix, asked, scores), given["json_file"], indent=1)
+        json.dump(to_json(matrix, asked, scores, lists), given["json_file"], indent=1)
         given["json_file"].write("\n")
     print_matrix(matrix, asked, err=given["json_file"] is not None and given["json_file"].name == "-")
     return 1 if matrix.find_survivors() or matrix.find_false_alarms() else 0
@@ -99,8 +99,27 @@ def _compute_score(matrix: Matrix, operator: str, level: str, cases: Collection[
     }
 
 
-def to_json(matrix: Matrix, asked: Sequence[str], scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the results as JSON values; ``scores`` maps the hash of a case list to the mutation score on that list."""
+def to_json(
+    matrix: Matrix,
+    asked: Sequence[str],
+    scores: Mapping[str, Any],
+    lists: Mapping[str, Mapping[str, Collection[str]]],
+) -> dict[str, Any]:
+    """Return the results as JSON values.
+
+    ``scores`` maps the hash of a case list to the mutation score on that list. ``lists`` has the case lists of each
+    operator by suite, smallest suite first.
+    """
+    killed = {
+        (operator, level): set(matrix.find_killed_on(set(cases)))
+        for operator, own in lists.items()
+        for level, cases in own.items()
+    }
+
+    def find_level(name: str) -> str | None:
+        operator = matrix.operators[name]
+        return next((level for level in lists[operator] if name in killed[operator, level]), None)
+
     return {
         "schema": SCHEMA,
         "scores": dict(scores),
@@ -116,7 +135,8 @@ def to_json(matrix: Matrix, asked: Sequence[str], scores: Mapping[str, Any]) -> 
             for check in asked
         },
         "mutants": {
-            name: {"named": named, "cases": dict(matrix.count_failures(name))} for name, named in matrix.mutants.items()
+            name: {"named": named, "level": find_level(name), "cases": dict(matrix.count_failures(name))}
+            for name, named in matrix.mutants.items()
         },
     }
 

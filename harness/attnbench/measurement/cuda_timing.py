@@ -226,7 +226,7 @@ class DeviceTime:
         return MEASURED_CYCLES / (float(self._begin.elapsed_time(self._end)) * 1e6)
 
     def _capture(self, name: str) -> None:
-        """Capture a call in a CUDA graph; if the capture fails, store the reason for ``describe_method``."""
+        """Capture a call in a CUDA graph; if the capture fails, store why, for ``describe_method`` to report."""
         step, graph, side_stream = self._steps[name], torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         try:
             side_stream.wait_stream(torch.cuda.current_stream())

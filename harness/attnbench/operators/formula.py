@@ -90,7 +90,10 @@ class FormulaOperator(Operator):
             )
 
     def noise(self, roundoff: float, seed: int) -> Any:
-        """Return the noise of the rounding model: random relative errors of at most ``roundoff``."""
+        """Return the noise of the rounding model.
+
+        Each stored result gets a random relative error of at most ``roundoff``, each sum the error of its accumulation.
+        """
         from attnbench.operators.rounding import Noise
 
         return Noise(roundoff, seed)

@@ -295,7 +295,10 @@ class CaseOracle:
 
 
 def _drop_nan(choices: Choices) -> Choices:
-    """Return choices with equal expected values: the comparison, not the oracle, sets NaN in fully masked rows."""
+    """Return the choices with "zero" in place of "nan" for hidden rows.
+
+    The expected values are the same for both, because only the comparison sets NaN in fully masked rows.
+    """
     return replace(choices, hidden_rows="zero") if choices.hidden_rows == "nan" else choices
 
 

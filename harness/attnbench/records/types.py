@@ -309,5 +309,31 @@ def find_pass(case: str) -> Pass:
 
 
 def format_reproduce_line(implementation: str, case: str, check: str) -> str:
-    """Return the command that reproduces one check of one case."""
-    return f"attnbench reproduce '{case}' --check {shlex.quote(check)} {shlex.quote(implementation)}"
+    """Return the command that reproduces one check of one case; each word is quoted for a POSIX shell.
+
+    A word that holds control characters or other characters that are not printed is quoted in the form of bash and zsh.
+    """
+    words = f"--check {_quote(check)}"
+    quoted = _quote(case) if _quote(case) != case else f"'{case}'"
+    if case.startswith("-") or implementation.startswith("-"):
+        return f"attnbench reproduce {words} -- {quoted} {_quote(implementation)}"
+    return f"attnbench reproduce {quoted} {words} {_quote(implementation)}"
+
+
+def _quote(word: str) -> str:
+    """Quote a word for a shell.
+
+    A terminal may act on control characters in pasted text, even between quotes. They are written as escapes.
+    """
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(_escape_letter(letter) for letter in word) + "'"
+
+
+def _escape_letter(letter: str) -> str:
+    if letter in "\\'":
+        return f"\\{letter}"
+    if letter.isprintable():
+        return letter
+    # Three octal digits end by themselves, whatever letter follows.
+    return f"\\{ord(letter):03o}" if ord(letter) < 0x80 else f"\\U{ord(letter):08x}"

@@ -35,6 +35,7 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     # Imported here, because matplotlib and pandas take a second to import, and only a report needs them.
     from attnbench.report import markdown, page, plots, tables
     from attnbench.report.content import collect_content
+    from attnbench.report.failures import tabulate_failures
     from attnbench.report.series import join_growths
 
     content = collect_content(runs)
@@ -54,6 +55,7 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     reached = [ceiling for run in content.runs for ceiling in run.ceilings]
     frames = {
         "findings": content.tables.findings,
+        "failures": tabulate_failures(content.failures.groups),
         "timings": content.tables.timings,
         "memory": content.tables.memory,
         "kernels": content.tables.kernels,

@@ -8,8 +8,8 @@ from attnbench.analysis.left_out import LeftOut, count_left_out, leave_out
 from attnbench.records.run_file import StoredRun, merge_runs
 from attnbench.records.types import FRONTIER, PERF, Result
 from attnbench.report.decisions import describe_fastest
-from attnbench.report.failures import Problem, collect_problems
-from attnbench.report.groups import Grouped, group_rows, label_calls, select_expected_failures
+from attnbench.report.failures import Failures, collect_failures
+from attnbench.report.groups import Folded, Grouped, fold_groups, group_rows, label_calls, select_expected_failures
 from attnbench.report.listings import Listing, list_ceilings, list_max_lengths
 from attnbench.report.matrix import Matrix, make_matrix
 from attnbench.report.methods import describe_methods
@@ -30,8 +30,9 @@ class Content:
     tables: Tables
     headline: tuple[str, ...]
     fastest: tuple[str, ...]
-    matrix: Matrix
-    problems: tuple[Problem, ...]
+    # The findings of each machine, counted.
+    matrices: tuple[Matrix, ...]
+    failures: Failures
     expected: tuple[Grouped, ...]
     refused: tuple[Grouped, ...]
     not_run: tuple[Grouped, ...]
@@ -45,7 +46,8 @@ class Content:
     ceilings: Listing | None
     max_lengths: Listing | None
     methods: tuple[str, ...]
-    # How much of a suite was checked on each implementation, in lines.
+    # Lines about what was checked on each implementation, and about implementations on which too few cases were checked
+    # for a verdict.
     coverage: tuple[str, ...]
     # Messages about lines of run files that could not be read.
     unreadable: tuple[str, ...]
@@ -57,6 +59,23 @@ class Content:
         """How much was left out, such as "3 timings, 1 ceiling"; empty if nothing was."""
         return count_left_out(self.left_out)
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether there is any finding."""
+        return any(matrix.names or matrix.unchecked for matrix in self.matrices)
+
+    @property
+    def requirements(self) -> dict[str, str]:
+        """What each check requires; empty for a check that this version does not know."""
+        return {check: text for matrix in self.matrices for check, text in matrix.requirements.items()}
+
+    @property
+    def folded(self) -> tuple[Folded, ...]:
+        """The tables of findings that are no failures."""
+        return tuple(
+            fold_groups(expected=self.expected, refused=self.refused, not_run=self.not_run, warned=self.warned)
+        )
+
 
 def collect_content(runs: Sequence[StoredRun]) -> Content:
     """Collect the content of a report on these runs; what cannot be right is left out first, and named."""
@@ -65,7 +84,8 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
     results = [result for result in every if result.suite != FRONTIER]
     made = tabulate(results, [ceiling for run in runs for ceiling in run.ceilings])
     found, untimed, undecided = made.findings, made.untimed, select_undecided(made.timings)
-    matrix = make_matrix(results)
+    warned = found[found["warnings"] != ""]
+    failures = collect_failures(runs, results)
     series = tuple(group_series(runs, results, made))
     no_verdict = dict(_find_undecided(runs))
     return Content(
@@ -74,14 +94,14 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         tables=made,
         headline=tuple(make_headline(results, found, series, list(no_verdict))),
         fastest=tuple(line for one in series for line in describe_fastest(one)),
-        matrix=matrix,
-        problems=tuple(collect_problems(found, matrix.requirements)),
+        matrices=tuple(make_matrix(runs, results, failures.anchors)),
+        failures=failures,
         expected=group_rows(select_expected_failures(found), "check"),
         refused=group_rows(found[found["status"] == "unsupported"], "case", named=1),
         not_run=group_rows(found[found["status"] == "not_run"], "case", named=1),
         untimed=group_rows(label_calls(untimed), "of"),
         undecided=group_rows(label_calls(undecided), "of"),
-        warned=group_rows(found[found["warnings"] != ""].assign(reason=found["warnings"]), "check"),
+        warned=group_rows(warned.assign(reason=warned["warnings"]), "check"),
         series=series,
         undrawn=describe_undrawn(series),
         ceilings=list_ceilings(ceiling for run in runs for ceiling in run.ceilings),

@@ -10,7 +10,7 @@ from attnbench.report.series import Series
 
 __all__ = ["PLOTS", "inline", "inline_figures"]
 
-# Plots of a series. Each has a name, with which its file name begins, a heading and an explanation.
+# Plots of a series: the first word of the file name, the heading and the explanation of each.
 PLOTS = (
     (
         "time",

@@ -1,38 +1,255 @@
-"""The failures of a report, each with the command that reproduces it."""
+"""The failures of a report: one group for each root cause, with the command that reproduces its worst case."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from attnbench.records.types import FAILURES, format_reproduce_line
+from attnbench.analysis.root_causes import Failure, RootCause, find_root_causes
+from attnbench.checks.catalogue import read_checks
+from attnbench.records.run_file import StoredRun
+from attnbench.records.types import Finding, Result, format_reproduce_line
+from attnbench.report.numbers import format_count, format_digits, shorten_text
+from attnbench.report.series import split_by_machine
+from attnbench.report.slugs import make_slug
 
-__all__ = ["Problem", "collect_problems"]
+__all__ = ["FailureGroup", "Failures", "ListedCase", "collect_failures", "tabulate_failures"]
+
+# Most groups on a page. More than a reader looks at; each has about 3 kB of HTML.
+MOST_GROUPS = 200
+# Most cases that are listed below a group, and most cases on a page: about 300 bytes of HTML each.
+MOST_CASES, MOST_CASES_OF_ALL = 20, 1000
+# Fewest cases that are listed below a group, however many groups there are.
+LEAST_CASES = 3
+# Longest texts on a page, in characters; findings.csv has whole reasons. A reason of today's checks has at most 600.
+LONGEST_REASON, LONGEST_OF_CASE = 800, 160
+# Most groups of an implementation that are shown without unfolding, and of all: a group takes 150 pixels of height.
+UNFOLDED, UNFOLDED_OF_ALL = 5, 20
+COLUMNS = (
+    "machine", "implementation", "kind", "checks", "statuses", "findings", "cases", "reason", "worst_over_allowed",
+    "worst_check", "worst_case", "worst_reason", "command", "warnings",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """A finding whose status is a failure, with the command that reproduces the finding."""
+class ListedCase:
+    """One failed finding of a group; ``excess`` is its error over the allowed error in words, or empty."""
 
-    implementation: str
     check: str
-    requirement: str
     case: str
     status: str
-    reason: str
+    excess: str
+    # What was found instead of what the check requires.
+    fault: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureGroup:
+    """The failures of one implementation on one machine that have one root cause."""
+
+    machine: str
+    implementation: str
+    kind: str
+    # Numbers of failed findings by check and by status, and the number of cases with a failure.
+    checks: dict[str, int]
+    statuses: dict[str, int]
+    cases: int
+    # What the check requires; empty if several checks failed for one cause.
+    requirement: str
+    # What the findings have in common, without the numbers of a case; may be empty.
+    shared: str
+    # The finding with the largest error over the allowed error; the first one where no error was measured.
+    worst: ListedCase
+    # Its error over the allowed error; NaN where no error was measured.
+    excess: float
     command: str
+    # The findings that are listed, the worst first; the others are only in findings.csv.
+    listed: tuple[ListedCase, ...]
+    # Different warnings of the findings.
+    warnings: tuple[str, ...]
+    # Ids of elements of the page: the group, and the groups of its checks without another group.
+    anchors: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Number of failed findings."""
+        return sum(self.checks.values())
+
+    @property
+    def title(self) -> str:
+        """The check, or the number of checks."""
+        return next(iter(self.checks)) if len(self.checks) == 1 else f"{len(self.checks)} checks, one cause"
+
+    @property
+    def size(self) -> str:
+        """Statuses and number of cases in words."""
+        if len(self.statuses) == 1:
+            return f"{next(iter(self.statuses))}, {format_count(self.cases, 'case')}"
+        named = ", ".join(f"{count} {status}" for status, count in self.statuses.items())
+        return f"{format_count(self.cases, 'case')}: {named}"
+
+    @property
+    def by_check(self) -> str:
+        """The checks of a cause with the number of cases of each; empty for a single check."""
+        return "" if len(self.checks) == 1 else ", ".join(f"{check} on {n}" for check, n in self.checks.items())
 
 
-def collect_problems(found: pd.DataFrame, requirements: dict[str, str]) -> Iterator[Problem]:
-    """Yield the failures among these findings; ``requirements`` says what each check requires."""
-    for row in found[found["status"].isin(FAILURES)].itertuples():
-        name, case, check = str(row.implementation), str(row.case), str(row.check)
-        yield Problem(
-            implementation=name,
-            check=check,
-            requirement=requirements[check],
-            case=case,
-            status=str(row.status).replace("_", " "),
-            reason=str(row.reason),
-            command=format_reproduce_line(name, case, check),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """All failures of a report: the groups on the page, and all groups, the worst first."""
+
+    shown: tuple[FailureGroup, ...]
+    groups: tuple[FailureGroup, ...]
+    # Anchor of the group on the page, by machine, implementation and check.
+    anchors: dict[tuple[str, str, str], str]
+
+    @property
+    def sentence(self) -> str:
+        """How many groups are left out, or an empty text."""
+        if len(self.shown) == len(self.groups):
+            return ""
+        return (
+            f"Shown are {len(self.shown)} of {format_count(len(self.groups), 'group')} of failures: the largest group "
+            "of each implementation, then the groups with the most failed findings. failures.csv has all groups."
         )
+
+    @property
+    def blocks(self) -> list[tuple[str, tuple[FailureGroup, ...], tuple[FailureGroup, ...]]]:
+        """The shown groups by implementation: a heading, the groups to show at once, and those to fold."""
+        several = len({group.machine for group in self.groups}) > 1
+        owned: defaultdict[tuple[str, str], list[FailureGroup]] = defaultdict(list)
+        for group in self.shown:
+            owned[group.machine, group.implementation].append(group)
+        limit = max(1, min(UNFOLDED, UNFOLDED_OF_ALL // max(1, len(owned))))
+        return [
+            (f"{name} on {machine}" if several else name, tuple(own[:limit]), tuple(own[limit:]))
+            for (machine, name), own in owned.items()
+        ]
+
+
+def collect_failures(runs: Iterable[StoredRun], results: Sequence[Result]) -> Failures:
+    """Group the failures of these results by machine and root cause, the worst first: that with the most findings."""
+    groups = [
+        _make_group(machine, cause)
+        for machine, own in split_by_machine(runs, results).items()
+        for cause in find_root_causes(own)
+    ]
+    groups.sort(key=lambda group: (-group.count, -_rank(group.excess)))
+    shown = list(_set_anchors(_select_shown(groups)))
+    limit = max(LEAST_CASES, min(MOST_CASES, MOST_CASES_OF_ALL // max(1, len(shown))))
+    anchors: dict[tuple[str, str, str], str] = {}
+    for group in shown:
+        for check in group.checks:
+            anchors.setdefault((group.machine, group.implementation, check), group.anchors[0])
+    return Failures(
+        shown=tuple(replace(group, listed=group.listed[:limit]) for group in shown),
+        groups=tuple(groups),
+        anchors=anchors,
+    )
+
+
+def tabulate_failures(groups: Iterable[FailureGroup]) -> pd.DataFrame:
+    """Tabulate groups of failures, one per row."""
+    rows = [
+        {
+            "machine": group.machine,
+            "implementation": group.implementation,
+            "kind": group.kind,
+            "checks": "; ".join(f"{check} ×{count}" for check, count in group.checks.items()),
+            "statuses": "; ".join(f"{status} ×{count}" for status, count in group.statuses.items()),
+            "findings": group.count,
+            "cases": group.cases,
+            "reason": " ".join(text for text in (group.requirement, group.shared) if text),
+            "worst_over_allowed": group.excess,
+            "worst_check": group.worst.check,
+            "worst_case": group.worst.case,
+            "worst_reason": group.worst.fault,
+            "command": group.command,
+            "warnings": "\n".join(group.warnings),
+        }
+        for group in groups
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _make_group(machine: str, cause: RootCause) -> FailureGroup:
+    failures = sorted(cause.failures, key=lambda failure: -_rank(_find_excess(failure.finding)))
+    worst = failures[0]
+    checks, name = dict(cause.checks), cause.implementation
+    return FailureGroup(
+        machine=machine,
+        implementation=name,
+        kind=cause.kind,
+        checks=checks,
+        statuses=dict(Counter(failure.finding.status.replace("_", " ") for failure in failures).most_common()),
+        cases=cause.cases,
+        requirement=_find_requirement(worst.finding.check) if len(checks) == 1 else "",
+        shared=shorten_text(cause.shared, LONGEST_REASON),
+        worst=_list_case(worst, LONGEST_REASON),
+        excess=_find_excess(worst.finding),
+        command=format_reproduce_line(name, worst.case, worst.finding.check),
+        listed=tuple(_list_case(failure, LONGEST_OF_CASE) for failure in failures[:MOST_CASES]),
+        warnings=tuple(dict.fromkeys(warning for failure in failures for warning in failure.finding.warnings)),
+    )
+
+
+def _select_shown(groups: Sequence[FailureGroup]) -> list[FailureGroup]:
+    """Return the groups for the page, by implementation; of each implementation the largest group has a place."""
+    places = {id(group): place for place, group in enumerate(groups)}
+    firsts: dict[tuple[str, str], FailureGroup] = {}
+    for group in groups:
+        firsts.setdefault((group.machine, group.implementation), group)
+    owners = {owner: place for place, owner in enumerate(firsts)}
+    in_turn = {id(group): group for group in (*firsts.values(), *groups)}
+    kept = list(in_turn.values())[:MOST_GROUPS]
+    return sorted(kept, key=lambda group: (owners[group.machine, group.implementation], places[id(group)]))
+
+
+def _set_anchors(groups: Iterable[FailureGroup]) -> Iterator[FailureGroup]:
+    """Yield the groups with their anchors; no two groups have the same.
+
+    The first group of an implementation and a check has the anchor of both. Others add the machine and a number.
+    """
+    taken: set[str] = set()
+    for number, group in enumerate(groups):
+        parts = [("failure", group.implementation, check) for check in group.checks]
+        free = [anchor for anchor in dict.fromkeys(make_slug(*one) for one in parts) if anchor not in taken]
+        anchors = free or [make_slug(*parts[0], group.machine, str(number))]
+        taken.update(anchors)
+        yield replace(group, anchors=tuple(anchors))
+
+
+def _list_case(failure: Failure, longest: int) -> ListedCase:
+    finding = failure.finding
+    excess = _find_excess(finding)
+    return ListedCase(
+        check=finding.check,
+        case=failure.case,
+        status=finding.status.replace("_", " "),
+        excess="" if math.isnan(excess) else f"{format_digits(excess).replace('inf', '∞')} ×",
+        fault=shorten_text(_find_fault(finding), longest),
+    )
+
+
+def _find_excess(finding: Finding) -> float:
+    """Return the measured error over the allowed error; NaN where there is none."""
+    measured, allowed = finding.measured, finding.allowed
+    if measured is None or allowed is None or not measured > 0 or not allowed >= 0:
+        return math.nan
+    return measured / allowed if allowed else math.inf
+
+
+def _rank(excess: float) -> float:
+    return -1.0 if math.isnan(excess) else excess
+
+
+def _find_requirement(check: str) -> str:
+    known = read_checks().get(check)
+    return known.requirement if known else ""
+
+
+def _find_fault(finding: Finding) -> str:
+    """Return what was found, without the requirement that the reason begins with."""
+    return finding.reason.removeprefix(_find_requirement(finding.check)).strip().removeprefix("But ")

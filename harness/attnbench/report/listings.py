@@ -16,8 +16,8 @@ __all__ = ["Listing", "list_ceilings", "list_max_lengths", "make_listings"]
 UNDER_GROWTH = (
     "Exponent p of a power law Lᵖ through all lengths, by least squares on logarithms, with its "
     f"{LEVEL * 100:g} % confidence interval. The interval comes from the residuals: a wide interval means that the "
-    "growth is no power law over these lengths. Parts that grow linearly make p smaller at short lengths. Times with "
-    "an inconclusive speed verdict are left out."
+    "growth is no power law over these lengths. At short lengths p is smaller, because the parts of a call that grow "
+    "linearly, such as the projections, weigh more. Times with an inconclusive speed verdict are left out."
 )
 UNDER_WAYS = (
     "Operators and kernels as torch's profiler names them, with the number of their calls in one pass. Lengths with "

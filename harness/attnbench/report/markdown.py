@@ -1,12 +1,14 @@
 """The report as Markdown, for places that do not show HTML."""
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 
 from attnbench.report.content import Content
 from attnbench.report.drawings import PLOTS
+from attnbench.report.failures import FailureGroup
 from attnbench.report.groups import Grouped, group_left_out
 from attnbench.report.listings import Listing, make_listings
-from attnbench.report.matrix import LEGEND
+from attnbench.report.matrix import LEGEND, Matrix, Row
 from attnbench.report.measures import make_grids
 from attnbench.report.methods import describe_machine, explain_times
 from attnbench.report.studies.section import BEGIN, END
@@ -20,10 +22,11 @@ def render(content: Content, files: Collection[str]) -> str:
         "# Attention report",
         *(_escape(line) for line in content.headline),
         _render_list(content.fastest),
-        *_render_runs(content),
+        *_render_failures(content),
         *_render_conformance(content),
         *_render_measurements(content, files),
         f"{BEGIN}\n{END}",
+        *_render_runs(content),
         "## Methods",
         _render_list(content.methods),
         *(["## Unreadable lines", _render_list(content.unreadable)] if content.unreadable else []),
@@ -58,32 +61,56 @@ def _render_left_out(content: Content) -> list[str]:
     return [title, note, table]
 
 
+def _render_failures(content: Content) -> list[str]:
+    parts = ["## Failures", _escape(content.failures.sentence)]
+    for heading, first, others in content.failures.blocks:
+        parts += [f"### {_escape(heading)}", *map(_render_failure, (*first, *others))]
+    if not content.failures.shown:
+        parts.append("None." if content.is_checked else "Nothing was checked.")
+    for table in content.folded:
+        rows = [(_format_code(g.implementation), str(g.count), _escape(g.reason), _escape(g.of)) for g in table.rows]
+        shown = _render_table(("implementation", "count", "reason", table.of), rows)
+        parts += [f"### {table.title}", _escape(f"{table.summary}. {table.note}"), shown]
+    return parts
+
+
+def _render_failure(group: FailureGroup) -> str:
+    worst = f"Worst error: {group.worst.excess} the allowed error: " if group.worst.excess else "One of the cases: "
+    lines = [
+        f"**{_format_code(group.implementation)} · {_escape(group.title)}** ({_escape(group.size)})",
+        f"Required: {_escape(group.requirement)}" if group.requirement else "",
+        _escape(group.shared),
+        f"Failed: {_escape(group.by_check)}." if group.by_check else "",
+        worst + _escape(group.worst.fault),
+        *(f"Warning: {_escape(warning)}" for warning in group.warnings[:3]),
+    ]
+    # A fence that is longer than any other in the command, so that the command cannot end it.
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", group.command)), default=0))
+    return "  \n".join(line for line in lines if line) + f"\n\n{fence}console\n$ {group.command}\n{fence}"
+
+
 def _render_conformance(content: Content) -> list[str]:
     parts = ["## Conformance"]
-    if not content.matrix.chapters:
+    if not content.is_checked:
         return [*parts, "Nothing was checked."]
-    names = list(content.matrix.cells)
-    for chapter, checks in content.matrix.chapters:
-        rows = [
-            (
-                _format_code(check),
-                *(" ".join(f"{mark} {n}" for _, mark, n in content.matrix.cells[name][check].marks) for name in names),
-            )
-            for check in checks
+    for matrix in content.matrices:
+        if len(content.matrices) > 1:
+            parts.append(f"### On {_escape(matrix.machine)}")
+        if matrix.chapters:
+            parts.append(_render_matrix(matrix, "chapter", [chapter.row for chapter in matrix.chapters]))
+        parts += [
+            f"Not checked: {', '.join(map(_format_code, one.names))}: {_escape(one.reason)}."
+            for one in matrix.unchecked
         ]
-        parts += [f"### {chapter}", _render_table(("check", *map(_format_code, names)), rows)]
+        for chapter in matrix.chapters:
+            parts += [f"#### {chapter.row.name}", _render_matrix(matrix, "check", chapter.checks)]
     parts.append(" · ".join(f"{mark} {words}" for _, mark, words in LEGEND))
-    parts += [_render_list(content.coverage)] if content.coverage else []
-    parts.append("## Failures")
-    parts += [
-        f"**{_format_code(p.implementation)} · {_format_code(p.check)} · {p.status}**: {_escape(p.reason)}\n\n"
-        f"```console\n$ {p.command}\n```"
-        for p in content.problems
-    ] or ["None."]
-    parts += _render_groups("Expected failures", content.expected, "checks")
-    parts += _render_groups("Refused", content.refused, "cases")
-    parts += _render_groups("Not run", content.not_run, "cases")
-    return parts + _render_groups("Warnings", content.warned, "checks")
+    return parts + ([_render_list(content.coverage)] if content.coverage else [])
+
+
+def _render_matrix(matrix: Matrix, first: str, rows: Iterable[Row]) -> str:
+    lines = ((_format_code(row.name), *(cell.text for cell in row.cells)) for row in rows)
+    return _render_table((first, *map(_format_code, matrix.names)), lines)
 
 
 def _render_measurements(content: Content, files: Collection[str]) -> list[str]:

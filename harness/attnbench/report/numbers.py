@@ -12,6 +12,7 @@ __all__ = [
     "format_seconds",
     "format_thousands",
     "join_words",
+    "shorten_text",
 ]
 
 MISSING = "–"
@@ -63,6 +64,11 @@ def join_words(parts: Iterable[str]) -> str:
     """Join words with commas, and the last two with "and"."""
     *first, last = [str(part) for part in parts]
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def shorten_text(text: str, longest: int) -> str:
+    """Return the text, or its first ``longest`` characters and a sign that more follows."""
+    return text if len(text) <= longest else f"{text[:longest].rstrip()} …"
 
 
 def _format_scaled(value: float, units: Sequence[tuple[float, str]]) -> str:

@@ -13,6 +13,7 @@ from attnbench.report.listings import make_listings
 from attnbench.report.matrix import LEGEND
 from attnbench.report.measures import make_grids
 from attnbench.report.methods import describe_machine, explain_times
+from attnbench.report.numbers import format_count
 from attnbench.report.slugs import make_slug
 
 __all__ = ["make_environment", "render"]
@@ -45,6 +46,7 @@ def make_environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters["breakable"] = _add_breaks
+    made.filters["count"] = format_count
     made.filters["slug"] = make_slug
     made.filters["unbroken"] = _join_numbers
     return made

@@ -1,7 +1,7 @@
 """Series: groups of measurements that are comparable with one another."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from attnbench.report.growth import GROWTH, fit_growths
 from attnbench.report.numbers import format_count
 from attnbench.report.slugs import make_slug
 
-__all__ = ["Place", "Series", "describe_undrawn", "group_series", "join_growths"]
+__all__ = ["Place", "Series", "describe_undrawn", "group_series", "join_growths", "split_by_machine"]
 
 # Most series with figures. The figures of a series take about a second of processor time, and 100 kB of the page.
 MOST_DRAWN = 6
@@ -59,6 +59,15 @@ class Series:
     def title(self) -> str:
         """The place and the form of the series, in words."""
         return f"{self.place.label}: {self.form}"
+
+
+def split_by_machine(runs: Iterable[StoredRun], results: Iterable[Result]) -> dict[str, list[Result]]:
+    """Return the results of each machine, by the machine's name, in the order of their first results."""
+    machines = {stored.run.id: stored.run.machine.name for stored in runs}
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(machines[result.run], []).append(result)
+    return found
 
 
 def group_series(runs: Sequence[StoredRun], results: Sequence[Result], made: tables.Tables) -> list[Series]:

@@ -2,7 +2,6 @@
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -29,7 +28,6 @@ __all__ = [
     "INCONCLUSIVE",
     "Tables",
     "chapter_of",
-    "count_findings",
     "find_reference",
     "select_undecided",
     "tabulate",
@@ -179,18 +177,6 @@ def tabulate_findings(results: Sequence[Result]) -> pd.DataFrame:
 def tabulate_left_out(left_out: Iterable[LeftOut]) -> pd.DataFrame:
     """Tabulate what is left out of all other tables, and why."""
     return pd.DataFrame([asdict(one) for one in left_out], columns=list(LEFT_OUT))
-
-
-def count_findings(results: Sequence[Result]) -> dict[str, dict[str, Counter[str]]]:
-    """Count findings of each status, by implementation and check; checks are in the order of the catalogue."""
-    seen = {f.check for r in results for f in r.findings}
-    order = [*(name for name in read_checks() if name in seen), *sorted(seen - read_checks().keys())]
-    names = dict.fromkeys(r.implementation for r in results)
-    cells: dict[str, dict[str, Counter[str]]] = {name: {check: Counter() for check in order} for name in names}
-    counts = Counter((r.implementation, f.check, f.status) for r in results for f in r.findings)
-    for (name, check, status), count in counts.items():
-        cells[name][check][status] = count
-    return cells
 
 
 def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:

@@ -32,7 +32,7 @@ __all__ = ["Completed", "check_case", "conform", "select_unfinished"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """What completes a suite for one implementation: further plans, and the declarations that count."""
+    """The further plans that complete a suite for one implementation, and its declarations when the run was planned."""
 
     completion: Completion
     # Plans of the further cases; of a part of the cases, the further cases in this part.

@@ -18,7 +18,6 @@ from typing import TypeVar
 
 from msgspec.structs import asdict
 
-from attnbench.cases import COMPILED_MODES, CaseId
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.mutation_requests import FindFailingChecks, MutantNames, MutationRequest, StartMutation
 from attnbench.processes.request import Fault
@@ -137,7 +136,7 @@ def run_mutants(
     The mutants are those of the operators of the cases. ``jobs`` is the number of processes; 0 means one per core.
     """
     possible = [plan for plan in plans if not plan.missing]
-    first_plans = [plan for plan in possible if plan.case in first and not _is_compiled(plan)]
+    first_plans = [plan for plan in possible if plan.case in first and not plan.is_compiled]
     rest = [plan for plan in possible if plan not in first_plans]
     count = jobs or count_cores()
     with _mutation_workers(count, sorted({plan.operator for plan in possible})) as (workers, mutants):
@@ -149,10 +148,6 @@ def run_mutants(
         left = [name for name in matrix.mutants if not matrix.is_caught(name)]
         _check_cases(workers, rest if left else [], left, matrix, progress)
     return matrix
-
-
-def _is_compiled(plan: Plan) -> bool:
-    return CaseId.parse(plan.case).mode in COMPILED_MODES
 
 
 @contextmanager

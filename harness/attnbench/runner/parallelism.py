@@ -1,5 +1,6 @@
 """Run implementations one after another, or in parallel where this changes only the run time."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
@@ -19,6 +20,8 @@ Share = tuple[str, Sequence[Plan]]
 # Fewest cases for which a further worker is started. Such a worker starts in about 1.5 s and runs a case of the list
 # ``core`` in about 0.06 s, on one core.
 FEWEST_CASES = 50
+# Time of a compiled case of the list ``core``, as a multiple of the time of another case.
+COMPILATION = 35
 
 
 def count_parallel_lanes(plans: Iterable[Plan]) -> int:
@@ -32,17 +35,35 @@ def count_parallel_lanes(plans: Iterable[Plan]) -> int:
 
 
 def divide(shares: Iterable[Share], parallel: int) -> list[Share]:
-    """Divide the cases of each implementation among several workers, if there are fewer implementations than lanes.
-
-    Every worker gets every n-th case, because neighbours in a list take about the same time.
-    """
+    """Divide the cases of each implementation among several workers, if there are fewer implementations than lanes."""
     whole = list(shares)
     parts = parallel // max(len(whole), 1)
-    divided: list[Share] = []
-    for name, plans in whole:
-        count = max(1, min(parts, len(plans) // FEWEST_CASES))
-        divided.extend((name, plans[start::count]) for start in range(count))
-    return divided
+    return [
+        (name, part)
+        for name, plans in whole
+        for part in _divide_plans(plans, max(1, min(parts, len(plans) // FEWEST_CASES)))
+    ]
+
+
+def _divide_plans(plans: Sequence[Plan], count: int) -> list[list[Plan]]:
+    """Divide cases into ``count`` parts that take about the same time.
+
+    All compiled cases are in the first part, since importing a compiler takes a worker as long as two compilations. The
+    other cases are dealt out one by one, because neighbours in a list take about the same time.
+    """
+    parts: list[list[Plan]] = [[] for _ in range(count)]
+    compiled = sum(plan.is_compiled for plan in plans)
+    fair = (compiled * COMPILATION + len(plans) - compiled) / count
+    # Number of cases that each part gets besides the compiled ones, as a weight.
+    room = [max(fair - compiled * COMPILATION, 0.0), *[fair] * (count - 1)]
+    dealt = [0] * count
+    for plan in plans:
+        place = 0
+        if not plan.is_compiled:
+            place = min(range(count), key=lambda part: (dealt[part] + 1) / room[part] if room[part] else math.inf)
+            dealt[place] += 1
+        parts[place].append(plan)
+    return parts
 
 
 def run_each(

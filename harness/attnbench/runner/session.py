@@ -1,7 +1,7 @@
 """The shared parts of a run: its limits, its oracle worker, its temporary folder, and the workers that it starts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count, zip_longest
@@ -10,7 +10,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Self, TypeVar
 
-from attnbench.cases import CaseId
+from attnbench.cases import COMPILED_MODES, CaseId
 from attnbench.checks.catalogue import read_operator_checks
 from attnbench.oracle.disk_cache import CACHE_FAULT, find_folder, ignore_fault
 from attnbench.plugins.registry import PluginError, load_operator
@@ -86,6 +86,11 @@ class Plan:
         """Operator that the case belongs to."""
         return CaseId.parse(self.case).operator
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the case calls a compiled module."""
+        return CaseId.parse(self.case).mode in COMPILED_MODES
+
 
 @dataclass(slots=True)
 class Session:
@@ -100,11 +105,11 @@ class Session:
     # Called at the end of the run with the first fault of the cache of expected values, if the cache had a fault.
     report_cache_fault: Callable[[str], None] = ignore_fault
     folder: Path = field(init=False)
-    # Number of threads and version of torch in the oracle worker.
-    libraries: Libraries = field(init=False)
     # What each loaded implementation declares; the key is the name given by the user.
     declared: dict[str, Declared] = field(init=False, default_factory=dict)
     _oracle: Child = field(init=False)
+    # The oracle worker's first answer. While the worker starts, a candidate worker can start, too.
+    _started: Future[Libraries] = field(init=False)
     # Lock of the oracle worker: implementations that run in parallel share it, and it answers one request at a time.
     _asking: Lock = field(init=False, default_factory=Lock)
     _scratch: Scratch = field(init=False)
@@ -118,7 +123,10 @@ class Session:
         self.folder = self._scratch.path
         self._oracle = Child(self.oracle_module, log=self.folder / "oracle.log", environment=PATIENT)
         cache_folder = str(self.cache_folder) if self.cache_folder else None
-        self.libraries = self._oracle.ask(StartOracle(folder=str(self.folder), cache_folder=cache_folder))
+        start = StartOracle(folder=str(self.folder), cache_folder=cache_folder)
+        starting = ThreadPoolExecutor(max_workers=1)
+        self._started = starting.submit(self._oracle.ask, start)
+        starting.shutdown(wait=False)
         return self
 
     def __exit__(
@@ -131,12 +139,21 @@ class Session:
             self.report_cache_fault(fault.read_text())
         self._scratch.remove()
 
+    @property
+    def libraries(self) -> Libraries:
+        """Number of threads and version of torch in the oracle worker.
+
+        Raises: ChildDied.
+        """
+        return self._started.result()
+
     def ask_oracle(self, request: OracleRequest[Reply]) -> Reply:
         """Send a request to the oracle worker and return its reply.
 
         Raises: ChildDied.
         """
         with self._asking:
+            self._started.result()
             return self._oracle.ask(request)
 
     def reserve_path_prefix(self) -> Path:

@@ -172,7 +172,7 @@ class InterleavedTiming:
 
 
 class _TimedCandidate(Candidate):
-    """A candidate that records how long it took to build and prepare, in nanoseconds."""
+    """A candidate that records the time of building its module and preparing the call, in nanoseconds."""
 
     build_ns = 0
 

@@ -144,15 +144,20 @@ class OracleWorker:
         A finding is possible on ``request.cases`` and on the cases of every suite, in every dtype and on every device.
         """
         listed = [*request.cases, *self._list_cases()]
-        return [
-            not self._matches_finding(check, case, unless.split(), listed) for check, case, unless in request.patterns
-        ]
+        # Many patterns read the same cases, but rarely all of them.
+        list_variants = cache(_list_variants)
+
+        def matches_finding(check: str, pattern: str, unless: str) -> bool:
+            variants = (variant for case in listed for variant in list_variants(case))
+            return self._matches_finding(check, pattern, unless.split(), variants)
+
+        return [not matches_finding(*patterns) for patterns in request.patterns]
 
     def _matches_finding(self, check: str, pattern: str, unless: Sequence[str], cases: Iterable[str]) -> bool:
         matching_checks = [name for name in read_checks() if fnmatchcase(name, check)]
         matches = re.compile(translate(pattern)).match
         exclusions = [re.compile(translate(one)).match for one in unless]
-        matching_cases = (variant for case in cases for variant in _list_variants(case) if matches(variant))
+        matching_cases = (case for case in cases if matches(case))
         parsed_cases = (self._parse_case(case) for case in matching_cases if not any(out(case) for out in exclusions))
         return any(_applies_to_case(name, *parsed) for parsed in parsed_cases for name in matching_checks)
 

@@ -23,8 +23,8 @@ def one_object_or_copies(candidate: Candidate) -> Iterator[Observation]:
     own = candidate.implementation.policies.padded_queries == "own"
     if own and candidate.operator.padded_rows(candidate.case, candidate.inputs):
         raise Refusal(
-            "outputs of padded queries cannot be excluded from comparison, as padded_queries='own' demands: "
-            "key_padding_mask marks padded queries only if query and key are one tensor"
+            "padded_queries='own' demands that outputs of padded queries are not compared; this is impossible for "
+            "copies, since key_padding_mask marks padded queries only if query and key are one tensor"
         )
     names = ("query", "key", "value")
     copies = {name: tensors[name].detach().clone().requires_grad_(tensors[name].requires_grad) for name in names}

@@ -74,7 +74,8 @@ def _draw_attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
 def _make_window(queries: int, keys: int) -> Tensor:
     """Return a boolean mask, true at hidden keys, that shows each query the last ``WINDOW`` keys up to its position.
 
-    The last query has the position of the last key, as in decoding. Queries before the first key have its position.
+    The last query has the position of the last key, as in decoding. A query whose position would be
+    before the first key gets the position of the first key.
     """
     last = (torch.arange(queries) + keys - queries).clamp(min=0)[:, None]
     position = torch.arange(keys)

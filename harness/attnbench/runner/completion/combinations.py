@@ -16,7 +16,7 @@ from attnbench.operators.covering_array import generate_combinations
 
 __all__ = ["Combinations", "Flags", "Numbers", "Row"]
 
-# The numbers of a row's values, in the order of the factors.
+# A row of a covering array: for each factor, in order, the number that stands for the factor's value.
 Row = tuple[int, ...]
 Flags = NDArray[np.bool_]
 Numbers = NDArray[np.int64]

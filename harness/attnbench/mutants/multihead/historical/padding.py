@@ -15,7 +15,10 @@ mutant = MultiheadMutants()
 
 
 class _Padded(Formula):
-    """Changes a boolean key_padding_mask (batch, keys), true = hidden; the tokens are batch first."""
+    """Base of mutants that change a boolean key_padding_mask.
+
+    Shape: key_padding_mask (batch, keys), true at hidden keys; query (batch, queries, width).
+    """
 
     def change(self, padding: Tensor, query: Tensor) -> Tensor | None:
         raise NotImplementedError

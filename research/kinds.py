@@ -1,0 +1,110 @@
+"""What catches each wrong implementation: ``python -m research.kinds --help``.
+
+Every mutant of multi-head attention runs on the case that shows it. The table has a row for each mutant: what is wrong,
+the smallest suite that catches it, the check that catches it, and the diagnosis that the check gives. The suites come
+from the file that ``attnbench conform --mutants --suite full --operator multihead --json FILE`` writes.
+"""
+
+import argparse
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnbench.candidate import global_state
+from attnbench.candidate.candidate import Candidate, Malformed
+from attnbench.cases import Case
+from attnbench.checks.catalogue import load_check_function, read_checks
+from attnbench.checks.evaluation.verdict import evaluate
+from attnbench.checks.observations import deserialize, serialize
+from attnbench.interface import Refusal
+from attnbench.mutants.multihead import MUTANTS
+from attnbench.mutants.mutant import Mutant
+from attnbench.oracle.expected import CaseOracle
+from attnbench.oracle.tensor_file import copy_value
+from attnbench.plugins.registry import load_operator, load_problem_types
+
+DIAGNOSIS = re.compile(r"Diagnosis: (?:looks like )?(.*)\.$", re.DOTALL)
+TABLE = Path("research/data/kinds.md")
+HEAD = ("mutant", "what is wrong", "caught on", "by the check", "diagnosis")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A mutant in the table; ``level`` and ``diagnosis`` are empty if no suite catches it, or nothing is diagnosed."""
+
+    name: str
+    why: str
+    level: str
+    check: str
+    diagnosis: str
+
+
+def diagnose_mutant(mutant: Mutant, check: str) -> str:
+    """Return the diagnosis that the check gives on the case that shows the mutant; empty if there is none."""
+    case = Case.parse(mutant.shown_by, cache(load_problem_types)())
+    operator = load_operator(case.operator)
+    policies = mutant.implementation.policies
+    case_oracle = CaseOracle(case, operator, policies.precision(case.dtype), lambda: operator.inputs(case))
+    try:
+        candidate = Candidate(mutant.implementation, operator, case, operator.inputs(case))
+        observations = deserialize(copy_value(serialize(list(load_check_function(check)(candidate)))))
+    except (Malformed, Refusal):
+        return ""
+    finding = evaluate(check, read_checks()[check].requirement, observations, case_oracle, policies)
+    found = DIAGNOSIS.search(finding.reason)
+    return found[1] if found else ""
+
+
+def make_rows(results: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield a row for each mutant; ``results`` are the mutants of the file that ``conform --mutants`` wrote."""
+    settings = global_state.read_settings()
+    for mutant in MUTANTS.mutants:
+        yield Row(
+            name=mutant.name,
+            why=mutant.why,
+            level=results[mutant.name]["level"] or "",
+            check=mutant.caught_by,
+            diagnosis=diagnose_mutant(mutant, mutant.caught_by),
+        )
+        global_state.restore_settings(settings)
+
+
+def format_table(rows: Sequence[Row]) -> str:
+    """Format the rows as a Markdown page, with the number of mutants that each suite catches."""
+    levels = Counter(row.level or "no suite up to full" for row in rows)
+    lines = [
+        "# What catches each mutant of multi-head attention",
+        "",
+        f"{len(rows)} mutants: {', '.join(f'{count} caught on {level}' for level, count in levels.most_common())}; "
+        f"{sum(bool(row.diagnosis) for row in rows)} diagnosed. Made by `python -m research.kinds`.",
+        "",
+        f"| {' | '.join(HEAD)} |",
+        f"|{'---|' * len(HEAD)}",
+    ]
+    lines += [
+        f"| {row.name} | {row.why.replace('|', chr(92) + '|')} | {row.level} | `{row.check}` | {row.diagnosis} |"
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Run every mutant on the case that shows it, and write the table."""
+    parser = argparse.ArgumentParser(prog="python -m research.kinds", description=__doc__.partition(":")[0])
+    parser.add_argument("results", type=Path, help="file of conform --mutants --suite full --operator multihead --json")
+    parser.add_argument("--table", type=Path, default=TABLE, help=f"file of the table (default: {TABLE})")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    results = json.loads(options.results.read_text(encoding="utf-8"))["mutants"]
+    options.table.write_text(format_table(list(make_rows(results))), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""Tests of the failures of a report: how they are grouped, chosen and ordered, and that their texts stay texts."""
+
+import csv
+import html
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attnbench.analysis.root_causes import find_root_causes
+from attnbench.checks.catalogue import read_checks
+from attnbench.records.run_file import StoredRun
+from attnbench.records.types import Finding, Machine, Result, Run, Status, format_reproduce_line
+from attnbench.report import failures, groups, write
+from attnbench.report.content import collect_content
+from attnbench.report.failures import Failures, collect_failures
+
+CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/eval"
+REQUIRED = read_checks()["forward_parity"].requirement
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    r"\1",
+    "a/../b",
+    "null\x00byte",
+    "line\n```\n# head\r\x1b[201~",
+    "\u202eright to left",
+    "'; touch owned; '",
+    "-x",
+    "x" * 10_000,
+)
+
+
+def make_run(number: int = 1) -> Run:
+    """Make the record of a run on an invented machine."""
+    return Run(
+        id=f"20260101-00000{number}-abcd", time="2026-01-01T00:00:00+00:00", command="attnbench conform",
+        machine=Machine(name=f"machine-{number}", cpu="Some CPU", cores=4, memory_bytes=2**30), versions={}, threads=2,
+    )  # fmt: skip
+
+
+def fail(
+    check: str,
+    reason: str = "It holds. But it is off.",
+    status: Status = "failed",
+    *,
+    excess: float | None = None,
+    warning: str = "",
+) -> Finding:
+    """Make a failed finding, whose error is ``excess`` times the allowed error."""
+    return Finding(
+        check=check, status=status, reason=reason, measured=None if excess is None else excess * 0.5,
+        allowed=None if excess is None else 0.5, warnings=(warning,) if warning else (),
+    )  # fmt: skip
+
+
+def make_stored_run(*found: tuple[str, Finding], number: int = 1) -> StoredRun:
+    """Make a run with one result for each implementation and finding; each result has a case of its own."""
+    run = make_run(number)
+    results = tuple(
+        Result(run=run.id, implementation=name, case=CASE.format(place), findings=(finding,), suite="quick")
+        for place, (name, finding) in enumerate(found)
+    )
+    return StoredRun(run=run, results=results, path=Path(f"{run.id}.jsonl"))
+
+
+def collect(*found: tuple[str, Finding]) -> Failures:
+    """Collect the failures of one run."""
+    stored = make_stored_run(*found)
+    return collect_failures([stored], stored.results)
+
+
+def test_the_groups_are_those_that_conform_prints() -> None:
+    """A group has the findings of one root cause: the page and the terminal show the same groups."""
+    found = [
+        *[("mine", fail(check, "RuntimeError: 3 is odd", "error")) for check in ("forward_parity", "repeats_itself")],
+        *[("mine", fail(name, f"{REQUIRED} But 3 differ. Diagnosis: looks like scale missing."))
+          for name in ("forward_parity", "input_gradients", "forward_parity")],
+        ("yours", fail("stays_finite")),
+    ]  # fmt: skip
+    stored = make_stored_run(*found)
+    causes = find_root_causes(stored.results)
+    made = collect_failures([stored], stored.results).groups
+    assert sorted((group.implementation, sorted(group.checks.items())) for group in made) == sorted(
+        (cause.implementation, sorted(cause.checks.items())) for cause in causes
+    )
+    assert [group.shared for group in made] == ["Diagnosis: scale missing.", "RuntimeError: 3 is odd.", ""]
+
+
+def test_the_reason_of_a_group_has_no_numbers_of_a_case() -> None:
+    """Numbers that differ between the messages of a group are left out of its reason; equal messages are unchanged."""
+    (differ,) = collect(*[("mine", fail("forward_parity", f"ValueError: got {n} rows", "error")) for n in (3, 4)]).shown
+    assert differ.shared == "ValueError: got … rows."
+    (alike,) = collect(*[("mine", fail("forward_parity", "ValueError: got 3 rows", "error"))] * 2).shown
+    assert alike.shared == "ValueError: got 3 rows."
+
+
+def test_a_diagnosis_that_not_all_findings_have_is_counted() -> None:
+    """If a failure without the diagnosis of its group joins the group, the reason says how many findings have it."""
+    told = [("mine", fail(check, "x But y. Diagnosis: no scale.")) for check in ("forward_parity", "repeats_itself")]
+    (group,) = collect(*told, ("mine", fail("forward_parity", "x But z."))).shown
+    assert group.shared == "Diagnosis: no scale (in 2 of 3 findings)."
+
+
+def test_a_group_tells_its_worst_case_and_how_to_reproduce_it() -> None:
+    """The command is that of the case with the largest error over the allowed error."""
+    (group,) = collect(*[("mine", fail("forward_parity", f"{REQUIRED} But {n} differ.", excess=n)) for n in (3, 70, 9)]
+                       ).shown  # fmt: skip
+    assert (group.worst.case, group.worst.excess, group.worst.fault) == (CASE.format(1), "70.0 ×", "70 differ.")
+    assert group.command == f"attnbench reproduce '{CASE.format(1)}' --check forward_parity mine"
+    assert [one.excess for one in group.listed] == ["70.0 ×", "9.00 ×", "3.00 ×"]
+    assert (group.requirement, group.size) == (REQUIRED, "failed, 3 cases")
+
+
+@pytest.mark.parametrize(
+    ("measured", "allowed", "excess"),
+    [(1.0, 0.0, "∞ ×"), (math.inf, 1.0, "∞ ×"), (None, 1.0, ""), (math.nan, 1.0, ""), (-1.0, 1.0, ""), (1.0, -1.0, "")],
+)
+def test_an_error_over_nothing_is_infinite_and_one_without_sense_is_left_out(
+    measured: float | None, allowed: float, excess: str
+) -> None:
+    """An allowed error of 0 gives ∞; an error that is missing, NaN or negative gives no number."""
+    finding = Finding(check="forward_parity", status="failed", reason="off", measured=measured, allowed=allowed)
+    (group,) = collect(("mine", finding)).shown
+    assert group.worst.excess == excess
+
+
+def test_the_worst_groups_come_first() -> None:
+    """Groups are ordered by the number of failed findings, then by their error over the allowed error."""
+    found = [("mine", fail("stays_finite", excess=2)), ("mine", fail("repeats_itself", excess=5))]
+    found += [("mine", fail("forward_parity"))] * 2
+    assert [group.title for group in collect(*found).groups] == ["forward_parity", "repeats_itself", "stays_finite"]
+
+
+def test_the_page_has_at_most_200_groups_and_the_csv_all(tmp_path: Path) -> None:
+    """Of 230 groups the page shows 200, the largest of each implementation among them, and says so."""
+    found = [("many", fail("forward_parity", f"Error{chr(97 + n % 26) * (1 + n // 26)}", "error")) for n in range(229)]
+    stored = make_stored_run(*found * 2, ("few", fail("stays_finite")))
+    page = write([stored], tmp_path).read_text("utf-8")
+    assert page.count('<article class="failure"') == failures.MOST_GROUPS == 200
+    for name in ("index.html", "report.md"):
+        assert "Shown are 200 of 230 groups of failures" in (tmp_path / name).read_text("utf-8")
+    assert (tmp_path / "report.md").read_text("utf-8").count("$ attnbench reproduce") == 200
+    rows = list(csv.DictReader((tmp_path / "failures.csv").read_text("utf-8").splitlines()))
+    assert (len(rows), sum(int(row["findings"]) for row in rows)) == (230, 459)
+    assert any(group.implementation == "few" for group in collect_content([stored]).failures.shown)
+
+
+def test_a_group_lists_twenty_cases_and_counts_the_others(tmp_path: Path) -> None:
+    """Of 25 cases the page lists 20, and says that 5 more are in findings.csv; these have all of them."""
+    page = write([make_stored_run(*[("mine", fail("forward_parity"))] * 25)], tmp_path).read_text("utf-8")
+    assert len(re.findall(r"<tr><td><code>multihead/", page)) == failures.MOST_CASES == 20
+    assert "25 failed findings" in page
+    assert "And 5 further findings, all in findings.csv." in page
+    assert len((tmp_path / "findings.csv").read_text().splitlines()) == 26
+
+
+def test_a_failure_is_shown_with_its_reason_and_the_command_that_reproduces_it(tmp_path: Path) -> None:
+    """Page and Markdown file give the reason, the warnings and the command; the page has a button that copies it."""
+    finding = fail("forward_parity", "3 of 240 values are off", warning="rather slow")
+    text = html.unescape(write([make_stored_run(("mine", finding))], tmp_path).read_text("utf-8"))
+    command = f"attnbench reproduce '{CASE.format(0)}' --check forward_parity mine"
+    assert f'<pre>{command}</pre><button class="copy" type="button" hidden data-copy="{command}">' in text
+    markdown = (tmp_path / "report.md").read_text("utf-8")
+    assert f"$ {command}\n" in markdown
+    for written in (text, markdown):
+        assert "3 of 240 values are off" in written
+        assert "Warning: rather slow" in written
+
+
+def test_every_group_has_an_anchor_of_its_own(tmp_path: Path) -> None:
+    """Two groups of one check, and the same failure on two machines, have different ids; all links have a target."""
+    found = [("mine", fail("forward_parity", reason, "error")) for reason in ("one", "other")]
+    page = write([make_stored_run(*found), make_stored_run(*found, number=2)], tmp_path).read_text("utf-8")
+    ids = re.findall(r' id="([^"]*)"', page)
+    assert len(ids) == len(set(ids))
+    links = re.findall(r'href="#(failure-[^"]*)"', page)
+    assert len(set(links)) == 2
+    assert set(links) <= set(ids)
+    assert page.count('<article class="failure"') == 4
+
+
+def test_failures_of_two_machines_are_not_joined(tmp_path: Path) -> None:
+    """Each machine has its own groups, and the headings name the machine; with one machine they do not."""
+    failed = ("mine", fail("forward_parity"))
+    both = [make_stored_run(failed), make_stored_run(failed, number=2)]
+    shown = collect_content(both).failures.shown
+    assert [(group.machine, group.count) for group in shown] == [("machine-1", 1), ("machine-2", 1)]
+    assert "### mine on machine\\-2" in write_markdown(both, tmp_path).replace("-", "\\-")
+    assert "on machine-1" not in write_markdown(both[:1], tmp_path)
+
+
+def write_markdown(runs: list[StoredRun], folder: Path) -> str:
+    """Write a report, and return its Markdown file."""
+    write(runs, folder)
+    return (folder / "report.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("machines", [1, 2])
+@pytest.mark.parametrize("text", HOSTILE)
+def test_texts_of_a_run_stay_texts(text: str, machines: int, tmp_path: Path) -> None:
+    """Names, checks, reasons and warnings of any kind are no markup in the page, and end no block of the Markdown."""
+    own = [(text, replace(fail(text, text, status, warning=text))) for status in ("failed", "expected_failure",
+           "unsupported", "not_run")]  # fmt: skip
+    runs = [make_stored_run(*own, number=number) for number in range(1, machines + 1)]
+    page = write(runs, tmp_path).read_text("utf-8")
+    assert not re.search(r"<script|<img src=x", page)
+    ids = re.findall(r' id="([^"]*)"', page)
+    assert len(ids) == len(set(ids))
+    assert all(re.fullmatch("[a-z0-9-]+", one) for one in ids)
+    command = format_reproduce_line(text, CASE.format(0), text)
+    assert command in html.unescape(page)
+    assert f"$ {command}\n" in (tmp_path / "report.md").read_text("utf-8")
+    assert "\n# head" not in (tmp_path / "report.md").read_text("utf-8")
+
+
+def test_long_reasons_are_cut_on_the_page_and_whole_in_the_csv(tmp_path: Path) -> None:
+    """A reason of 10,000 characters is cut on the page; findings.csv has all of it."""
+    long = "word " * 2_000
+    found = [("mine", fail("forward_parity", long)), ("mine", fail("stays_finite", long, "unsupported"))]
+    page = write([make_stored_run(*found)], tmp_path).read_text("utf-8")
+    assert long not in page
+    assert page.count("word ") < 1_000
+    assert (tmp_path / "findings.csv").read_text("utf-8").count(long) == 2
+
+
+def test_expected_failures_are_grouped_by_their_declared_reason() -> None:
+    """Expected failures with the same declared reason are one group, whatever text their checks add to the reason."""
+    reasons = [f"hidden rows are NaN (https://example.org/1): {REQUIRED} But {n} values differ" for n in (1, 2)]
+    stored = make_stored_run(*[("mine", fail("forward_parity", reason, "expected_failure")) for reason in reasons])
+    (group,) = collect_content([stored]).expected
+    assert (group.count, group.reason) == (2, "hidden rows are NaN (https://example.org/1)")
+
+
+def test_findings_that_are_no_failures_are_folded_and_counted(tmp_path: Path) -> None:
+    """Expected failures, refusals, omissions and warnings are folded tables; the summary of each has its count."""
+    found = [
+        ("mine", fail("forward_parity", "known", "expected_failure")),
+        *[("mine", fail("forward_parity", "no mask", "unsupported"))] * 2,
+        ("yours", fail("stays_finite", "too long", "not_run", warning="odd")),
+    ]
+    page = write([make_stored_run(*found)], tmp_path).read_text("utf-8")
+    summaries = re.findall(r'<details class="others"><summary>(.*?)</summary>', page)
+    assert summaries == [
+        "Expected failures: 1 finding of 1 implementation",
+        "Refused: 2 findings of 1 implementation",
+        "Not run: 1 finding of 1 implementation",
+        "Warnings: 1 finding of 1 implementation",
+    ]
+    markdown = (tmp_path / "report.md").read_text("utf-8")
+    assert all(f"### {title}" in markdown for title in ("Expected failures", "Refused", "Not run", "Warnings"))
+
+
+def test_at_most_200_reasons_are_in_a_folded_table(tmp_path: Path) -> None:
+    """Of 230 reasons of refusals the page has the 200 most frequent, and says so."""
+    found = [("mine", fail("forward_parity", f"reason {n}", "unsupported")) for n in (*range(230), 229)]
+    page = write([make_stored_run(*found)], tmp_path).read_text("utf-8")
+    assert "231 findings of 1 implementation; the 200 most frequent of 230 reasons, all in findings.csv" in page
+    (table,) = collect_content([make_stored_run(*found)]).folded
+    assert len(table.rows) == groups.MOST_GROUPS == 200
+    assert table.rows[0].reason == "reason 229"
+
+
+def test_a_run_without_failures_says_so(tmp_path: Path) -> None:
+    """A run that passed has no failures; a run without findings was not checked. failures.csv has a head only."""
+    passed = make_stored_run(("mine", Finding(check="forward_parity", status="passed")))
+    assert "## Failures\n\nNone." in write_markdown([passed], tmp_path)
+    assert (tmp_path / "failures.csv").read_text().startswith("machine,implementation,")
+    assert "## Failures\n\nNothing was checked." in write_markdown([make_stored_run()], tmp_path)
+
+
+def test_many_failing_implementations_show_few_groups_each() -> None:
+    """One failing implementation shows 5 groups unfolded, and each of ten shows 2; the other groups are folded."""
+    checks = list(read_checks())[:8]
+    for names, unfolded in ((1, 5), (10, 2), (40, 1)):
+        made = collect(*[(f"i{n}", fail(check, f"x But {check}.")) for n in range(names) for check in checks])
+        assert [len(first) for _, first, _ in made.blocks] == [unfolded] * names

@@ -1,0 +1,159 @@
+"""Tests of the matrix of a report: what its cells count, what is folded, and where its links lead."""
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+
+from attnbench.records.run_file import StoredRun
+from attnbench.records.types import Finding, Machine, Result, Run, Status
+from attnbench.report import write
+from attnbench.report.content import collect_content
+from attnbench.report.matrix import Matrix
+
+CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/eval"
+HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', r"\1", "a/../b", "", "x" * 10_000, "a|b`c")
+
+
+def make_stored_run(*found: tuple[str, str, Status], number: int = 1, reason: str = "x But y") -> StoredRun:
+    """Make a run on a machine of this number, with a case for each implementation, check and status."""
+    run = Run(
+        id=f"20260101-00000{number}-abcd", time="2026-01-01T00:00:00+00:00", command="attnbench conform",
+        machine=Machine(name=f"machine-{number}", cpu="Some CPU", cores=4, memory_bytes=2**30), versions={}, threads=2,
+    )  # fmt: skip
+    results = tuple(
+        Result(
+            run=run.id, implementation=name, case=CASE.format(place), suite="quick",
+            findings=(Finding(check=check, status=status, reason="" if status == "passed" else reason),),
+        )
+        for place, (name, check, status) in enumerate(found)
+    )  # fmt: skip
+    return StoredRun(run=run, results=results, path=Path(f"{run.id}.jsonl"))
+
+
+def list_texts(matrix: Matrix) -> dict[str, list[str]]:
+    """Return the texts of the cells, by chapter and check."""
+    rows = [row for chapter in matrix.chapters for row in (chapter.row, *chapter.checks)]
+    return {row.name: [cell.text for cell in row.cells] for row in rows}
+
+
+def test_a_row_of_a_chapter_adds_up_its_checks() -> None:
+    """A cell counts the findings of each status, failures first; a chapter has the sums of its checks."""
+    stored = make_stored_run(
+        ("mine", "forward_parity", "passed"),
+        ("mine", "forward_parity", "failed"),
+        ("mine", "forward_parity", "crashed"),
+        ("yours", "forward_parity", "expected_failure"),
+        ("mine", "input_gradients", "unsupported"),
+        ("mine", "parameter_gradients", "passed"),
+        ("mine", "parameter_gradients", "not_run"),
+    )
+    (matrix,) = collect_content([stored]).matrices
+    assert matrix.names == ("mine", "yours")
+    assert list_texts(matrix) == {
+        "forward": ["✗ 2 ✓ 1", "~ 1"],
+        "forward_parity": ["✗ 2 ✓ 1", "~ 1"],
+        "gradients": ["✓ 1 – 1 · 1", ""],
+        "input_gradients": ["– 1", ""],
+        "parameter_gradients": ["✓ 1 · 1", ""],
+    }
+
+
+def test_machines_have_matrices_of_their_own(tmp_path: Path) -> None:
+    """Findings of two machines are never added up; each matrix has the name of its machine above it."""
+    runs = [make_stored_run(("mine", "forward_parity", "passed"), number=number) for number in (1, 2)]
+    assert [list_texts(matrix)["forward"] for matrix in collect_content(runs).matrices] == [["✓ 1"], ["✓ 1"]]
+    page = write(runs, tmp_path).read_text("utf-8")
+    assert re.findall("<h3>On (.*?)</h3>", page) == ["machine-1", "machine-2"]
+    assert "<h3>On" not in write(runs[:1], tmp_path).read_text("utf-8")
+
+
+def test_implementations_on_which_nothing_was_checked_are_one_line(tmp_path: Path) -> None:
+    """Those that were refused or not run throughout have no column; they are named together with their reason."""
+    stored = make_stored_run(
+        ("good", "forward_parity", "passed"),
+        ("one", "forward_parity", "unsupported"),
+        ("other", "forward_parity", "not_run"),
+        reason="no CUDA device",
+    )
+    (matrix,) = collect_content([stored]).matrices
+    assert matrix.names == ("good",)
+    page = write([stored], tmp_path).read_text("utf-8")
+    assert "Not checked: <code>one</code>, <code>other</code>: no CUDA device." in page
+    assert "Not checked: `one`, `other`: no CUDA device." in (tmp_path / "report.md").read_text("utf-8")
+
+
+def test_a_run_of_which_nothing_was_checked_has_no_table(tmp_path: Path) -> None:
+    """If every implementation was refused, there is the line with the reason, and no table."""
+    page = write([make_stored_run(("one", "forward_parity", "unsupported"))], tmp_path).read_text("utf-8")
+    assert 'class="matrix"' not in page
+    assert "Not checked: <code>one</code>: x But y." in page
+
+
+def test_more_than_three_reasons_are_counted() -> None:
+    """The three most frequent reasons are named, and the others counted."""
+    runs = [make_stored_run(*[("one", "forward_parity", "unsupported")], reason=f"r{n}") for n in range(5)]
+    results = tuple(
+        Result(run=runs[0].run.id, implementation="one", case=CASE.format(n), findings=run.results[0].findings)
+        for n, run in enumerate(runs)
+    )
+    stored = StoredRun(run=runs[0].run, results=results, path=runs[0].path)
+    (matrix,) = collect_content([stored]).matrices
+    assert matrix.unchecked[0].reason == "r0; r1; r2; and 2 more reasons"
+
+
+def test_a_cell_with_failures_links_to_their_group(tmp_path: Path) -> None:
+    """✗ links to the group of the check; in the row of a chapter to that of the check with the most failures."""
+    stored = make_stored_run(
+        ("mine", "input_gradients", "failed"),
+        ("mine", "parameter_gradients", "failed"),
+        ("mine", "parameter_gradients", "failed"),
+        ("mine", "forward_parity", "passed"),
+    )
+    (matrix,) = collect_content([stored]).matrices
+    links = {row.name: row.cells[0].link for c in matrix.chapters for row in (c.row, *c.checks)}
+    assert links["forward"] == links["forward_parity"] == ""
+    assert links["gradients"] == links["parameter_gradients"] != links["input_gradients"]
+    page = write([stored], tmp_path).read_text("utf-8")
+    for check, count in (("input_gradients", 1), ("parameter_gradients", 2)):
+        assert f'<a class="bad" href="#{links[check]}">✗ {count}</a>' in page
+        assert f'<article class="failure" id="{links[check]}">' in page
+
+
+def test_the_row_of_a_chapter_leads_to_its_checks(tmp_path: Path) -> None:
+    """The name of a chapter links to the folded table of its checks, which is on the page of every machine."""
+    runs = [make_stored_run(("mine", "forward_parity", "passed"), number=number) for number in (1, 2)]
+    page = write(runs, tmp_path).read_text("utf-8")
+    links = re.findall(r'<a href="#(checks-[^"]*)">forward</a>', page)
+    assert len(set(links)) == 2
+    for link in links:
+        assert re.search(rf'<details><summary>forward</summary>\s*<div class="scroll" id="{link}"', page)
+
+
+def test_requirements_of_checks_are_on_the_page(tmp_path: Path) -> None:
+    """What a check requires is in the title of its row and in a folded list, also for an unknown check."""
+    stored = make_stored_run(("mine", "forward_parity", "passed"), ("mine", "from_the_future", "passed"))
+    page = html.unescape(write([stored], tmp_path).read_text("utf-8")).replace("<wbr>", "")
+    required = collect_content([stored]).requirements
+    assert f'title="{required["forward_parity"]}">forward_parity</th>' in page
+    assert f"<dt><code>forward_parity</code></dt><dd>{required['forward_parity']}</dd>" in page
+    assert "<dt><code>from_the_future</code></dt><dd>This version does not know the check.</dd>" in page
+    assert list_texts(collect_content([stored]).matrices[0])["other"] == ["✓ 1"]
+
+
+@pytest.mark.parametrize("machines", [1, 2])
+@pytest.mark.parametrize("text", HOSTILE)
+def test_names_and_reasons_stay_texts(text: str, machines: int, tmp_path: Path) -> None:
+    """Names of any kind are no markup in the page, and no row of the Markdown has a cell too many."""
+    statuses: tuple[Status, ...] = ("passed", "failed", "unsupported")
+    found = [*((text, text, status) for status in statuses), ("refused", text, "unsupported")]
+    runs = [make_stored_run(*found, number=n, reason=text or "-") for n in range(1, machines + 1)]
+    page = write(runs, tmp_path).read_text("utf-8")
+    assert not re.search(r"<script|<img src=x", page)
+    ids = re.findall(r' id="([^"]*)"', page)
+    assert len(ids) == len(set(ids))
+    lines = (tmp_path / "report.md").read_text("utf-8").splitlines()
+    start = lines.index("## Conformance")
+    matrix = [line for line in lines[start:] if line.startswith("|")][: 3 * machines]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in matrix} == {3}

@@ -149,11 +149,11 @@ def test_contradicting_timings_are_not_compared(tmp_path: Path, series: int) -> 
 
 @pytest.mark.parametrize("series", [1, 2])
 def test_absent_partners_are_named(tmp_path: Path, series: int) -> None:
-    """A timing that names an implementation without a timing of the case keeps its time; the name is reported."""
+    """A timing that names an implementation that is not in the run keeps its time; the name is reported."""
     results = damage(make_series(series), interleaved_with=("torch_mha", "never_there"))
     content, page, _ = write_report(tmp_path, store(*results))
     assert content.left_out_count == "1 comparison"
-    assert "timed with never_there, of which the run has no timing" in page
+    assert "timed with never_there, which is not in its run" in page
     assert content.tables.timings["ratio"].notna().all()
 
 

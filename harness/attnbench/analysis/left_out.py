@@ -74,8 +74,7 @@ def _clean_run(stored: StoredRun, left: list[LeftOut]) -> StoredRun:
         else:
             ceilings.append(ceiling)
     results = [_clean_result(result, run, left) for result in stored.results]
-    timed = {(one.case, one.implementation) for one in stored.results if one.timing}
-    results = _separate(run, results, timed, left)
+    results = _separate(run, results, {*run.implementations, *(one.implementation for one in stored.results)}, left)
     machine = run.machine
     if not 0 <= machine.memory_bytes <= LARGEST:
         left.append(_name("machine", run, f"its memory is {_show(machine.memory_bytes)} bytes: 0 is shown"))
@@ -202,28 +201,28 @@ def _find_ceiling_fault(ceiling: Ceiling) -> str:
 
 
 def _separate(
-    run: Run, results: Sequence[Result | None], timed: Collection[tuple[str, str]], left: list[LeftOut]
+    run: Run, results: Sequence[Result | None], names: Collection[str], left: list[LeftOut]
 ) -> list[Result | None]:
     """Mark the timings that contradict those with which they were interleaved as timed alone, and name them.
 
-    Which of two timings is wrong cannot be known. Each keeps its time, and none is compared with the other. ``timed``
-    are the cases and implementations with a timing, also where it is left out and has been named.
+    Which of two timings is wrong cannot be known. Each keeps its time, and none is compared with the other. ``names``
+    are the implementations of the run. One of them may have no timing of the case, such as one that failed meanwhile.
     """
     sound = {(r.case, r.implementation): r.timing for r in results if r is not None and r.timing}
     made: list[Result | None] = []
     for result in results:
-        faults = dict(_list_contradictions(result, sound, timed)) if result is not None else {}
+        faults = dict(_list_contradictions(result, sound, names)) if result is not None else {}
         if result is None or result.timing is None or not faults:
             made.append(result)
             continue
         left += [_name("comparison", run, fault, result) for fault in faults.values()]
-        names = tuple(name for name in result.timing.interleaved_with if name not in faults)
-        made.append(replace(result, timing=replace(result.timing, interleaved_with=names)))
+        partners = tuple(name for name in result.timing.interleaved_with if name not in faults)
+        made.append(replace(result, timing=replace(result.timing, interleaved_with=partners)))
     return made
 
 
 def _list_contradictions(
-    result: Result, sound: Mapping[tuple[str, str], Timing], timed: Collection[tuple[str, str]]
+    result: Result, sound: Mapping[tuple[str, str], Timing], names: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield each implementation with which a timing cannot have been interleaved as it says, and why."""
     if result.timing is None:
@@ -231,8 +230,8 @@ def _list_contradictions(
     own = len(result.timing.samples_ns)
     for name in result.timing.interleaved_with:
         key = result.case, name
-        if key not in timed:
-            yield name, f"it says that it was timed with {name}, of which the run has no timing of this case"
+        if name not in names:
+            yield name, f"it says that it was timed with {name}, which is not in its run"
         elif key in sound and len(sound[key].samples_ns) != own:
             yield (
                 name,

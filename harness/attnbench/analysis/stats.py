@@ -175,7 +175,9 @@ class CleanCalls:
         """
         if process not in self._found:
             times_ns = self._samples[process]
-            cycles = _read_counter(self.timing.cycles, process, len(times_ns)) or [None] * len(times_ns)
+            cycles: Sequence[int | None] | None = _read_counter(self.timing.cycles, process, len(times_ns))
+            if cycles is None:
+                cycles = [None] * len(times_ns)
             kept = _find_clean_calls(self.timing, process, self.measure)
             self._found[process] = [(cycles[call], times_ns[call]) for call in kept]
         return self._found[process]

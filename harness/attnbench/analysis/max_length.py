@@ -7,7 +7,7 @@ from attnbench.cases import Case, CaseId
 from attnbench.plugins.registry import load_operator, load_problem_types
 from attnbench.records.types import FRONTIER, Finding, Result, find_pass
 
-__all__ = ["FITS", "HEAD", "MaxLength", "find_max_lengths", "format_row"]
+__all__ = ["FITS", "HEAD", "MaxLength", "find_length", "find_max_lengths", "format_row"]
 
 # Check name of the finding that says whether a length fits.
 FITS = "fits"
@@ -43,7 +43,7 @@ def find_max_lengths(results: Iterable[Result]) -> list[MaxLength]:
         if result.suite == FRONTIER:
             case = CaseId.parse(result.case)
             key = result.implementation, case.operator, case.dtype, case.device, case.mode
-            tried.setdefault(key, {})[_find_length(result.case)] = result
+            tried.setdefault(key, {})[find_length(result.case)] = result
     return [_find_max_length(by_length) for by_length in tried.values()]
 
 
@@ -73,8 +73,11 @@ def _find_decisive(findings: Sequence[Finding]) -> Finding:
     return next((finding for finding in findings if finding.status != "passed"), findings[0])
 
 
-def _find_length(case: str) -> int:
-    """Return the sequence length of a case id, as the case's operator defines the length."""
+def find_length(case: str) -> int:
+    """Return the sequence length of a case id, as the case's operator defines the length.
+
+    Raises: ValueError or PluginError if the operator is not installed here, or the id is not one of its cases.
+    """
     parsed = Case.parse(case, load_problem_types())
     return load_operator(parsed.operator).length(parsed)
 

@@ -18,15 +18,15 @@ from typing import Literal, get_args
 
 from attnbench.analysis.stats import (
     CLEAN_CALLS,
+    CleanCalls,
+    Divisor,
     Estimate,
     Measure,
     Samples,
-    base_time_in_process,
     choose_measure,
     count_throttled_calls,
     estimate,
     rank_of,
-    ratio_in_process,
 )
 from attnbench.records.types import Timing
 
@@ -36,10 +36,10 @@ __all__ = [
     "LEVEL",
     "STATES",
     "VERDICTS",
+    "Baseline",
     "SpeedVerdict",
     "State",
     "decide_speed",
-    "find_base_time",
     "splits_cycles",
 ]
 
@@ -93,31 +93,68 @@ def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT) -> SpeedV
 
     Raises: ValueError if the timings have different numbers of processes.
     """
-    copy = None if own is base.twin else base.twin
-    measure = choose_measure(own, base, *([copy] if copy else []))
-    if copy is None or not splits_cycles(base.cycles, copy.cycles):
-        control = _decide_against(copy, [base], effect, measure) if copy else None
-        return _apply_control(_decide_against(own, [base], effect, measure), control)
-    processes = _find_common_processes(own, base, copy)
-    # No cycle calls both the baseline and its copy, so some cycles give the ratio of ``own`` to the
-    # baseline, and others the ratio of ``own`` to the copy. The A/A control divides the first ratio
-    # by the second. Each ratio compares calls of the same cycle, so a drift of the machine between
-    # the cycles cancels.
-    ratios = [(ratio_in_process(p, own, [base], measure), ratio_in_process(p, own, [copy], measure)) for p in processes]
-    copy_to_base = [to_base / to_copy if to_base and to_copy else None for to_base, to_copy in ratios]
-    control = _decide_by_ratios(copy_to_base, [own, base, copy], effect, measure)
-    return _apply_control(_decide_against(own, [base, copy], effect, measure), control)
+    return Baseline(base).decide(own, effect=effect)
 
 
-def find_base_time(own: Timing, base: Timing, measure: Measure) -> float | None:
-    """Return the baseline's time, in nanoseconds, in the calls by which ``decide_speed`` divides the times of ``own``.
+class Baseline:
+    """A baseline with its A/A control, with which several implementations are compared.
 
-    It is a median over processes, like the ratio. None means that no process has enough clean calls.
+    The baseline's calls are prepared once for all comparisons.
     """
-    bases = [base, base.twin] if base.twin and splits_cycles(base.cycles, base.twin.cycles) else [base]
-    times = [base_time_in_process(process, own, bases, measure) for process in _find_common_processes(own, *bases)]
-    counted = [time for time in times if time is not None]
-    return float(statistics.median(counted)) if counted else None
+
+    def __init__(self, timing: Timing) -> None:
+        self.timing = timing
+        self._splits = timing.twin is not None and splits_cycles(timing.cycles, timing.twin.cycles)
+        self._divisors: dict[Measure, tuple[Divisor, tuple[Divisor, Divisor] | None]] = {}
+
+    def decide(self, own: Timing, *, effect: float = EFFECT) -> SpeedVerdict:
+        """Compare an implementation with this baseline; see ``decide_speed``."""
+        base, copy = self.timing, None if own is self.timing.twin else self.timing.twin
+        measure = choose_measure(own, base, *([copy] if copy else []))
+        calls = CleanCalls(own, measure)
+        by_base, split = self._prepare(measure)
+        if copy is None or split is None:
+            processes = _find_common_processes(own, base)
+            found = _decide_by_ratios([by_base.divide(p, calls) for p in processes], [own, base], effect, measure)
+            return _apply_control(found, self._decide_control(by_base, copy, effect, measure) if copy else None)
+        by_copy, by_both = split
+        processes = _find_common_processes(own, base, copy)
+        # No cycle calls both the baseline and its copy, so some cycles give the ratio of ``own`` to the
+        # baseline, and others the ratio of ``own`` to the copy. The A/A control divides the first ratio
+        # by the second. Each ratio compares calls of the same cycle, so a drift of the machine between
+        # the cycles cancels.
+        ratios = [(by_base.divide(p, calls), by_copy.divide(p, calls)) for p in processes]
+        copy_to_base = [to_base / to_copy if to_base and to_copy else None for to_base, to_copy in ratios]
+        control = _decide_by_ratios(copy_to_base, [own, base, copy], effect, measure)
+        by_cycle = [by_both.divide(p, calls) for p in processes]
+        return _apply_control(_decide_by_ratios(by_cycle, [own, base, copy], effect, measure), control)
+
+    def find_time(self, own: Timing, measure: Measure) -> float | None:
+        """Return the baseline's time, in nanoseconds, in the calls by which ``decide`` divides the times of ``own``.
+
+        It is a median over processes, like the ratio. None means that no process has enough clean calls.
+        """
+        calls, (by_base, split) = CleanCalls(own, measure), self._prepare(measure)
+        divisor = split[1] if split else by_base
+        times = [divisor.find_time(p, calls) for p in _find_common_processes(own, self.timing)]
+        counted = [time for time in times if time is not None]
+        return float(statistics.median(counted)) if counted else None
+
+    def _prepare(self, measure: Measure) -> tuple[Divisor, tuple[Divisor, Divisor] | None]:
+        """Return the baseline as divisor and, if no cycle called both it and its copy, the copy, and both together."""
+        if measure not in self._divisors:
+            base, copy, split = CleanCalls(self.timing, measure), self.timing.twin, None
+            if copy is not None and self._splits:
+                twin = CleanCalls(copy, measure)
+                split = Divisor([twin]), Divisor([base, twin])
+            self._divisors[measure] = Divisor([base]), split
+        return self._divisors[measure]
+
+    def _decide_control(self, by_base: Divisor, copy: Timing, effect: float, measure: Measure) -> SpeedVerdict:
+        """Compare the baseline's copy with the baseline, where each cycle called both."""
+        calls = CleanCalls(copy, measure)
+        processes = _find_common_processes(copy, self.timing)
+        return _decide_by_ratios([by_base.divide(p, calls) for p in processes], [copy, self.timing], effect, measure)
 
 
 def splits_cycles(base: Samples, copy: Samples) -> bool:
@@ -132,12 +169,6 @@ def _find_common_processes(*timings: Timing) -> list[int]:
         numbers = " and ".join(map(str, sorted(counts, reverse=True)))
         raise ValueError(f"interleaved timings must have the same number of processes, got {numbers}")
     return [number for number, calls in enumerate(zip(*(t.samples_ns for t in timings), strict=True)) if all(calls)]
-
-
-def _decide_against(own: Timing, bases: Sequence[Timing], effect: float, measure: Measure) -> SpeedVerdict:
-    """Compare ``own`` with the baseline, or with the baseline and its copy if each cycle called one of the two."""
-    ratios = [ratio_in_process(process, own, bases, measure) for process in _find_common_processes(own, *bases)]
-    return _decide_by_ratios(ratios, [own, *bases], effect, measure)
 
 
 def _decide_by_ratios(

@@ -6,20 +6,22 @@ processes: a process contributes one number, a median over its calls.
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
-from attnbench.analysis.clean_calls import is_clean, is_throttled
+from attnbench.analysis.clean_calls import is_throttled, select_clean
 from attnbench.records.types import Timing
 
 __all__ = [
     "CLEAN_CALLS",
     "CLEAN_OF_ALL",
+    "CleanCalls",
+    "Divisor",
     "Estimate",
     "Measure",
     "Samples",
-    "base_time_in_process",
     "choose_measure",
     "count_throttled_calls",
     "estimate",
@@ -28,7 +30,6 @@ __all__ = [
     "median_of_processes",
     "rank_of",
     "ratio",
-    "ratio_in_process",
     "ratios_by_cycle",
     "select_clean_calls",
     "select_samples",
@@ -85,6 +86,7 @@ def estimate(values: Sequence[float], *, tail: float = TAIL) -> Estimate:
     )
 
 
+@cache
 def rank_of(count: int, tail: float) -> int:
     """Return the largest r with P(Binomial(count, ½) < r) ≤ tail, or 0 if r = 1 is too large.
 
@@ -93,6 +95,7 @@ def rank_of(count: int, tail: float) -> int:
     return max((r for r in range(1, count // 2 + 1) if _tail_probability(count, r) <= tail), default=0)
 
 
+@cache
 def _tail_probability(count: int, rank: int) -> float:
     """Return the probability that fewer than ``rank`` of ``count`` numbers lie below the median."""
     return float(sum(math.comb(count, i) for i in range(rank)) / 2**count)
@@ -151,65 +154,90 @@ def select_clean_calls(timing: Timing, measure: Measure | None = None) -> tuple[
 def ratios_by_cycle(own: Timing, base: Timing, measure: Measure | None = None) -> list[float]:
     """Return the time of ``own`` divided by the time of ``base``, for each process with enough clean calls."""
     measure = measure or choose_measure(own, base)
-    found = (ratio_in_process(process, own, [base], measure) for process in range(len(own.samples_ns)))
+    calls, divisor = CleanCalls(own, measure), Divisor([CleanCalls(base, measure)])
+    found = (divisor.divide(process, calls) for process in range(len(own.samples_ns)))
     return [ratio for ratio in found if ratio is not None]
 
 
-def ratio_in_process(process: int, own: Timing, bases: Sequence[Timing], measure: Measure) -> float | None:
-    """Return the ratio of the time of ``own`` to the time of ``bases`` in one process.
+class CleanCalls:
+    """The clean calls of a timing, by device time or by wall time; they are found once for each process."""
 
-    The result is the median ratio over the cycles that called ``own`` and one of the bases. The
-    calls of a cycle follow one another directly, so a slow drift of the machine affects both calls.
-    Over many processes, these medians of ratios have half the variance of ratios of medians. Only
-    cycles with two clean calls are used. If there are too few such cycles, or the record has no
-    cycle numbers, the result is the ratio of the medians of the clean calls. The result is None if
-    the process has too few clean calls of one of the timings.
+    def __init__(self, timing: Timing, measure: Measure) -> None:
+        self.timing = timing
+        self.measure = measure
+        self._samples = select_samples(timing, measure)
+        self._found: dict[int, list[tuple[int | None, int]]] = {}
+
+    def list_calls(self, process: int) -> list[tuple[int | None, int]]:
+        """Return the number of the cycle and the time, in nanoseconds, of each clean call; empty if these are too few.
+
+        The number of a cycle is None if it was not recorded.
+        """
+        if process not in self._found:
+            times_ns = self._samples[process]
+            cycles: Sequence[int | None] | None = _read_counter(self.timing.cycles, process, len(times_ns))
+            if cycles is None:
+                cycles = [None] * len(times_ns)
+            kept = _find_clean_calls(self.timing, process, self.measure)
+            self._found[process] = [(cycles[call], times_ns[call]) for call in kept]
+        return self._found[process]
+
+
+class Divisor:
+    """The timing, or timings, by whose times the times of others are divided; prepared once for each process.
+
+    Several implementations are divided by the times of the same baseline.
     """
-    pairs = _pair_clean_calls(process, own, bases, measure)
-    if pairs is None:
-        return None
-    own_ns, base_ns, paired = pairs
-    if not paired:
-        return statistics.median(own_ns) / statistics.median(base_ns)
-    return statistics.median(one / base for one, base in zip(own_ns, base_ns, strict=True))
 
+    def __init__(self, bases: Sequence[CleanCalls]) -> None:
+        self._bases = bases
+        self._found: dict[int, tuple[dict[int, int], float] | None] = {}
 
-def base_time_in_process(process: int, own: Timing, bases: Sequence[Timing], measure: Measure) -> float | None:
-    """Return the time of ``bases``, in nanoseconds, in the calls that ``ratio_in_process`` divides by.
+    def divide(self, process: int, own: CleanCalls) -> float | None:
+        """Return the ratio of the time of ``own`` to the time of the bases in one process.
 
-    It differs from the time over all calls if ``own`` takes part in few cycles and makes the calls after it slower: a
-    call of 50 ms evicts what the next call would find in the caches.
-    """
-    pairs = _pair_clean_calls(process, own, bases, measure)
-    return None if pairs is None else float(statistics.median(pairs[1]))
+        The result is the median ratio over the cycles that called ``own`` and one of the bases. The
+        calls of a cycle follow one another directly, so a slow drift of the machine affects both calls.
+        Over many processes, these medians of ratios have half the variance of ratios of medians. Only
+        cycles with two clean calls are used. If there are too few such cycles, or the record has no
+        cycle numbers, the result is the ratio of the medians of the clean calls. The result is None if
+        the process has too few clean calls of one of the timings.
+        """
+        calls, prepared = own.list_calls(process), self._get_prepared(process)
+        if not calls or prepared is None:
+            return None
+        by_cycle, median = prepared
+        ratios = [time / by_cycle[cycle] for cycle, time in calls if cycle is not None and cycle in by_cycle]
+        if len(ratios) < CLEAN_CALLS:
+            return statistics.median(time for _, time in calls) / median
+        return statistics.median(ratios)
 
+    def find_time(self, process: int, own: CleanCalls) -> float | None:
+        """Return the time of the bases, in nanoseconds, in the calls by which ``divide`` divides.
 
-def _pair_clean_calls(
-    process: int, own: Timing, bases: Sequence[Timing], measure: Measure
-) -> tuple[list[int], list[int], bool] | None:
-    """Return the times of the clean calls of ``own`` and of ``bases``, and whether they are pairs of one cycle each.
+        It differs from the time over all calls if ``own`` takes part in few cycles and makes the calls after it slower:
+        a call of 50 ms evicts what the next call would find in the caches.
+        """
+        calls, prepared = own.list_calls(process), self._get_prepared(process)
+        if not calls or prepared is None:
+            return None
+        by_cycle, median = prepared
+        times_ns = [by_cycle[cycle] for cycle, _ in calls if cycle is not None and cycle in by_cycle]
+        return median if len(times_ns) < CLEAN_CALLS else float(statistics.median(times_ns))
 
-    If too few cycles have two clean calls, all clean calls are returned, unpaired. None means that there are too few.
-    """
-    clean = _find_clean_calls(own, process, measure)
-    clean_of_bases = [_find_clean_calls(base, process, measure) for base in bases]
-    if not clean or not all(clean_of_bases):
-        return None
-    own_times, base_by_cycle, base_times = select_samples(own, measure)[process], dict[int, int](), list[int]()
-    for base, clean_of_base in zip(bases, clean_of_bases, strict=True):
-        times = select_samples(base, measure)[process]
-        numbers = _read_counter(base.cycles, process, len(times))
-        base_times += [times[call] for call in clean_of_base]
-        base_by_cycle |= {number: times[call] for call in clean_of_base if (number := numbers[call]) is not None}
-    cycles = _read_counter(own.cycles, process, len(own_times))
-    pairs = [
-        (own_times[call], base_by_cycle[number])
-        for call in clean
-        if (number := cycles[call]) is not None and number in base_by_cycle
-    ]
-    if len(pairs) < CLEAN_CALLS:
-        return [own_times[call] for call in clean], base_times, False
-    return [one for one, _ in pairs], [base for _, base in pairs], True
+    def _get_prepared(self, process: int) -> tuple[dict[int, int], float] | None:
+        if process not in self._found:
+            self._found[process] = self._prepare(process)
+        return self._found[process]
+
+    def _prepare(self, process: int) -> tuple[dict[int, int], float] | None:
+        """Return the time of each cycle and the median of all times; None if one of the bases has no clean calls."""
+        calls = [base.list_calls(process) for base in self._bases]
+        if not all(calls):
+            return None
+        together = [call for own in calls for call in own]
+        by_cycle = {cycle: time for cycle, time in together if cycle is not None}
+        return by_cycle, statistics.median(time for _, time in together)
 
 
 def count_throttled_calls(timing: Timing) -> int:
@@ -217,46 +245,41 @@ def count_throttled_calls(timing: Timing) -> int:
 
     Such a cycle is left out for every implementation that was called in it.
     """
-    return sum(
-        sum(_flag_throttled(timing, process, len(times_ns))) for process, times_ns in enumerate(timing.samples_ns)
-    )
+    flags = (_flag_throttled(timing, process, len(times_ns)) for process, times_ns in enumerate(timing.samples_ns))
+    return sum(sum(throttled) for throttled in flags if throttled is not None)
 
 
-def _find_clean_calls(timing: Timing, process: int, measure: Measure) -> list[int]:
+def _find_clean_calls(timing: Timing, process: int, measure: Measure) -> Sequence[int]:
     """Return the indices of a process's clean calls; empty if there are too few clean calls."""
     calls = len(select_samples(timing, measure)[process])
-    disturbed = _flag_late(timing, process, calls) if measure == "device" else _flag_disturbed(timing, process)
+    kept: Iterable[int]
+    if measure == "device":
+        # A late call is one that the device started before the host had enqueued the whole call.
+        late = _read_counter(timing.late, process, calls)
+        kept = range(calls) if late is None else [call for call, flag in enumerate(late) if not flag]
+    else:
+        waited = _read_counter(timing.waited_ns, process, calls)
+        switches = _read_counter(timing.switches, process, calls)
+        kept = select_clean(timing.samples_ns[process], waited, switches)
     throttled = _flag_throttled(timing, process, calls)
-    kept = [call for call, flags in enumerate(zip(disturbed, throttled, strict=True)) if not any(flags)]
+    kept = list(kept) if throttled is None else [call for call in kept if not throttled[call]]
     return kept if len(kept) >= CLEAN_CALLS and len(kept) >= CLEAN_OF_ALL * calls else []
 
 
-def _flag_disturbed(timing: Timing, process: int) -> list[bool]:
-    """Return, for each call of a process, whether its threads had to wait for a core."""
-    times_ns = timing.samples_ns[process]
-    waited = _read_counter(timing.waited_ns, process, len(times_ns))
-    switches = _read_counter(timing.switches, process, len(times_ns))
-    return [not is_clean(t, w, s) for t, w, s in zip(times_ns, waited, switches, strict=True)]
+def _flag_throttled(timing: Timing, process: int, calls: int) -> list[bool] | None:
+    """Return, for each sample, whether the device's clock changed or was throttled in its cycle; None if unknown."""
+    before = _read_counter(timing.clock_before_mhz, process, calls)
+    after = _read_counter(timing.clock_after_mhz, process, calls)
+    reasons = _read_counter(timing.throttle_reasons, process, calls)
+    if before is None or after is None or reasons is None:
+        return None
+    return [is_throttled(*reading) for reading in zip(before, after, reasons, strict=True)]
 
 
-def _flag_late(timing: Timing, process: int, calls: int) -> list[bool]:
-    """Return, for each call, whether the device started the call before the host had enqueued the whole call."""
-    return [bool(late) for late in _read_counter(timing.late, process, calls)]
-
-
-def _flag_throttled(timing: Timing, process: int, calls: int) -> list[bool]:
-    """Return, for each sample, whether the device's clock changed or was throttled in its cycle."""
-    columns = (timing.clock_before_mhz, timing.clock_after_mhz, timing.throttle_reasons)
-    return [
-        before is not None and after is not None and reasons is not None and is_throttled(before, after, reasons)
-        for before, after, reasons in zip(*(_read_counter(column, process, calls) for column in columns), strict=True)
-    ]
-
-
-def _read_counter(counter: Samples, process: int, calls: int) -> Sequence[int | None]:
-    """Return a counter's value at each call of a process; every value is None if the counter was not recorded."""
+def _read_counter(counter: Samples, process: int, calls: int) -> Sequence[int] | None:
+    """Return a counter's value at each call of a process; None if the counter was not recorded."""
     values = counter[process] if process < len(counter) else ()
-    return values if len(values) == calls else [None] * calls
+    return values if values and len(values) == calls else None
 
 
 def estimate_clean_time(timing: Timing, measure: Measure | None = None) -> Estimate | None:

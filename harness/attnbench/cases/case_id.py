@@ -7,6 +7,7 @@ reads the problem.
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 __all__ = ["CaseId"]
@@ -29,6 +30,8 @@ class CaseId:
     mode: str
 
     @classmethod
+    # A report reads the id of a case once for each row of each table.
+    @lru_cache(maxsize=1 << 16)
     def parse(cls, text: str) -> Self:
         """Divide an id into its parts.
 

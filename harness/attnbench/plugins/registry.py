@@ -235,8 +235,12 @@ def write_import_lines(name: str) -> str:
 def load_operator(name: str) -> Operator:
     """Load the operator that is registered under a name.
 
+    Only registered names are loaded. The name may come from the case id of a stored run, and a stored run must not
+    choose which file is imported.
+
     Raises: PluginError where it cannot be loaded, is not an ``Operator``, or where importing it imports torch.
     """
+    _find_entry_point(name, OPERATORS)
     if _imports_torch(name):
         module = _find_entry_point(name, OPERATORS).module
         raise PluginError(

@@ -7,10 +7,9 @@ an End on each further line. Every line is an object whose first field is ``"rec
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, TypeVar
@@ -38,6 +37,7 @@ __all__ = [
     "StoredRun",
     "find_empty_runs",
     "find_runs",
+    "format_line",
     "join_results",
     "merge_runs",
     "read_run",
@@ -95,7 +95,7 @@ class RunFile:
                 f"cannot write results to {results}: {error.strerror}; name another folder with --results DIR"
             ) from error
         made._lock()
-        made._write("run", run)
+        made._write(run)
         return made
 
     @classmethod
@@ -133,12 +133,11 @@ class RunFile:
 
     def append(self, record: Further) -> None:
         """Write a record as a line of the file; return when the line is on disk."""
-        self._write(type(record).__name__.lower(), record)
+        self._write(record)
 
-    def _write(self, kind: str, record: Record) -> None:
-        fields: dict[str, Any] = {"record": kind} | msgspec.to_builtins(record)
+    def _write(self, record: Record) -> None:
         try:
-            self._stream.write(msgspec.json.encode(fields) + b"\n")
+            self._stream.write(format_line(record))
             self._stream.flush()
             os.fsync(self._stream.fileno())
         except OSError as error:
@@ -158,20 +157,22 @@ class RunFile:
             self._stream.close()
 
 
+def format_line(record: Record) -> bytes:
+    """Return the line of a run file that stores this record, with its line break."""
+    kind = type(record).__name__.lower()
+    # An encoded record is an object with at least one field, so the kind is put after its opening brace.
+    return f'{{"record":"{kind}",'.encode() + msgspec.json.encode(record)[1:] + b"\n"
+
+
 def read_run(path: Path) -> StoredRun:
     """Read a run file; the field ``problems`` of the result has a message for each line that cannot be read.
 
     Raises: ResultsError where the file contains no run, or a run of a newer schema.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise ResultsError(f"cannot read {path}: {error.strerror}") from error
     reading = _Reading(path)
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            reading.read_line(number, line)
-    return reading.make_stored_run(ends_in_line=bool(lines[-1].strip()))
+    for number, line in _read_lines(path):
+        reading.read_line(number, line)
+    return reading.make_stored_run()
 
 
 @dataclass(slots=True)
@@ -186,32 +187,33 @@ class _Reading:
     before_resumption: int = 0
     # The End that was just read; None after any other line.
     end: End | None = None
-    # Whether the last line could be read.
-    last_is_read: bool = True
+    # Whether the last line could not be read and has no line break: it was being written when the process ended.
+    ends_in_line: bool = False
 
     def read_line(self, number: int, line: bytes) -> None:
-        """Read a line that is not empty.
+        """Read a line that is not empty, with its line break.
 
         Raises: ResultsError where the line is a run of a newer schema.
         """
         before, self.end = len(self.problems), None
         try:
-            self._parse(number, msgspec.json.decode(line, type=dict[str, Any]))
-        except (msgspec.MsgspecError, ValueError) as error:
+            self._parse(number, line.strip())
+        # A line may nest objects deeper than the decoder follows: RecursionError.
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             self.problems.append(f"{self.path.name} line {number} cannot be read and is left out: {error}")
-        self.last_is_read = len(self.problems) == before
+        self.ends_in_line = len(self.problems) > before and not line.endswith(b"\n")
 
-    def _parse(self, number: int, fields: dict[str, Any]) -> None:
-        kind = fields.pop("record", None)
+    def _parse(self, number: int, line: bytes) -> None:
+        kind = _KIND.decode(line).record
         if kind == "run" and self.run is None:
-            self.run = _parse_run(fields, self.path)
+            self.run = _parse_run(line, self.path)
         elif kind == "run":
             self.problems.append(
                 f"{self.path.name} line {number}: a second run and its results are left out: "
                 "a run file contains only one run"
             )
         elif isinstance(kind, str) and kind in PARSED:
-            self._add(_require_run(PARSED[kind](fields), self.run))
+            self._add(_require_run(PARSED[kind](line), self.run))
         else:
             self.problems.append(f"{self.path.name} line {number}: unknown record {kind!r}")
 
@@ -222,8 +224,8 @@ class _Reading:
         elif isinstance(record, Resumption):
             self.before_resumption = len(self.problems)
 
-    def make_stored_run(self, *, ends_in_line: bool) -> StoredRun:
-        """Return the run that was read; ``ends_in_line`` says whether the file has no line break at its end.
+    def make_stored_run(self) -> StoredRun:
+        """Return the run that was read.
 
         Raises: ResultsError where no run was read.
         """
@@ -238,22 +240,43 @@ class _Reading:
             path=self.path,
             problems=tuple(self.problems),
             lost_lines=len(self.problems) - self.before_resumption,
-            ends_in_line=ends_in_line and not self.last_is_read,
+            ends_in_line=self.ends_in_line,
             end=self.end,
         )
 
 
-def _parse_run(fields: dict[str, Any], path: Path) -> Run:
-    """Convert the fields of a run.
+def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the text of each line that is not empty, so that only one line is held at a time."""
+    try:
+        with path.open("rb") as stream:
+            yield from ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
+    except OSError as error:
+        raise ResultsError(f"cannot read {path}: {error.strerror}") from error
+
+
+class _Kind(msgspec.Struct):
+    """The first field of each line of a run file; the other fields are decoded when their type is known."""
+
+    record: Any = None
+
+
+_KIND = msgspec.json.Decoder(_Kind)
+_RUN = msgspec.json.Decoder(Run)
+_RESULT = msgspec.json.Decoder(Result)
+
+
+def _parse_run(line: bytes, path: Path) -> Run:
+    """Decode a run.
 
     Raises: ResultsError where the schema of the run is newer than ``SCHEMA``.
     """
-    if isinstance(fields.get("schema"), int) and fields["schema"] > SCHEMA:
+    schema = msgspec.json.decode(line, type=dict[str, Any]).get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
         raise ResultsError(
-            f"{path} was written by a newer attnbench (schema {fields['schema']}); "
+            f"{path} was written by a newer attnbench (schema {schema}); "
             f"this version reads schemas up to {SCHEMA}: upgrade attnbench"
         )
-    return msgspec.convert(fields, Run)
+    return _RUN.decode(line)
 
 
 def _require_run(record: _OfRun, run: Run | None) -> _OfRun:
@@ -266,19 +289,19 @@ def _require_run(record: _OfRun, run: Run | None) -> _OfRun:
     return record
 
 
-def _parse_result(fields: dict[str, Any]) -> Result:
-    result = msgspec.convert(fields, Result)
+def _parse_result(line: bytes) -> Result:
+    result = _RESULT.decode(line)
     CaseId.parse(result.case)
     return result
 
 
-# How each kind of record after the first line is made from its fields.
-PARSED: dict[str, Callable[[dict[str, Any]], Further]] = {
+# How each kind of record after the first line is decoded.
+PARSED: dict[str, Callable[[bytes], Further]] = {
     "result": _parse_result,
-    "ceiling": partial(msgspec.convert, type=Ceiling),
-    "completion": partial(msgspec.convert, type=Completion),
-    "resumption": partial(msgspec.convert, type=Resumption),
-    "end": partial(msgspec.convert, type=End),
+    "ceiling": msgspec.json.Decoder(Ceiling).decode,
+    "completion": msgspec.json.Decoder(Completion).decode,
+    "resumption": msgspec.json.Decoder(Resumption).decode,
+    "end": msgspec.json.Decoder(End).decode,
 }
 
 
@@ -308,11 +331,11 @@ def find_empty_runs(results: Path, newest: Path) -> list[str]:
 
 def _is_run(path: Path) -> bool:
     """Whether the first line of a file is a run."""
-    with path.open("rb") as lines:
-        try:
-            return msgspec.json.decode(lines.readline(), type=dict[str, Any]).get("record") == "run"
-        except msgspec.MsgspecError:
-            return False
+    try:
+        with path.open("rb") as lines:
+            return bool(_KIND.decode(lines.readline()).record == "run")
+    except (msgspec.MsgspecError, OSError, ValueError, RecursionError):
+        return False
 
 
 def _has_results(path: Path) -> bool:
@@ -322,8 +345,8 @@ def _has_results(path: Path) -> bool:
     with path.open("rb") as lines:
         for line in lines:
             try:
-                kind = msgspec.json.decode(line, type=dict[str, Any]).get("record")
-            except msgspec.MsgspecError:
+                kind = _KIND.decode(line).record
+            except (msgspec.MsgspecError, ValueError, RecursionError):
                 continue
             if kind == "result":
                 return True

@@ -34,7 +34,6 @@ def write(runs: Sequence[StoredRun], folder: Path) -> Path:
 
 def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     # Imported here, because matplotlib and pandas take a second to import, and only a report needs them.
-    from attnbench.analysis.measurement_faults import select_ceilings
     from attnbench.report import markdown, page, tables
     from attnbench.report.content import collect_content
     from attnbench.report.csv_files import render_csv
@@ -47,17 +46,19 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     figures = draw_figures(content.series)
     files = {f"{one.stem}.svg": one.svg for own in figures for one in own.drawings}
     files |= {f"{one.stem}.png": one.png for own in figures for one in own.drawings}
-    reached = select_ceilings(ceiling for run in runs for ceiling in run.ceilings)
+    reached = [ceiling for run in content.runs for ceiling in run.ceilings]
     frames = {
-        "findings": tables.tabulate_findings(content.results),
+        "findings": content.tables.findings,
         "failures": tabulate_failures(content.failures.groups),
-        "timings": tables.tabulate_timings(content.results, reached),
-        "memory": tables.tabulate_memory(content.results),
-        "kernels": tables.tabulate_kernels(content.results),
+        "timings": content.tables.timings,
+        "memory": content.tables.memory,
+        "kernels": content.tables.kernels,
         "ceilings": tables.tabulate_ceilings(reached),
         "growth": join_growths(content.series),
         "decisions": tabulate_decisions(content.decisions),
     }
+    if content.left_out:
+        frames["left-out"] = tables.tabulate_left_out(content.left_out)
     for name, frame in frames.items():
         files[f"{name}.csv"] = render_csv(frame)
     files["report.md"] = markdown.render(content, figures).encode()

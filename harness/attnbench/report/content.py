@@ -4,10 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from attnbench.analysis.coverage import count_checked, describe_few, list_coverage_lines
-from attnbench.analysis.measurement_faults import leave_out_faults
+from attnbench.analysis.left_out import LeftOut, count_left_out, leave_out
 from attnbench.records.run_file import StoredRun, merge_runs
 from attnbench.records.types import FAILURES, FRONTIER, PERF, Result
-from attnbench.report import tables
 from attnbench.report.decisions import Decisions, collect_decisions
 from attnbench.report.failures import Failures, collect_failures
 from attnbench.report.groups import Folded, Grouped, fold_groups, group_rows, label_calls, select_expected_failures
@@ -15,7 +14,8 @@ from attnbench.report.listings import Listing, list_ceilings, list_max_lengths
 from attnbench.report.matrix import Matrix, make_matrix
 from attnbench.report.measures import Measures, collect_measures
 from attnbench.report.methods import describe_methods
-from attnbench.report.series import Series, group_series
+from attnbench.report.series import Series, describe_undrawn, group_series
+from attnbench.report.tables import Tables, select_undecided, tabulate
 from attnbench.report.verdict import Verdict, collect_verdict
 
 __all__ = ["Content", "collect_content"]
@@ -27,6 +27,8 @@ class Content:
 
     runs: tuple[StoredRun, ...]
     results: tuple[Result, ...]
+    # All tables of the results, from which the CSV files are written.
+    tables: Tables
     verdict: Verdict
     decisions: Decisions
     measures: Measures
@@ -41,6 +43,8 @@ class Content:
     undecided: tuple[Grouped, ...]
     warned: tuple[Grouped, ...]
     series: tuple[Series, ...]
+    # Which series have no figures, in a sentence; empty if all have them.
+    undrawn: str
     ceilings: Listing | None
     max_lengths: Listing | None
     methods: tuple[str, ...]
@@ -49,6 +53,13 @@ class Content:
     coverage: tuple[str, ...]
     # Messages about lines of run files that could not be read, and about measurements that cannot be right.
     unreadable: tuple[str, ...]
+    # Measurements that cannot be right, which are in no number of the report.
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def left_out_count(self) -> str:
+        """How much was left out, such as "3 timings, 1 ceiling"; empty if nothing was."""
+        return count_left_out(self.left_out)
 
     @property
     def is_checked(self) -> bool:
@@ -69,18 +80,20 @@ class Content:
 
 
 def collect_content(runs: Sequence[StoredRun]) -> Content:
-    """Collect the content of a report on these runs."""
-    every, faults = leave_out_faults(merge_runs(runs))
+    """Collect the content of a report on these runs; what cannot be right is left out first, and named."""
+    runs, left_out = leave_out(runs)
+    every = merge_runs(runs)
     results = [result for result in every if result.suite != FRONTIER]
-    found = tables.tabulate_findings(results)
+    made = tabulate(results, [ceiling for run in runs for ceiling in run.ceilings])
+    found, untimed, undecided = made.findings, made.untimed, select_undecided(made.timings)
     warned = found[found["warnings"] != ""]
     failures = collect_failures(runs, results)
-    series = tuple(group_series(runs, results))
-    untimed, undecided = tables.tabulate_untimed(results), tables.tabulate_undecided(results)
+    series = tuple(group_series(runs, results, made))
     no_verdict = dict(_find_undecided(runs))
     return Content(
         runs=tuple(runs),
         results=tuple(results),
+        tables=made,
         verdict=collect_verdict(runs, results),
         decisions=collect_decisions(runs, series),
         measures=collect_measures(series, found[found["status"].isin(FAILURES)]["implementation"].unique()),
@@ -93,11 +106,13 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         undecided=group_rows(label_calls(undecided), "of"),
         warned=group_rows(warned.assign(reason=warned["warnings"]), "check"),
         series=series,
+        undrawn=describe_undrawn(series),
         ceilings=list_ceilings(ceiling for run in runs for ceiling in run.ceilings),
         max_lengths=list_max_lengths(every),
         methods=tuple(describe_methods(series)),
         coverage=(*_list_coverage(runs), *(f"no verdict on {name}: {reason}" for name, reason in no_verdict.items())),
-        unreadable=(*(line for run in runs for line in run.problems), *faults),
+        unreadable=tuple(line for run in runs for line in run.problems),
+        left_out=left_out,
     )
 
 

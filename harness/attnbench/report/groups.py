@@ -6,9 +6,18 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from attnbench.analysis.left_out import LeftOut
 from attnbench.report.numbers import format_count, shorten_text
 
-__all__ = ["Folded", "Grouped", "fold_groups", "group_rows", "label_calls", "select_expected_failures"]
+__all__ = [
+    "Folded",
+    "Grouped",
+    "fold_groups",
+    "group_left_out",
+    "group_rows",
+    "label_calls",
+    "select_expected_failures",
+]
 
 # Most groups in one table of a page, and the longest reason in it, in characters; findings.csv has everything.
 MOST_GROUPS, LONGEST_REASON = 200, 800
@@ -110,8 +119,26 @@ def group_rows(frame: pd.DataFrame, column: str, *, named: int = 3) -> tuple[Gro
         found[name, reason] = count + 1, values
     made = []
     for (name, reason), (count, values) in found.items():
-        more = f" and {len(values) - named} more" if len(values) > named else ""
-        of = ", ".join(list(values)[:named]) + more
+        of = _list_first(list(values), named)
         made.append(Grouped(implementation=str(name), reason=str(reason), count=count, of=of))
     order = {str(name): place for place, name in enumerate(frame["implementation"].unique())}
     return tuple(sorted(made, key=lambda one: (order[one.implementation], -one.count)))
+
+
+def group_left_out(left_out: Sequence[LeftOut]) -> tuple[Grouped, ...]:
+    """Group what was left out by implementation and reason; at most ``MOST_GROUPS`` groups, the largest first."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for one in left_out:
+        groups.setdefault((one.kind, one.implementation, one.reason), []).append(one.case or one.run)
+    made = [
+        Grouped(implementation=name, reason=f"{kind}: {reason}", count=len(of), of=_list_first(of))
+        for (kind, name, reason), of in groups.items()
+    ]
+    return tuple(sorted(made, key=lambda one: -one.count)[:MOST_GROUPS])
+
+
+def _list_first(texts: Sequence[str], named: int = 1) -> str:
+    """List the first of these texts, and how many different ones follow."""
+    values = list(dict.fromkeys(texts))
+    more = f" and {len(values) - named} more" if len(values) > named else ""
+    return ", ".join(values[:named]) + more

@@ -38,12 +38,12 @@ class Growth:
 def fit_growth(lengths: Sequence[float], values: Sequence[float]) -> Growth | None:
     """Fit a power law of the length to ``values``, and return its exponent with a confidence interval.
 
-    Return None for fewer than five different lengths, or if a value is not positive.
+    Return None for fewer than five different lengths, or if a length or a value is not positive.
 
     The 95 % confidence interval uses Student's t and the residuals of the fit. A curve that is no power law, such as a
     sum of a linear and a quadratic part, therefore has a wide interval even if its points are exact.
     """
-    if len(lengths) < FEWEST or len(set(lengths)) < FEWEST or min(values) <= 0:
+    if len(lengths) < FEWEST or len(set(lengths)) < FEWEST or min(lengths) <= 0 or min(values) <= 0:
         return None
     x, y = [math.log(length) for length in lengths], [math.log(value) for value in values]
     slope, intercept = statistics.linear_regression(x, y)

@@ -23,6 +23,8 @@ WAYS = (
     (r"_softmax|bmm|baddbmm", "composed: products and softmax"),
 )
 COPY = "aten::copy_"
+# Digits from which on a number of calls is no number of calls.
+LONGEST_COUNT = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,4 +72,6 @@ def group_by_way(kernels: pd.DataFrame) -> Iterator[Way]:
 
 
 def _count_calls(name: str) -> int:
-    return int(name.partition(CALLS)[2] or 1)
+    count = name.partition(CALLS)[2]
+    # A name of a run file may end in anything.
+    return int(count) if count.isdecimal() and len(count) < LONGEST_COUNT else 1

@@ -91,7 +91,7 @@ def list_max_lengths(results: Iterable[Result]) -> Listing | None:
 def _format_growth_rows(series: Series) -> Iterator[tuple[str, ...]]:
     """Yield rows of implementation, pass, range of lengths, and the exponents of time and of peak memory."""
     for (name, pass_), own in series.growths.groupby(["implementation", "pass"], sort=False):
-        by_measure = {row["measure"]: row for _, row in own.iterrows()}
+        by_measure = {row["measure"]: row for row in own.to_dict("records")}
         lengths = f"{own['shortest'].min()} to {own['longest'].max()}"
         texts = (_format_exponent(by_measure.get(measure)) for measure in ("time", "peak memory"))
         yield str(name), str(pass_), lengths, *texts

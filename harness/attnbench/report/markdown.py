@@ -6,7 +6,7 @@ from attnbench.report.content import Content
 from attnbench.report.decisions import Choice, Decisions
 from attnbench.report.failures import FailureGroup
 from attnbench.report.figures import SeriesFigures
-from attnbench.report.groups import Grouped
+from attnbench.report.groups import Grouped, group_left_out
 from attnbench.report.listings import Listing, make_listings
 from attnbench.report.markdown_text import escape as _escape
 from attnbench.report.markdown_text import format_code as _format_code
@@ -35,6 +35,7 @@ def render(content: Content, figures: Sequence[SeriesFigures]) -> str:
         "## Methods",
         _render_list(content.methods),
         *(["## Unreadable lines", _render_list(content.unreadable)] if content.unreadable else []),
+        *_render_left_out(content),
     ]
     shown = ["\n\n".join(part for part in parts if part) for parts in (before, after)]
     return f"\n\n{make_slot('studies')}\n\n".join(map(hide_comments, shown)) + "\n"
@@ -56,6 +57,14 @@ def _render_runs(content: Content) -> list[str]:
         ]
         parts.append(_render_table(("run", _format_code(run.id)), rows))
     return parts
+
+
+def _render_left_out(content: Content) -> list[str]:
+    if not content.left_out:
+        return []
+    note = f"Left out of all numbers, because it cannot be right: {content.left_out_count}. left-out.csv lists all."
+    title, table = _render_groups("Left out", group_left_out(content.left_out), "where")
+    return [title, note, table]
 
 
 def _render_failures(content: Content) -> list[str]:
@@ -112,6 +121,7 @@ def _render_measurements(content: Content, figures: Sequence[SeriesFigures]) -> 
     parts = ["## Speed and memory"]
     if all(series.timings.empty for series in content.series):
         parts.append("Nothing was timed.")
+    parts += [_escape(content.undrawn)] if content.undrawn else []
     for series, drawn in zip(content.series, figures, strict=True):
         parts.append(f"### {_escape(series.title)}")
         parts += _render_figures(drawn)

@@ -57,9 +57,9 @@ def format_thousands(count: int) -> str:
     return f"{count:,}".replace(",", " ")
 
 
-def format_count(count: int, word: str) -> str:
-    """Format a count, followed by a word; the word gets a plural s unless the count is 1."""
-    return f"{format_thousands(count)} {word}" + ("s" if count != 1 else "")
+def format_count(count: int, word: str, plural: str = "") -> str:
+    """Format a count, followed by a word; unless the count is 1, by ``plural``, or by the word with an s."""
+    return f"{format_thousands(count)} {word if count == 1 else plural or word + 's'}"
 
 
 def join_words(parts: Iterable[str]) -> str:

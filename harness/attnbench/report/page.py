@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from attnbench.report.content import Content
 from attnbench.report.figures import SeriesFigures
+from attnbench.report.groups import group_left_out
 from attnbench.report.listings import make_listings
 from attnbench.report.matrix import LEGEND
 from attnbench.report.methods import describe_machine, explain_measures
@@ -53,6 +54,7 @@ def render(content: Content, figures: Sequence[SeriesFigures]) -> str:
             legend=LEGEND,
             machine=describe_machine,
             explain_measures=explain_measures,
+            left_out=group_left_out(content.left_out),
             listings=make_listings,
             measured=list(zip(content.series, figures, strict=True)),
         )

@@ -1,13 +1,13 @@
 """Series: groups of measurements that are comparable with one another."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import pandas as pd
 
-from attnbench.analysis.measurement_faults import select_ceilings
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Result
@@ -16,7 +16,11 @@ from attnbench.report.growth import GROWTH, fit_growths
 from attnbench.report.numbers import format_count
 from attnbench.report.slugs import make_slug
 
-__all__ = ["Place", "Series", "group_series", "join_growths", "split_by_machine"]
+__all__ = ["Place", "Series", "describe_undrawn", "group_series", "join_growths", "split_by_machine"]
+
+# Most series with figures. The figures of a series of 14 implementations take two seconds of processor time, and 250 kB
+# of the page.
+MOST_DRAWN = 4
 
 
 class Place(NamedTuple):
@@ -49,6 +53,8 @@ class Series:
     untimed: pd.DataFrame
     kernels: pd.DataFrame
     growths: pd.DataFrame
+    # Whether the report has figures of this series; see ``MOST_DRAWN``.
+    drawn: bool = True
 
     @property
     def title(self) -> str:
@@ -65,38 +71,72 @@ def split_by_machine(runs: Iterable[StoredRun], results: Iterable[Result]) -> di
     return found
 
 
-def group_series(runs: Sequence[StoredRun], results: Sequence[Result]) -> Iterator[Series]:
-    """Group the measurements in ``results`` into series; ``runs`` are the runs that made these results."""
-    reached = select_ceilings(ceiling for stored in runs for ceiling in stored.ceilings)
+def group_series(runs: Sequence[StoredRun], results: Sequence[Result], made: tables.Tables) -> list[Series]:
+    """Group the measurements in ``results`` into series.
+
+    ``runs`` are the runs that made these results, and ``made`` are the tables of the results. A series has the rows of
+    these tables that belong to it.
+    """
     places = {stored.run.id: (stored.run.machine.name, stored.run.threads) for stored in runs}
-    keys: dict[tuple[Place, str], list[Result]] = {}
-    for result in results:
-        if result.timing or result.memory:
-            keys.setdefault(_make_key(result, *places[result.run]), [])
-    for result in results:
-        key = _make_key(result, *places[result.run])
-        if key in keys:
-            keys[key].append(result)
+    every = [_make_key(result.case, *places[result.run]) for result in results]
+    keys = {key: result.case for key, result in zip(every, results, strict=True) if result.timing or result.memory}
+    split = {name: _split_rows(getattr(made, name), name, results, every) for name in tables.HAS_ROW}
     alike = Counter(place[:3] for place, _ in keys)
-    for (place, form), own in sorted(keys.items(), key=lambda item: item[0]):
+    found = []
+    for key, case in sorted(keys.items()):
+        place, form = key
         # Number of threads and form are in the names of files only where another series differs in nothing else.
         words = place[:3] if alike[place[:3]] == 1 else (*map(str, place), form)
-        timings, memory = tables.tabulate_timings(own, reached), tables.tabulate_memory(own)
-        yield Series(
-            place=place,
-            form=form,
-            reference=tables.find_reference(own[0].case),
-            suffix="-" + make_slug(*words) if len(keys) > 1 else "",
-            timings=timings,
-            memory=memory,
-            untimed=tables.tabulate_untimed(own),
-            kernels=tables.tabulate_kernels(own),
-            growths=fit_growths(timings, memory),
+        own = {name: parts[key] if key in parts else getattr(made, name)[:0] for name, parts in split.items()}
+        found.append(
+            Series(
+                place=place,
+                form=form,
+                reference=tables.find_reference(case),
+                suffix="-" + make_slug(*words) if len(keys) > 1 else "",
+                timings=own["timings"],
+                memory=own["memory"],
+                untimed=own["untimed"],
+                kernels=own["kernels"],
+                growths=fit_growths(own["timings"], own["memory"]),
+            )
         )
+    return _choose_drawn(found)
 
 
-def _make_key(result: Result, machine: str, threads: int) -> tuple[Place, str]:
-    case = CaseId.parse(result.case)
+def _split_rows(
+    frame: pd.DataFrame, name: str, results: Sequence[Result], keys: Sequence[tuple[Place, str]]
+) -> dict[tuple[Place, str], pd.DataFrame]:
+    """Return the rows of each series in the table of this name, which has a row for each result with such a row."""
+    rows: dict[tuple[Place, str], list[int]] = {}
+    having = (key for key, result in zip(keys, results, strict=True) if tables.HAS_ROW[name](result))
+    for row, key in enumerate(having):
+        rows.setdefault(key, []).append(row)
+    return {key: frame.iloc[own].reset_index(drop=True) for key, own in rows.items()}
+
+
+def _choose_drawn(series: Sequence[Series]) -> list[Series]:
+    """Mark the series without figures, if there are more than ``MOST_DRAWN``: those with the fewest measured calls."""
+    by_size = sorted(series, key=lambda one: -max(len(one.timings), len(one.memory)))
+    left = {id(one) for one in by_size[MOST_DRAWN:]}
+    return [replace(one, drawn=False) if id(one) in left else one for one in series]
+
+
+def describe_undrawn(series: Sequence[Series]) -> str:
+    """Return the sentence that says which series have no figures; empty if all series have them."""
+    drawn = sum(one.drawn for one in series)
+    if drawn == len(series):
+        return ""
+    return (
+        f"Figures are drawn for {drawn} of {format_count(len(series), 'series', 'series')}, those with the most "
+        "measured calls; timings.csv and memory.csv have all of them."
+    )
+
+
+# The forms of a profile repeat: every implementation is timed on the same cases.
+@lru_cache(maxsize=1 << 16)
+def _make_key(case_id: str, machine: str, threads: int) -> tuple[Place, str]:
+    case = CaseId.parse(case_id)
     return Place(machine, case.device, case.dtype, threads), case.form
 
 

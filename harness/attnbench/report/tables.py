@@ -2,12 +2,15 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
 
-from attnbench.analysis.speed_verdict import EFFECT, SpeedVerdict, State, decide_speed, find_base_time
+from attnbench.analysis.left_out import LeftOut
+from attnbench.analysis.speed_verdict import EFFECT, Baseline, SpeedVerdict, State
 from attnbench.analysis.stats import (
     choose_measure,
     count_throttled_calls,
@@ -23,14 +26,17 @@ from attnbench.report.kernel_paths import find_way
 
 __all__ = [
     "INCONCLUSIVE",
+    "Tables",
     "chapter_of",
     "find_reference",
+    "select_undecided",
+    "tabulate",
     "tabulate_ceilings",
     "tabulate_findings",
     "tabulate_kernels",
+    "tabulate_left_out",
     "tabulate_memory",
     "tabulate_timings",
-    "tabulate_undecided",
     "tabulate_untimed",
 ]
 
@@ -55,7 +61,39 @@ FINDINGS = (
 # Relative difference of a ratio and the quotient of its two times from which the report says why, even if the quotient
 # is within the interval of the ratio: 10 % is seen at a glance.
 NOTICED = 0.1
+LEFT_OUT = ("kind", "run", "implementation", "case", "reason")
 UNTIMED = ("implementation", "length", "pass", "reason", "case", "run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """The tables of the same results, each made once; rows are in the order of the results."""
+
+    findings: pd.DataFrame
+    timings: pd.DataFrame
+    memory: pd.DataFrame
+    untimed: pd.DataFrame
+    kernels: pd.DataFrame
+
+
+def tabulate(results: Sequence[Result], reached: Iterable[Ceiling] = ()) -> Tables:
+    """Make all tables of these results; ``reached`` are the ceilings of their runs."""
+    return Tables(
+        findings=tabulate_findings(results),
+        timings=tabulate_timings(results, reached),
+        memory=tabulate_memory(results),
+        untimed=tabulate_untimed(results),
+        kernels=tabulate_kernels(results),
+    )
+
+
+# Whether a result has a row in each table of measurements.
+HAS_ROW: dict[str, Callable[[Result], bool]] = {
+    "timings": lambda result: result.timing is not None,
+    "memory": lambda result: result.memory is not None,
+    "untimed": lambda result: result.suite == PERF and result.timing is None,
+    "kernels": lambda result: bool(result.kernels),
+}
 
 
 def tabulate_timings(results: Sequence[Result], reached: Iterable[Ceiling] = ()) -> pd.DataFrame:
@@ -64,17 +102,18 @@ def tabulate_timings(results: Sequence[Result], reached: Iterable[Ceiling] = ())
     ``reached`` are the ceilings of the runs: the highest rates measured. The column ``share`` compares a call with the
     ceiling of the same run, device, dtype and number of threads.
     """
-    baselines = {(r.run, r.case): r.timing for r in results if r.implementation == find_reference(r.case) and r.timing}
+    baselines = {
+        (r.run, r.case): Baseline(r.timing) for r in results if r.timing and r.implementation == find_reference(r.case)
+    }
     tops = {(c.run, c.device, c.dtype, c.threads): c for c in reached}
     rows = [_make_timing_row(r, r.timing, baselines.get((r.run, r.case)), tops) for r in results if r.timing]
-    _add_reference_times(rows, {(r.run, r.implementation, r.case): r.timing for r in results if r.timing})
+    _add_reference_times(rows, [r.timing for r in results if r.timing], baselines)
     return pd.DataFrame(rows, columns=list(TIMINGS))
 
 
-def tabulate_undecided(results: Sequence[Result]) -> pd.DataFrame:
-    """Tabulate the calls whose speed verdict is ``unknown`` or ``inconclusive``, with the verdict and its reason."""
-    frame = tabulate_timings(results)
-    frame = frame[frame["reason"] != ""]
+def select_undecided(timings: pd.DataFrame) -> pd.DataFrame:
+    """Return the timings whose speed verdict is ``unknown`` or ``inconclusive``, with the verdict in the reason."""
+    frame = timings[timings["reason"] != ""]
     return frame.assign(reason=[f"{state}: {why}" for state, why in zip(frame["state"], frame["reason"], strict=True)])
 
 
@@ -89,7 +128,7 @@ def tabulate_memory(results: Sequence[Result]) -> pd.DataFrame:
         }
         | {name: getattr(r.memory, name) for name in OPTIONAL_BYTES}
         for r in results
-        if r.memory
+        if r.memory is not None
     ]
     frame = pd.DataFrame(rows, columns=list(MEMORY))
     return frame.astype(dict.fromkeys(OPTIONAL_BYTES, "Int64"))
@@ -121,23 +160,27 @@ def tabulate_ceilings(reached: Iterable[Ceiling]) -> pd.DataFrame:
 
 def tabulate_findings(results: Sequence[Result]) -> pd.DataFrame:
     """Tabulate the findings, one per row."""
-    rows = [
-        {
-            "implementation": r.implementation,
-            "case": r.case,
-            "check": f.check,
-            "chapter": chapter_of(f.check),
-            "status": f.status,
-            "reason": f.reason,
-            "measured": f.measured,
-            "allowed": f.allowed,
-            "warnings": "\n".join(f.warnings),
-            "run": r.run,
-        }
-        for r in results
-        for f in r.findings
-    ]
-    return pd.DataFrame(rows, columns=list(FINDINGS))
+    # Columns, and not a mapping for each row: there may be a million findings.
+    pairs = [(r, f) for r in results for f in r.findings]
+    chapters = {check: chapter_of(check) for check in {f.check for _, f in pairs}}
+    columns = {
+        "implementation": [r.implementation for r, _ in pairs],
+        "case": [r.case for r, _ in pairs],
+        "check": [f.check for _, f in pairs],
+        "chapter": [chapters[f.check] for _, f in pairs],
+        "status": [f.status for _, f in pairs],
+        "reason": [f.reason for _, f in pairs],
+        "measured": [f.measured for _, f in pairs],
+        "allowed": [f.allowed for _, f in pairs],
+        "warnings": ["\n".join(f.warnings) for _, f in pairs],
+        "run": [r.run for r, _ in pairs],
+    }
+    return pd.DataFrame(columns, columns=list(FINDINGS))
+
+
+def tabulate_left_out(left_out: Iterable[LeftOut]) -> pd.DataFrame:
+    """Tabulate what is left out of all other tables, and why."""
+    return pd.DataFrame([asdict(one) for one in left_out], columns=list(LEFT_OUT))
 
 
 def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:
@@ -169,20 +212,22 @@ def chapter_of(check: str) -> str:
 
 
 def _describe_case(result: Result) -> dict[str, Any]:
-    case = CaseId.parse(result.case)
     return {
         "implementation": result.implementation,
         "case": result.case,
-        "pass": find_pass(result.case),
-        "length": case.length,
-        "dtype": case.dtype,
-        "device": case.device,
+        **_describe_id(result.case),
         "run": result.run,
     }
 
 
+@lru_cache(maxsize=1 << 16)
+def _describe_id(text: str) -> Mapping[str, Any]:
+    case = CaseId.parse(text)
+    return {"pass": find_pass(text), "length": case.length, "dtype": case.dtype, "device": case.device}
+
+
 def _make_timing_row(
-    result: Result, timing: Timing, baseline: Timing | None, tops: Mapping[tuple[str, str, str, int], Ceiling]
+    result: Result, timing: Timing, baseline: Baseline | None, tops: Mapping[tuple[str, str, str, int], Ceiling]
 ) -> dict[str, Any]:
     found = _compare_with_reference(result, timing, baseline)
     # A time and its ratio use the same measure. The measure is wall time if the reference has no device time.
@@ -214,15 +259,19 @@ def _make_timing_row(
     )
 
 
-def _add_reference_times(rows: Sequence[dict[str, Any]], timed: Mapping[tuple[str, str, str], Timing]) -> None:
+def _add_reference_times(
+    rows: Sequence[dict[str, Any]], timings: Sequence[Timing], baselines: Mapping[tuple[str, str], Baseline]
+) -> None:
     """Fill the column ``reference_ns`` where a ratio is not the quotient of its two times.
+
+    ``timings`` are those of the rows, and ``baselines`` those of each run and case.
 
     A ratio is a median over cycles. Its two times are medians over all calls, also of the cycles that did not call
     both. ``reference_ns`` is the time of the reference in the calls of the ratio. It is NaN where the quotient of the
     times is near the ratio.
     """
     times = {(row["run"], row["implementation"], row["case"]): row for row in rows}
-    for row in rows:
+    for row, own in zip(rows, timings, strict=True):
         reference = (row["run"], find_reference(row["case"]), row["case"])
         row["reference_ns"] = math.nan
         if math.isnan(row["ratio"]) or reference not in times or row["measure"] != times[reference]["measure"]:
@@ -230,17 +279,16 @@ def _add_reference_times(rows: Sequence[dict[str, Any]], timed: Mapping[tuple[st
         quotient = row["median_ns"] / times[reference]["median_ns"]
         outside = not row["ratio_low"] <= quotient <= row["ratio_high"]
         if abs(quotient / row["ratio"] - 1) > (EFFECT if outside else NOTICED):
-            own = timed[row["run"], row["implementation"], row["case"]]
-            row["reference_ns"] = find_base_time(own, timed[reference], row["measure"]) or math.nan
+            row["reference_ns"] = baselines[row["run"], row["case"]].find_time(own, row["measure"]) or math.nan
 
 
-def _compare_with_reference(result: Result, timing: Timing, baseline: Timing | None) -> SpeedVerdict | None:
+def _compare_with_reference(result: Result, timing: Timing, baseline: Baseline | None) -> SpeedVerdict | None:
     """Return the speed verdict against the reference, or None if their calls were not interleaved."""
-    if baseline is None or len(baseline.samples_ns) != len(timing.samples_ns):
+    if baseline is None or len(baseline.timing.samples_ns) != len(timing.samples_ns):
         return None
     if find_reference(result.case) not in (result.implementation, *timing.interleaved_with):
         return None
-    return decide_speed(timing, baseline)
+    return baseline.decide(timing)
 
 
 def _make_verdict_columns(found: SpeedVerdict | None, *, decides: bool) -> dict[str, Any]:

@@ -21,8 +21,6 @@ __all__ = ["SeriesFigures", "draw_figures"]
 SKETCHES: tuple[Callable[[Series, Mapping[str, Look], str], Sketch], ...] = (
     sketch_time, sketch_ratio, sketch_forest, sketch_rate, sketch_memory,
 )  # fmt: skip
-# Most series whose figures a report draws. A series of 14 implementations takes two seconds, and 250 kB of the page.
-MOST_SERIES = 4
 # Longest label of a series in a figure, in characters: two lines.
 LONGEST_PLACE = 200
 
@@ -36,7 +34,7 @@ class SeriesFigures:
 
 
 def draw_figures(series: Sequence[Series], references: Collection[str] = ()) -> list[SeriesFigures]:
-    """Draw the figures of each series; an implementation looks the same in all of them.
+    """Draw the figures of each series that has any; an implementation looks the same in all of them.
 
     ``references`` are further references that no series has.
     """
@@ -44,12 +42,10 @@ def draw_figures(series: Sequence[Series], references: Collection[str] = ()) -> 
     looks = choose_looks(names, {*references, *(one.reference for one in series)}, find_contenders(series))
     places = Counter(one.place for one in series)
     made = []
-    for index, one in enumerate(series):
+    for one in series:
         label = one.title if places[one.place] > 1 else one.place.label
-        if index < MOST_SERIES:
-            made.append(_draw_series(one, looks, clean(label, LONGEST_PLACE) if len(series) > 1 else ""))
-        else:
-            made.append(SeriesFigures(drawings=(), missing=(_explain_limit(len(series)),)))
+        place = clean(label, LONGEST_PLACE) if len(series) > 1 else ""
+        made.append(_draw_series(one, looks, place) if one.drawn else SeriesFigures(drawings=(), missing=()))
     return made
 
 
@@ -85,10 +81,3 @@ def _explain_missing(missing: Iterable[tuple[str, str]]) -> Iterator[str]:
         titles.setdefault(why, []).append(title)
     for why, own in titles.items():
         yield f"Not drawn: {', '.join(own)}. Reason: {why}."
-
-
-def _explain_limit(count: int) -> str:
-    return (
-        f"Not drawn: the report has {count} series, and figures of the first {MOST_SERIES}. The tables have every "
-        f"series; attnbench report with fewer runs draws the others."
-    )

@@ -1,0 +1,245 @@
+"""Measurements that cannot be right: found before anything is computed from them, named, and left out.
+
+A run file may have been edited, or damaged where it was stored. ``read_run`` refuses records of another form. The
+values of a record of the right form are judged here. A result keeps its findings where its timing or its memory is left
+out.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from attnbench.analysis.max_length import find_length
+from attnbench.cases import CaseId
+from attnbench.plugins.registry import PluginError
+from attnbench.records.run_file import StoredRun
+from attnbench.records.types import FRONTIER, SAMPLE_FIELDS, Ceiling, Memory, Result, Run, Timing
+
+__all__ = ["LeftOut", "count_left_out", "leave_out"]
+
+# Largest number that is stored or computed with, in any unit: the largest signed integer of 64 bits. In nanoseconds it
+# is 292 years, in bytes 8 EiB.
+LARGEST = 2**63 - 1
+# Fields of a Memory, in bytes. ``outside_bytes`` and the others may be None.
+BYTES = ("peak_bytes", "saved_bytes", "workspace_bytes", "physical_bytes", "outside_bytes", "reserved_bytes")
+# Sample fields that are times of calls. The others are counters and clock rates, which may be 0.
+TIMES = ("samples_ns", "device_ns", "graph_ns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Something that is left out of all numbers, and why; ``kind`` is one word, such as "timing"."""
+
+    kind: str
+    run: str
+    # Empty for what belongs to no implementation, or to no case.
+    implementation: str
+    case: str
+    reason: str
+
+
+def leave_out(runs: Sequence[StoredRun]) -> tuple[list[StoredRun], tuple[LeftOut, ...]]:
+    """Return these runs without what cannot be right, and what was left out."""
+    kept: dict[str, StoredRun] = {}
+    left: list[LeftOut] = []
+    whole: list[StoredRun] = []
+    for stored in runs:
+        if stored.run.id in kept and stored.run != kept[stored.run.id].run:
+            reason = f"another run of this report has the same id: {stored.path.name} is left out"
+            left.append(_name("run", stored.run, reason))
+            continue
+        kept[stored.run.id] = stored
+        whole.append(_clean_run(stored, left))
+    return whole, tuple(left)
+
+
+def count_left_out(left: Iterable[LeftOut]) -> str:
+    """Return how much was left out, as a text such as "3 timings, 1 ceiling"; empty if nothing was."""
+    counts = Counter(one.kind for one in left)
+    plurals = {"memory": "memory measurements", "work": "numbers of operations"}
+    singles = {"memory": "memory measurement", "work": "number of operations"}
+    return ", ".join(
+        f"{count} {singles.get(kind, kind) if count == 1 else plurals.get(kind, kind + 's')}"
+        for kind, count in counts.items()
+    )
+
+
+def _clean_run(stored: StoredRun, left: list[LeftOut]) -> StoredRun:
+    run = stored.run
+    ceilings = []
+    for ceiling in stored.ceilings:
+        if fault := _find_ceiling_fault(ceiling):
+            left.append(_name("ceiling", run, f"{ceiling.device}, {ceiling.dtype}: {fault}"))
+        else:
+            ceilings.append(ceiling)
+    results = [_clean_result(result, run, left) for result in stored.results]
+    results = _separate(run, results, {*run.implementations, *(one.implementation for one in stored.results)}, left)
+    machine = run.machine
+    if not 0 <= machine.memory_bytes <= LARGEST:
+        left.append(_name("machine", run, f"its memory is {_show(machine.memory_bytes)} bytes: 0 is shown"))
+        run = replace(run, machine=replace(machine, memory_bytes=0))
+    return replace(stored, run=run, results=tuple(one for one in results if one is not None), ceilings=tuple(ceilings))
+
+
+def _name(kind: str, run: Run, reason: str, result: Result | None = None) -> LeftOut:
+    implementation, case = (result.implementation, result.case) if result else ("", "")
+    return LeftOut(kind=kind, run=run.id, implementation=implementation, case=case, reason=reason)
+
+
+def _clean_result(result: Result, run: Run, left: list[LeftOut]) -> Result | None:
+    """Return a result without its unusable measurements, and add these to ``left``; None if nothing is usable."""
+    if fault := _find_result_fault(result):
+        left.append(_name("result", run, fault, result))
+        return None
+    timing, memory = result.timing, result.memory
+    if timing is not None and (fault := find_timing_fault(timing)):
+        left.append(_name("timing", run, fault, result))
+        result = replace(result, timing=None, untimed=result.untimed or f"left out: {fault}")
+    if memory is not None and (fault := _find_memory_fault(memory)):
+        left.append(_name("memory", run, fault, result))
+        result = replace(result, memory=None)
+    if fault := _find_count_fault("flop", result.flop):
+        left.append(_name("work", run, fault, result))
+        result = replace(result, flop=None)
+    if fault := _find_count_fault("bytes", result.bytes):
+        left.append(_name("work", run, fault, result))
+        result = replace(result, bytes=None)
+    return result
+
+
+def _find_count_fault(field: str, value: int | None) -> str:
+    """Return why a number of operations or bytes cannot be used; empty if it can, or if there is none."""
+    if value is None or 0 <= value <= LARGEST:
+        return ""
+    return f"{field} is {_show(value)}, and must be from 0 to 2⁶³ − 1"
+
+
+def _find_result_fault(result: Result) -> str:
+    """Return why a whole result cannot be used; empty if it can."""
+    try:
+        length = CaseId.parse(result.case).length
+    except ValueError as error:
+        return f"its case id cannot be read: {error}"
+    if length > LARGEST:
+        return "the length of its case is over 2⁶³ − 1"
+    if length == 0 and (result.timing or result.memory):
+        # An operator without lengths has none; a written length of 0 has no tokens.
+        sizes = CaseId.parse(result.case).problem.partition("/")[0].split(".")
+        if any(size in ("L0", "S0") for size in sizes):
+            return "it was measured on a case without tokens"
+    return _find_search_fault(result) if result.suite == FRONTIER else ""
+
+
+def _find_search_fault(result: Result) -> str:
+    """Return why a result of a search for the longest sequence cannot be used; empty if it can."""
+    if not result.findings:
+        return "it is of a search for the longest sequence, and has no finding"
+    try:
+        find_length(result.case)
+    except (ValueError, PluginError) as error:
+        return f"it is of a search for the longest sequence, and its length cannot be read: {error}"
+    return ""
+
+
+def find_timing_fault(timing: Timing) -> str:
+    """Return why a timing cannot be used; empty if it can."""
+    if not any(timing.samples_ns):
+        return "it has no samples"
+    for field in ("samples_ns", *SAMPLE_FIELDS):
+        if fault := _find_field_fault(timing, field):
+            return fault
+    for field in ("build_ns", "first_call_ns"):
+        values = getattr(timing, field)
+        if values and not 0 <= min(values) <= max(values) <= LARGEST:
+            return f"{field} has a time of {_show(_find_worst(values))} ns"
+    if timing.twin is None:
+        return ""
+    if len(timing.twin.samples_ns) != len(timing.samples_ns):
+        return (
+            f"it has {len(timing.samples_ns)} processes, and its A/A control, timed in the same processes, has "
+            f"{len(timing.twin.samples_ns)}"
+        )
+    fault = find_timing_fault(replace(timing.twin, twin=None))
+    return f"in its A/A control, {fault}" if fault else ""
+
+
+def _find_field_fault(timing: Timing, field: str) -> str:
+    """Return why the samples of one field cannot be used: another layout, or a value that is not possible."""
+    samples = getattr(timing, field)
+    if not samples:
+        return ""
+    if len(samples) != len(timing.samples_ns):
+        return f"{field} has {len(samples)} processes, and samples_ns has {len(timing.samples_ns)}"
+    least = 1 if field in TIMES else 0
+    for number, (values, calls) in enumerate(zip(samples, timing.samples_ns, strict=True)):
+        if not values:
+            continue
+        if len(values) != len(calls):
+            return f"{field} has {len(values)} numbers in process {number}, and samples_ns has {len(calls)}"
+        if not least <= min(values) or max(values) > LARGEST:
+            worst = _find_worst(values)
+            return f"{field} has a sample of {_show(worst)} in process {number}, and it must be at least {least}"
+    return ""
+
+
+def _find_worst(values: Sequence[int]) -> int:
+    """Return the largest value if it is too large, else the smallest one."""
+    return max(values) if max(values) > LARGEST else min(values)
+
+
+def _find_memory_fault(memory: Memory) -> str:
+    return next((fault for field in BYTES if (fault := _find_count_fault(field, getattr(memory, field)))), "")
+
+
+def _find_ceiling_fault(ceiling: Ceiling) -> str:
+    for field in ("flop_per_s", "bytes_per_s"):
+        rate = getattr(ceiling, field)
+        if not 0 < rate < math.inf:
+            return f"{field} is {rate:g}, and must be above 0"
+    return ""
+
+
+def _separate(
+    run: Run, results: Sequence[Result | None], names: Collection[str], left: list[LeftOut]
+) -> list[Result | None]:
+    """Mark the timings that contradict those with which they were interleaved as timed alone, and name them.
+
+    Which of two timings is wrong cannot be known. Each keeps its time, and none is compared with the other. ``names``
+    are the implementations of the run. One of them may have no timing of the case, such as one that failed meanwhile.
+    """
+    sound = {(r.case, r.implementation): r.timing for r in results if r is not None and r.timing}
+    made: list[Result | None] = []
+    for result in results:
+        faults = dict(_list_contradictions(result, sound, names)) if result is not None else {}
+        if result is None or result.timing is None or not faults:
+            made.append(result)
+            continue
+        left += [_name("comparison", run, fault, result) for fault in faults.values()]
+        partners = tuple(name for name in result.timing.interleaved_with if name not in faults)
+        made.append(replace(result, timing=replace(result.timing, interleaved_with=partners)))
+    return made
+
+
+def _list_contradictions(
+    result: Result, sound: Mapping[tuple[str, str], Timing], names: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield each implementation with which a timing cannot have been interleaved as it says, and why."""
+    if result.timing is None:
+        return
+    own = len(result.timing.samples_ns)
+    for name in result.timing.interleaved_with:
+        key = result.case, name
+        if name not in names:
+            yield name, f"it says that it was timed with {name}, which is not in its run"
+        elif key in sound and len(sound[key].samples_ns) != own:
+            yield (
+                name,
+                f"it has {own} processes, and {name}, with which it was timed, has {len(sound[key].samples_ns)}: "
+                "they are not compared",
+            )
+
+
+def _show(number: int) -> str:
+    """Write a number, or that it is too long to be written: Python writes at most 4,300 digits."""
+    return str(number) if abs(number) <= LARGEST else f"{'−' if number < 0 else ''}2^{number.bit_length() - 1} or more"

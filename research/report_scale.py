@@ -1,0 +1,314 @@
+"""Cost of a report on many results: ``python -m research.report_scale --help``.
+
+The study writes synthetic run files with the project's own record types, and makes a report of each in a process of its
+own:
+
+- ``conformance``: 100,000 results of 20 implementations, of which 10,000 have a failed check
+- ``profile``: 20,000 timed rows of 20 implementations, with 5 to 9 processes of 46 samples
+
+Each report is measured by its processor time, its largest resident memory, the size of its page in bytes and in
+elements and, if playwright and Chromium are installed, by the time in which the page is opened and its longest table is
+sorted.
+"""
+
+import argparse
+import importlib
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from attnbench.cases import CaseId
+from attnbench.checks.catalogue import read_checks
+from attnbench.records.run_file import format_line
+from attnbench.records.types import Ceiling, Finding, Machine, Memory, Record, Result, Run, Timing
+
+__all__ = ["Cost", "main", "measure_report", "write_conformance", "write_profile"]
+
+# Default sizes: results with findings and how many of them fail, and timed rows. Source: issue 21, part 10.
+RESULTS, FAILURES, ROWS = 100_000, 10_000, 20_000
+IMPLEMENTATIONS = ("torch_mha", *(f"implementation_{number:02}" for number in range(1, 20)))
+# Findings of a conformance result.
+FINDINGS = 5
+# Samples of a process: a profile makes about as many where a call takes a millisecond.
+SAMPLES = 46
+# Fewest and most processes of a timing.
+PROCESSES = (5, 9)
+LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+# Modes of a timed case: the forward pass alone, and forward with backward.
+MODES = ("inference", "train")
+MACHINE = Machine(name="synthetic-cpu", cpu="Synthetic CPU", cores=16, memory_bytes=2**36)
+# Factor from the unit of ru_maxrss to bytes: KiB on Linux, bytes on macOS.
+MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
+# The command line in another process.
+REPORT = "from attnbench.cli import main; main()"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a report took. Units: seconds of processor time, bytes; milliseconds in the browser, None without one."""
+
+    cpu_s: float
+    resident_bytes: int
+    page_bytes: int
+    elements: int
+    opened_ms: float | None = None
+    sorted_ms: float | None = None
+    # Rows of the table that was sorted.
+    rows: int | None = None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write both run files, make both reports, and print a table of what they took."""
+    options = _make_parser().parse_args(arguments)
+    print("| run file | CPU, s | resident, MiB | page, MB | elements | opened, ms | sorted, ms (rows) |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    with tempfile.TemporaryDirectory(prefix="attnbench-scale-") as name:
+        folder = options.folder or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        if options.results:
+            write_conformance(folder / "conformance.jsonl", options.results, options.failures, options.findings)
+            _print_row("conformance", measure_report(folder / "conformance.jsonl", folder / "conformance"))
+        if options.rows:
+            write_profile(folder / "profile.jsonl", options.rows, options.lengths)
+            _print_row("profile", measure_report(folder / "profile.jsonl", folder / "profile"))
+    return 0
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m research.report_scale", description="Cost of a report.")
+    parser.add_argument("--results", type=int, default=RESULTS, help="conformance results; 0: no such report")
+    parser.add_argument("--failures", type=int, default=FAILURES, help="results with a failed check")
+    parser.add_argument("--findings", type=int, default=FINDINGS, help="findings of a conformance result")
+    parser.add_argument("--rows", type=int, default=ROWS, help="timed rows; 0: no such report")
+    parser.add_argument("--lengths", type=int, default=len(LENGTHS), help="lengths of a form of the timed cases")
+    parser.add_argument("--folder", type=Path, help="keep run files and reports in this folder")
+    return parser
+
+
+def write_conformance(path: Path, results: int, failures: int, findings: int = FINDINGS) -> None:
+    """Write a run file with so many conformance results, of which ``failures`` have one failed check."""
+    _write(path, _make_run("conformance", "core"), _make_conformance(results, failures, findings))
+
+
+def write_profile(path: Path, rows: int, lengths: int = len(LENGTHS)) -> None:
+    """Write a run file with so many timed rows: of all implementations, both passes and ``lengths`` lengths a form."""
+    _write(path, _make_run("profile", "perf"), _make_profile(rows, lengths))
+
+
+def _write(path: Path, run: Run, records: Iterator[Record]) -> None:
+    with path.open("wb") as stream:
+        stream.write(format_line(run))
+        stream.writelines(map(format_line, records))
+
+
+def _make_run(name: str, suite: str) -> Run:
+    return Run(
+        id=name, time="2026-01-01T00:00:00+00:00", command=f"attnbench run --suite {suite}", machine=MACHINE,
+        versions={"torch": "2.13.0"}, threads=2, suite=suite, suite_digest="0" * 12, implementations=IMPLEMENTATIONS,
+    )  # fmt: skip
+
+
+def _make_conformance(results: int, failures: int, findings: int) -> Iterator[Result]:
+    draw = random.Random(0)  # noqa: S311  # the same results every time
+    checks = list(read_checks())[:60]
+    failing = set(draw.sample(range(results), failures))
+    cases = _list_cases(-(-results // len(IMPLEMENTATIONS)))
+    for number in range(results):
+        place, own = divmod(number, len(IMPLEMENTATIONS))
+        first = (7 * place) % len(checks)
+        made = [_make_finding(checks[(first + one) % len(checks)], draw) for one in range(findings)]
+        if number in failing:
+            made[0] = _make_failure(made[0].check, draw)
+        yield Result(
+            run="conformance", implementation=IMPLEMENTATIONS[own], case=cases[place], findings=tuple(made),
+            flop=10_000, bytes=4_000, suite="core",
+        )  # fmt: skip
+
+
+def _list_cases(count: int) -> list[str]:
+    """Return ids of different cases, as the suites of the reference's operator have them."""
+    sizes = ("B2.L5.S7.E24.H3", "B4.L33.S47.E21.H3", "B1.L64.S64.E256.H4", "B8.L1.S65.E64.H8")
+    flags = ("-", "bias+batch_first", "bias+batch_first+need_weights", "bias+self_attention", "add_bias_kv+bias")
+    masks, regimes = ("none", "bool2d", "float3d", "padding", "causal"), ("plain", "identity", "large")
+    dtypes, modes = ("float32", "float64", "bfloat16"), ("eval", "train", "inference")
+    forms = product(range(count), sizes, flags, masks, regimes, dtypes, modes)
+    return [
+        str(
+            CaseId(
+                operator="multihead",
+                problem=f"{size}/{flag}/mask={mask}/regime={regime}/seed={seed}",
+                dtype=dtype,
+                device="cpu",
+                mode=mode,
+            )
+        )
+        for (seed, size, flag, mask, regime, dtype, mode), _ in zip(forms, range(count), strict=False)
+    ]
+
+
+def _make_finding(check: str, draw: random.Random) -> Finding:
+    share = draw.random()
+    if share < 0.1:
+        return Finding(check=check, status="unsupported", reason="keys of another width than queries are not taken")
+    if share < 0.11:
+        reason = "weights are NaN in rows without a key (https://example.org/issues/1): got NaN"
+        return Finding(check=check, status="expected_failure", reason=reason)
+    return Finding(check=check, status="passed", measured=1e-7 * draw.random(), allowed=1e-6)
+
+
+def _make_failure(check: str, draw: random.Random) -> Finding:
+    off, worst = draw.randint(1, 240), draw.random()
+    reason = (
+        f"The output equals the oracle's within the error budget. But {off} of 240 elements ({off / 2.4:.1f}%) of the "
+        f"output are off; the worst by {worst:.3g} at query {off % 5}, batch 0, feature {off % 24}; allowed 5.29e-06 "
+        "= twice 4 × the larger of the rounding model's error 6.61e-07 and the reference's own 4.98e-07."
+    )
+    return Finding(check=check, status="failed", reason=reason, measured=worst, allowed=5.29e-6)
+
+
+def _make_profile(rows: int, lengths: int) -> Iterator[Record]:
+    yield Ceiling(run="profile", device="cpu", dtype="float32", threads=2, flop_per_s=1e11, bytes_per_s=1e10)
+    draw, made = random.Random(1), 0  # noqa: S311  # the same results every time
+    for number in range(rows):
+        form, rest = divmod(number, lengths * len(MODES))
+        length, mode = _choose_length(rest % lengths), MODES[rest // lengths]
+        problem = f"B1.L{length}.S{length}.E{64 * (form + 1)}.H4/bias/mask=none/regime=plain/seed=0"
+        case = CaseId(operator="multihead", problem=problem, dtype="float32", device="cpu", mode=mode)
+        processes = draw.randint(*PROCESSES)
+        for place, name in enumerate(IMPLEMENTATIONS):
+            if made == rows:
+                return
+            made += 1
+            yield _make_timed(name, str(case), place, length, processes, draw)
+
+
+def _choose_length(place: int) -> int:
+    """Return the length at a place of the list: powers of two, then steps of 128."""
+    return LENGTHS[place] if place < len(LENGTHS) else LENGTHS[-1] + 128 * (place - len(LENGTHS) + 1)
+
+
+def _make_timed(name: str, case: str, place: int, length: int, processes: int, draw: random.Random) -> Result:
+    base_ns = length**2 * (8 + place) // 8 + 20_000
+    others = tuple(one for one in IMPLEMENTATIONS if one != name)
+    # The reference and its A/A control share one call of a cycle.
+    cycles = range(0, SAMPLES, 2) if place == 0 else range(SAMPLES)
+    twin = _make_timing(base_ns, range(1, SAMPLES, 2), processes, others, draw) if place == 0 else None
+    return Result(
+        run="profile", implementation=name, case=case,
+        findings=(Finding(check="forward_parity", status="passed", measured=1e-7, allowed=1e-6),),
+        timing=_make_timing(base_ns, cycles, processes, others, draw, twin),
+        memory=Memory(
+            peak_bytes=length**2 * (4 + place), saved_bytes=length * 4096, workspace_bytes=length**2,
+            physical_bytes=length**2 * 5, threads=2, method="allocator",
+        ),
+        flop=length**2 * 1024, bytes=length * 2048, kernels=("aten::bmm ×2", "aten::_softmax", "aten::mm ×4"),
+        suite="perf",
+    )  # fmt: skip
+
+
+def _make_timing(
+    base_ns: int,
+    cycles: range,
+    processes: int,
+    others: tuple[str, ...],
+    draw: random.Random,
+    twin: Timing | None = None,
+) -> Timing:
+    """Make a timing: a level for each process, noise of about 2 % for each call, and a wait for a core now and then."""
+    levels = [base_ns * (1 + 0.02 * draw.random()) for _ in range(processes)]
+    return Timing(
+        samples_ns=tuple(tuple(int(level * (1 + 0.02 * draw.random())) for _ in cycles) for level in levels),
+        waited_ns=tuple(tuple(base_ns // 10 if draw.random() < 0.05 else 0 for _ in cycles) for _ in levels),
+        switches=tuple(tuple(1 if draw.random() < 0.05 else 0 for _ in cycles) for _ in levels),
+        cycles=(tuple(cycles),) * processes,
+        threads=2, interleaved_with=others, build_ns=(700_000,) * processes, first_call_ns=(9_000_000,) * processes,
+        twin=twin,
+    )  # fmt: skip
+
+
+def measure_report(path: Path, folder: Path, *, browser: bool = True) -> Cost:
+    """Make the report of a run file in a process of its own, and return what it took.
+
+    Raises: RuntimeError if the command does not end with the exit code 0 or 1.
+    """
+    command = [sys.executable, "-c", REPORT, "report", str(path), "--reports", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    # ``wait4`` has taken the exit status, so that ``Popen`` would wait for a process that is gone.
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode not in (0, 1):
+        raise RuntimeError(f"{' '.join(command)} ended with exit code {process.returncode}")
+    page = folder / "index.html"
+    counter = _ElementCounter()
+    counter.feed(page.read_text(encoding="utf-8"))
+    opened = _open_page(page) if browser else {}
+    return Cost(
+        cpu_s=used.ru_utime + used.ru_stime,
+        resident_bytes=used.ru_maxrss * MAXRSS_BYTES,
+        page_bytes=page.stat().st_size,
+        elements=counter.count,
+        **opened,
+    )
+
+
+class _ElementCounter(HTMLParser):
+    """HTML parser that counts the elements of a page."""
+
+    count = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
+        self.count += 1
+
+
+# Sorts the table with the most rows by the last column that can be sorted, and waits until the page is drawn again.
+SORT = """async () => {
+  const tables = [...document.querySelectorAll("table.sortable")];
+  if (!tables.length) return [null, null];
+  const table = tables.reduce((a, b) => (b.rows.length > a.rows.length ? b : a));
+  for (let part = table; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
+  const head = [...table.querySelectorAll("th[data-sort]")].pop();
+  const begin = performance.now();
+  (head.querySelector("button") ?? head).click();
+  await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+  return [performance.now() - begin, table.rows.length];
+}"""
+
+
+def _open_page(page: Path) -> dict[str, Any]:
+    """Open a page in Chromium, sort its longest table, and return the fields of ``Cost``; empty without a browser."""
+    try:
+        playwright = importlib.import_module("playwright.sync_api")  # optional: a browser is not needed for the rest
+    except ImportError:
+        return {}
+    with playwright.sync_playwright() as play:
+        try:
+            chromium = play.chromium.launch(executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"))
+        except playwright.Error:
+            return {}
+        with chromium:
+            tab = chromium.new_page(viewport={"width": 1440, "height": 900})
+            tab.goto(page.absolute().as_uri(), wait_until="load")
+            opened = tab.evaluate("performance.getEntriesByType('navigation')[0].loadEventStart")
+            took, rows = tab.evaluate(SORT)
+    return {"opened_ms": opened, "sorted_ms": took, "rows": rows}
+
+
+def _print_row(name: str, cost: Cost) -> None:
+    opened = "–" if cost.opened_ms is None else f"{cost.opened_ms:.0f}"
+    took = "–" if cost.sorted_ms is None else f"{cost.sorted_ms:.0f} ({cost.rows})"
+    print(
+        f"| {name} | {cost.cpu_s:.1f} | {cost.resident_bytes / 2**20:.0f} | {cost.page_bytes / 1e6:.2f} | "
+        f"{cost.elements} | {opened} | {took} |"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,6 +4,7 @@ import base64
 import html
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -14,8 +15,9 @@ import pytest
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from attnbench.report import figures, tables
-from attnbench.report.figures import draw_figures
+from attnbench.report import tables
+from attnbench.report.decisions import collect_decisions
+from attnbench.report.figures import SeriesFigures, draw_figures
 from attnbench.report.figures.contenders import find_contenders
 from attnbench.report.figures.forest_figure import sketch_forest
 from attnbench.report.figures.labels import LONGEST, clean, make_labels, measure_width, wrap
@@ -35,6 +37,9 @@ PLACE = Place(machine="some-cpu", device="cpu", dtype="float32", threads=2)
 # Times as multiples of the reference's time, at each of three lengths.
 RATIOS = {"quick": (0.5, 0.8, 1.25), "near": (1.0, 0.8, 1.0), "naive_loop": (39.0, 42.0, 3.0)}
 LENGTHS = (64, 128, 256)
+# Form of the cases, and the id of the case of a length.
+FORM = "multihead/B1.E256.H4/bias/mask=none/regime=plain/seed=0"
+CASE = "multihead/B1.L{0}.S{0}.E256.H4/bias/mask=none/regime=plain/seed=0/float32/cpu/inference"
 # From sRGB to XYZ. Source: IEC 61966-2-1.
 XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 # What readers without one kind of cone see, in linear sRGB. Source: Machado, Oliveira and Fernandes (2009), severity 1.
@@ -66,7 +71,8 @@ def make_timings(ratios: Mapping[str, Sequence[float]] = RATIOS, **changes: obje
     """Make timings of one pass: the reference takes 1 ms at length 64 and grows with the length."""
     rows = [
         {
-            "implementation": name, "pass": "forward", "length": length, "median_ns": value * length / 64 * 1e6,
+            "implementation": name, "case": CASE.format(length), "pass": "forward", "length": length, "counted": 7,
+            "of": 7, "median_ns": value * length / 64 * 1e6,
             "low_ns": value * length / 64 * 0.9e6, "high_ns": value * length / 64 * 1.1e6, "processes": 7,
             "measure": "wall", "state": "" if name == REFERENCE else "faster" if value < 1 else "slower",
             "ratio": value, "ratio_low": value * 0.99, "ratio_high": value * 1.01, "gflop_per_s": 50 / value,
@@ -84,14 +90,24 @@ def make_series(timings: pd.DataFrame | None = None, *, place: Place = PLACE, su
     memory = timed[["implementation", "pass", "length", "run"]].assign(peak_bytes=timed["length"] * 4096)
     untimed = pd.DataFrame(columns=list(tables.UNTIMED))
     return Series(
-        place=place, form="multihead/B1", reference=REFERENCE, suffix=suffix, timings=timed, memory=memory,
+        place=place, form=FORM, reference=REFERENCE, suffix=suffix, timings=timed, memory=memory,
         untimed=untimed, kernels=pd.DataFrame(), growths=pd.DataFrame(),
     )  # fmt: skip
 
 
+def find_contenders_of(series: list[Series]) -> list[str]:
+    """Find contenders as a report of these series does."""
+    return find_contenders(series, collect_decisions([], series).entries)
+
+
+def draw_all(series: list[Series]) -> list[SeriesFigures]:
+    """Draw the figures of these series; the contenders are those of ``RATIOS``."""
+    return draw_figures(series, collect_decisions([], [make_series()]).entries)
+
+
 def make_looks(series: Series) -> dict[str, Look]:
     """Choose looks as a report of this series does."""
-    return choose_looks(set(series.timings["implementation"]), {REFERENCE}, find_contenders([series]))
+    return choose_looks(set(series.timings["implementation"]), {REFERENCE}, find_contenders_of([series]))
 
 
 def read_texts(svg: bytes) -> list[str]:
@@ -104,7 +120,7 @@ def read_texts(svg: bytes) -> list[str]:
 
 def draw_one(timings: pd.DataFrame, name: str) -> tuple[list[str], tuple[str, ...]]:
     """Draw one figure of a series, and return the texts in it and the notes about it."""
-    (drawn,) = draw_figures([make_series(timings)])
+    (drawn,) = draw_all([make_series(timings)])
     (drawing,) = [one for one in drawn.drawings if one.stem == name]
     return read_texts(drawing.svg), drawing.notes
 
@@ -159,7 +175,7 @@ def test_no_two_contenders_look_alike_even_in_grey() -> None:
 
 def test_a_drawing_has_the_colours_of_a_dark_page() -> None:
     """The style of an SVG file replaces every light colour that it draws with the dark one."""
-    svg = draw_figures([make_series()])[0].drawings[0].svg.decode()
+    svg = draw_all([make_series()])[0].drawings[0].svg.decode()
     light, dark = svg.partition("@media (prefers-color-scheme: dark)")[::2]
     used = [colour for colour in DARK if colour in light]
     assert len(used) >= 5
@@ -171,7 +187,7 @@ def test_a_drawing_has_the_colours_of_a_dark_page() -> None:
 
 def test_contenders_win_or_tie_somewhere() -> None:
     """Winners and those whose interval overlaps the winner's are contenders; what is never near is grey."""
-    assert set(find_contenders([make_series()])) == {"quick", "near"}
+    assert set(find_contenders_of([make_series()])) == {"quick", "near"}
     looks = make_looks(make_series())
     assert [name for name, look in looks.items() if not look.contends] == ["naive_loop"]
 
@@ -180,8 +196,8 @@ def test_contenders_are_few_and_the_best_of_each_series_is_one() -> None:
     """Of ten that tie, five are contenders; the winner of another series is one as well."""
     many = make_series(make_timings({f"tie{number}": (0.5,) * 3 for number in range(10)}))
     other = make_series(make_timings({"alone": (0.5,) * 3}), place=PLACE._replace(threads=1))
-    assert len(find_contenders([many])) == 5
-    assert "alone" in find_contenders([many] * 9 + [other])
+    assert len(find_contenders_of([many])) == 5
+    assert "alone" in find_contenders_of([many] * 9 + [other])
 
 
 def test_without_times_those_with_the_least_memory_are_contenders() -> None:
@@ -193,8 +209,8 @@ def test_without_times_those_with_the_least_memory_are_contenders() -> None:
         place=PLACE, form="", reference=REFERENCE, suffix="", timings=untimed.timings.iloc[:0], memory=series.memory,
         untimed=untimed.untimed, kernels=pd.DataFrame(), growths=pd.DataFrame(),
     )  # fmt: skip
-    assert find_contenders([memory_only]) == ["near"]
-    (drawn,) = draw_figures([memory_only])
+    assert find_contenders_of([memory_only]) == ["near"]
+    (drawn,) = draw_all([memory_only])
     assert [one.stem for one in drawn.drawings] == ["memory"]
     titles = "Time of a call, Ratio to torch_mha, Ratio at each length, Rate against the measured ceiling"
     assert drawn.missing == (f"Not drawn: {titles}. Reason: nothing was timed.",)
@@ -211,7 +227,7 @@ def test_hostile_names_are_drawn_as_text(count: int) -> None:
     """
     timings = make_timings(dict.fromkeys(HOSTILE, (0.5, 0.6, 0.7)))
     places = [PLACE._replace(machine=" ".join(HOSTILE), threads=number) for number in range(count)]
-    every = draw_figures([make_series(timings, place=place, suffix=f"-{place.threads}") for place in places])
+    every = draw_all([make_series(timings, place=place, suffix=f"-{place.threads}") for place in places])
     for drawing in (one for drawn in every for one in drawn.drawings):
         assert set(HOSTILE.values()) <= set(read_texts(drawing.svg))
         assert clean(drawing.shows, 100_000) == drawing.shows
@@ -250,7 +266,7 @@ def test_shrinking_changes_no_text() -> None:
 def test_figures_on_the_page_are_images(tmp_path: Path) -> None:
     """The page embeds an SVG as the address of an image, with its size and a text for readers who do not see it."""
     hostile = '"><img src=x onerror=alert(1)>'
-    (drawn, _) = draw_figures([make_series(place=PLACE._replace(machine=hostile, threads=n)) for n in (1, 2)])
+    (drawn, _) = draw_all([make_series(place=PLACE._replace(machine=hostile, threads=n)) for n in (1, 2)])
     page = make_environment().get_template("figures.html.j2").render(figures=drawn)
     (tmp_path / "page.html").write_text(page, encoding="utf-8")
     assert "<svg" not in page
@@ -270,7 +286,7 @@ def test_figures_on_the_page_are_images(tmp_path: Path) -> None:
 
 def test_the_same_data_give_the_same_bytes() -> None:
     """Two drawings of one series are equal byte for byte."""
-    one, other = (draw_figures([make_series()])[0].drawings for _ in range(2))
+    one, other = (draw_all([make_series()])[0].drawings for _ in range(2))
     assert [(a.svg, a.png) for a in one] == [(b.svg, b.png) for b in other]
 
 
@@ -284,7 +300,7 @@ def test_no_figure_is_made_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         write(self, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Figure, "savefig", count)
-    kept = draw_figures([make_series()])
+    kept = draw_all([make_series()])
     assert len(saved) == len(set(saved)) == 2 * len(kept[0].drawings) == 10
     assert len({figure for figure, _ in saved}) == 5
 
@@ -407,7 +423,7 @@ def test_impossible_numbers_are_left_out_and_named(count: int) -> None:
     columns = ["median_ns", "low_ns", "high_ns", "ratio", "ratio_low", "ratio_high", "gflop_per_s"]
     for name, value in wrong.items():
         timings.loc[timings["implementation"] == name, columns] = value
-    for drawn in draw_figures([make_series(timings, suffix=f"-{number}") for number in range(count)]):
+    for drawn in draw_all([make_series(timings, suffix=f"-{number}") for number in range(count)]):
         for one in drawn.drawings[:4]:
             assert not set(wrong) & set(read_texts(one.svg))
         note = "12 calls of zero, negative, missing and endless."
@@ -417,7 +433,7 @@ def test_impossible_numbers_are_left_out_and_named(count: int) -> None:
 def test_all_impossible_is_said_and_not_drawn() -> None:
     """If no number can be drawn, there is no figure of it and a sentence says why."""
     timings = make_timings(median_ns=0.0, ratio=0.0, gflop_per_s=0.0)
-    (drawn,) = draw_figures([make_series(timings)])
+    (drawn,) = draw_all([make_series(timings)])
     assert [one.stem for one in drawn.drawings] == ["memory"]
     assert "no call has a time above 0" in " ".join(drawn.missing)
 
@@ -440,26 +456,24 @@ def test_peaks_of_zero_are_named() -> None:
 
 def test_a_figure_names_its_place_where_there_are_several() -> None:
     """With two series, title and drawing have the place, and the form where the place is the same."""
-    (alone,) = draw_figures([make_series()])
+    (alone,) = draw_all([make_series()])
     assert alone.drawings[0].title == "Time of a call"
     places = [PLACE, PLACE._replace(threads=1)]
     label = "some-cpu, cpu, float32, 1 thread"
-    both = draw_figures([make_series(place=place, suffix=f"-{place.threads}") for place in places])
+    both = draw_all([make_series(place=place, suffix=f"-{place.threads}") for place in places])
     for drawing in both[1].drawings:
         assert drawing.title.endswith(f": {label}")
         assert label in read_texts(drawing.svg)
         assert drawing.stem.endswith("-1")
-    same = draw_figures([make_series(), make_series()])
-    assert same[0].drawings[0].title == "Time of a call: some-cpu, cpu, float32, 2 threads: multihead/B1"
+    same = draw_all([make_series(), make_series()])
+    assert same[0].drawings[0].title == f"Time of a call: some-cpu, cpu, float32, 2 threads: {FORM}"
 
 
-def test_series_beyond_the_limit_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report of many series draws the first ones, and says so at each of the others."""
-    monkeypatch.setattr(figures, "MOST_SERIES", 1)
-    first, second = draw_figures([make_series(), make_series()])
+def test_series_beyond_the_limit_have_no_figures() -> None:
+    """Only the series that are marked as drawn have figures."""
+    first, second = draw_all([make_series(), replace(make_series(), drawn=False)])
     assert first.drawings
     assert not second.drawings
-    assert second.missing[0].startswith("Not drawn: the report has 2 series, and figures of the first 1.")
 
 
 def test_the_size_of_a_drawing_is_read_in_pixels() -> None:

@@ -43,7 +43,7 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     from attnbench.report.series import join_growths
 
     content = collect_content(runs)
-    figures = draw_figures(content.series)
+    figures = draw_figures(content.series, content.decisions.entries)
     files = {f"{one.stem}.svg": one.svg for own in figures for one in own.drawings}
     files |= {f"{one.stem}.png": one.png for own in figures for one in own.drawings}
     reached = [ceiling for run in content.runs for ceiling in run.ceilings]

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from attnbench.analysis.crossover import Entry
 from attnbench.report.figures.contenders import find_contenders
 from attnbench.report.figures.drawing import Drawing, Sketch
 from attnbench.report.figures.forest_figure import sketch_forest
@@ -33,13 +34,15 @@ class SeriesFigures:
     missing: tuple[str, ...]
 
 
-def draw_figures(series: Sequence[Series], references: Collection[str] = ()) -> list[SeriesFigures]:
+def draw_figures(
+    series: Sequence[Series], entries: Sequence[Entry], references: Collection[str] = ()
+) -> list[SeriesFigures]:
     """Draw the figures of each series that has any; an implementation looks the same in all of them.
 
-    ``references`` are further references that no series has.
+    ``entries`` say which implementations are drawn in colour. ``references`` are further references that no series has.
     """
     names = {name for one in series for frame in (one.timings, one.memory) for name in frame["implementation"]}
-    looks = choose_looks(names, {*references, *(one.reference for one in series)}, find_contenders(series))
+    looks = choose_looks(names, {*references, *(one.reference for one in series)}, find_contenders(series, entries))
     places = Counter(one.place for one in series)
     made = []
     for one in series:

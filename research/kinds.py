@@ -37,7 +37,7 @@ HEAD = ("mutant", "what is wrong", "caught on", "by the check", "diagnosis")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A mutant in the table; ``level`` and ``diagnosis`` are empty if no suite catches it, or nothing is diagnosed."""
+    """A mutant in the table; ``level`` is empty if no suite up to full catches it, ``diagnosis`` if there is none."""
 
     name: str
     why: str
@@ -66,12 +66,14 @@ def make_rows(results: Mapping[str, Any]) -> Iterator[Row]:
     """Yield a row for each mutant; ``results`` are the mutants of the file that ``conform --mutants`` wrote."""
     settings = global_state.read_settings()
     for mutant in MUTANTS.mutants:
+        level = results[mutant.name]["level"] or ""
         yield Row(
             name=mutant.name,
             why=mutant.why,
-            level=results[mutant.name]["level"] or "",
+            level=level,
             check=mutant.caught_by,
-            diagnosis=diagnose_mutant(mutant, mutant.caught_by),
+            # The case of a mutant that needs a larger suite takes more memory than most machines have.
+            diagnosis=diagnose_mutant(mutant, mutant.caught_by) if level else "",
         )
         global_state.restore_settings(settings)
 

@@ -1,5 +1,6 @@
 """Tests that files of earlier versions stay readable: a run, a certificate and a list of cases that fuzz found."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -21,9 +22,10 @@ ADDED = ("code", "checked_cases", "without_data")
 
 @pytest.mark.parametrize("table", sorted((DATA / "report-schema-2").glob("*.csv")), ids=lambda path: path.stem)
 def test_a_stored_run_has_the_same_tables(table: Path, tmp_path: Path) -> None:
-    """A report on the stored run has the same CSV files, byte for byte, as the stored report."""
+    """A report on the stored run has the numbers of the stored report, digit for digit; columns may have been added."""
     write([read_run(DATA / "run-schema-2.jsonl")], tmp_path)
-    assert (tmp_path / table.name).read_bytes() == table.read_bytes()
+    before, after = (list(csv.DictReader(path.open(encoding="utf-8"))) for path in (table, tmp_path / table.name))
+    assert [{name: new[name] for name in old} for old, new in zip(before, after, strict=True)] == before
 
 
 def test_a_certificate_equals_a_stored_one(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Completion, Finding, Result
-from attnbench.report import page, write
+from attnbench.report import write
 from attnbench.report.content import collect_content
 from attnbench.report.decisions import Choice, Decisions
 from timed_runs import REFERENCE, case_of, check, store, time_calls
@@ -265,7 +265,7 @@ def test_page_markdown_and_csv_name_the_place_of_every_answer(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("places", [1, 2])
-def test_hostile_names_are_text(places: int) -> None:
+def test_hostile_names_are_text(places: int, tmp_path: Path) -> None:
     """Machine, implementation and reason with markup are shown as text, with one series and with two."""
     runs = [
         store(
@@ -279,7 +279,7 @@ def test_hostile_names_are_text(places: int) -> None:
         )
         for number in range(1, places + 1)
     ]
-    text = page.render(collect_content(runs), {})
+    text = write(runs, tmp_path).read_text("utf-8")
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert" in text.split('id="use"')[1]
     assert len(decide(*runs).tables) == places

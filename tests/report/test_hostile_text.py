@@ -18,7 +18,7 @@ from markdown_it import MarkdownIt
 
 from attnbench.records import types as records
 from attnbench.records.run_file import StoredRun, read_run
-from attnbench.records.types import Ceiling, Completion, Finding, Machine, Memory, Result, Run, Timing
+from attnbench.records.types import Ceiling, Completion, End, Finding, Machine, Memory, Planned, Result, Run, Timing
 from attnbench.report import studies, write
 from attnbench.report.csv_files import render_csv
 from attnbench.report.markdown_text import escape, format_code, format_console
@@ -97,6 +97,7 @@ def make_run(number: int) -> StoredRun:
     run = Run(
         id=f"run-{number}", time="time", command="command", machine=machine, versions={"torch": "2"}, threads=2,
         commit="commit", suite="core", suite_digest="digest", implementations=NAMES, sources={"torch_mha": "hash"},
+        planned={"torch_mha": Planned(cases=10, timed=3)},
     )  # fmt: skip
     ceiling = Ceiling(run=run.id, device="cpu", dtype="float32", threads=2, flop_per_s=1e11, bytes_per_s=1e9)
     completion = Completion(
@@ -107,7 +108,7 @@ def make_run(number: int) -> StoredRun:
     results = [*_make_checked(run), *_make_timed(run)]
     return StoredRun(
         run=run, results=tuple(results), ceilings=(ceiling,), completions=(completion,), path=Path(f"{run.id}.jsonl"),
-        problems=("problem",),
+        problems=("problem",), end=End(run=run.id, time="time", outcome="finished", exit_code=0),
     )  # fmt: skip
 
 

@@ -1,7 +1,6 @@
 """Tests of the tables of measures: their rows and cells, how uncertainty is told, and measurements that cannot be."""
 
 import csv
-import html
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ import pytest
 from attnbench.records.types import Ceiling, Finding, Memory, Result, Timing
 from attnbench.report import page, tables, write
 from attnbench.report.content import Content, collect_content
+from attnbench.report.figures import draw_figures
 from attnbench.report.growth import fit_growth
 from attnbench.report.measures import MAIN, REST, MeasureRow, MeasureTable, collect_measures
 from timed_runs import REFERENCE, case_of, check, store, time_calls
@@ -245,9 +245,10 @@ def test_the_page_says_how_many_rows_are_left_out() -> None:
     """Where rows are left out, page and Markdown say how many there are and where the others are."""
     content = make_many(9)
     words = "5 of 18 rows are shown: first those without a verdict and those of implementations that failed a check."
-    shown = page.render(replace(content, measures=collect_measures(content.series, most=5)), {})
+    figures = draw_figures(content.series, content.decisions.entries)
+    shown = page.render(replace(content, measures=collect_measures(content.series, most=5)), figures)
     assert words in shown
-    assert words not in page.render(content, {})
+    assert words not in page.render(content, figures)
 
 
 # Devices
@@ -423,71 +424,8 @@ def test_the_level_of_an_interval_is_given_with_the_times(tmp_path: Path) -> Non
 # Bad input
 
 
-def spoil(**changes: object) -> Result:
-    """Return the result of "quick" with other fields of its timing."""
-    result = time_calls("quick", 0.5)
-    assert result.timing
-    return replace(result, timing=replace(result.timing, **changes))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("elsewhere", [False, True])
-@pytest.mark.parametrize(
-    ("changes", "fault"),
-    [
-        ({"samples_ns": ()}, "it has no samples"),
-        ({"samples_ns": ((),) * 9}, "it has no samples"),
-        ({"samples_ns": ((0, 0),) * 9}, "samples_ns has a sample of 0 ns, and every sample must be positive"),
-        ({"samples_ns": ((5, -7),) * 9}, "samples_ns has a sample of -7 ns, and every sample must be positive"),
-        ({"device_ns": ((1,),) * 3}, "its lists of samples have different numbers of processes"),
-        ({"device_ns": ((1,),) * 9}, "device_ns and samples_ns have different numbers of samples"),
-        ({"build_ns": (-1,)}, "a time of building or of a first call is -1 ns"),
-    ],
-)
-def test_a_timing_that_cannot_be_right_is_named_and_left_out(
-    changes: dict[str, object], fault: str, elsewhere: bool, tmp_path: Path
-) -> None:
-    """A timing without samples, or with times that are not positive, has no row of times; the report says why.
-
-    The other rows are as they are, with one series and with two.
-    """
-    runs = [store([time_calls(REFERENCE), spoil(**changes)])]
-    if elsewhere:
-        runs.append(store([time_calls(REFERENCE, run="run-2")], run="run-2", machine="other"))
-    text = html.unescape(write(runs, tmp_path).read_text("utf-8"))
-    assert f"the timing of quick on {case_of()} in run run-1 is left out: {fault}" in text
-    rows = list(csv.DictReader((tmp_path / "timings.csv").read_text("utf-8").splitlines()))
-    assert [row["implementation"] for row in rows] == [REFERENCE] * len(runs)
-    cells = next(r for t in collect_content(runs).measures.tables for r in t.rows if r.implementation == "quick").cells
-    assert "time" not in cells
-    assert cells["peak"].text == "3.00"
-
-
-def test_a_control_and_a_memory_that_cannot_be_right_are_left_out() -> None:
-    """A second copy with another number of processes, and negative bytes, are named; the times are kept."""
-    base, own = time_calls(REFERENCE), time_calls("quick", 0.5)
-    assert base.timing
-    assert own.memory
-    twin = replace(base.timing, samples_ns=base.timing.samples_ns[:2])
-    content = collect_content(
-        [
-            store(
-                [
-                    replace(base, timing=replace(base.timing, twin=twin)),
-                    replace(own, memory=replace(own.memory, peak_bytes=-1)),
-                ]
-            )
-        ]
-    )
-    assert content.unreadable == (
-        f"the A/A control of {REFERENCE} on {case_of()} in run run-1 is left out: it has 2 processes, and the timing 9",
-        f"the memory of quick on {case_of()} in run run-1 is left out: peak_bytes is -1",
-    )
-    row = next(row for row in content.measures.tables[0].rows if row.implementation == "quick")
-    assert (row.cells["verdict"].text, "peak" in row.cells) == ("faster", False)
-
-
 @pytest.mark.parametrize("places", [1, 2])
-def test_hostile_names_are_text(places: int) -> None:
+def test_hostile_names_are_text(places: int, tmp_path: Path) -> None:
     """Names with markup are shown as text in every table, with one series and with two, and their ids differ."""
     runs = [
         store(
@@ -497,7 +435,7 @@ def test_hostile_names_are_text(places: int) -> None:
         )
         for n in range(1, places + 1)
     ]
-    text = page.render(collect_content(runs), {})
+    text = write(runs, tmp_path).read_text("utf-8")
     assert "<script>alert" not in text
     ids = re.findall(r'id="(measures[^"]*)"', text)
     assert len(set(ids)) == places

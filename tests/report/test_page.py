@@ -274,7 +274,6 @@ def test_no_word_is_broken_letter_by_letter(browser: Any, example: Path, width: 
     assert page.evaluate(narrow) == []
 
 
-@pytest.mark.xfail(reason="the tables of measures are one below another, and not yet one table of each pass")
 def test_the_example_is_short_before_it_is_unfolded(browser: Any, example: Path) -> None:
     """The page of the example takes fewer than eight windows of 1440 × 900 px."""
     page = browser.open(example).page

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from attnbench.analysis.deviations import find_sentence
 from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
@@ -47,7 +48,10 @@ class Row:
 
 
 def diagnose_mutant(mutant: Mutant, check: str) -> str:
-    """Return the diagnosis that the check gives on the case that shows the mutant; empty if there is none."""
+    """Return what the check says about the cause, on the case that shows the mutant; empty if it says nothing.
+
+    This is a diagnosis, or the policy that would declare the deviation.
+    """
     case = Case.parse(mutant.shown_by, cache(load_problem_types)())
     operator = load_operator(case.operator)
     policies = mutant.implementation.policies
@@ -59,7 +63,7 @@ def diagnose_mutant(mutant: Mutant, check: str) -> str:
         return ""
     finding = evaluate(check, read_checks()[check].requirement, observations, case_oracle, policies)
     found = DIAGNOSIS.search(finding.reason)
-    return found[1] if found else ""
+    return found[1] if found else find_sentence(finding.reason)
 
 
 def make_rows(results: Mapping[str, Any]) -> Iterator[Row]:

@@ -172,6 +172,7 @@ def _list_entries(series: Series, limits: _LimitsOfRuns) -> Iterator[Entry]:
             reference=series.reference,
             answer=answer,
             limits=tuple(limits.find(name, timed_in[name], device) for name in answer.names),
+            timed=frozenset(timed_in),
         )
 
 
@@ -277,7 +278,7 @@ def _describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
         case "no_difference":
             return "no useful difference", f"{reference} and {_name_some(answer.names[1:])} cannot be told apart"
         case "unknown":
-            return "unknown", f"too few processes to decide whether {some} {_is(answer.names)} faster than {reference}"
+            return "unknown", f"{some} {_was(answer.names)} fastest: {answer.reason}"
         case "inconclusive":
             return "inconclusive", answer.reason
         case "alone":
@@ -289,6 +290,10 @@ def _describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
 def _name_some(names: Sequence[str]) -> str:
     more = len(names) - SHOWN
     return join_words([*names[:SHOWN], f"{more} more"]) if more > 0 else join_words(names)
+
+
+def _was(names: Sequence[str]) -> str:
+    return "was" if len(names) == 1 else "were"
 
 
 def _is(names: Sequence[str]) -> str:

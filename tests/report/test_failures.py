@@ -89,7 +89,7 @@ def test_the_groups_are_those_that_conform_prints() -> None:
     assert sorted((group.implementation, sorted(group.checks.items())) for group in made) == sorted(
         (cause.implementation, sorted(cause.checks.items())) for cause in causes
     )
-    assert [group.shared for group in made] == ["Diagnosis: scale missing.", "RuntimeError: 3 is odd.", ""]
+    assert [group.shared for group in made] == ["Diagnosis: scale missing.", "", "RuntimeError: 3 is odd."]
 
 
 def test_the_reason_of_a_group_has_no_numbers_of_a_case() -> None:

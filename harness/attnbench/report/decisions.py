@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from attnbench.analysis.crossover import DECISIVE, Answer, Contender, Entry, Interval, choose, find_flips
 from attnbench.analysis.coverage import FEWEST_CHECKED, is_checked
+from attnbench.analysis.crossover import DECISIVE, Answer, Contender, Entry, Interval, choose, find_flips
 from attnbench.analysis.limits import Limits, describe_limits, find_limits
 from attnbench.analysis.speed_verdict import State
 from attnbench.cases import CaseId
@@ -24,7 +24,7 @@ __all__ = ["Choice", "ChoiceRow", "Decisions", "FlipRow", "PlaceTable", "collect
 MOST_ROWS = 200
 # Names in a sentence; the others are counted. The table of measures has all.
 SHOWN = 3
-# Statuses of an implementation that is no choice. One that runs out of time or memory at one length may be one at others.
+# Statuses of an implementation that is no choice. What runs out of time or memory at one length may be one at others.
 WRONG: frozenset[Status] = frozenset({"failed", "error", "crashed"})
 COLUMNS = (
     "machine", "device", "dtype", "threads", "form", "queries", "keys", "mode", "pass", "reference", "answer",

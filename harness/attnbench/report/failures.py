@@ -30,8 +30,8 @@ __all__ = [
 
 # How to use the commands of the groups.
 REPRODUCING = (
-    "Each command repeats one failure: exit code 1 says that it fails again. Where an implementation is a file, run the "
-    "command in the folder of that file."
+    "Each command repeats one failure: exit code 1 says that it fails again. Where an implementation is a file, run "
+    "the command in the folder of that file."
 )
 # Most groups on a page. More than a reader looks at; each has about 3 kB of HTML.
 MOST_GROUPS = 200

@@ -425,7 +425,7 @@ def test_nan_equals_itself() -> None:
 
 
 def test_unequal_tensors_are_reported_with_the_worst_difference() -> None:
-    """The message gives the number of differing elements and the first one; ``measured`` is the largest difference."""
+    """The message gives the number of differing elements and the worst one, whose difference is ``measured``."""
     assert evaluate_all(observe_equal([[1.0, 2.5], [3.0, 9.0]], [[1.0, 2.0], [3.0, 4.0]])) == Finding(
         check="a_check",
         status="failed",

@@ -58,13 +58,15 @@ def test_where_nobody_is_told_apart_from_the_reference_there_is_no_useful_differ
     assert choice.notes[0] == "torch_mha and near cannot be told apart"
 
 
-@pytest.mark.parametrize("processes", [1, 6])
-def test_too_few_processes_are_unknown_and_never_a_winner(processes: int) -> None:
+@pytest.mark.parametrize(("processes", "few"), [(1, "1 process is"), (6, "6 processes are")])
+def test_too_few_processes_are_unknown_and_never_a_winner(processes: int, few: str) -> None:
     """With fewer than seven processes no verdict is possible, however large the difference is."""
     results = (time_calls(REFERENCE, processes=processes), time_calls("quick", 0.1, processes=processes))
     choice = choose(*results)
     assert (choice.kind, choice.words, choice.gain) == ("unknown", "unknown", "")
-    assert choice.notes[0] == "too few processes to decide whether quick is faster than torch_mha"
+    assert choice.notes[0] == f"quick was fastest: {few} too few for a verdict"
+    results = (time_calls(REFERENCE, processes=processes), time_calls("slow", 10.0, processes=processes))
+    assert choose(*results).notes[0] == f"torch_mha was fastest: {few} too few for a verdict"
 
 
 def test_an_interval_across_the_threshold_is_unknown() -> None:
@@ -128,7 +130,7 @@ def test_neighbouring_lengths_without_an_answer_share_a_row_and_name_all() -> No
     ]
     (row,) = decide(store(results)).tables[0].rows
     assert (row.length, row.choices[0].words) == ("64 to 128", "unknown")
-    assert row.choices[0].notes[0].endswith("to decide whether one and two are faster than torch_mha")
+    assert row.choices[0].notes[0] == "one and two were fastest: 3 processes are too few for a verdict"
 
 
 def test_a_pass_without_timings_is_not_timed() -> None:
@@ -211,17 +213,17 @@ def make_two_places(quick_there: float) -> list[StoredRun]:
     """Return a run on a machine where "quick" wins, and one elsewhere with this ratio of "quick"."""
     here = [time_calls(REFERENCE), time_calls("quick", 0.5), time_calls("even", 0.8)]
     there = [
-        time_calls(REFERENCE, run="run-2", threads=1),
-        time_calls("quick", quick_there, run="run-2", threads=1),
-        time_calls("even", 0.8, run="run-2", threads=1),
+        time_calls(REFERENCE, run="run-2"),
+        time_calls("quick", quick_there, run="run-2"),
+        time_calls("even", 0.8, run="run-2"),
     ]
-    return [store(here), store(there, run="run-2", threads=1)]
+    return [store(here), store(there, run="run-2", machine="other-cpu")]
 
 
 def test_each_place_has_a_table_and_a_flip_names_both_answers() -> None:
-    """One thread and two are two places; where their winners differ, one row names the winner of each."""
+    """Each machine has a table; where their winners differ, one row names the winner of each."""
     decisions = decide(*make_two_places(1.5))
-    labels = ["some-cpu, cpu, float32, 1 thread", "some-cpu, cpu, float32, 2 threads"]
+    labels = ["other-cpu, cpu, float32, 2 threads", "some-cpu, cpu, float32, 2 threads"]
     assert [table.place.label for table in decisions.tables] == labels
     (flip,) = decisions.flips
     assert (flip.form, flip.length, flip.pass_) == ("batch 1, 4 heads, width 256", "64", "forward")
@@ -231,6 +233,20 @@ def test_each_place_has_a_table_and_a_flip_names_both_answers() -> None:
 def test_places_that_agree_have_no_flip() -> None:
     """The same winner at both places is no flip, although its gains differ."""
     assert decide(*make_two_places(0.6)).flips == ()
+
+
+def test_what_only_one_place_timed_is_no_flip() -> None:
+    """A winner that the other machine did not time contradicts nothing."""
+    here, _ = make_two_places(1.5)
+    there = [time_calls(n, r, run="run-2") for n, r in ((REFERENCE, 1.0), ("even", 0.8))]
+    assert decide(here, store(there, run="run-2", machine="other-cpu")).flips == ()
+
+
+def test_another_number_of_threads_is_no_flip() -> None:
+    """Winners with one thread and with two are two answers, and no disagreement of machines."""
+    here, there = make_two_places(1.5)
+    timed = [replace(result, timing=replace(result.timing, threads=1)) for result in there.results if result.timing]
+    assert decide(here, store(timed, run="run-2", machine="other-cpu", threads=1)).flips == ()
 
 
 def test_an_answer_that_decides_nothing_is_no_flip() -> None:
@@ -254,12 +270,16 @@ def test_page_markdown_and_csv_name_the_place_of_every_answer(tmp_path: Path) ->
     write(make_two_places(1.5), tmp_path)
     for name in ("index.html", "report.md"):
         text = html.unescape((tmp_path / name).read_text("utf-8"))
-        for words in ("some-cpu, cpu, float32, 1 thread", "some-cpu, cpu, float32, 2 threads", "Where places disagree"):
+        for words in (
+            "other-cpu, cpu, float32, 2 threads",
+            "some-cpu, cpu, float32, 2 threads",
+            "Where machines disagree",
+        ):
             assert words in text
     rows = list(csv.DictReader((tmp_path / "decisions.csv").read_text("utf-8").splitlines()))
-    assert [(row["threads"], row["answer"], row["implementations"]) for row in rows] == [
-        ("1", "winner", "even"),
-        ("2", "winner", "quick"),
+    assert [(row["machine"], row["answer"], row["implementations"]) for row in rows] == [
+        ("other-cpu", "winner", "even"),
+        ("some-cpu", "winner", "quick"),
     ]
     assert [float(rows[1][column]) for column in ("gain", "gain_low", "gain_high")] == pytest.approx([2, 2, 2])
 

@@ -31,8 +31,8 @@ COMBINATIONS = {1: "values", 2: "pairs", 3: "triples"}
 SILENT = frozenset({"unsupported", "not_run"})
 # What the words of the counts mean.
 MEANING = (
-    "A case is one input of a suite. It is checked if at least one check ran, and in part if others were refused. It is "
-    "refused if no check ran because the implementation refuses it. It failed if a check failed. The calls of a "
+    "A case is one input of a suite. It is checked if at least one check ran, and in part if others were refused. It "
+    "is refused if no check ran because the implementation refuses it. It failed if a check failed. The calls of a "
     "profile are cases of their own, and are not counted here."
 )
 

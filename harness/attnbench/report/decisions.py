@@ -240,6 +240,7 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
             conforming=_choose_conforming(contenders, reference, answer, checked, wrong),
             peak_bytes=peaks.get((case, answer.names[0])),
             reference_peak_bytes=peaks.get((case, reference)),
+            timed=frozenset(timed_in),
         )
 
 
@@ -379,8 +380,8 @@ def _describe_conformance(entries: Sequence[Entry]) -> str:
     by_count: dict[int, list[str]] = {}
     for name, count in few.items():
         by_count.setdefault(count, []).append(name)
-    for count, names in by_count.items():
-        who = "" if len(names) == len(entry.answer.names) else f"{join_words(names)}: "
+    for count, same in by_count.items():
+        who = "" if len(same) == len(entry.answer.names) else f"{join_words(same)}: "
         words = f"not decided ({count} of the {FEWEST_CHECKED} needed cases)" if count else "not checked"
         parts.append(f"{who}conformance {words}")
     if entry.conforming:
@@ -416,7 +417,7 @@ def _describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
         case "no_difference":
             return "no useful difference", f"{reference} and {_name_some(answer.names[1:])} cannot be told apart"
         case "unknown":
-            return "unknown", f"too few processes to decide whether {some} {_is(answer.names)} faster than {reference}"
+            return "unknown", f"{some} {_was(answer.names)} fastest: {answer.reason}"
         case "inconclusive":
             return "inconclusive", answer.reason
         case "alone":
@@ -428,6 +429,10 @@ def _describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
 def _name_some(names: Sequence[str]) -> str:
     more = len(names) - SHOWN
     return join_words([*names[:SHOWN], f"{more} more"]) if more > 0 else join_words(names)
+
+
+def _was(names: Sequence[str]) -> str:
+    return "was" if len(names) == 1 else "were"
 
 
 def _is(names: Sequence[str]) -> str:

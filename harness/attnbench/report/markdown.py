@@ -148,7 +148,7 @@ def _render_decisions(decisions: Decisions) -> list[str]:
     if decisions.flips:
         head = ("shape", "length", "pass", *(_escape(place.label) for place in decisions.places))
         flips = [(_escape(row.form), row.length, row.pass_, *map(_escape, row.answers)) for row in decisions.flips]
-        parts += ["### Where places disagree", _render_table(head, flips)]
+        parts += ["### Where machines disagree", _render_table(head, flips)]
     return parts
 
 

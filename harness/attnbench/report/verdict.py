@@ -15,7 +15,7 @@ from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, FRONTIER, PERF, Result, Status
 from attnbench.report.failures import describe_cause, find_effect
-from attnbench.report.numbers import format_count, format_thousands, join_words
+from attnbench.report.numbers import format_count, format_thousands, join_words, shorten_text
 
 __all__ = ["NextStep", "PlaceVerdict", "Sentence", "Verdict", "collect_verdict", "format_lines"]
 
@@ -261,7 +261,7 @@ def _describe_cause(cause: RootCause) -> str:
     known = read_checks().get(check)
     if known is None or describe_cause(cause) != check:
         return words
-    return f'{check} ("{_shorten(known.requirement.removesuffix("."))}")'
+    return f'{check} ("{shorten_text(known.requirement.removesuffix("."), LONGEST_CAUSE)}")'
 
 
 def _count_failed(causes: Sequence[RootCause], cases: Set[str], results: Sequence[Result]) -> str:

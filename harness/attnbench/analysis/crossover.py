@@ -107,6 +107,15 @@ class Entry:
     answer: Answer
     # What each name of the answer refuses, in the order of ``answer.names``.
     limits: tuple[Limits, ...]
+    # Number of checked cases of each name of the answer, in the same order; empty if that is not judged.
+    checked: tuple[int, ...] = ()
+    # Those that were timed and fail checks. They are no choice, whatever their time.
+    excluded: tuple[str, ...] = ()
+    # The answer among the reference and those that conform; None if it is the answer itself, or nobody conforms.
+    conforming: Answer | None = None
+    # Largest peak memory of the first name of the answer, and of the reference, in bytes; None where not measured.
+    peak_bytes: float | None = None
+    reference_peak_bytes: float | None = None
     # Every implementation that was timed.
     timed: frozenset[str] = frozenset()
 

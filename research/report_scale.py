@@ -28,7 +28,7 @@ from typing import Any
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import format_line
-from attnbench.records.types import Ceiling, Finding, Machine, Memory, Record, Result, Run, Timing
+from attnbench.records.types import Ceiling, End, Finding, Machine, Memory, Record, Result, Run, Timing
 
 __all__ = ["Cost", "main", "measure_report", "write_conformance", "write_profile"]
 
@@ -107,6 +107,7 @@ def _write(path: Path, run: Run, records: Iterator[Record]) -> None:
     with path.open("wb") as stream:
         stream.write(format_line(run))
         stream.writelines(map(format_line, records))
+        stream.write(format_line(End(run=run.id, time=run.time, outcome="finished", exit_code=0)))
 
 
 def _make_run(name: str, suite: str) -> Run:

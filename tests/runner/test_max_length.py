@@ -251,11 +251,15 @@ class LocalSession(Session):
 
     def __enter__(self) -> Self:
         self.folder = Path(tempfile.mkdtemp(prefix="attnbench-"))
-        self.libraries = Libraries(torch=str(torch.__version__), threads=1)
         return self
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.folder)
+
+    @property
+    def libraries(self) -> Libraries:
+        """Libraries of this process, with one thread."""
+        return Libraries(torch=str(torch.__version__), threads=1)
 
     def ask_oracle(self, request: Request[Any]) -> Any:
         """Return the answer of an oracle worker in this process."""

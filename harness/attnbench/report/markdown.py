@@ -11,7 +11,7 @@ from attnbench.report.listings import Listing, make_listings
 from attnbench.report.markdown_text import escape as _escape
 from attnbench.report.markdown_text import format_code as _format_code
 from attnbench.report.markdown_text import format_console, hide_comments
-from attnbench.report.matrix import LEGEND, Matrix, Row
+from attnbench.report.matrix import Matrix, Row, list_legend
 from attnbench.report.measures import Cell, MeasureTable
 from attnbench.report.methods import describe_machine, explain_measures
 from attnbench.report.slots import make_slot
@@ -97,6 +97,7 @@ def _render_conformance(content: Content) -> list[str]:
     parts = ["## Conformance"]
     if not content.is_checked:
         return [*parts, "Nothing was checked."]
+    parts.append("; ".join(f"{mark} {words}".strip() for _, mark, words in list_legend(content.matrices)))
     for matrix in content.matrices:
         if len(content.matrices) > 1:
             parts.append(f"### On {_escape(matrix.machine)}")
@@ -108,7 +109,6 @@ def _render_conformance(content: Content) -> list[str]:
         ]
         for chapter in matrix.chapters:
             parts += [f"#### {_escape(chapter.row.name)}", _render_matrix(matrix, "check", chapter.checks)]
-    parts.append(" · ".join(f"{mark} {words}" for _, mark, words in LEGEND))
     return parts + ([_render_list(content.coverage)] if content.coverage else [])
 
 

@@ -14,7 +14,7 @@ from attnbench.report.content import Content
 from attnbench.report.figures import SeriesFigures
 from attnbench.report.groups import group_left_out
 from attnbench.report.listings import make_listings
-from attnbench.report.matrix import LEGEND
+from attnbench.report.matrix import list_legend
 from attnbench.report.methods import describe_machine, explain_measures
 from attnbench.report.numbers import format_count
 from attnbench.report.slots import make_slot
@@ -51,7 +51,7 @@ def render(content: Content, figures: Sequence[SeriesFigures]) -> str:
             policy=_make_policy(style, script),
             sections=SECTIONS,
             slot=lambda name: Markup(make_slot(name)),  # noqa: S704  # two comments with a name from a template
-            legend=LEGEND,
+            legend=list_legend(content.matrices),
             machine=describe_machine,
             explain_measures=explain_measures,
             left_out=group_left_out(content.left_out),

@@ -13,8 +13,8 @@ from attnbench.report import page, tables, write
 from attnbench.report.content import Content, collect_content
 from attnbench.report.figures import draw_figures
 from attnbench.report.growth import fit_growth
-from attnbench.report.methods import explain_states
 from attnbench.report.measures import MAIN, REST, MeasureRow, MeasureTable, collect_measures
+from attnbench.report.methods import explain_states
 from timed_runs import REFERENCE, case_of, check, store, time_calls
 
 HOSTILE = "<script>alert(1)</script>\"'&|\\1/../\u202e"
@@ -447,7 +447,7 @@ def test_shares_above_the_ceiling_are_withheld(tmp_path: Path) -> None:
     (table,) = collect_content([stored]).measures.tables
     assert all("share" not in row.cells for row in table.rows)
     text = write([stored], tmp_path).read_text("utf-8")
-    assert "so the ceiling was measured too low here." in text
+    assert "so the measured ceiling is too low here." in text
     assert "Without the ceiling, which was measured too low" in text
 
 

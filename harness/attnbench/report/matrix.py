@@ -42,8 +42,9 @@ Anchors = Mapping[tuple[str, str, str], str]
 class Cell:
     """Findings of one implementation in one check or chapter.
 
-    ``marks`` contains the name, the mark and the number of findings of each kind of status in ``MARKS`` that occurs. The
-    number is 0 where a run ended before the first of these findings. ``link`` is the anchor of a group of failures of these findings, or empty.
+    ``marks`` contains the name, the mark and the number of findings of each kind of status in ``MARKS`` that occurs.
+    The number is 0 where a run ended before the first of these findings. ``link`` is the anchor of a group of failures
+    of these findings, or empty.
     """
 
     marks: tuple[tuple[str, str, int], ...] = ()
@@ -259,7 +260,7 @@ def _choose_link(cells: Sequence[Cell]) -> str:
     return max(linked, key=lambda cell: cell.marks[0][2]).link if linked else ""
 
 
-def _make_cell(counts: Counter[str], link: str, unfinished: bool) -> Cell:
+def _make_cell(counts: Counter[str], link: str, unfinished: bool) -> Cell:  # noqa: FBT001  # one of three columns that ``map`` joins
     kinds: Counter[str] = Counter()
     for status, count in counts.items():
         kinds[_classify_status(status)] += count

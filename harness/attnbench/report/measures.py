@@ -54,7 +54,7 @@ REST = (
 UNDECIDED = ("unknown", "inconclusive")
 END_TO_END = "End to end: wall time until the device was done."
 EXCEEDED = (
-    "Without shares of the ceiling: a call was faster than the measured ceiling allows, so the ceiling was measured too "
+    "Without shares of the ceiling: a call was faster than the measured ceiling allows, so the measured ceiling is too "
     "low here."
 )
 # A difference is explained by the reference's time in the same cycles if it removes at least this share of it, in
@@ -185,9 +185,7 @@ def _make_table(
         headings["share"] = f"share of the {bounds.pop()} ceiling"
 
     def select(columns: _Columns) -> _Columns:
-        return tuple(
-            (key, headings.get(key, heading), number) for key, heading, number in columns if key in measured
-        )
+        return tuple((key, headings.get(key, heading), number) for key, heading, number in columns if key in measured)
 
     notes = dict.fromkeys(cell.note for row in rows for cell in row.cells.values() if cell.note)
     return MeasureTable(

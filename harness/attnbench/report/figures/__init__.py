@@ -24,6 +24,8 @@ SKETCHES: tuple[Callable[[Series, Mapping[str, Look], str], Sketch], ...] = (
 )  # fmt: skip
 # Longest label of a series in a figure, in characters: two lines.
 LONGEST_PLACE = 200
+# Starts of the notes that explain a mark; they hold for every figure of a report.
+EXPLAINED = ("×", "▲", "▼", "◂", "▸", "A hollow point")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +60,9 @@ def _tell_once(figures: Iterable[SeriesFigures]) -> Iterator[SeriesFigures]:
     for one in figures:
         drawings = []
         for drawing in one.drawings:
-            drawings.append(replace(drawing, reading="") if drawing.reading in told else drawing)
-            told.add(drawing.reading)
+            notes = tuple(note for note in drawing.notes if note not in told or not note.startswith(EXPLAINED))
+            drawings.append(replace(drawing, reading="" if drawing.reading in told else drawing.reading, notes=notes))
+            told |= {drawing.reading, *drawing.notes}
         yield replace(one, drawings=tuple(drawings))
 
 

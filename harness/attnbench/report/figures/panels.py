@@ -38,9 +38,7 @@ LOWEST, HIGHEST, ALONE, GREY = (3.4, 8.5), (1.4, 4.5), (1.7, 5.0), (0.9, 3.5)
 # This text is in the reason of each call that was not timed because its predicted time exceeds the work limit. A curve
 # that ends before such a call has a cross at its end.
 BEYOND = "--work-limit"
-CROSS = (
-    "× at the end of a curve: longer calls were predicted to exceed the work limit and were not started."
-)
+CROSS = "× at the end of a curve: longer calls were predicted to exceed the work limit and were not started."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +193,7 @@ def _draw_curves(axes: Axes, part: pd.DataFrame, names: Sequence[str], panels: P
                 # A cross without a curve is found in the legend only by its faint marker.
                 axes.annotate(
                     labels[name], (x.iloc[-1], rows["value"].iloc[-1]), (7, 0), textcoords="offset points",
-                    color=look.colour if look.contends else MUTED, fontsize=SMALL, va="center", zorder=above,
+                    color=look.colour if look.contends else MUTED, fontsize=SMALL, va="center", zorder=7,
                 )  # fmt: skip
     at, low, high, colours, widths = map(list, zip(*bars, strict=True))
     axes.vlines(at, low, high, colors=colours, linewidths=widths, zorder=3.5)

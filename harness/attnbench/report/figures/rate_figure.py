@@ -16,9 +16,7 @@ from attnbench.report.series import Series
 __all__ = ["sketch_rate"]
 
 TITLE = "Rate against the measured ceiling"
-READING = (
-    "Operations that the case needs, divided by the time of a call; higher is faster."
-)
+READING = "Operations that the case needs, divided by the time of a call; higher is faster."
 CEILING = (
     "The dashed line is the rate that the machine's own ceilings allow at each length: those of a matrix product and "
     "of a copy, measured in the same run. Short calls are far below it, because a call has costs that do not depend on "

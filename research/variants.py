@@ -22,7 +22,7 @@ from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
 from attnbench.checks.catalogue import load_check_function, read_operator_checks
-from attnbench.checks.evaluation.measurement import compare
+from attnbench.checks.evaluation.measurement import compare, find_expected
 from attnbench.checks.observations import deserialize, serialize
 from attnbench.checks.requirement import applies
 from attnbench.interface import Refusal
@@ -65,12 +65,15 @@ def check_variants(case: Case) -> Tally:
     torch.set_num_threads(1)
     tally, operator = Tally(), load_operator(OPERATOR)
     names = [name for name in read_operator_checks(operator) if applies(load_check_function(name), case, operator)]
-    make_oracle = cache(lambda precision: CaseOracle(case, operator, precision, lambda: operator.inputs(case)))
+    make_oracle = cache(
+        lambda precision, choices: CaseOracle(case, operator, precision, lambda: operator.inputs(case), choices=choices)
+    )
     settings = global_state.read_settings()
     for variant in VARIANTS:
-        if variant.unsupported(case) is not None:
+        refuses_empty = variant.policies.empty_batches == "refused" and not case.problem.sequences
+        if variant.unsupported(case) is not None or refuses_empty:
             continue
-        case_oracle = make_oracle(variant.policies.precision(case.dtype))
+        case_oracle = make_oracle(variant.policies.precision(case.dtype), variant.policies.choices)
         candidate = Candidate(variant, operator, case, operator.inputs(case))
         for name in names:
             global_state.restore_settings(settings)
@@ -83,8 +86,7 @@ def check_variants(case: Case) -> Tally:
                 tally.faults.append((variant.name, name, case.id, str(malformed)))
                 continue
             for observation in observations:
-                keep = getattr(observation, "keep", None)
-                expected = case_oracle.expected if keep is None else case_oracle.compute_with_dropout(keep)
+                expected = find_expected(observation, case_oracle)
                 for comparison in compare(observation, expected, case_oracle, variant.policies):
                     tally.comparisons += 1
                     if comparison.fault:

@@ -70,17 +70,21 @@ def test_a_run_without_its_planned_end_says_how_it_ended(end: End | None, words:
 
 
 def test_many_unfinished_implementations_are_counted() -> None:
-    """Four unfinished implementations are named, the others are counted."""
-    names = [f"n{number}" for number in range(7)]
+    """Six unfinished implementations are named, the others are counted; a single other one is named."""
+    names = [f"n{number}" for number in range(8)]
     run = replace(RUN, implementations=tuple(names), planned=dict.fromkeys(names, Planned(cases=1)))
-    assert tell(make_stored_run(run)) == ["n0, n1, n2, n3 and 3 more were not finished: the run was cut."]
+    assert tell(make_stored_run(run)) == [
+        f"{', '.join(f'{name} (not started)' for name in names[:6])} and 2 more were not finished: the run was cut."
+    ]
+    seven = replace(run, implementations=tuple(names[:7]), planned=dict.fromkeys(names[:7], Planned(cases=1)))
+    assert "n5 (not started) and n6 (not started) were" in tell(make_stored_run(seven))[0]
 
 
 def test_a_planned_call_without_timing_or_reason_is_missing() -> None:
     """A planned timing is missing where there is neither a timing nor a reason, even if the run claims its end."""
     run = replace(RUN, planned={"one": Planned(cases=0, timed=2)}, implementations=("one",))
     for untimed, gaps in (
-        (None, ["The timing of one (0 of 2 calls timed) was not finished: the run lacks results."]),
+        (None, ["Timing had not begun: the run lacks results."]),
         ("slow", []),
     ):
         results = make_results("one", 2, suite=PERF, untimed=untimed)
@@ -93,7 +97,7 @@ def test_a_run_whose_cases_are_not_listed_is_judged_by_its_end() -> None:
     results = [*make_results("one", 3, suite="fuzz"), *make_results("two", 1, suite="fuzz")]
     assert tell(make_stored_run(run, *results, end=FINISHED)) == []
     assert tell(make_stored_run(run, *results)) == ["The run was cut."]
-    assert tell(make_stored_run(run, *results[:3])) == ["two was not finished: the run was cut."]
+    assert tell(make_stored_run(run, *results[:3])) == ["two (not started) was not finished: the run was cut."]
 
 
 def test_of_an_older_run_only_what_can_be_seen_is_said() -> None:
@@ -101,9 +105,10 @@ def test_of_an_older_run_only_what_can_be_seen_is_said() -> None:
     whole = [*make_results("one", 3), *make_results("two", 3)]
     assert tell(make_stored_run(OLD, *whole)) == []
     assert tell(make_stored_run(OLD, *whole[:5])) == ["two (2 of 3 cases) was not finished: the run lacks results."]
-    assert tell(make_stored_run(OLD, *whole[:3])) == ["two was not finished: the run lacks results."]
+    assert tell(make_stored_run(OLD, *whole[:3])) == ["two (not started) was not finished: the run lacks results."]
     assert tell(make_stored_run(OLD, *whole[:5], ends_in_line=True, lost_lines=1)) == [
-        "two (2 of 3 cases) was not finished: the run was cut."
+        "two (2 of 3 cases) was not finished: the run was cut.",
+        "The last line was half-written when the run was cut.",
     ]
     assert tell(make_stored_run(OLD, *whole, lost_lines=2)) == ["2 lines of the run could not be read."]
 

@@ -6,6 +6,7 @@ import pytest
 
 from attnbench.analysis.coverage import (
     FEWEST_CHECKED,
+    count_cases,
     count_checked,
     describe_completion,
     describe_few,
@@ -77,6 +78,19 @@ def test_refusals_that_leave_few_cases_are_told() -> None:
     assert list(list_coverage_lines([*passed, *refused], {})) == ["a: 3 of 23 cases checked, 20 refused"]
     assert list(list_coverage_lines([*passed, *refused[:5]], {})) == []
     assert list(list_coverage_lines(passed, {})) == []
+
+
+def test_every_implementation_has_its_counts_where_the_plan_is_given() -> None:
+    """A case is checked, in part where a check was refused, or refused; repeated results count once."""
+    part = replace(
+        make_result("passed", 2), findings=(*make_result("failed", 2).findings, *make_result("unsupported", 2).findings)
+    )
+    results = [make_result("passed", 1), make_result("passed", 1), part, make_result("unsupported", 3)]
+    assert list(list_coverage_lines(results, {}, {"a": 5, "b": 5})) == [
+        "a: 2 of 5 cases checked (1 of them in part), 1 refused, 1 failed",
+        "b: not started",
+    ]
+    assert count_cases(results).words.startswith("2 of 3 cases checked")
 
 
 def test_faults_of_declarations_are_one_line_each() -> None:

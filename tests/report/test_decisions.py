@@ -13,7 +13,7 @@ from attnbench.records.types import Completion, Finding, Result
 from attnbench.report import write
 from attnbench.report.content import collect_content
 from attnbench.report.decisions import Choice, Decisions
-from timed_runs import REFERENCE, case_of, check, store, time_calls
+from timed_runs import PASSED, REFERENCE, case_of, check, store, time_calls
 
 HOSTILE = "<script>alert(1)</script>\"'&|\x00\\1/../\u202e"
 
@@ -58,13 +58,15 @@ def test_where_nobody_is_told_apart_from_the_reference_there_is_no_useful_differ
     assert choice.notes[0] == "torch_mha and near cannot be told apart"
 
 
-@pytest.mark.parametrize("processes", [1, 6])
-def test_too_few_processes_are_unknown_and_never_a_winner(processes: int) -> None:
+@pytest.mark.parametrize(("processes", "few"), [(1, "1 process is"), (6, "6 processes are")])
+def test_too_few_processes_are_unknown_and_never_a_winner(processes: int, few: str) -> None:
     """With fewer than seven processes no verdict is possible, however large the difference is."""
     results = (time_calls(REFERENCE, processes=processes), time_calls("quick", 0.1, processes=processes))
     choice = choose(*results)
     assert (choice.kind, choice.words, choice.gain) == ("unknown", "unknown", "")
-    assert choice.notes[0] == "too few processes to decide whether quick is faster than torch_mha"
+    assert choice.notes[0] == f"quick was fastest: {few} too few for a verdict"
+    results = (time_calls(REFERENCE, processes=processes), time_calls("slow", 10.0, processes=processes))
+    assert choose(*results).notes[0] == f"torch_mha was fastest: {few} too few for a verdict"
 
 
 def test_an_interval_across_the_threshold_is_unknown() -> None:
@@ -128,7 +130,7 @@ def test_neighbouring_lengths_without_an_answer_share_a_row_and_name_all() -> No
     ]
     (row,) = decide(store(results)).tables[0].rows
     assert (row.length, row.choices[0].words) == ("64 to 128", "unknown")
-    assert row.choices[0].notes[0].endswith("to decide whether one and two are faster than torch_mha")
+    assert row.choices[0].notes[0] == "one and two were fastest: 3 processes are too few for a verdict"
 
 
 def test_a_pass_without_timings_is_not_timed() -> None:
@@ -171,18 +173,18 @@ def test_a_feature_that_every_refused_case_has_and_no_other_case_is_named() -> N
         check("quick", float_mask, refused="takes no float mask"),
         check("quick", case_of(5, mode="train"), refused="forward only: no gradients"),
     )
-    assert notes == ("refuses weights, float masks, gradients",)
+    assert notes == ("returns no weights (need_weights), refuses float masks, gradients",)
 
 
 def test_a_coincidence_of_few_cases_is_counted_and_not_named() -> None:
     """A reason that mentions no feature of its one case may have any cause; the case is counted."""
     odd = check("quick", case_of(5, sizes="E24.H3.K7"), refused="the width must be a power of two")
-    assert find_notes(check("quick", case_of(5)), odd) == ("refuses 1 of 3 cases",)
+    assert find_notes(check("quick", case_of(5)), odd) == ("refuses 1 of 2 cases",)
 
 
 def test_without_refusals_the_number_of_cases_is_named() -> None:
-    """Where no case was refused, the note says how many cases that are; the timed case is one of them."""
-    assert find_notes(check("quick", case_of(5))) == ("refused none of 2 cases",)
+    """Where no case was refused, the note says how many cases of suites that are; the timed case is none of them."""
+    assert find_notes(check("quick", case_of(5))) == ("refused none of 1 case",)
 
 
 def test_restrictions_of_a_completion_are_named() -> None:
@@ -198,7 +200,7 @@ def test_restrictions_of_a_completion_are_named() -> None:
 def test_refusals_are_known_from_another_run_of_the_same_code_only() -> None:
     """A run on the same machine with equal source files says what is refused; a run of other code does not."""
     timed = [time_calls(REFERENCE), time_calls("quick", 0.5)]
-    for source, words in (("a", "refused none of 1 cases"), ("b", "what it refuses is not known")):
+    for source, words in (("a", "refused none of 1 case"), ("b", "what it refuses is not known")):
         checked = store([check("quick", case_of(5), run="run-0")], run="run-0", sources={"quick": "a"})
         decisions = decide(checked, store(timed, sources={"quick": source}))
         assert decisions.tables[0].rows[0].choices[0].notes == (words,)
@@ -211,17 +213,17 @@ def make_two_places(quick_there: float) -> list[StoredRun]:
     """Return a run on a machine where "quick" wins, and one elsewhere with this ratio of "quick"."""
     here = [time_calls(REFERENCE), time_calls("quick", 0.5), time_calls("even", 0.8)]
     there = [
-        time_calls(REFERENCE, run="run-2", threads=1),
-        time_calls("quick", quick_there, run="run-2", threads=1),
-        time_calls("even", 0.8, run="run-2", threads=1),
+        time_calls(REFERENCE, run="run-2"),
+        time_calls("quick", quick_there, run="run-2"),
+        time_calls("even", 0.8, run="run-2"),
     ]
-    return [store(here), store(there, run="run-2", threads=1)]
+    return [store(here), store(there, run="run-2", machine="other-cpu")]
 
 
 def test_each_place_has_a_table_and_a_flip_names_both_answers() -> None:
-    """One thread and two are two places; where their winners differ, one row names the winner of each."""
+    """Each machine has a table; where their winners differ, one row names the winner of each."""
     decisions = decide(*make_two_places(1.5))
-    labels = ["some-cpu, cpu, float32, 1 thread", "some-cpu, cpu, float32, 2 threads"]
+    labels = ["other-cpu, cpu, float32, 2 threads", "some-cpu, cpu, float32, 2 threads"]
     assert [table.place.label for table in decisions.tables] == labels
     (flip,) = decisions.flips
     assert (flip.form, flip.length, flip.pass_) == ("batch 1, 4 heads, width 256", "64", "forward")
@@ -231,6 +233,20 @@ def test_each_place_has_a_table_and_a_flip_names_both_answers() -> None:
 def test_places_that_agree_have_no_flip() -> None:
     """The same winner at both places is no flip, although its gains differ."""
     assert decide(*make_two_places(0.6)).flips == ()
+
+
+def test_what_only_one_place_timed_is_no_flip() -> None:
+    """A winner that the other machine did not time contradicts nothing."""
+    here, _ = make_two_places(1.5)
+    there = [time_calls(n, r, run="run-2") for n, r in ((REFERENCE, 1.0), ("even", 0.8))]
+    assert decide(here, store(there, run="run-2", machine="other-cpu")).flips == ()
+
+
+def test_another_number_of_threads_is_no_flip() -> None:
+    """Winners with one thread and with two are two answers, and no disagreement of machines."""
+    here, there = make_two_places(1.5)
+    timed = [replace(result, timing=replace(result.timing, threads=1)) for result in there.results if result.timing]
+    assert decide(here, store(timed, run="run-2", machine="other-cpu", threads=1)).flips == ()
 
 
 def test_an_answer_that_decides_nothing_is_no_flip() -> None:
@@ -254,12 +270,16 @@ def test_page_markdown_and_csv_name_the_place_of_every_answer(tmp_path: Path) ->
     write(make_two_places(1.5), tmp_path)
     for name in ("index.html", "report.md"):
         text = html.unescape((tmp_path / name).read_text("utf-8"))
-        for words in ("some-cpu, cpu, float32, 1 thread", "some-cpu, cpu, float32, 2 threads", "Where places disagree"):
+        for words in (
+            "other-cpu, cpu, float32, 2 threads",
+            "some-cpu, cpu, float32, 2 threads",
+            "Where machines disagree",
+        ):
             assert words in text
     rows = list(csv.DictReader((tmp_path / "decisions.csv").read_text("utf-8").splitlines()))
-    assert [(row["threads"], row["answer"], row["implementations"]) for row in rows] == [
-        ("1", "winner", "even"),
-        ("2", "winner", "quick"),
+    assert [(row["machine"], row["answer"], row["implementations"]) for row in rows] == [
+        ("other-cpu", "winner", "even"),
+        ("some-cpu", "winner", "quick"),
     ]
     assert [float(rows[1][column]) for column in ("gain", "gain_low", "gain_high")] == pytest.approx([2, 2, 2])
 
@@ -315,3 +335,71 @@ def test_an_unknown_mode_and_form_are_shown_as_they_are() -> None:
         == "batch 1, 2 heads, width 8, X 3, projections without bias, sequence first, cross-attention, odd, seed 1"
     )
     assert decisions.tables[0].passes == ("forward+backward (dreaming)",)
+
+
+# Conformance of what is recommended
+
+
+def check_many(name: str, count: int, *, wrong: bool = False) -> list[Result]:
+    """Return results of this many checked cases, of which the first fails if ``wrong``."""
+    made = [check(name, case_of(length)) for length in range(2, 2 + count)]
+    return [replace(made[0], findings=(replace(PASSED, status="failed", reason="off"),)), *made[1:]] if wrong else made
+
+
+def test_a_wrong_implementation_is_no_choice_and_is_named(tmp_path: Path) -> None:
+    """The fastest one fails a check elsewhere: the next one is named, and a line says what was left out."""
+    results = [
+        *check_many(REFERENCE, 20), *check_many("quick", 20, wrong=True), *check_many("even", 20),
+        time_calls(REFERENCE), time_calls("quick", 0.5), time_calls("even", 0.8),
+    ]  # fmt: skip
+    decisions = decide(store(results))
+    (table,) = decisions.tables
+    assert (table.rows[0].choices[0].words, table.rows[0].choices[0].conformance) == ("even", "")
+    assert table.warning == "Timed, but fails checks and is no choice: quick."
+    write([store(results)], tmp_path)
+    (row,) = csv.DictReader((tmp_path / "decisions.csv").read_text("utf-8").splitlines())
+    assert (row["implementations"], row["excluded"], row["checked"]) == ("even", "quick", "20")
+    for name in ("index.html", "report.md"):
+        assert table.warning in (tmp_path / name).read_text("utf-8")
+
+
+def test_a_wrong_reference_is_never_named_without_saying_so() -> None:
+    """Where every other one is slower, the reference is named, and that it fails checks."""
+    results = [*check_many(REFERENCE, 20, wrong=True), time_calls(REFERENCE), time_calls("slow", 1.5)]
+    (table,) = decide(store(results)).tables
+    assert table.rows[0].choices[0].conformance == f"{REFERENCE} fails checks"
+
+
+@pytest.mark.parametrize(("count", "words"), [(15, "not decided (15 of the 20 needed cases)"), (0, "not checked")])
+def test_without_a_verdict_the_cell_says_so_and_names_the_fastest_that_conforms(
+    count: int, words: str, tmp_path: Path
+) -> None:
+    """The fastest has too few checked cases: the cell is neutral, and names the next one with its gain."""
+    results = [
+        *check_many(REFERENCE, 20), *check_many("quick", count), *check_many("even", 20),
+        time_calls(REFERENCE), time_calls("quick", 0.5), time_calls("even", 0.8),
+    ]  # fmt: skip
+    (table,) = decide(store(results)).tables
+    choice = table.rows[0].choices[0]
+    assert (choice.words, table.warning) == ("quick", "")
+    assert choice.conformance == f"conformance {words}; fastest that conforms: even 1.25× [1.25 to 1.25]"
+    assert choice.memory == f"peak memory: 3 MiB, {REFERENCE} 3 MiB"
+    assert '<td class="choice winner open">' in write([store(results)], tmp_path).read_text("utf-8")
+
+
+def test_where_nothing_was_checked_the_table_says_it_once() -> None:
+    """A report on a profile alone has no word on conformance in its cells, and a line above them."""
+    (table,) = decide(store([time_calls(REFERENCE), time_calls("quick", 0.5)])).tables
+    assert table.rows[0].choices[0].conformance == ""
+    assert table.warning == "Nothing here was checked on a suite in this report, so no name is known to conform."
+
+
+def test_a_repeated_shape_is_one_cell(tmp_path: Path) -> None:
+    """Three rows of one shape have it once, across the rows."""
+    results = [
+        time_calls(name, ratio, case=case_of(length))
+        for length, quick in ((64, 0.5), (128, 1.5), (256, 0.5))
+        for name, ratio in ((REFERENCE, 1.0), ("quick", quick))
+    ]
+    assert [row.span for row in decide(store(results)).tables[0].rows] == [3, 0, 0]
+    assert write([store(results)], tmp_path).read_text("utf-8").count('<td class="shape" rowspan="3">') == 1

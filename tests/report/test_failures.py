@@ -17,6 +17,7 @@ from attnbench.report import failures, groups, write
 from attnbench.report.content import collect_content
 from attnbench.report.failures import Failures, collect_failures
 from attnbench.report.markdown_text import format_console
+from attnbench.report.numbers import shorten_text
 from attnbench.report.spelled import spell_out
 
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/eval"
@@ -88,7 +89,7 @@ def test_the_groups_are_those_that_conform_prints() -> None:
     assert sorted((group.implementation, sorted(group.checks.items())) for group in made) == sorted(
         (cause.implementation, sorted(cause.checks.items())) for cause in causes
     )
-    assert [group.shared for group in made] == ["Diagnosis: scale missing.", "RuntimeError: 3 is odd.", ""]
+    assert [group.shared for group in made] == ["Diagnosis: scale missing.", "", "RuntimeError: 3 is odd."]
 
 
 def test_the_reason_of_a_group_has_no_numbers_of_a_case() -> None:
@@ -110,30 +111,45 @@ def test_a_group_tells_its_worst_case_and_how_to_reproduce_it() -> None:
     """The command is that of the case with the largest error over the allowed error."""
     (group,) = collect(*[("mine", fail("forward_parity", f"{REQUIRED} But {n} differ.", excess=n)) for n in (3, 70, 9)]
                        ).shown  # fmt: skip
-    assert (group.worst.case, group.worst.excess, group.worst.fault) == (CASE.format(1), "70.0 ×", "70 differ.")
+    assert (group.worst.case, group.worst.excess, group.worst.fault) == (
+        CASE.format(1),
+        "70.0 × the allowed error",
+        "70 differ.",
+    )
     assert group.command == f"attnbench reproduce '{CASE.format(1)}' --check forward_parity mine"
-    assert [one.excess for one in group.listed] == ["70.0 ×", "9.00 ×", "3.00 ×"]
+    assert [one.excess for one in group.listed] == [f"{n} × the allowed error" for n in ("70.0", "9.00", "3.00")]
     assert (group.requirement, group.size) == (REQUIRED, "failed, 3 cases")
 
 
 @pytest.mark.parametrize(
     ("measured", "allowed", "excess"),
-    [(1.0, 0.0, "∞ ×"), (math.inf, 1.0, "∞ ×"), (None, 1.0, ""), (math.nan, 1.0, ""), (-1.0, 1.0, ""), (1.0, -1.0, "")],
+    [
+        (8.2e-9, 0.0, "must be exact; off by 8.2e-09 at most"),
+        (math.inf, 1.0, "∞ × the allowed error"),
+        (None, 1.0, ""),
+        (math.nan, 1.0, ""),
+        (-1.0, 1.0, ""),
+        (1.0, -1.0, ""),
+    ],
 )
-def test_an_error_over_nothing_is_infinite_and_one_without_sense_is_left_out(
+def test_an_error_where_none_is_allowed_is_told_itself_and_one_without_sense_is_left_out(
     measured: float | None, allowed: float, excess: str
 ) -> None:
-    """An allowed error of 0 gives ∞; an error that is missing, NaN or negative gives no number."""
+    """Where nothing is allowed the error itself is told; an error that is missing, NaN or negative gives no number."""
     finding = Finding(check="forward_parity", status="failed", reason="off", measured=measured, allowed=allowed)
     (group,) = collect(("mine", finding)).shown
     assert group.worst.excess == excess
 
 
 def test_the_worst_groups_come_first() -> None:
-    """Groups are ordered by the number of failed findings, then by their error over the allowed error."""
+    """A failure without a number is the worst; then errors count relative to the value, and exceptions come last."""
     found = [("mine", fail("stays_finite", excess=2)), ("mine", fail("repeats_itself", excess=5))]
     found += [("mine", fail("forward_parity"))] * 2
-    assert [group.title for group in collect(*found).groups] == ["forward_parity", "repeats_itself", "stays_finite"]
+    found += [("mine", fail("input_gradients", "x But it is 1, must be exactly 800.", excess=90))] * 3
+    found += [("mine", fail("weights_parity", "ValueError: no", "error"))] * 9
+    assert [group.title for group in collect(*found).groups] == [
+        "forward_parity", "repeats_itself", "stays_finite", "input_gradients", "weights_parity",
+    ]  # fmt: skip
 
 
 def test_the_page_has_at_most_200_groups_and_the_csv_all(tmp_path: Path) -> None:
@@ -248,10 +264,10 @@ def test_findings_that_are_no_failures_are_folded_and_counted(tmp_path: Path) ->
     page = write([make_stored_run(*found)], tmp_path).read_text("utf-8")
     summaries = re.findall(r'<details class="others"><summary>(.*?)</summary>', page)
     assert summaries == [
-        "Expected failures: 1 finding of 1 implementation",
-        "Refused: 2 findings of 1 implementation",
-        "Not run: 1 finding of 1 implementation",
-        "Warnings: 1 finding of 1 implementation",
+        "Expected failures: 1 result of 1 implementation",
+        "Refused: 2 results of 1 implementation",
+        "Not run: 1 result of 1 implementation",
+        "Warnings: 1 result of 1 implementation",
     ]
     markdown = (tmp_path / "report.md").read_text("utf-8")
     assert all(f"### {title}" in markdown for title in ("Expected failures", "Refused", "Not run", "Warnings"))
@@ -261,7 +277,7 @@ def test_at_most_200_reasons_are_in_a_folded_table(tmp_path: Path) -> None:
     """Of 230 reasons of refusals the page has the 200 most frequent, and says so."""
     found = [("mine", fail("forward_parity", f"reason {n}", "unsupported")) for n in (*range(230), 229)]
     page = write([make_stored_run(*found)], tmp_path).read_text("utf-8")
-    assert "231 findings of 1 implementation; the 200 most frequent of 230 reasons, all in findings.csv" in page
+    assert "231 results of 1 implementation; the 200 most frequent of 230 reasons, all in findings.csv" in page
     (table,) = collect_content([make_stored_run(*found)]).folded
     assert len(table.rows) == groups.MOST_GROUPS == 200
     assert table.rows[0].reason == "reason 229"
@@ -280,4 +296,58 @@ def test_many_failing_implementations_show_few_groups_each() -> None:
     checks = list(read_checks())[:8]
     for names, unfolded in ((1, 5), (10, 2), (40, 1)):
         made = collect(*[(f"i{n}", fail(check, f"x But {check}.")) for n in range(names) for check in checks])
-        assert [len(first) for _, first, _ in made.blocks] == [unfolded] * names
+        assert [len(first) for _, _, first, _ in made.blocks] == [unfolded] * names
+
+
+SCALE = "x But the softmax scale estimated from output is off by +0.0962; allowed 0.0041."
+VALUES = (
+    "x But 3 of 4 elements (75.0%) of output are off; the worst by 0.1 at index (0,) (1, must be 1.1); allowed 2e-06"
+)
+
+
+def test_a_wrong_scale_is_one_group_with_its_cause_in_the_title(tmp_path: Path) -> None:
+    """Checks of values within a budget join the measured scale; an exact check and an exception do not."""
+    origin = " = 4 × the larger of the rounding model's error 5e-07 and the reference's own 4e-07."
+    found = [
+        *[("mine", fail(check, VALUES + origin, excess=7)) for check in ("forward_parity", "input_gradients")],
+        ("mine", fail("effective_scale", SCALE, excess=20)),
+        ("mine", replace(fail("repeats_itself", VALUES), measured=1.0, allowed=0.0)),
+        ("mine", fail("stays_finite", "ValueError: no", "error")),
+    ]
+    titles = [group.title for group in collect(*found).groups]
+    assert titles == ["effective_scale: the softmax scale is off by +9.62 %", "repeats_itself", "stays_finite"]
+    page = html.unescape(write([make_stored_run(*found)], tmp_path).read_text("utf-8"))
+    assert "mine is wrong: the softmax scale is off by +9.62 %; repeats_itself" in re.sub("<wbr>|\u00a0", " ", page)
+    assert "rounding model" not in page.partition('id="failures"')[2].partition("</section>")[0]
+    assert page.count('<h3 id="failures-mine">mine</h3>') == 1
+
+
+def test_leaks_of_hidden_tokens_are_one_group_and_the_worst_is_told() -> None:
+    """Of exact checks the largest error is the worst, not the first; a single one keeps its check."""
+    small, large = (
+        replace(fail(check, f"x But 1 differs, the first at 0: 1, must be exactly {n}."), measured=error, allowed=0.0)
+        for check, n, error in (("padding_cannot_leak", 1, 8e-9), ("future_cannot_leak", 2, 0.5))
+    )
+    (group,) = collect(("mine", small), ("mine", large)).groups
+    assert (group.title, group.worst.check) == ("hidden tokens change results", "future_cannot_leak")
+    assert group.by_check == "padding_cannot_leak on 1, future_cannot_leak on 1"
+    assert [one.title for one in collect(("mine", small)).groups] == ["padding_cannot_leak"]
+
+
+def test_a_check_that_nearly_fails_is_no_warning_where_it_fails() -> None:
+    """The warning of a passed check is left out if the same check of the implementation fails, and no other warning."""
+    near = replace(fail("forward_parity", "", "passed"), warnings=("uses 99% of the error allowed",))
+    other = replace(near, check="weights_parity")
+    odd = replace(near, warnings=("declares too much",))
+    failing = ("mine", fail("forward_parity"))
+    warned = collect_content([make_stored_run(failing, ("mine", near), ("mine", odd), ("mine", other))]).warned
+    assert {(one.reason, one.of) for one in warned} == {
+        ("declares too much", "forward_parity"), ("uses 99% of the error allowed", "weights_parity"),
+    }  # fmt: skip
+    assert collect_content([make_stored_run(failing, ("mine", near))]).warned == ()
+
+
+def test_a_long_text_is_cut_between_words() -> None:
+    """A text is cut after its last whole word; one without a space is cut anywhere."""
+    assert shorten_text("must be allowed here", 14) == "must be …"
+    assert shorten_text("x" * 30, 5) == "xxxxx …"

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from attnbench.analysis.completeness import format_resuming
+from attnbench.checks.catalogue import read_checks
 from attnbench.cli.compare_command import command as compare
 from attnbench.cli.report_command import command
 from attnbench.records.run_file import ResultsError, StoredRun, merge_runs, read_run
@@ -25,6 +27,10 @@ MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=2**33)
 PASSED = Finding(check="forward_parity", status="passed")
 FAILED = Finding(check="forward_parity", status="failed", reason="off")
 INCOMPLETE = 3
+PARITY, WEIGHTS, STALE = (
+    f'("{read_checks()[check].requirement.removesuffix(".")}")'
+    for check in ("forward_parity", "weights_parity", "no_stale_state")
+)
 
 
 def make_run(name: str = "r", *, machine: str = "some-cpu", **fields: object) -> Run:
@@ -65,7 +71,7 @@ def tell(*runs: StoredRun) -> list[str]:
 
 def test_wrong_implementations_come_first_by_name_with_checks_and_cases() -> None:
     """The wrong implementation with the most cases is first; then those that crash; few that conform are named."""
-    other = Finding(check="weights_parity", status="failed", reason="off")
+    other = Finding(check="weights_parity", status="failed", reason="off as well")
     crash = Finding(check="no_stale_state", status="crashed", reason="gone")
     results = [
         *make_results("right", PASSED),
@@ -74,9 +80,9 @@ def test_wrong_implementations_come_first_by_name_with_checks_and_cases() -> Non
         *make_results("worse", FAILED),
     ]  # fmt: skip
     assert tell(make_stored_run(*results)) == [
-        "worse is wrong: forward_parity, 30 cases.",
-        "sdpa is wrong: forward_parity and weights_parity, 2 cases.",
-        "crashing crashes: no_stale_state, 2 cases.",
+        f"worse is wrong: forward_parity {PARITY}. 1 check failed, on 30 cases of quick.",
+        f"sdpa is wrong: forward_parity {PARITY}; weights_parity {WEIGHTS}. 2 checks failed, on 2 cases of quick.",
+        f"crashing crashes: no_stale_state {STALE}. 1 check failed, on 2 cases of quick.",
         "right conforms.",
     ]
 
@@ -86,7 +92,7 @@ def test_at_most_a_handful_is_named_and_the_rest_is_counted() -> None:
     wrong = [r for number in range(6) for r in make_results(f"w{number}", FAILED, cases=6 - number)]
     right = [r for number in range(13) for r in make_results(f"n{number}", PASSED)]
     *_, fourth, left, conform = tell(make_stored_run(*wrong, *right, run=make_run(suite="fuzz")))
-    assert fourth == "w3 is wrong: forward_parity, 3 cases."
+    assert fourth == f"w3 is wrong: forward_parity {PARITY}. 1 check failed, on 3 cases of quick."
     assert (left, conform) == ("2 more fail.", "13 conform.")
 
 
@@ -103,7 +109,8 @@ def test_what_cannot_run_here_what_is_refused_and_what_has_no_verdict_is_told_wi
     ]  # fmt: skip
     assert tell(make_stored_run(*results)) == [
         "known conforms, except for failures that it declares.",
-        "No verdict on few (12 cases): nothing failed, but a verdict needs 20 checked cases.",
+        "No verdict on few: nothing failed, but it refuses 18 of the 30 cases of quick, 12 were checked, "
+        "and a verdict needs 20; run --suite core.",
         "flash and xformers cannot run here (need CUDA).",
         "masks refuses every case (takes no mask).",
         "slow was not run (predicted 5 s a call).",
@@ -121,9 +128,12 @@ def test_a_run_that_was_cut_says_so_in_the_line_of_the_verdict() -> None:
     found = judge(make_stored_run(*results, run=run))
     assert not found.complete
     assert list(format_lines(found)) == [
-        "sdpa is wrong: forward_parity, 28 cases. varlen (21 of 30 cases) was not finished: the run was cut. "
+        f"sdpa is wrong: forward_parity {PARITY}. 1 check failed, on 28 cases of quick.",
+        "varlen (21 of 30 cases) was not finished: the run was cut.",
         "right conforms.",
-        "Checked in suite quick: 3 implementations, 30 cases, 1 check, 81 findings; no call was timed.",
+        "Checked: 3 implementations, 30 cases of quick, 1 check, 81 results (each of one check on one case); "
+        "no call was timed.",
+        "To finish the run, in the folder where it was started: attnbench run --resume r",
     ]
 
 
@@ -131,7 +141,7 @@ def test_an_implementation_whose_timing_was_not_finished_still_conforms() -> Non
     """If all checks were made and only timings are missing, the verdict on conformance stands."""
     run = make_run(planned={"sdpa": Planned(cases=30, timed=4)}, schema=4, implementations=("sdpa",))
     assert tell(make_stored_run(*make_results("sdpa", PASSED), run=run)) == [
-        "The timing of sdpa (0 of 4 calls timed) was not finished: the run was cut.",
+        "Timing had not begun: the run was cut.",
         "sdpa conforms.",
     ]
 
@@ -148,7 +158,10 @@ def test_a_profile_is_no_verdict_on_conformance() -> None:
     ]
     (line, checked) = format_lines(judge(make_stored_run(*measured, run=make_run(suite=PERF))))
     assert line == "sdpa passes the checks before timing; a profile is no verdict on conformance."
-    assert checked == "Checked before timing: 1 implementation, 2 cases, 1 check, 2 findings; 2 calls timed."
+    assert checked == (
+        "Checked: 1 implementation, 2 cases of the profile, 1 check, 2 results (each of one check on one case); "
+        "2 calls timed."
+    )
 
 
 def test_each_machine_and_device_has_its_own_sentences() -> None:
@@ -160,9 +173,12 @@ def test_each_machine_and_device_has_its_own_sentences() -> None:
     )  # fmt: skip
     third = make_stored_run(*make_results("sdpa", PASSED, run="t", device="cuda"), run=make_run("t", machine="other"))
     assert [line for line in format_lines(judge(first, second, third)) if "Checked" not in line] == [
-        "other, cpu: sdpa is wrong: forward_parity, 3 cases. Run s was cut.",
+        f"other, cpu: sdpa is wrong: forward_parity {PARITY}. 1 check failed, on 3 cases of quick.",
+        "other, cpu: Run s was cut.",
+        "other, cpu: The last line was half-written when the run was cut.",
         "other, cuda: sdpa conforms.",
         "some-cpu: sdpa conforms.",
+        "To finish the run, on other, in the folder where it was started: attnbench run --resume s",
     ]
     assert [place.label for place in judge(first, second).places] == ["other", "some-cpu"]
 
@@ -193,7 +209,7 @@ def test_names_of_any_kind_are_text(text: str, several: bool, tmp_path: Path) ->
         assert line.isprintable()
     page = write(runs, tmp_path).read_text(encoding="utf-8")
     header = page[page.index("<header>") : page.index("</header>")]
-    assert set(re.findall(r"</?([a-z0-9]+)", header)) <= {"header", "p", "a", "div", "h1", "span"}
+    assert set(re.findall(r"</?([a-z0-9]+)", header)) <= {"header", "p", "a", "div", "h1", "span", "pre", "button"}
 
 
 def test_page_markdown_and_terminal_say_the_same(tmp_path: Path) -> None:
@@ -290,3 +306,63 @@ def test_compare_says_that_a_run_is_incomplete(tmp_path: Path) -> None:
     done = CliRunner().invoke(compare, [str(REAL), str(path)], standalone_mode=False)
     assert "warning: NEW is incomplete: The timing of sdpa (0 of 1 calls timed) was not finished: run " in done.output
     assert "BASE is incomplete" not in done.output
+
+
+def test_a_cut_run_names_each_implementation_and_the_command_that_finishes_it(tmp_path: Path) -> None:
+    """Those without a result are not started, all of the run are counted; page and Markdown have the command."""
+    names = ("sdpa", "varlen", "later")
+    run = make_run(
+        command="attnbench run sdpa varlen later --results runs --reports=out --suite quick", implementations=names,
+        planned=dict.fromkeys(names, Planned(cases=30, timed=6)), schema=4,
+    )  # fmt: skip
+    results = [*make_results("sdpa", PASSED), *make_results("varlen", PASSED, cases=14)]
+    stored = make_stored_run(
+        *results, run=run, ends_in_line=True, lost_lines=1, problems=("r.jsonl line 46 cannot be read",)
+    )
+    lines = list(format_lines(judge(stored)))
+    assert lines[:3] == [
+        "varlen (14 of 30 cases) and later (not started) were not finished: the run was cut.",
+        "Timing had not begun.",
+        "The last line was half-written when the run was cut.",
+    ]
+    assert lines[-2] == (
+        "Checked: 2 of 3 implementations, 30 cases of quick, 1 check, 44 results (each of one check on one case)."
+    )
+    command_line = "attnbench run --resume r --results runs --reports out"
+    assert lines[-1] == f"To finish the run, in the folder where it was started: {command_line}"
+    page = write([stored], tmp_path).read_text(encoding="utf-8")
+    assert f'<pre>{command_line}</pre><button class="copy" type="button" hidden data-copy="{command_line}">' in page
+    assert "later: not started" in page
+    assert "<details open><summary>How much was covered" in page
+    markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "resume r" in markdown
+    assert "Unreadable lines" not in markdown
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "finishes"),
+    [
+        ("attnbench run a", "r", "attnbench run --resume r"),
+        ("attnbench conform a --reports", "r", "attnbench conform --resume r"),
+        ("attnbench fuzz a", "r", ""),
+        ("attnbench", "r", ""),
+        ("attnbench run 'a", "r", ""),
+        ("attnbench run a --results 'x; rm y'", "r", "attnbench run --resume r --results 'x; rm y'"),
+        ("attnbench run a", "r\x1b[2J", ""),
+    ],
+)
+def test_only_commands_that_can_be_resumed_are_named_and_words_are_quoted(text: str, name: str, finishes: str) -> None:
+    """A command without --resume, one that cannot be split, and an id with control characters have no next step."""
+    assert format_resuming(make_run(name, command=text)) == finishes
+
+
+def test_each_wrong_implementation_leads_to_its_failures(tmp_path: Path) -> None:
+    """The line of a wrong implementation links to the heading of its failures, on the right machine."""
+    runs = [
+        make_stored_run(*make_results("sdpa", FAILED, run=name), run=make_run(name, machine=f"m-{name}"))
+        for name in ("r", "s")
+    ]
+    page = write(runs, tmp_path).read_text(encoding="utf-8")
+    links = re.findall(r'say-bad"><a href="#([^"]*)"', page)
+    assert len(set(links)) == 2
+    assert all(page.count(f'<h3 id="{link}">sdpa on m-') == 1 for link in links)

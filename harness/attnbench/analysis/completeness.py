@@ -4,6 +4,7 @@ A run of today says what was planned and how it ended. Of an older run only what
 is cut, and results that one implementation lacks and another one has.
 """
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,14 +13,24 @@ from typing import Literal
 from attnbench.analysis.plain_names import clean_name
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun, merge_runs
-from attnbench.records.types import ENDED_SINCE, FRONTIER, PERF, Planned, Result
+from attnbench.records.types import ENDED_SINCE, FRONTIER, PERF, Planned, Result, Run
 
-__all__ = ["Completeness", "Shortfall", "describe_gaps", "judge_completeness"]
+__all__ = [
+    "Completeness",
+    "Shortfall",
+    "describe_gaps",
+    "format_resuming",
+    "judge_completeness",
+    "list_damage",
+]
 
 # Suites whose number of cases differs from implementation to implementation: the cases are chosen during the run.
 UNLISTED = ("fuzz", FRONTIER)
-# Most implementations that a sentence names; the others are counted.
-NAMED = 4
+# Most implementations that a sentence names; the others are counted, unless there is only one other.
+NAMED = 6
+# Commands with the option --resume, and their options that a resumed command does not take from the stored run.
+RESUMABLE = ("run", "conform", "profile", "compare")
+FOLDERS = ("--results", "--reports")
 # Words for how a run ended before its planned end.
 CAUSES = {
     "cut": "was cut",
@@ -48,10 +59,13 @@ class Shortfall:
     @property
     def words(self) -> str:
         """How much there is of what was planned."""
+        if self.unchecked and self.planned_cases == self.cases and self.planned_timings == self.timings:
+            return "not started"
         parts = []
         if self.cases:
             parts.append(f"{self.planned_cases - self.cases} of {self.planned_cases} cases")
-        if self.timings:
+        # Where checks are missing, that timing had not begun goes without saying.
+        if self.timings and not (self.cases and self.timings == self.planned_timings):
             parts.append(f"{self.planned_timings - self.timings} of {self.planned_timings} calls timed")
         return ", ".join(parts)
 
@@ -67,6 +81,12 @@ class Completeness:
     unfinished: tuple[Shortfall, ...]
     # Number of lines that could not be read. The line that was cut is not among them.
     unreadable: int
+    # Whether the last line was half-written when the run was cut.
+    half_written: bool = False
+    # Whether any call has a timing, or the reason why it has none.
+    timed: bool = True
+    # The command that finishes the run; empty if it is finished, or if the command cannot be resumed.
+    resuming: str = ""
 
     @property
     def complete(self) -> bool:
@@ -90,7 +110,34 @@ def judge_completeness(stored: StoredRun) -> Completeness:
         end=end,
         unfinished=tuple(_find_shortfalls(stored)),
         unreadable=stored.lost_lines - cut,
+        half_written=cut,
+        timed=any(map(_is_settled, stored.results)),
+        resuming=format_resuming(stored.run) if end in ("cut", "interrupted", "error") else "",
     )
+
+
+def format_resuming(run: Run) -> str:
+    """Return the command that finishes a run, as an interrupted command prints it; empty if it has no ``--resume``.
+
+    It is to be run in the folder where the run was started, on the same machine.
+    """
+    try:
+        _, name, *words = shlex.split(run.command)
+    except ValueError:
+        return ""
+    if name not in RESUMABLE or not run.id.isprintable():
+        return ""
+    folders = []
+    for place, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if option in FOLDERS and (equals or words[place + 1 :]):
+            folders += [option, value if equals else words[place + 1]]
+    return shlex.join(["attnbench", name, "--resume", run.id, *folders])
+
+
+def list_damage(stored: StoredRun) -> tuple[str, ...]:
+    """Return the messages about lines that cannot be read, without the one about the line that was cut."""
+    return stored.problems[:-1] if stored.ends_in_line else stored.problems
 
 
 def describe_gaps(found: Completeness, *, named: bool = False) -> Iterator[str]:
@@ -101,22 +148,30 @@ def describe_gaps(found: Completeness, *, named: bool = False) -> Iterator[str]:
     if unchecked:
         verb = "were" if len(unchecked) > 1 else "was"
         yield f"{_name(unchecked)} {verb} not finished: {run} {CAUSES[found.end]}."
-    if untimed:
+    if untimed and not found.timed:
+        yield f"Timing had not begun{'' if unchecked else f': {run} {CAUSES[found.end]}'}."
+    elif untimed:
         yield f"The timing of {_name(untimed)} was not finished: {run} {CAUSES[found.end]}."
     if not found.unfinished and found.end not in ("finished", "unknown"):
         yield f"{_capitalize(run)} {CAUSES[found.end]}."
+    if found.half_written:
+        yield "The last line was half-written when the run was cut."
     if found.unreadable:
         lines = "lines" if found.unreadable > 1 else "line"
         yield f"{found.unreadable} {lines} of {run} could not be read."
 
 
 def _name(some: Sequence[Shortfall]) -> str:
-    """Name the first of these implementations; a single one with how much there is of it."""
-    names = [clean_name(one.implementation) for one in some]
-    if len(some) == 1:
-        return f"{names[0]} ({some[0].words})" if some[0].words else names[0]
-    *first, last = names if len(names) <= NAMED else [*names[:NAMED], f"{len(names) - NAMED} more"]
-    return f"{', '.join(first)} and {last}"
+    """Name the first of these implementations, each with how much there is of it."""
+    if len(some) > NAMED + 1:
+        names = [_name_one(one) for one in some[:NAMED]]
+        return f"{', '.join(names)} and {len(some) - NAMED} more"
+    *first, last = map(_name_one, some)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _name_one(one: Shortfall) -> str:
+    return f"{clean_name(one.implementation)} ({one.words})" if one.words else clean_name(one.implementation)
 
 
 def _capitalize(text: str) -> str:

@@ -2,12 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from attnbench.records.types import CHANGED_MIND, DECLARED_UNSUPPORTED, Completion, Finding, Result
+from attnbench.records.types import CHANGED_MIND, DECLARED_UNSUPPORTED, FAILURES, Completion, Finding, Result
 
 __all__ = [
     "FEWEST_CHECKED",
+    "MEANING",
     "VERDICT_SUITES",
+    "Counts",
+    "count_cases",
     "count_checked",
     "describe_completion",
     "describe_few",
@@ -25,6 +29,47 @@ SHOWN = 4
 # Words for combinations of values, by their number of values.
 COMBINATIONS = {1: "values", 2: "pairs", 3: "triples"}
 SILENT = frozenset({"unsupported", "not_run"})
+# What the words of the counts mean.
+MEANING = (
+    "A case is one input of a suite. It is checked if at least one check ran, and in part if others were refused. It "
+    "is refused if no check ran because the implementation refuses it. It failed if a check failed. The calls of a "
+    "profile are cases of their own, and are not counted here."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How many cases of one implementation were checked; ``in_part`` and ``failed`` are among ``checked``."""
+
+    cases: int
+    checked: int
+    in_part: int
+    refused: int
+    failed: int
+
+    @property
+    def words(self) -> str:
+        """The counts in words: "15 of 30 cases checked (2 of them in part), 15 refused, none failed"."""
+        part = f" ({self.in_part} of them in part)" if self.in_part else ""
+        refused = f", {self.refused} refused" if self.refused else ""
+        return f"{self.checked} of {self.cases} cases checked{part}{refused}, {self.failed or 'none'} failed"
+
+
+def count_cases(results: Sequence[Result], planned: int = 0) -> Counts:
+    """Count the cases of one implementation in one suite; ``planned`` is their number if some may have no result."""
+    of_case: dict[str, list[Finding]] = {}
+    for result in results:
+        of_case.setdefault(result.case, []).extend(result.findings)
+    checked = [findings for findings in of_case.values() if any(map(_is_of_a_check, findings))]
+    refused = [findings for findings in of_case.values() if any(f.status == "unsupported" for f in findings)]
+    both = sum(any(f.status == "unsupported" for f in findings) for findings in checked)
+    return Counts(
+        cases=max(planned, len(of_case)),
+        checked=len(checked),
+        in_part=both,
+        refused=len(refused) - both,
+        failed=sum(any(f.status in FAILURES for f in findings) for findings in of_case.values()),
+    )
 
 
 def count_checked(results: Iterable[Result]) -> int:
@@ -74,20 +119,26 @@ def describe_completion(completion: Completion) -> str:
     )
 
 
-def list_coverage_lines(results: Sequence[Result], completions: Mapping[str, Completion]) -> Iterator[str]:
+def list_coverage_lines(
+    results: Sequence[Result], completions: Mapping[str, Completion], planned: Mapping[str, int] | None = None
+) -> Iterator[str]:
     """Yield lines about what was checked on each implementation of a run, each beginning with the name.
 
-    ``completions`` are by display name.
+    ``completions`` are by display name. With ``planned``, the number of planned cases (0 where it is not known), by
+    name, the first line of every implementation counts its cases; without, only where refusals left few of them.
     """
-    for name in dict.fromkeys(result.implementation for result in results):
+    for name in dict.fromkeys((*(planned or ()), *(result.implementation for result in results))):
         own = [result for result in results if result.implementation == name]
+        if planned is not None:
+            counts = count_cases(own, planned.get(name, 0))
+            yield f"{name}: {counts.words if own else 'not started'}"
         if name in completions:
             if line := describe_completion(completions[name]):
                 yield f"{name} {line}"
             for note in completions[name].notes:
                 yield f"{name}: {note}"
         yield from (f"{name}: {line}" for line in _describe_changes(own))
-        if line := _describe_refusals(own):
+        if planned is None and (line := _describe_refusals(own)):
             yield f"{name}: {line}"
 
 

@@ -5,6 +5,7 @@ The map needs neither torch nor data frames, so that it can be exported and read
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal, get_args
 
 from attnbench.analysis.limits import Limits
@@ -29,7 +30,7 @@ __all__ = [
 # ``tie``: several are faster than the reference, and cannot be told apart from one another.
 # ``reference``: every other implementation is slower.
 # ``no_difference``: nobody is faster, and somebody cannot be told apart from the reference.
-# ``unknown``: too few processes to decide whether somebody is faster than the reference.
+# ``unknown``: the samples do not decide whether somebody is faster than the reference.
 # ``inconclusive``: the fastest measurement had too few undisturbed calls, or the A/A control failed.
 # ``alone``: only one implementation was timed.
 # ``not_compared``: no call was interleaved with the reference.
@@ -74,12 +75,14 @@ class Answer:
     """What to use in one cell of the map."""
 
     kind: AnswerKind
-    # winner, tie: the fastest first. reference, no_difference: the reference first. unknown, inconclusive: those that
-    # prevent an answer. alone, not_compared: those that were timed.
+    # winner, tie: the fastest first. reference, no_difference: the reference first. unknown: those that may be faster
+    # than the reference, the fastest first; if nobody was faster, the reference. inconclusive: those that prevent an
+    # answer. alone, not_compared: those that were timed.
     names: tuple[str, ...]
-    # Time of the reference divided by the time of the first name; None unless the kind is winner or tie.
+    # Time of the reference divided by the time of the first name; None unless the kind is winner or tie, or unknown
+    # after enough processes.
     gain: Interval | None = None
-    # inconclusive: why the fastest measurement decides nothing.
+    # unknown, inconclusive: why the samples decide nothing.
     reason: str = ""
     # Those whose measurement cannot exclude that they are as fast as the winner.
     undecided: tuple[str, ...] = ()
@@ -104,6 +107,17 @@ class Entry:
     answer: Answer
     # What each name of the answer refuses, in the order of ``answer.names``.
     limits: tuple[Limits, ...]
+    # Number of checked cases of each name of the answer, in the same order; empty if that is not judged.
+    checked: tuple[int, ...] = ()
+    # Those that were timed and fail checks. They are no choice, whatever their time.
+    excluded: tuple[str, ...] = ()
+    # The answer among the reference and those that conform; None if it is the answer itself, or nobody conforms.
+    conforming: Answer | None = None
+    # Largest peak memory of the first name of the answer, and of the reference, in bytes; None where not measured.
+    peak_bytes: float | None = None
+    reference_peak_bytes: float | None = None
+    # Every implementation that was timed.
+    timed: frozenset[str] = frozenset()
 
     @property
     def problem(self) -> tuple[str, int, int, str]:
@@ -113,7 +127,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flip:
-    """A problem for which different places have different fastest implementations; one entry for each place."""
+    """A problem for which machines or devices have different fastest implementations; one entry for each of them."""
 
     entries: tuple[Entry, ...]
 
@@ -137,27 +151,39 @@ def choose(contenders: Sequence[Contender], reference: str) -> Answer:
     )
     if any(one.state == "faster" for one, _ in clear):
         return _choose_fastest(clear, disturbed)
-    maybe_faster = tuple(one.implementation for one, ratio in clear if _may_be_faster(one, ratio))
-    if maybe_faster:
-        return Answer(kind="unknown", names=maybe_faster)
+    unknown = [(one, ratio) for one, ratio in clear if one.state == "unknown"]
+    ahead = [(one, ratio) for one, ratio in unknown if _may_be_faster(ratio)]
+    if ahead:
+        first, ratio = ahead[0]
+        names = tuple(one.implementation for one, _ in ahead)
+        gain = None if _has_few_processes(ratio) else ratio.invert()
+        return Answer(kind="unknown", names=names, gain=gain, reason=first.reason)
+    few = [one for one, ratio in unknown if _has_few_processes(ratio)]
+    if few:
+        return Answer(kind="unknown", names=(reference,), reason=few[0].reason)
     level = tuple(one.implementation for one, _ in clear if one.state != "slower")
     undecided = tuple(one.implementation for one in disturbed)
     return Answer(kind="no_difference" if level else "reference", names=(reference, *level), undecided=undecided)
 
 
 def find_flips(entries: Iterable[Entry]) -> Iterator[Flip]:
-    """Yield each problem whose answers differ between places: two answers name no common implementation.
+    """Yield each problem whose answers differ between machines or devices, for one dtype and number of threads.
 
-    An implementation that may be as fast as the winner counts as named. Answers that decide nothing are left out.
+    Two answers differ if they name no common implementation, although each names one that was timed at both places. An
+    implementation that may be as fast as the winner counts as named. Answers that decide nothing are left out.
     """
-    by_problem: dict[tuple[str, int, int, str], list[Entry]] = {}
+    by_problem: dict[tuple[object, ...], list[Entry]] = {}
     for entry in entries:
         if entry.answer.kind in DECISIVE:
-            by_problem.setdefault(entry.problem, []).append(entry)
+            by_problem.setdefault((*entry.problem, entry.dtype, entry.threads), []).append(entry)
     for alike in by_problem.values():
-        named = [{*entry.answer.names, *entry.answer.undecided} for entry in alike]
-        if any(not one & other for one in named for other in named):
+        if any(_contradict(one, other) for one, other in combinations(alike, 2)):
             yield Flip(entries=tuple(alike))
+
+
+def _contradict(one: Entry, other: Entry) -> bool:
+    named, also = ({*entry.answer.names, *entry.answer.undecided} for entry in (one, other))
+    return bool(named & other.timed and also & one.timed) and not named & also
 
 
 def _pair(contender: Contender) -> tuple[Contender, Interval] | None:
@@ -176,7 +202,13 @@ def _choose_fastest(clear: Sequence[tuple[Contender, Interval]], disturbed: Sequ
     )
 
 
-def _may_be_faster(contender: Contender, ratio: Interval) -> bool:
-    """Whether an implementation without a verdict may be faster than the reference by more than the threshold."""
-    too_few = not rank_of(ratio.processes, LEVEL)
-    return contender.state == "unknown" and (too_few or ratio.low < 1 - EFFECT)
+def _may_be_faster(ratio: Interval) -> bool:
+    """Whether an implementation without a verdict may be faster than the reference by more than the threshold.
+
+    The interval of too few processes says little; then only an implementation that was faster may be.
+    """
+    return (ratio.value if _has_few_processes(ratio) else ratio.low) < 1 - EFFECT
+
+
+def _has_few_processes(ratio: Interval) -> bool:
+    return not rank_of(ratio.processes, LEVEL)

@@ -14,6 +14,7 @@ __all__ = [
     "HIDDEN_ROW_POLICIES",
     "describe_deviation",
     "find_declaration",
+    "find_facts",
     "find_sentence",
     "join_sentences",
 ]
@@ -43,6 +44,12 @@ _SEEN: dict[tuple[str, Any], str] = {
 _SENTENCE = re.compile(
     r"Deviation: (?P<facts>.*?)(?P<remedy>; if this is meant, declare|: remove) Policies\((?P<declared>[^()]*)\)\."
 )
+
+
+def find_facts(text: str) -> str:
+    """Return what was seen, from the sentence about a deviation in a text; empty if there is none."""
+    found = _SENTENCE.search(text)
+    return found["facts"] if found else ""
 
 
 def describe_deviation(policies: Policies, **seen: Any) -> str:

@@ -13,8 +13,9 @@ __all__ = ["Limits", "describe_limits", "find_limits"]
 
 # Words for the flags and amounts in a case id; a flag without words is named as it is. Flags in ``NEUTRAL`` are no
 # feature of their own: their absence is (``_list_layout_features``), or they only vary another flag.
+WEIGHTS, WEIGHTS_OPTION = "weights", "need_weights"
 FLAGS = {
-    "need_weights": "weights",
+    WEIGHTS_OPTION: WEIGHTS,
     "add_bias_kv": "bias_k and bias_v",
     "is_causal": "is_causal",
 }
@@ -39,7 +40,7 @@ class Limits:
     refused: tuple[str, ...] = ()
     # Number of refused cases that none of ``refused`` explains.
     others: int = 0
-    # Number of cases that were checked or refused.
+    # Number of cases of suites that were checked or refused; those that were timed are not among them.
     cases: int = 0
 
 
@@ -47,11 +48,13 @@ def describe_limits(limits: Limits) -> str:
     """Return what is refused, in words: "refuses weights, float masks"."""
     if not limits.known:
         return "what it refuses is not known"
-    features = ", ".join(limits.refused)
+    features = [one for one in limits.refused if one != WEIGHTS]
+    parts = [f"returns no weights ({WEIGHTS_OPTION})"] * (WEIGHTS in limits.refused)
+    parts += [f"refuses {', '.join(features)}"] * bool(features)
     if limits.others:
         rest = f"{limits.others} of {limits.cases} cases"
-        return f"refuses {features}, and {rest} for other reasons" if features else f"refuses {rest}"
-    return f"refuses {features}" if features else f"refused none of {limits.cases} cases"
+        return f"{', '.join(parts)}, and refuses {rest} for other reasons" if parts else f"refuses {rest}"
+    return ", ".join(parts) or f"refused none of {limits.cases} case{'s' * (limits.cases != 1)}"
 
 
 def find_limits(results: Iterable[Result], completion: Completion | None, device: str) -> Limits:
@@ -62,18 +65,20 @@ def find_limits(results: Iterable[Result], completion: Completion | None, device
     """
     taken: list[CaseId] = []
     refused: dict[str, list[CaseId]] = {}
-    suites = set()
+    suites, listed = set(), set()
     for result in results:
         case = CaseId.parse(result.case)
         reasons = [finding.reason for finding in result.findings if finding.status == "unsupported"]
         if case.device != device or not (reasons or is_checked(result)):
             continue
         suites.add(result.suite)
+        if result.suite not in TIMED:
+            listed.add(result.case)
         if is_checked(result):
             taken.append(case)
         else:
             refused.setdefault(reasons[0], []).append(case)
-    count = len(taken) + sum(map(len, refused.values()))
+    count = len(listed)
     if suites <= TIMED:
         return Limits(known=False)
     if completion and completion.restrictions:

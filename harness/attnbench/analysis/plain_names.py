@@ -8,14 +8,14 @@ __all__ = ["clean_name"]
 LONGEST = 60
 
 
-def clean_name(name: str) -> str:
-    """Return a name on one line, without control characters or marks of direction, and of at most ``LONGEST``.
+def clean_name(name: str, longest: int = LONGEST) -> str:
+    """Return a name on one line, without control characters or marks of direction, and of at most ``longest``.
 
     A run file may contain anything: a terminal would obey an escape sequence, and a mark of direction would turn the
     rest of the sentence around. Each such character is replaced by U+FFFD.
     """
-    start = " ".join(name[: 2 * LONGEST].split())
+    start = " ".join(name[: 2 * longest].split())
     shown = "".join("\ufffd" if unicodedata.category(mark).startswith("C") else mark for mark in start)
-    if len(shown) > LONGEST or len(name) > 2 * LONGEST:
-        shown = shown[: LONGEST - 1] + "…"
+    if len(shown) > longest or len(name) > 2 * longest:
+        shown = shown[: longest - 1] + "…"
     return shown or "(no name)"

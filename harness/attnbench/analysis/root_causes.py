@@ -1,7 +1,8 @@
 """Failures by their cause: one entry for what many checks, or many cases, say about one fault.
 
 Findings are stored as they are; they are grouped when they are printed. Findings have one cause if their reasons have
-the same deviation from the declared policies, the same exception, the same declared refusal, or the same diagnosis. The
+the same deviation from the declared policies, the same exception, the same declared refusal, or the same diagnosis. A
+measured error of the softmax scale explains wrong values, and results that change with hidden tokens are one fault. The
 other failures are grouped by check.
 """
 
@@ -23,9 +24,9 @@ from attnbench.records.types import FAILURES, Finding, Result, format_reproduce_
 
 __all__ = ["Failure", "RootCause", "find_root_causes"]
 
-Kind = Literal["deviation", "exception", "diagnosis", "check"]
+Kind = Literal["deviation", "exception", "diagnosis", "scale", "leak", "check"]
 # Of two causes that explain equally many findings, the one whose kind is named first here is told.
-_PREFERRED: tuple[Kind, ...] = ("deviation", "exception", "diagnosis", "check")
+_PREFERRED: tuple[Kind, ...] = ("deviation", "exception", "diagnosis", "scale", "leak", "check")
 # A diagnosis joins findings of this many checks or more; the findings of fewer checks are grouped by check.
 _JOINED_CHECKS = 2
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?(?:[\s,x×]+\d+(?:\.\d+)?(?:e[+-]?\d+)?)*")
@@ -36,6 +37,16 @@ _PLACE = re.compile(r" \(at [^()]*:\d+ in [^()]*\)")
 _ARGUMENTS = re.compile(r" Arguments of the case: [^.:]*\.")
 _DIAGNOSIS = re.compile(r"Diagnosis: (?:looks like )?(?P<faults>.*)\.$")
 _REFUSAL = re.compile(r"declared unsupported \(.*?\), yet the call [^:]*")
+# What a check of scales measured: the softmax scale or the amplitude, a quantity, and its relative error.
+_SCALE = re.compile(
+    r"the (?P<what>softmax scale|amplitude) estimated from \S+ is off by (?P<off>[-+]\d+(?:\.\d+)?(?:e[-+]?\d+)?)"
+)
+# Words of a check that compares values within an error budget.
+_OFF = " are off"
+# Checks that fail if a hidden token has an effect. They allow no error.
+_LEAKS = frozenset(
+    {"padding_cannot_leak", "attn_mask_cannot_leak", "future_cannot_leak", "hidden_keys_get_no_gradient"}
+)
 # What a check requires, and what was found instead, are joined by this word.
 _BUT = " But "
 
@@ -114,6 +125,7 @@ def _explain(implementation: str, failures: Sequence[Failure]) -> list[RootCause
     groups = list(_join_by_key(failures, keys, left))
     _join_hidden_rows(groups, failures, left)
     _join_same_check(groups, failures, left)
+    groups += [*_join_scale(failures, left), *_join_leaks(failures, left)]
     by_check: defaultdict[str, list[int]] = defaultdict(list)
     for number in sorted(left):
         by_check[failures[number].finding.check].append(number)
@@ -218,6 +230,32 @@ def _join_same_check(groups: list[tuple[_Key, list[int]]], failures: Sequence[Fa
         members.sort()
 
 
+def _join_scale(failures: Sequence[Failure], left: set[int]) -> Iterator[tuple[_Key, list[int]]]:
+    """Yield the failures that a measured error of a scale explains, and remove them from ``left``.
+
+    These are the failures of checks that compare values within an error budget, since a wrong scale changes all values.
+    A further fault of values is not told apart from it.
+    """
+    measured = {n: found for n in sorted(left) if (found := _SCALE.search(failures[n].finding.reason))}
+    if not measured:
+        return
+    off = [n for n in left if failures[n].finding.allowed and _OFF in failures[n].finding.reason]
+    joined = sorted({*measured, *off})
+    if len({failures[n].finding.check for n in joined}) < _JOINED_CHECKS:
+        return
+    left.difference_update(joined)
+    best = max(measured.values(), key=lambda found: (found["what"] == "softmax scale", abs(float(found["off"]))))
+    yield ("scale", f"the {best['what']} is off by {100 * float(best['off']):+.3g} %"), joined
+
+
+def _join_leaks(failures: Sequence[Failure], left: set[int]) -> Iterator[tuple[_Key, list[int]]]:
+    """Yield the failures of results that change with hidden tokens, and remove them from ``left``."""
+    joined = sorted(n for n in left if failures[n].finding.check in _LEAKS and failures[n].finding.status == "failed")
+    if len({failures[n].finding.check for n in joined}) >= _JOINED_CHECKS:
+        left.difference_update(joined)
+        yield ("leak", "hidden tokens change results"), joined
+
+
 def _make_cause(implementation: str, key: _Key, failures: Sequence[Failure]) -> RootCause:
     kind = key[0]
     first = failures[0]
@@ -225,6 +263,9 @@ def _make_cause(implementation: str, key: _Key, failures: Sequence[Failure]) -> 
     if kind == "deviation":
         sentences = dict.fromkeys(find_sentence(failure.finding.reason) for failure in failures)
         reason = join_sentences([sentence for sentence in sentences if sentence])
+    elif kind == "scale":
+        first = next(failure for failure in failures if _SCALE.search(failure.finding.reason))
+        reason = first.finding.reason
     elif kind == "diagnosis":
         first = next(failure for failure in failures if _DIAGNOSIS.search(failure.finding.reason))
         reason = first.finding.reason
@@ -245,6 +286,8 @@ def _make_cause(implementation: str, key: _Key, failures: Sequence[Failure]) -> 
 def _find_shared(key: _Key, failures: Sequence[Failure]) -> str:
     """Return what the failures of a group have in common, in words; an empty text if it is only their check."""
     kind, text = key
+    if kind in ("scale", "leak"):
+        return f"{text[0].upper()}{text[1:]}."
     if kind == "diagnosis":
         told = sum(text in failure.finding.reason for failure in failures)
         some = f" (in {told} of {len(failures)} findings)" if told < len(failures) else ""

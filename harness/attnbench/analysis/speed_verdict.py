@@ -224,8 +224,8 @@ def _decide_state(ratios: Sequence[float], effect: float) -> tuple[State, str]:
     """Return the state that follows from order statistics of the ratios, and a reason if the state is not a verdict."""
     rank = rank_of(len(ratios), LEVEL)
     if not rank:
-        counted = "1 process is" if len(ratios) == 1 else f"{len(ratios)} processes are"
-        return "unknown", f"{counted} too few for a verdict"
+        few = "1 process is" if len(ratios) == 1 else f"{len(ratios)} processes are"
+        return "unknown", f"{few} too few for a verdict"
     low, high = sorted(ratios)[rank - 1], sorted(ratios)[-rank]
     if low > 1 + effect:
         return "slower", ""

@@ -17,6 +17,7 @@ def command(runs: tuple[str, ...], results: Path, reports: Path) -> int:
     Each RUN is the id of a run or the path of its file. Without RUN the newest run is used. The verdict is printed,
     and as the last line the path of the page. Exit code 3: a run is incomplete, or a part of it cannot be read.
     """
+    from attnbench.analysis.completeness import list_damage
     from attnbench.records.run_file import find_empty_runs, find_runs, merge_runs, read_run
     from attnbench.report import write
     from attnbench.report.verdict import collect_verdict, format_lines
@@ -26,7 +27,7 @@ def command(runs: tuple[str, ...], results: Path, reports: Path) -> int:
         for name in find_empty_runs(results, stored[0].path):
             click.echo(f"warning: the newer run {name} has no results: it was cut, or is not done yet", err=True)
     for run in stored:
-        for problem in run.problems:
+        for problem in list_damage(run):
             click.echo(f"warning: {problem}", err=True)
     page = write(stored, reports)
     verdict = collect_verdict(stored, merge_runs(stored))

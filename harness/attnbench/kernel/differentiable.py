@@ -4,10 +4,13 @@ A module may hold other parameters, such as a counter of calls or an index table
 state, as a buffer is: nothing computes its gradient, scales it or requires that a call leaves it unchanged.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
-__all__ = ["can_have_gradient", "find_differentiable", "scale_parameters", "track_parameters"]
+__all__ = ["can_have_gradient", "find_differentiable", "scale_parameters", "scaled_parameters", "track_parameters"]
 
 
 def can_have_gradient(tensor: Tensor) -> bool:
@@ -32,7 +35,26 @@ def track_parameters(module: nn.Module, *, requires_grad: bool) -> None:
 
 
 def scale_parameters(module: object, factor: float) -> None:
-    """Multiply in place every parameter that can have a gradient; a power of two as ``factor`` causes no rounding."""
+    """Multiply in place every parameter that can have a gradient.
+
+    A power of two as ``factor`` causes no rounding, except of subnormal numbers.
+    """
     with torch.no_grad():
         for parameter in find_differentiable(module).values():
             parameter.mul_(factor)
+
+
+@contextmanager
+def scaled_parameters(module: object, factor: float) -> Iterator[None]:
+    """Within this context, every parameter that can have a gradient is multiplied by ``factor``.
+
+    The parameters get back their bits. The inverse factor would not restore a subnormal number of float16.
+    """
+    kept = {name: parameter.detach().clone() for name, parameter in find_differentiable(module).items()}
+    scale_parameters(module, factor)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, parameter in find_differentiable(module).items():
+                parameter.copy_(kept[name])

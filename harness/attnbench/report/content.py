@@ -3,13 +3,22 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from attnbench.analysis.coverage import count_checked, describe_few, list_coverage_lines
+from attnbench.analysis.completeness import list_damage
+from attnbench.analysis.coverage import MEANING, count_checked, describe_few, list_coverage_lines
 from attnbench.analysis.left_out import LeftOut, count_left_out, leave_out
 from attnbench.records.run_file import StoredRun, merge_runs
 from attnbench.records.types import FAILURES, FRONTIER, PERF, Result
 from attnbench.report.decisions import Decisions, collect_decisions
 from attnbench.report.failures import Failures, collect_failures
-from attnbench.report.groups import Folded, Grouped, fold_groups, group_rows, label_calls, select_expected_failures
+from attnbench.report.groups import (
+    Folded,
+    Grouped,
+    fold_groups,
+    group_rows,
+    label_calls,
+    select_expected_failures,
+    select_warned,
+)
 from attnbench.report.listings import Listing, list_ceilings, list_max_lengths
 from attnbench.report.matrix import Matrix, make_matrix
 from attnbench.report.measures import Measures, collect_measures
@@ -86,7 +95,6 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
     results = [result for result in every if result.suite != FRONTIER]
     made = tabulate(results, [ceiling for run in runs for ceiling in run.ceilings])
     found, untimed, undecided = made.findings, made.untimed, select_undecided(made.timings)
-    warned = found[found["warnings"] != ""]
     failures = collect_failures(runs, results)
     series = tuple(group_series(runs, results, made))
     no_verdict = dict(_find_undecided(runs))
@@ -104,23 +112,32 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         not_run=group_rows(found[found["status"] == "not_run"], "case", named=1),
         untimed=group_rows(label_calls(untimed), "of"),
         undecided=group_rows(label_calls(undecided), "of"),
-        warned=group_rows(warned.assign(reason=warned["warnings"]), "check"),
+        warned=group_rows(select_warned(found), "check"),
         series=series,
         undrawn=describe_undrawn(series),
         ceilings=list_ceilings(ceiling for run in runs for ceiling in run.ceilings),
         max_lengths=list_max_lengths(every),
         methods=tuple(describe_methods(series)),
         coverage=(*_list_coverage(runs), *(f"no verdict on {name}: {reason}" for name, reason in no_verdict.items())),
-        unreadable=tuple(line for run in runs for line in run.problems),
+        unreadable=tuple(line for run in runs for line in list_damage(run)),
         left_out=left_out,
     )
 
 
 def _list_coverage(runs: Sequence[StoredRun]) -> Iterator[str]:
     """Yield lines about what was checked on each implementation, run by run."""
+    checked = {stored.run.id: own for stored in runs if (own := _select_conformance(stored))}
+    if checked:
+        yield MEANING
     for stored in runs:
+        own = checked.get(stored.run.id, [])
+        if not own:
+            continue
         completions = {one.implementation: one for one in stored.completions}
-        yield from list_coverage_lines(_select_conformance(stored), completions)
+        known = stored.run.planned
+        planned = {name: known[name].cases if name in known else 0 for name in stored.run.implementations}
+        lines = list_coverage_lines(own, completions, planned)
+        yield from (f"{stored.run.id}: {line}" if len(runs) > 1 else line for line in lines)
 
 
 def _find_undecided(runs: Sequence[StoredRun]) -> Iterator[tuple[str, str]]:

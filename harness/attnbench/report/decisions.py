@@ -1,20 +1,21 @@
 """What to use here: the crossover map of a report, as tables for each place and as rows of decisions.csv."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 import pandas as pd
 
+from attnbench.analysis.coverage import FEWEST_CHECKED, is_checked
 from attnbench.analysis.crossover import DECISIVE, Answer, Contender, Entry, Interval, choose, find_flips
 from attnbench.analysis.limits import Limits, describe_limits, find_limits
 from attnbench.analysis.speed_verdict import State
 from attnbench.cases import CaseId
-from attnbench.records.run_file import StoredRun
-from attnbench.records.types import Result, find_pass
+from attnbench.records.run_file import StoredRun, merge_runs
+from attnbench.records.types import FRONTIER, PERF, Result, Status, find_pass
 from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths
-from attnbench.report.numbers import format_estimate, join_words
+from attnbench.report.numbers import format_bytes, format_estimate, join_words
 from attnbench.report.series import Place, Series
 
 __all__ = ["Choice", "ChoiceRow", "Decisions", "FlipRow", "PlaceTable", "collect_decisions", "tabulate_decisions"]
@@ -23,9 +24,12 @@ __all__ = ["Choice", "ChoiceRow", "Decisions", "FlipRow", "PlaceTable", "collect
 MOST_ROWS = 200
 # Names in a sentence; the others are counted. The table of measures has all.
 SHOWN = 3
+# Statuses of an implementation that is no choice. What runs out of time or memory at one length may be one at others.
+WRONG: frozenset[Status] = frozenset({"failed", "error", "crashed"})
 COLUMNS = (
     "machine", "device", "dtype", "threads", "form", "queries", "keys", "mode", "pass", "reference", "answer",
     "implementations", "gain", "gain_low", "gain_high", "processes", "reason", "undecided", "refused", "refusals_known",
+    "checked", "excluded", "conforming_answer", "conforming", "peak_bytes", "reference_peak_bytes",
 )  # fmt: skip
 
 
@@ -38,6 +42,10 @@ class Choice:
     words: str
     gain: str = ""
     notes: tuple[str, ...] = ()
+    # What of the names is not known to conform, and what to use instead; empty if all of them conform.
+    conformance: str = ""
+    # Peak memory beside the reference's; empty where it was not measured.
+    memory: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +56,8 @@ class ChoiceRow:
     length: str
     # One for each pass of the table.
     choices: tuple[Choice, ...]
+    # Number of rows from this one on that have its form; 0 if the form is that of the row before.
+    span: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +70,21 @@ class PlaceTable:
     rows: tuple[ChoiceRow, ...]
     # Number of rows that are left out.
     left_out: int
+    # Those that were timed and are no choice because they fail checks; the reference may be among them.
+    excluded: tuple[str, ...] = ()
+    # Whether any implementation of the table was checked on a suite.
+    checked: bool = True
+
+    @property
+    def warning(self) -> str:
+        """Which implementations were timed and are no choice, and whether nothing was checked; may be empty."""
+        parts = ["Nothing here was checked on a suite in this report, so no name is known to conform."]
+        if self.checked:
+            parts = []
+        if self.excluded:
+            verb = "fails checks and is" if len(self.excluded) == 1 else "fail checks and are"
+            parts.append(f"Timed, but {verb} no choice: {join_words(self.excluded)}.")
+        return " ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +115,8 @@ class Decisions:
 
 def collect_decisions(runs: Sequence[StoredRun], series: Sequence[Series]) -> Decisions:
     """Return what to use at each place where something was timed."""
-    limits = _LimitsOfRuns(runs)
-    entries = tuple(entry for one in series for entry in _list_entries(one, limits))
+    limits, conformance = _LimitsOfRuns(runs), _Conformance(runs)
+    entries = tuple(entry for one in series for entry in _list_entries(one, limits, conformance))
     places = tuple(dict.fromkeys(_get_place(entry) for entry in entries))
     tables = tuple(_make_table(place, [one for one in entries if _get_place(one) == place]) for place in places)
     flips = tuple(_make_flips(entries, places))
@@ -147,18 +172,56 @@ class _LimitsOfRuns:
         return find_limits(self._results.get((run, implementation), ()), completions.get(implementation), device)
 
 
-def _list_entries(series: Series, limits: _LimitsOfRuns) -> Iterator[Entry]:
+class _Conformance:
+    """How many cases of each implementation were checked on a machine and a device, and which implementations fail."""
+
+    def __init__(self, runs: Sequence[StoredRun]) -> None:
+        machines = {stored.run.id: stored.run.machine.name for stored in runs}
+        self._checked: dict[tuple[str, str, str], int] = {}
+        self._wrong: set[tuple[str, str, str]] = set()
+        for result in merge_runs(runs):
+            if result.suite == FRONTIER:
+                continue
+            key = machines[result.run], CaseId.parse(result.case).device, result.implementation
+            self._checked[key] = self._checked.get(key, 0) + (result.suite != PERF and is_checked(result))
+            if any(finding.status in WRONG for finding in result.findings):
+                self._wrong.add(key)
+
+    def is_wrong(self, place: Place, name: str) -> bool:
+        """Whether an implementation fails a check on the machine and device of a place."""
+        return (place.machine, place.device, name) in self._wrong
+
+    def count(self, place: Place, name: str) -> int:
+        """Return how many cases of suites were checked on the machine and device of a place."""
+        return self._checked.get((place.machine, place.device, name), 0)
+
+
+def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conformance) -> Iterator[Entry]:
     """Yield the entries of a series by mode and length; a case without timings has none."""
+    place, reference = series.place, series.reference
     by_case: dict[str, list[dict[str, Any]]] = {}
     for row in series.timings.to_dict("records"):
         by_case.setdefault(str(row["case"]), []).append({str(name): value for name, value in row.items()})
+    peaks = {
+        (str(case), str(name)): float(peak)
+        for case, name, peak in zip(
+            series.memory["case"], series.memory["implementation"], series.memory["peak_bytes"], strict=True
+        )
+        if peak == peak
+    }
     for case, rows in sorted(by_case.items(), key=lambda item: _order_case(item[0])):
-        contenders = [_make_contender(row) for row in rows]
-        answer = choose(contenders, series.reference)
+        every = [_make_contender(row) for row in rows]
+        wrong = {one.implementation for one in every if conformance.is_wrong(place, one.implementation)}
+        # A wrong reference stays: every time is compared with its time.
+        contenders = [one for one in every if one.implementation not in wrong - {reference}]
+        if not contenders:
+            continue
+        answer = choose(contenders, reference)
+        checked = {one.implementation: conformance.count(place, one.implementation) for one in contenders}
         timed_in = {one.implementation: one.run for one in contenders}
         parsed = CaseId.parse(case)
         queries, keys = read_lengths(parsed)
-        device = series.place.device
+        device = place.device
         yield Entry(
             machine=series.place.machine,
             device=device,
@@ -172,7 +235,26 @@ def _list_entries(series: Series, limits: _LimitsOfRuns) -> Iterator[Entry]:
             reference=series.reference,
             answer=answer,
             limits=tuple(limits.find(name, timed_in[name], device) for name in answer.names),
+            checked=tuple(checked[name] for name in answer.names) if any(checked.values()) else (),
+            excluded=tuple(sorted(wrong)),
+            conforming=_choose_conforming(contenders, reference, answer, checked, wrong),
+            peak_bytes=peaks.get((case, answer.names[0])),
+            reference_peak_bytes=peaks.get((case, reference)),
+            timed=frozenset(timed_in),
         )
+
+
+def _choose_conforming(
+    contenders: Sequence[Contender], reference: str, answer: Answer, checked: Mapping[str, int], wrong: Set[str]
+) -> Answer | None:
+    """Return the answer among the reference and those that conform; None if the answer is one, or nobody conforms."""
+    conform = [one for one in contenders if checked[one.implementation] >= FEWEST_CHECKED]
+    if not conform or all(checked[name] >= FEWEST_CHECKED for name in answer.names):
+        return None
+    found = choose([one for one in contenders if one in conform or one.implementation == reference], reference)
+    # A wrong reference, or one that was not checked, is compared with, and never recommended.
+    named = found.kind in DECISIVE and found.names[0] in {one.implementation for one in conform} - wrong
+    return found if named else None
 
 
 def _order_case(case: str) -> tuple[str, int, int, int]:
@@ -228,8 +310,24 @@ def _make_table(place: Place, entries: Sequence[Entry]) -> PlaceTable:
                 choices=tuple(map(_make_choice, cells)),
             )
         )
-    shown = tuple(rows[:MOST_ROWS])
-    return PlaceTable(place=place, passes=passes, rows=shown, left_out=len(rows) - len(shown))
+    shown = tuple(_set_spans(rows[:MOST_ROWS]))
+    excluded = tuple(dict.fromkeys(name for entry in entries for name in entry.excluded))
+    return PlaceTable(
+        place=place,
+        passes=passes,
+        rows=shown,
+        left_out=len(rows) - len(shown),
+        excluded=excluded,
+        checked=any(entry.checked for entry in entries),
+    )
+
+
+def _set_spans(rows: Sequence[ChoiceRow]) -> Iterator[ChoiceRow]:
+    """Yield the rows; the first of neighbouring rows with the same form has their number, the others have 0."""
+    for _, group in groupby(rows, key=lambda row: row.form):
+        first, *others = group
+        yield replace(first, span=1 + len(others))
+        yield from (replace(row, span=0) for row in others)
 
 
 def _get_essence(entry: Entry | None) -> tuple[object, ...]:
@@ -239,7 +337,11 @@ def _get_essence(entry: Entry | None) -> tuple[object, ...]:
     answer = entry.answer
     if answer.kind not in DECISIVE:
         return (answer.kind,)
-    return answer.kind, answer.names, answer.undecided, entry.limits
+    other = entry.conforming
+    return (
+        answer.kind, answer.names, answer.undecided, entry.limits, entry.checked, entry.excluded,
+        other and (other.kind, other.names),
+    )  # fmt: skip
 
 
 def _make_choice(entries: Sequence[Entry]) -> Choice:
@@ -260,7 +362,45 @@ def _make_choice(entries: Sequence[Entry]) -> Choice:
         words=words,
         gain=_format_gains([entry.answer.gain for entry in entries if entry.answer.gain]),
         notes=tuple(notes),
+        conformance=_describe_conformance(entries),
+        memory=_describe_memory(entries[-1], several=len(entries) > 1),
     )
+
+
+def _describe_conformance(entries: Sequence[Entry]) -> str:
+    """Return which names of an answer are not known to conform, and what to use that does."""
+    entry, kind = entries[0], entries[0].answer.kind
+    if kind not in DECISIVE and kind != "alone":
+        return ""
+    parts = []
+    if entry.reference in entry.excluded and entry.reference in entry.answer.names:
+        parts.append(f"{entry.reference} fails checks")
+    named = zip(entry.answer.names, entry.checked, strict=bool(entry.checked))
+    few = {name: count for name, count in named if name not in entry.excluded and count < FEWEST_CHECKED}
+    by_count: dict[int, list[str]] = {}
+    for name, count in few.items():
+        by_count.setdefault(count, []).append(name)
+    for count, same in by_count.items():
+        who = "" if len(same) == len(entry.answer.names) else f"{join_words(same)}: "
+        words = f"not decided ({count} of the {FEWEST_CHECKED} needed cases)" if count else "not checked"
+        parts.append(f"{who}conformance {words}")
+    if entry.conforming:
+        other = entry.conforming
+        gains = _format_gains([one.conforming.gain for one in entries if one.conforming and one.conforming.gain])
+        names = join_words(other.names if other.kind in ("winner", "tie") else other.names[:1])
+        parts.append(f"fastest that conforms: {names} {gains}".rstrip())
+    return "; ".join(parts)
+
+
+def _describe_memory(entry: Entry, *, several: bool) -> str:
+    """Return the peak memory of the first name beside the reference's; of ``several`` lengths, of this last one."""
+    first, kind = entry.answer.names[0], entry.answer.kind
+    if kind not in ("winner", "tie") or not entry.peak_bytes or not entry.reference_peak_bytes:
+        return ""
+    who = f"{first} " if kind == "tie" else ""
+    at = f" at {describe_length(entry.queries, entry.keys)}" if several else ""
+    peaks = f"{format_bytes(entry.peak_bytes)}, {entry.reference} {format_bytes(entry.reference_peak_bytes)}"
+    return f"peak memory: {who}{peaks}{at}"
 
 
 def _describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
@@ -277,7 +417,7 @@ def _describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
         case "no_difference":
             return "no useful difference", f"{reference} and {_name_some(answer.names[1:])} cannot be told apart"
         case "unknown":
-            return "unknown", f"too few processes to decide whether {some} {_is(answer.names)} faster than {reference}"
+            return "unknown", f"{some} {_was(answer.names)} fastest: {answer.reason}"
         case "inconclusive":
             return "inconclusive", answer.reason
         case "alone":
@@ -289,6 +429,10 @@ def _describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
 def _name_some(names: Sequence[str]) -> str:
     more = len(names) - SHOWN
     return join_words([*names[:SHOWN], f"{more} more"]) if more > 0 else join_words(names)
+
+
+def _was(names: Sequence[str]) -> str:
+    return "was" if len(names) == 1 else "were"
 
 
 def _is(names: Sequence[str]) -> str:
@@ -355,4 +499,11 @@ def _make_csv_row(entry: Entry) -> dict[str, object]:
         # One text for each implementation of the answer, in the same order.
         "refused": "; ".join(describe_limits(limits) for limits in entry.limits),
         "refusals_known": all(limits.known for limits in entry.limits),
+        # The number of checked cases of each implementation of the answer, in the same order.
+        "checked": "; ".join(map(str, entry.checked)),
+        "excluded": "; ".join(entry.excluded),
+        "conforming_answer": entry.conforming.kind if entry.conforming else "",
+        "conforming": "; ".join(entry.conforming.names) if entry.conforming else "",
+        "peak_bytes": entry.peak_bytes,
+        "reference_peak_bytes": entry.reference_peak_bytes,
     }

@@ -1,12 +1,14 @@
 """The failures of a report: one group for each root cause, with the command that reproduces its worst case."""
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from attnbench.analysis.deviations import find_facts
 from attnbench.analysis.root_causes import Failure, RootCause, find_root_causes
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun
@@ -15,8 +17,22 @@ from attnbench.report.numbers import format_count, format_digits, shorten_text
 from attnbench.report.series import split_by_machine
 from attnbench.report.slugs import make_slug
 
-__all__ = ["FailureGroup", "Failures", "ListedCase", "collect_failures", "tabulate_failures"]
+__all__ = [
+    "REPRODUCING",
+    "FailureGroup",
+    "Failures",
+    "ListedCase",
+    "collect_failures",
+    "describe_cause",
+    "find_effect",
+    "tabulate_failures",
+]
 
+# How to use the commands of the groups.
+REPRODUCING = (
+    "Each command repeats one failure: exit code 1 says that it fails again. Where an implementation is a file, run "
+    "the command in the folder of that file."
+)
 # Most groups on a page. More than a reader looks at; each has about 3 kB of HTML.
 MOST_GROUPS = 200
 # Most cases that are listed below a group, and most cases on a page: about 300 bytes of HTML each.
@@ -27,6 +43,14 @@ LEAST_CASES = 3
 LONGEST_REASON, LONGEST_OF_CASE = 800, 160
 # Most groups of an implementation that are shown without unfolding, and of all: a group takes 150 pixels of height.
 UNFOLDED, UNFOLDED_OF_ALL = 5, 20
+# Longest cause in a title and in the verdict, in characters.
+LONGEST_CAUSE = 110
+# How the allowed error follows, which ends a fault. The page leaves it out: methods say how budgets are made.
+_ORIGIN = re.compile(r"(; allowed [^\s=]+) = .*?(?=\.(?: |$))")
+# The value that a fault says should have been there.
+_WANTED = re.compile(r"must be (?:exactly )?([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
+# Checks whose names open the title of a cause of kind "scale".
+_SCALE_CHECKS = ("effective_scale", "effective_gradient_scale")
 COLUMNS = (
     "machine", "implementation", "kind", "checks", "statuses", "findings", "cases", "reason", "worst_over_allowed",
     "worst_check", "worst_case", "worst_reason", "command", "warnings",
@@ -60,8 +84,12 @@ class FailureGroup:
     requirement: str
     # What the findings have in common, without the numbers of a case; may be empty.
     shared: str
-    # The finding with the largest error over the allowed error; the first one where no error was measured.
+    # The cause in words; the check where no cause is known.
+    title: str
+    # The finding with the largest error over the allowed error; of several, the one with the worst effect.
     worst: ListedCase
+    # Its effect, see ``find_effect``.
+    effect: float
     # Its error over the allowed error; NaN where no error was measured.
     excess: float
     command: str
@@ -78,11 +106,6 @@ class FailureGroup:
         return sum(self.checks.values())
 
     @property
-    def title(self) -> str:
-        """The check, or the number of checks."""
-        return next(iter(self.checks)) if len(self.checks) == 1 else f"{len(self.checks)} checks, one cause"
-
-    @property
     def size(self) -> str:
         """Statuses and number of cases in words."""
         if len(self.statuses) == 1:
@@ -92,8 +115,10 @@ class FailureGroup:
 
     @property
     def by_check(self) -> str:
-        """The checks of a cause with the number of cases of each; empty for a single check."""
-        return "" if len(self.checks) == 1 else ", ".join(f"{check} on {n}" for check, n in self.checks.items())
+        """The checks of a cause with the number of cases of each; empty if the title is the only check."""
+        return (
+            "" if [*self.checks] == [self.title] else ", ".join(f"{check} on {n}" for check, n in self.checks.items())
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,37 +131,53 @@ class Failures:
     anchors: dict[tuple[str, str, str], str]
 
     @property
+    def headings(self) -> dict[tuple[str, str], str]:
+        """Anchor of each implementation's heading on the page, by machine and implementation."""
+        several = len({group.machine for group in self.groups}) > 1
+        return {
+            (group.machine, group.implementation): make_slug(
+                "failures", group.implementation, *[group.machine] * several
+            )
+            for group in self.shown
+        }
+
+    @property
     def sentence(self) -> str:
         """How many groups are left out, or an empty text."""
         if len(self.shown) == len(self.groups):
             return ""
         return (
-            f"Shown are {len(self.shown)} of {format_count(len(self.groups), 'group')} of failures: the largest group "
-            "of each implementation, then the groups with the most failed findings. failures.csv has all groups."
+            f"Shown are {len(self.shown)} of {format_count(len(self.groups), 'group')} of failures: the worst group "
+            "of each implementation, then the groups with the worst effect. failures.csv has all groups."
         )
 
     @property
-    def blocks(self) -> list[tuple[str, tuple[FailureGroup, ...], tuple[FailureGroup, ...]]]:
-        """The shown groups by implementation: a heading, the groups to show at once, and those to fold."""
+    def blocks(self) -> list[tuple[str, str, tuple[FailureGroup, ...], tuple[FailureGroup, ...]]]:
+        """The shown groups by implementation: anchor and heading, the groups to show at once, and those to fold."""
         several = len({group.machine for group in self.groups}) > 1
         owned: defaultdict[tuple[str, str], list[FailureGroup]] = defaultdict(list)
         for group in self.shown:
             owned[group.machine, group.implementation].append(group)
         limit = max(1, min(UNFOLDED, UNFOLDED_OF_ALL // max(1, len(owned))))
         return [
-            (f"{name} on {machine}" if several else name, tuple(own[:limit]), tuple(own[limit:]))
+            (
+                self.headings[machine, name],
+                f"{name} on {machine}" if several else name,
+                tuple(own[:limit]),
+                tuple(own[limit:]),
+            )
             for (machine, name), own in owned.items()
         ]
 
 
 def collect_failures(runs: Iterable[StoredRun], results: Sequence[Result]) -> Failures:
-    """Group the failures of these results by machine and root cause, the worst first: that with the most findings."""
+    """Group the failures of these results by machine and root cause, the one with the worst effect first."""
     groups = [
         _make_group(machine, cause)
         for machine, own in split_by_machine(runs, results).items()
         for cause in find_root_causes(own)
     ]
-    groups.sort(key=lambda group: (-group.count, -_rank(group.excess)))
+    groups.sort(key=lambda group: (-group.effect, -group.count, -_rank(group.excess)))
     shown = list(_set_anchors(_select_shown(groups)))
     limit = max(LEAST_CASES, min(MOST_CASES, MOST_CASES_OF_ALL // max(1, len(shown))))
     anchors: dict[tuple[str, str, str], str] = {}
@@ -148,6 +189,42 @@ def collect_failures(runs: Iterable[StoredRun], results: Sequence[Result]) -> Fa
         groups=tuple(groups),
         anchors=anchors,
     )
+
+
+def describe_cause(cause: RootCause, *, by: bool = True) -> str:
+    """Return what is wrong in a few words, such as "the softmax scale is off by +9.62 %"; the check if nothing else is.
+
+    With ``by``, a check that measured a scale is named in front of it.
+    """
+    text = ""
+    if cause.kind == "deviation":
+        text = find_facts(cause.shared)
+    elif cause.kind == "diagnosis":
+        text = f"looks like {cause.shared.removeprefix('Diagnosis: ')}"
+    elif cause.kind in ("scale", "leak"):
+        text = cause.shared[:1].lower() + cause.shared[1:]
+    elif cause.kind == "exception" and len(cause.checks) > 1:
+        text = cause.shared
+    measured = next((check for check in _SCALE_CHECKS if check in cause.checks), "")
+    words = shorten_text(" ".join(text.split()).removesuffix("."), LONGEST_CAUSE)
+    if not words:
+        return next(iter(cause.checks)) if len(cause.checks) == 1 else f"{len(cause.checks)} checks, one cause"
+    return f"{measured}: {words}" if measured and by and cause.kind == "scale" else words
+
+
+def find_effect(finding: Finding) -> float:
+    """Return how bad a failure is, to order failures: the error relative to the value that it should be.
+
+    Below a value of 1 it is the error itself. A failure without a finite error, such as a NaN or a wrong shape, is the
+    worst. What gives no wrong values, such as an exception, is 0.
+    """
+    measured = finding.measured
+    if finding.status != "failed":
+        return 0.0
+    if measured is None or not math.isfinite(measured):
+        return math.inf
+    wanted = _WANTED.search(_find_fault(finding))
+    return abs(measured) / max(1.0, abs(float(wanted[1])) if wanted else 1.0)
 
 
 def tabulate_failures(groups: Iterable[FailureGroup]) -> pd.DataFrame:
@@ -175,7 +252,9 @@ def tabulate_failures(groups: Iterable[FailureGroup]) -> pd.DataFrame:
 
 
 def _make_group(machine: str, cause: RootCause) -> FailureGroup:
-    failures = sorted(cause.failures, key=lambda failure: -_rank(_find_excess(failure.finding)))
+    failures = sorted(
+        cause.failures, key=lambda failure: (-_rank(_find_excess(failure.finding)), -find_effect(failure.finding))
+    )
     worst = failures[0]
     checks, name = dict(cause.checks), cause.implementation
     return FailureGroup(
@@ -186,8 +265,11 @@ def _make_group(machine: str, cause: RootCause) -> FailureGroup:
         statuses=dict(Counter(failure.finding.status.replace("_", " ") for failure in failures).most_common()),
         cases=cause.cases,
         requirement=_find_requirement(worst.finding.check) if len(checks) == 1 else "",
-        shared=shorten_text(cause.shared, LONGEST_REASON),
+        # The title says what a cause of these kinds is.
+        shared="" if cause.kind in ("scale", "leak") else shorten_text(cause.shared, LONGEST_REASON),
+        title=describe_cause(cause),
         worst=_list_case(worst, LONGEST_REASON),
+        effect=max(find_effect(failure.finding) for failure in failures),
         excess=_find_excess(worst.finding),
         command=format_reproduce_line(name, worst.case, worst.finding.check),
         listed=tuple(_list_case(failure, LONGEST_OF_CASE) for failure in failures[:MOST_CASES]),
@@ -228,9 +310,18 @@ def _list_case(failure: Failure, longest: int) -> ListedCase:
         check=finding.check,
         case=failure.case,
         status=finding.status.replace("_", " "),
-        excess="" if math.isnan(excess) else f"{format_digits(excess).replace('inf', '∞')} ×",
-        fault=shorten_text(_find_fault(finding), longest),
+        excess=_describe_excess(finding, excess),
+        fault=shorten_text(_ORIGIN.sub(r"\1", _find_fault(finding)), longest),
     )
+
+
+def _describe_excess(finding: Finding, excess: float) -> str:
+    """Return the error over the allowed error in words; where no error is allowed, the error itself."""
+    if math.isnan(excess):
+        return ""
+    if not finding.allowed and finding.measured is not None:
+        return f"must be exact; off by {format_digits(finding.measured, 2)} at most".replace("inf", "∞")
+    return f"{format_digits(excess).replace('inf', '∞')} × the allowed error"
 
 
 def _find_excess(finding: Finding) -> float:

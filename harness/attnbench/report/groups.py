@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from attnbench.analysis.left_out import LeftOut
+from attnbench.records.types import FAILURES
 from attnbench.report.numbers import format_count, shorten_text
 
 __all__ = [
@@ -17,11 +18,14 @@ __all__ = [
     "group_rows",
     "label_calls",
     "select_expected_failures",
+    "select_warned",
 ]
 
 # Most groups in one table of a page, and the longest reason in it, in characters; findings.csv has everything.
 MOST_GROUPS, LONGEST_REASON = 200, 800
 
+# The warning of a check that passed with little to spare.
+_NEARLY = re.compile(r"uses \d+% of the error allowed")
 # Pattern of the start of an expected failure's reason: the declared reason, a link in parentheses, and a colon. The
 # reason that the check reported follows the colon.
 _DECLARED = re.compile(r"(.*? \(\S*\)): ", re.DOTALL)
@@ -58,19 +62,20 @@ def fold_groups(
     tables = (
         (
             "Expected failures",
-            "Known deviations. Each one is still checked, and the run fails if it passes.",
+            "Known deviations. Each one is still checked, and the run fails if the check unexpectedly passes.",
             "checks",
             expected,
         ),
         (
             "Refused",
             "Cases that an implementation declares that it does not compute. A refusal never counts as passed. Where "
-            "the implementation was called anyway, a wrong result is listed under Failures.",
+            "the implementation was called anyway, a wrong result is listed under Failures. findings.csv calls the "
+            "status `unsupported`.",
             "cases",
             refused,
         ),
-        ("Not run", "Findings that were left out, and the reason.", "cases", not_run),
-        ("Warnings", "Findings of any status with a warning.", "checks", warned),
+        ("Not run", "Checks that were left out, and the reason.", "cases", not_run),
+        ("Warnings", "Results of any status with a warning.", "checks", warned),
     )
     for title, note, of, groups in tables:
         if groups:
@@ -80,7 +85,7 @@ def fold_groups(
 def _summarise(title: str, groups: Sequence[Grouped]) -> str:
     count = sum(group.count for group in groups)
     names = format_count(len({group.implementation for group in groups}), "implementation")
-    found = f"{title}: {format_count(count, 'finding')} of {names}"
+    found = f"{title}: {format_count(count, 'result')} of {names}"
     if len(groups) <= MOST_GROUPS:
         return found
     return f"{found}; the {MOST_GROUPS} most frequent of {format_count(len(groups), 'reason')}, all in findings.csv"
@@ -92,6 +97,22 @@ def _cap(groups: Sequence[Grouped]) -> tuple[Grouped, ...]:
     return tuple(
         replace(group, reason=shorten_text(group.reason, LONGEST_REASON)) for group in groups if id(group) in kept
     )
+
+
+def select_warned(found: pd.DataFrame) -> pd.DataFrame:
+    """Return the findings with a warning, with it in the column ``reason``.
+
+    That a check nearly failed says nothing where the same check of the implementation failed on another case.
+    """
+    warned = found[found["warnings"] != ""]
+    wrong = found[found["status"].isin(FAILURES)]
+    failed = set(zip(wrong["implementation"], wrong["check"], strict=True))
+    kept = [
+        not (_NEARLY.fullmatch(str(text)) and (name, check) in failed)
+        for name, check, text in zip(warned["implementation"], warned["check"], warned["warnings"], strict=True)
+    ]
+    warned = warned[pd.Series(kept, index=warned.index, dtype=bool)]
+    return warned.assign(reason=warned["warnings"])
 
 
 def select_expected_failures(found: pd.DataFrame) -> pd.DataFrame:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attnbench.report.content import Content
 from attnbench.report.decisions import Choice, Decisions
-from attnbench.report.failures import FailureGroup
+from attnbench.report.failures import REPRODUCING, FailureGroup
 from attnbench.report.figures import SeriesFigures
 from attnbench.report.groups import Grouped, group_left_out
 from attnbench.report.listings import Listing, make_listings
@@ -69,7 +69,8 @@ def _render_left_out(content: Content) -> list[str]:
 
 def _render_failures(content: Content) -> list[str]:
     parts = ["## Failures", _escape(content.failures.sentence)]
-    for heading, first, others in content.failures.blocks:
+    parts += [_escape(REPRODUCING)] * bool(content.failures.shown)
+    for _, heading, first, others in content.failures.blocks:
         parts += [f"### {_escape(heading)}", *map(_render_failure, (*first, *others))]
     if not content.failures.shown:
         parts.append("None." if content.is_checked else "Nothing was checked.")
@@ -81,9 +82,9 @@ def _render_failures(content: Content) -> list[str]:
 
 
 def _render_failure(group: FailureGroup) -> str:
-    worst = f"Worst error: {group.worst.excess} the allowed error: " if group.worst.excess else "One of the cases: "
+    worst = f"Worst error: {group.worst.excess}: " if group.worst.excess else "One of the cases: "
     lines = [
-        f"**{_format_code(group.implementation)} · {_escape(group.title)}** ({_escape(group.size)})",
+        f"**{_escape(group.title)}** ({_escape(group.size)})",
         f"Required: {_escape(group.requirement)}" if group.requirement else "",
         _escape(group.shared),
         f"Failed: {_escape(group.by_check)}." if group.by_check else "",
@@ -140,17 +141,22 @@ def _render_decisions(decisions: Decisions) -> list[str]:
     parts = ["## What to use here"] * bool(decisions.tables)
     for table in decisions.tables:
         rows = [(_escape(row.form), row.length, *map(_format_choice, row.choices)) for row in table.rows]
-        parts += [f"### {_escape(table.place.label)}", _render_table(("shape", "length", *table.passes), rows)]
+        parts += [
+            f"### {_escape(table.place.label)}",
+            _escape(table.warning),
+            _render_table(("shape", "length", *table.passes), rows),
+        ]
     if decisions.flips:
         head = ("shape", "length", "pass", *(_escape(place.label) for place in decisions.places))
         flips = [(_escape(row.form), row.length, row.pass_, *map(_escape, row.answers)) for row in decisions.flips]
-        parts += ["### Where places disagree", _render_table(head, flips)]
+        parts += ["### Where machines disagree", _render_table(head, flips)]
     return parts
 
 
 def _format_choice(choice: Choice) -> str:
     words = f"**{_escape(choice.words)}** {_escape(choice.gain)}".rstrip()
-    return "<br>".join([words, *map(_escape, choice.notes)])
+    others = (choice.conformance, *choice.notes, choice.memory)
+    return "<br>".join([words, *(_escape(text) for text in others if text)])
 
 
 def _render_measures(table: MeasureTable) -> list[str]:

@@ -69,8 +69,11 @@ def join_words(parts: Iterable[str]) -> str:
 
 
 def shorten_text(text: str, longest: int) -> str:
-    """Return the text, or its first ``longest`` characters and a sign that more follows."""
-    return text if len(text) <= longest else f"{text[:longest].rstrip()} …"
+    """Return the text, or as many of its words as ``longest`` characters hold, and a sign that more follows."""
+    if len(text) <= longest:
+        return text
+    start = text[: longest + 1]
+    return f"{start.rpartition(' ')[0].rstrip() or text[:longest]} …"
 
 
 def _format_scaled(value: float, units: Sequence[tuple[float, str]]) -> str:

@@ -11,6 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from attnbench.report.content import Content
+from attnbench.report.failures import REPRODUCING
 from attnbench.report.figures import SeriesFigures
 from attnbench.report.groups import group_left_out
 from attnbench.report.listings import make_listings
@@ -65,6 +66,7 @@ def render(content: Content, figures: Sequence[SeriesFigures], files: Collection
             explain_measures=explain_measures,
             left_out=group_left_out(content.left_out),
             listings=make_listings,
+            reproducing=REPRODUCING,
             measured=list(zip(content.series, figures, strict=True)),
         )
     )

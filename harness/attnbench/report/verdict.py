@@ -7,22 +7,31 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from attnbench.analysis.completeness import describe_gaps, judge_completeness
-from attnbench.analysis.coverage import FEWEST_CHECKED, count_checked
+from attnbench.analysis.coverage import FEWEST_CHECKED, VERDICT_SUITES, count_cases, count_checked
 from attnbench.analysis.plain_names import clean_name
+from attnbench.analysis.root_causes import RootCause, find_root_causes
 from attnbench.cases import CaseId
+from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, FRONTIER, PERF, Result, Status
-from attnbench.report.numbers import format_count, format_thousands, join_words
+from attnbench.report.failures import describe_cause, find_effect
+from attnbench.report.numbers import format_count, format_thousands, join_words, shorten_text
 
-__all__ = ["PlaceVerdict", "Sentence", "Verdict", "collect_verdict", "format_lines"]
+__all__ = ["NextStep", "PlaceVerdict", "Sentence", "Verdict", "collect_verdict", "format_lines"]
 
 # Most implementations that fail and are named with their checks; the others are counted.
 NAMED_FAILING = 4
 # Most names in any other sentence; if there are more, all are counted.
 NAMED = 6
-# Most checks that are named for one implementation, and longest quoted reason, in characters.
-NAMED_CHECKS = 2
+# Most causes of failures that are named for one implementation, and longest quoted reason, in characters.
+NAMED_CAUSES = 2
 LONGEST_REASON = 90
+# Most commands that finish a run.
+NEXT_STEPS = 3
+# Longest words for a cause, in characters.
+LONGEST_CAUSE = 110
+# Begins what ``describe_gaps`` says of a run that was cut before it timed any call.
+TIMING = "Timing had not begun"
 # Statuses of findings whose check did not run.
 SILENT: frozenset[Status] = frozenset({"unsupported", "not_run"})
 # What is said of an implementation with failures: of its statuses, the first in this order.
@@ -60,8 +69,8 @@ TOLD: dict[str, tuple[Kind, str, str]] = {
     ),
     "few": (
         "other",
-        "No verdict on {names}: nothing failed, but a verdict needs {reason} checked cases.",
-        "No verdict on {names}: nothing failed, but a verdict needs {reason} checked cases of each.",
+        "No verdict on {names}: nothing failed, but it {reason}.",
+        "No verdict on {names}: nothing failed, but each {reason}.",
     ),
     "elsewhere": ("other", "{names} cannot run here (needs {reason}).", "{names} cannot run here (need {reason})."),
     "refuses": ("other", "{names} refuses every case ({reason}).", "{names} refuse every case ({reason})."),
@@ -75,6 +84,16 @@ class Sentence:
 
     kind: Kind
     text: str
+    # Machine and name of the implementation whose failures the sentence is about; None for any other sentence.
+    about: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextStep:
+    """A command that finishes a run, with what to know before it is run."""
+
+    words: str
+    command: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +114,7 @@ class Verdict:
     places: tuple[PlaceVerdict, ...]
     # Whether nothing is known to be missing from any run.
     complete: bool
+    next_steps: tuple[NextStep, ...] = ()
 
 
 class _Where(NamedTuple):
@@ -115,11 +135,19 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
     # What each machine lacks: the implementation, and whether checks are missing or only timings.
     lacking: defaultdict[str, set[tuple[str, bool]]] = defaultdict(set)
     complete = True
+    next_steps = []
+    # The implementations of the runs of each place.
+    wanted: defaultdict[_Where, set[str]] = defaultdict(set)
     for stored in runs:
         found = judge_completeness(stored)
         complete &= found.complete
         lacking[found.machine].update((one.implementation, one.unchecked) for one in found.unfinished)
+        if found.resuming:
+            on = f"on {clean_name(found.machine)}, " if len({*machines.values()}) > 1 else ""
+            words = f"To finish the run, {on}in the folder where it was started:"
+            next_steps.append(NextStep(words=words, command=found.resuming))
         where = _locate(stored)
+        wanted[where] |= {*stored.run.implementations}
         gaps[where] += [Sentence(kind="gap", text=text) for text in describe_gaps(found, named=len(runs) > 1)]
     places = sorted({*by_place, *(where for where, own in gaps.items() if own)}) or [_Where(min(machines.values()), "")]
     labels = _label_places(places)
@@ -127,22 +155,28 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
         places=tuple(
             PlaceVerdict(
                 label=labels[where],
-                sentences=tuple(_describe_place(by_place[where], gaps[where], lacking[where.machine])),
-                checked=_describe_checked(by_place[where]),
+                sentences=tuple(_describe_place(where, by_place[where], gaps[where], lacking[where.machine])),
+                checked=_describe_checked(by_place[where], wanted[where], gaps[where]),
             )
             for where in places
         ),
         complete=complete,
+        next_steps=tuple(next_steps[:NEXT_STEPS]),
     )
 
 
 def format_lines(verdict: Verdict) -> Iterator[str]:
-    """Yield the lines of the verdict as plain text: for each place what is known, then what was checked."""
+    """Yield the lines of the verdict as plain text: for each place what is known, then what was checked.
+
+    The last lines say how to finish runs that were cut.
+    """
     for place in verdict.places:
         start = f"{place.label}: " if place.label else ""
-        yield start + " ".join(sentence.text for sentence in place.sentences)
+        yield from (start + sentence.text for sentence in place.sentences)
         if place.checked:
             yield start + place.checked
+    for step in verdict.next_steps:
+        yield f"{step.words} {step.command}"
 
 
 def _locate(stored: StoredRun) -> _Where:
@@ -164,7 +198,7 @@ def _label_places(places: Sequence[_Where]) -> dict[_Where, str]:
 
 
 def _describe_place(
-    results: Sequence[Result], gaps: Sequence[Sentence], unfinished: Set[tuple[str, bool]]
+    where: _Where, results: Sequence[Result], gaps: Sequence[Sentence], unfinished: Set[tuple[str, bool]]
 ) -> Iterator[Sentence]:
     """Yield the sentences about the implementations of one place: failures, gaps, conformance, the others."""
     if not any(result.findings for result in results):
@@ -174,7 +208,7 @@ def _describe_place(
     by_name: defaultdict[str, list[Result]] = defaultdict(list)
     for result in results:
         by_name[result.implementation].append(result)
-    yield from _describe_failing(by_name)
+    yield from _describe_failing(where.machine, by_name)
     yield from gaps
     groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for name, own in by_name.items():
@@ -184,38 +218,57 @@ def _describe_place(
             groups[group].append(name)
     kinds = list(TOLD)
     for kind, reason in sorted(groups, key=lambda group: (kinds.index(group[0]), -len(groups[group]), group[1])):
-        names = groups[kind, reason]
-        counts = [count_checked(r for r in by_name[name] if r.suite != PERF) for name in names] if kind == "few" else []
-        yield _describe_group(kind, reason, names, counts)
+        yield _describe_group(kind, reason, groups[kind, reason])
 
 
-def _describe_failing(by_name: dict[str, list[Result]]) -> Iterator[Sentence]:
-    """Yield a sentence for each failing implementation, the one with the most failing cases first."""
+def _describe_failing(machine: str, by_name: dict[str, list[Result]]) -> Iterator[Sentence]:
+    """Yield a sentence for each failing implementation, the one with the worst effect first."""
     failing = []
-    for name, own in by_name.items():
-        cases, checks, statuses = set(), defaultdict(set), set()
-        for result in own:
-            for finding in result.findings:
-                if finding.status in FAILURES:
-                    cases.add(result.case)
-                    checks[finding.check].add(result.case)
-                    statuses.add(finding.status)
-        if cases:
-            failing.append(
-                (name, next(words for status, words in FAILING.items() if status in statuses), cases, checks)
-            )
     order = list(FAILING.values())
-    failing.sort(key=lambda one: (order.index(one[1]), -len(one[2]), one[0]))
-    for name, words, cases, checks in failing[:NAMED_FAILING]:
-        ranked = sorted(checks, key=lambda check: (-len(checks[check]), check))
-        shown = [clean_name(check) for check in ranked[:NAMED_CHECKS]]
-        left = len(ranked) - len(shown)
-        shown += [f"{left} more check{'s' * (left > 1)}"] if left else []
-        text = f"{clean_name(name)} {words}: {join_words(shown)}, {format_count(len(cases), 'case')}."
-        yield Sentence(kind="bad", text=text)
-    left = len(failing) - NAMED_FAILING
-    if left > 0:
-        yield Sentence(kind="bad", text=f"{left} more fail{'s' * (left == 1)}.")
+    for name, own in by_name.items():
+        # The causes in the order of the section on failures.
+        causes = sorted(find_root_causes(own), key=_rank_cause)
+        if causes:
+            statuses = {failure.finding.status for cause in causes for failure in cause.failures}
+            words = next(words for status, words in FAILING.items() if status in statuses)
+            cases = {failure.case for cause in causes for failure in cause.failures}
+            failing.append((name, words, causes, cases))
+    failing.sort(key=lambda one: (order.index(one[1]), _rank_cause(one[2][0]), -len(one[3]), one[0]))
+    for name, words, causes, cases in failing[:NAMED_FAILING]:
+        text = f"{clean_name(name)} {words}: {_describe_causes(causes)}. {_count_failed(causes, cases, by_name[name])}"
+        yield Sentence(kind="bad", text=text, about=(machine, name))
+    left = failing[NAMED_FAILING:]
+    if left:
+        yield Sentence(kind="bad", text=f"{len(left)} more fail{'s' * (len(left) == 1)}.")
+
+
+def _rank_cause(cause: RootCause) -> tuple[float, int]:
+    return -max(find_effect(failure.finding) for failure in cause.failures), -len(cause.failures)
+
+
+def _describe_causes(causes: Sequence[RootCause]) -> str:
+    """Return what is wrong, in words: the first causes, and the number of the others."""
+    # A single further cause is named: to count it takes as many words.
+    shown = [_describe_cause(cause) for cause in causes[: NAMED_CAUSES + (len(causes) == NAMED_CAUSES + 1)]]
+    left = len(causes) - len(shown)
+    return "; ".join([*shown, *[f"{left} more faults"] * bool(left)])
+
+
+def _describe_cause(cause: RootCause) -> str:
+    """Return a cause in words; where only its check is known, with what the check requires."""
+    words = clean_name(describe_cause(cause, by=False), LONGEST_CAUSE)
+    (check,) = cause.checks if len(cause.checks) == 1 else ("",)
+    known = read_checks().get(check)
+    if known is None or describe_cause(cause) != check:
+        return words
+    return f'{check} ("{shorten_text(known.requirement.removesuffix("."), LONGEST_CAUSE)}")'
+
+
+def _count_failed(causes: Sequence[RootCause], cases: Set[str], results: Sequence[Result]) -> str:
+    """Return how many checks failed, and on how many cases of suites and of profiles."""
+    checks = len({check for cause in causes for check in cause.checks})
+    by_suite = _count_cases([result for result in results if result.case in cases])
+    return f"{format_count(checks, 'check')} failed, on {join_words(by_suite)}."
 
 
 def _classify(results: Sequence[Result], *, finished: bool) -> tuple[str, str] | None:
@@ -237,7 +290,7 @@ def _classify(results: Sequence[Result], *, finished: bool) -> tuple[str, str] |
     if not listed:
         return "timed", ""
     if count_checked(listed) < FEWEST_CHECKED:
-        return "few", str(FEWEST_CHECKED)
+        return "few", _describe_few(listed)
     return ("expected" if statuses["expected_failure"] else "conforms"), ""
 
 
@@ -249,40 +302,58 @@ def _classify_silent(reasons: Counter[tuple[Status, str]]) -> tuple[str, str]:
     return ("refuses" if status == "unsupported" else "left"), _shorten(reason)
 
 
-def _describe_group(kind: str, reason: str, names: Sequence[str], counts: Sequence[int]) -> Sentence:
-    """Return the sentence about a group of implementations; ``counts`` are their numbers of checked cases, if told."""
+def _describe_few(results: Sequence[Result]) -> str:
+    """Return why the cases of one implementation are too few for a verdict, and what helps."""
+    counts, suites = count_cases(results), sorted({clean_name(result.suite) for result in results if result.suite})
+    of = f" of {join_words(suites)}" if suites else ""
+    cases = format_count(counts.cases, "case")
+    start = f"refuses {counts.refused} of the {cases}{of}" if counts.refused else f"was given {cases}{of}"
+    remedy = "" if {*suites} & {*VERDICT_SUITES} else f"; run --suite {VERDICT_SUITES[0]}"
+    left = f", {counts.checked} were checked" if counts.refused else ""
+    return f"{start}{left}, and a verdict needs {FEWEST_CHECKED}{remedy}"
+
+
+def _describe_group(kind: str, reason: str, names: Sequence[str]) -> Sentence:
+    """Return the sentence about a group of implementations."""
     meaning, one, several = TOLD[kind]
-    shown = [clean_name(name) for name in names]
-    if counts:
-        shown = [f"{name} ({format_count(count, 'case')})" for name, count in zip(shown, counts, strict=True)]
-    words = join_words(shown) if len(names) <= NAMED else format_thousands(len(names))
+    words = join_words(map(clean_name, names)) if len(names) <= NAMED + 1 else format_thousands(len(names))
     return Sentence(kind=meaning, text=(several if len(names) > 1 else one).format(names=words, reason=reason))
 
 
-def _describe_checked(results: Sequence[Result]) -> str:
-    """Return what was checked at one place, and how many calls were timed."""
+def _describe_checked(results: Sequence[Result], wanted: Set[str], gaps: Sequence[Sentence]) -> str:
+    """Return what was checked at one place, and how many calls were timed; ``wanted`` are all of its runs' names."""
     if not any(result.findings for result in results):
         return ""
-    suites = sorted({clean_name(result.suite) for result in results if result.suite not in (PERF, "")})
     statuses = Counter(finding.status for result in results for finding in result.findings)
     checks = {finding.check for result in results for finding in result.findings}
+    seen = {result.implementation for result in results}
+    names = format_count(len(seen | wanted), "implementation")
     counted = (
-        (len({result.implementation for result in results}), "implementation"),
-        (len({result.case for result in results}), "case"),
-        (len(checks), "check"),
-        (sum(statuses.values()), "finding"),
+        f"{len(seen)} of {names}" if wanted - seen else names,
+        *_count_cases(results),
+        format_count(len(checks), "check"),
+        f"{format_count(sum(statuses.values()), 'result')} (each of one check on one case",
     )
-    start = f"in suite{'s' * (len(suites) > 1)} {join_words(suites)}" if suites else "before timing"
     others = [f"{format_thousands(statuses[status])} {words}" for status, words in WORDS.items() if statuses[status]]
-    findings = f" ({', '.join(others)})" if others else ""
+    findings = f"; {', '.join(others)})" if others else ")"
     timed = sum(result.timing is not None for result in results)
     if timed:
         calls = f"{format_count(timed, 'call')} timed"
     elif any(result.untimed for result in results):
         calls = "no call was timed, for the reasons below"
     else:
-        calls = "no call was timed"
-    return f"Checked {start}: {', '.join(format_count(*one) for one in counted)}{findings}; {calls}."
+        calls = "" if any(TIMING in gap.text for gap in gaps) else "no call was timed"
+    return f"Checked: {', '.join(counted)}{findings}{'; ' * bool(calls)}{calls}."
+
+
+def _count_cases(results: Sequence[Result]) -> Iterator[str]:
+    """Yield the number of cases of each suite, and of profiles."""
+    by_suite: defaultdict[str, set[str]] = defaultdict(set)
+    for result in results:
+        by_suite[result.suite].add(result.case)
+    for suite, cases in sorted(by_suite.items(), key=lambda item: (item[0] == PERF, item[0])):
+        of = " of the profile" if suite == PERF else f" of {clean_name(suite)}" if suite else ""
+        yield format_count(len(cases), "case") + of
 
 
 def _shorten(reason: str) -> str:

@@ -285,7 +285,7 @@ def test_an_exact_quantity_equals_the_oracle_rounded_once() -> None:
     off = third.float()
     off[0, 1] = torch.nextafter(off[0, 1], torch.tensor(1.0))
     assert evaluate_all(Exact(quantities={"output": off}), expected=make_expected(third)).reason == (
-        "Needed. But 1 of 6 elements (16.7%) of output differ, the first at index (0, 1): "
+        "Needed. But 1 of 6 elements (16.7%) of output differ, the worst at index (0, 1): "
         "0.66666675, must be exactly 0.66666669."
     )
     assert evaluate_all(Exact(quantities={"output": third.double()}), expected=make_expected(third)).reason == (
@@ -424,12 +424,12 @@ def test_nan_equals_itself() -> None:
     )
 
 
-def test_unequal_tensors_are_reported_with_the_first_difference() -> None:
-    """The message gives the number of differing elements and the first one; ``measured`` is the largest difference."""
+def test_unequal_tensors_are_reported_with_the_worst_difference() -> None:
+    """The message gives the number of differing elements and the worst one, whose difference is ``measured``."""
     assert evaluate_all(observe_equal([[1.0, 2.5], [3.0, 9.0]], [[1.0, 2.0], [3.0, 4.0]])) == Finding(
         check="a_check",
         status="failed",
-        reason="Needed. But 2 of 4 elements (50.0%) of x differ, the first at index (0, 1): 2.5, must be exactly 2.",
+        reason="Needed. But 2 of 4 elements (50.0%) of x differ, the worst at index (1, 1): 9, must be exactly 4.",
         measured=5.0,
         allowed=0.0,
     )
@@ -447,7 +447,7 @@ def test_unequal_tensors_are_reported_with_the_first_difference() -> None:
 def test_a_nan_and_a_number_differ(value: Any, expected: Any, words: str) -> None:
     """A NaN and a number differ, and so do True and False; the message has enough digits to tell numbers apart."""
     assert evaluate_all(observe_equal(value, expected)).reason == (
-        f"Needed. But 1 of 2 elements (50.0%) of x differ, the first at index (0,): {words}."
+        f"Needed. But 1 of 2 elements (50.0%) of x differ, the worst at index (0,): {words}."
     )
 
 

@@ -10,7 +10,7 @@ from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate
 from attnbench.checks.observations import Agree, Equal, Holds, Observation
 from attnbench.checks.requirement import check, draws_dropout, is_eager
-from attnbench.kernel.differentiable import scale_parameters
+from attnbench.kernel.differentiable import scale_parameters, scaled_parameters
 from attnbench.oracle.inputs import change_tensors
 
 
@@ -60,9 +60,8 @@ def no_stale_state(candidate: Candidate) -> Iterator[Observation]:
         # these copies, so it cannot return an outdated value.
         copies = change_tensors(candidate.inputs, lambda _, tensor: tensor.clone())
         fresh = candidate.run_on(candidate.case, copies, fresh_module)["output"].detach()
-        scale_parameters(candidate.module, 0.5)
-        used = candidate.run()["output"].detach().clone()
-        scale_parameters(candidate.module, 2.0)
+        with scaled_parameters(candidate.module, 0.5):
+            used = candidate.run()["output"].detach().clone()
     what = "output after inputs and parameters were overwritten (compared with a newly built module)"
     yield Agree(value=used, expected=fresh, quantity="output", what=what)
     if masks and not candidate.inputs.options.get("is_causal"):

@@ -254,14 +254,15 @@ def _compare_bits(observation: Equal, axes: Sequence[Axis] = ()) -> Comparison:
     differs = (
         ~((value == expected) | (value.isnan() & expected.isnan())) if value.is_floating_point() else value != expected
     )
-    first = _find_first(differs)
-    if first is None:
+    if not bool(differs.any()):
         return Comparison(measured=0.0, allowed=0.0)
-    difference = float((value.double() - expected.double())[differs].abs().max())
-    share, where = format_share(int(differs.sum()), value.numel()), describe_place(first, axes)
+    # Equal infinities have the difference NaN, and are no error.
+    apart = torch.where(differs, (value.double() - expected.double()).abs(), -1.0)
+    difference, worst = float(apart.max()), unravel_index(int(apart.argmax()), apart.shape)
+    share, where = format_share(int(differs.sum()), value.numel()), describe_place(worst, axes)
     return Comparison(
         fault=f"But {share} of {observation.what} differ{describe_shared_places(differs, axes)}, "
-        f"the first at {where}: {_format_apart(value[first].item(), expected[first].item(), 'must be exactly')}.",
+        f"the worst at {where}: {_format_apart(value[worst].item(), expected[worst].item(), 'must be exactly')}.",
         measured=difference,
         allowed=0.0,
     )

@@ -109,7 +109,7 @@ def test_a_wide_interval_is_unknown() -> None:
     """If the confidence interval crosses the threshold, the state is ``unknown``: more processes may give a verdict."""
     found = decide_speed(make_timing(*[1.0] * 5, *[1.02] * 5), make_timing(*[1] * 10))
     assert found.state == "unknown"
-    assert found.reason == "the confidence interval crosses the threshold of 1%"
+    assert found.reason == "the confidence interval crosses the threshold of 1 %"
     assert found.ratio is not None
     assert (found.ratio.low, found.ratio.high, found.ratio.processes) == (1.0, 1.02, 10)
 

@@ -344,7 +344,73 @@ def test_crossovers_are_named_or_denied() -> None:
     assert notes[0].startswith("Crossovers: ")
     assert crossing in notes[0]
     _, notes = draw_one(make_timings({"slow": (2.0,) * 3}), "ratio")
-    assert notes[0].startswith("No useful crossover: ")
+    assert notes[0].startswith("No crossover: ")
+    undecided = make_timings({"odd": (0.99, 1.0, 1.02)}).assign(state="unknown")
+    _, notes = draw_one(undecided, "ratio")
+    assert notes[0].startswith("No decided crossover: points of odd cross the line")
+
+
+def test_the_reference_stays_on_the_grid() -> None:
+    """Points of contenders stand on both sides of the reference, which is at the length itself."""
+    series = make_series()
+    looks = {name: look for name, look in make_looks(series).items() if look.contends}
+    series = replace(series, timings=series.timings[series.timings["implementation"].isin(looks)])
+    figure = sketch_ratio(series, looks, "").figure
+    assert figure
+    drawn = {str(line.get_color()): line for line in figure.axes[0].lines if len(np.atleast_1d(line.get_xdata())) == 3}
+    firsts = {name: float(np.atleast_1d(drawn[looks[name].colour].get_xdata())[0]) for name in looks}
+    assert firsts[REFERENCE] == 64
+    assert sorted(name for name in looks if abs(firsts[name] - 64) > 0.5) == ["near", "quick"]
+    assert (firsts["near"] - 64) * (firsts["quick"] - 64) < 0
+
+
+def test_a_forest_is_as_wide_as_the_contenders_need() -> None:
+    """The axis has the contenders and at least ±5 %; a slow implementation in grey does not widen it."""
+    series = make_series(make_timings({"quick": (0.98,) * 3, "naive_loop": (39.0,) * 3}))
+    sketch = sketch_forest(series, make_looks(series), "")
+    assert sketch.figure
+    low, high = sketch.figure.axes[0].get_xlim()
+    assert low == pytest.approx(0.98 * 0.99 / 1.04)
+    assert high == pytest.approx(1.05)
+    assert any(note.startswith("▸ ") for note in sketch.notes)
+    assert not any("◂" in note or "hollow" in note for note in sketch.notes)
+
+
+def test_marks_are_explained_only_where_they_are() -> None:
+    """Without points outside of a panel and without a verdict that is unknown, nothing is said of their marks."""
+    (plain,) = draw_all([make_series(make_timings({"quick": (0.9,) * 3}))])
+    told = " ".join(text for one in plain.drawings for text in (one.reading, *one.notes))
+    assert not set("▲▼◂▸×") & set(told.replace("1×", "").replace("L × L", ""))
+    _, notes = draw_one(make_timings(), "ratio")
+    assert "▲ names implementations above the panel." in notes
+    assert not any("▼" in note for note in notes)
+
+
+def test_the_legend_has_the_same_order_in_all_figures_of_a_report() -> None:
+    """References come first, then contenders and others, each by name."""
+    series = make_series(make_timings({**RATIOS, "slower": (5.0,) * 3}))
+    looks = make_looks(series)
+    orders = []
+    for sketch in (sketch_time, sketch_ratio, sketch_rate, sketch_memory):
+        figure = sketch(series, looks, "").figure
+        assert figure
+        orders.append([text.get_text().removesuffix(" (reference)") for text in figure.legends[0].get_texts()][:5])
+    assert orders == [list(looks)] * 4
+
+
+def test_no_text_of_a_figure_is_small() -> None:
+    """The smallest text is 11 pixels high: 8.25 points."""
+    for drawing in draw_all([make_series()])[0].drawings:
+        sizes = [float(size) for size in re.findall(r"font(?:-size)?:[^;\"]*?([\d.]+)px", drawing.svg.decode())]
+        assert sizes
+        assert min(sizes) >= 8.25
+
+
+def test_sentences_on_reading_a_figure_are_said_once() -> None:
+    """The second series has the figures, but not the sentences that the first one has."""
+    first, second = draw_all([make_series(place=PLACE._replace(threads=n), suffix=f"-{n}") for n in (1, 2)])
+    assert all(one.reading for one in first.drawings)
+    assert not any(one.reading for one in second.drawings)
 
 
 def test_a_forest_has_a_row_for_each_implementation_the_fastest_first() -> None:
@@ -412,7 +478,21 @@ def test_a_curve_that_ends_at_the_work_limit_is_marked() -> None:
     sketch = sketch_time(series, make_looks(series), "")
     assert sketch.figure
     assert sum(line.get_marker() == "x" for line in sketch.figure.axes[0].lines) == 1
+    assert any(note.startswith("× at the end of a curve") for note in sketch.notes)
     assert "ends at the work limit" in {text.get_text() for text in sketch.figure.legends[0].get_texts()}
+
+
+def test_a_lone_cross_has_its_name() -> None:
+    """An implementation with one point and a cross is named beside it, since it has no curve."""
+    timed = make_timings()
+    series = make_series(timed[(timed["implementation"] != "naive_loop") | (timed["length"] == 64)])
+    series.untimed.loc[0] = {
+        "implementation": "naive_loop", "length": 256, "pass": "forward", "reason": "over (--work-limit)", "case": "",
+        "run": "one",
+    }  # fmt: skip
+    figure = sketch_time(series, make_looks(series), "").figure
+    assert figure
+    assert [text.get_text() for text in figure.axes[0].texts] == ["naive_loop"]
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -455,18 +535,19 @@ def test_peaks_of_zero_are_named() -> None:
 
 
 def test_a_figure_names_its_place_where_there_are_several() -> None:
-    """With two series, title and drawing have the place, and the form where the place is the same."""
+    """With two series, drawing and description have the place, and the form where the place is the same."""
     (alone,) = draw_all([make_series()])
     assert alone.drawings[0].title == "Time of a call"
     places = [PLACE, PLACE._replace(threads=1)]
     label = "some-cpu, cpu, float32, 1 thread"
     both = draw_all([make_series(place=place, suffix=f"-{place.threads}") for place in places])
     for drawing in both[1].drawings:
-        assert drawing.title.endswith(f": {label}")
+        assert drawing.shows.startswith(f"{drawing.title}: {label}. ")
         assert label in read_texts(drawing.svg)
         assert drawing.stem.endswith("-1")
     same = draw_all([make_series(), make_series()])
-    assert same[0].drawings[0].title == f"Time of a call: some-cpu, cpu, float32, 2 threads: {FORM}"
+    place = "some-cpu, cpu, float32, 2 threads: batch 1, 4 heads, width 256"
+    assert same[0].drawings[0].shows.startswith(f"Time of a call: {place}")
 
 
 def test_series_beyond_the_limit_have_no_figures() -> None:

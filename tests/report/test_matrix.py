@@ -2,15 +2,16 @@
 
 import html
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import Finding, Machine, Result, Run, Status
+from attnbench.records.types import Finding, Machine, Planned, Result, Run, Status
 from attnbench.report import write
 from attnbench.report.content import collect_content
-from attnbench.report.matrix import Matrix
+from attnbench.report.matrix import Matrix, list_legend
 
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/eval"
 HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', r"\1", "a/../b", "", "x" * 10_000, "a|b`c")
@@ -39,7 +40,10 @@ def list_texts(matrix: Matrix) -> dict[str, list[str]]:
 
 
 def test_a_row_of_a_chapter_adds_up_its_checks() -> None:
-    """A cell counts the findings of each status, failures first; a chapter has the sums of its checks."""
+    """A cell counts the findings of each status, failures first; a chapter has the sums of its checks.
+
+    The run has no end, and "yours" has fewer cases than "mine": what it lacks was not run.
+    """
     stored = make_stored_run(
         ("mine", "forward_parity", "passed"),
         ("mine", "forward_parity", "failed"),
@@ -52,11 +56,11 @@ def test_a_row_of_a_chapter_adds_up_its_checks() -> None:
     (matrix,) = collect_content([stored]).matrices
     assert matrix.names == ("mine", "yours")
     assert list_texts(matrix) == {
-        "forward": ["✗ 2 ✓ 1", "~ 1"],
-        "forward_parity": ["✗ 2 ✓ 1", "~ 1"],
-        "gradients": ["✓ 1 – 1 · 1", ""],
-        "input_gradients": ["– 1", ""],
-        "parameter_gradients": ["✓ 1 · 1", ""],
+        "forward": ["✗ 2, ✓ 1", "~ 1"],
+        "forward_parity": ["✗ 2, ✓ 1", "~ 1"],
+        "gradients": ["✓ 1, – 1, · 1", "·"],
+        "input_gradients": ["– 1", "·"],
+        "parameter_gradients": ["✓ 1, · 1", "·"],
     }
 
 
@@ -91,16 +95,68 @@ def test_a_run_of_which_nothing_was_checked_has_no_table(tmp_path: Path) -> None
     assert "Not checked: <code>one</code>: x But y." in page
 
 
-def test_more_than_three_reasons_are_counted() -> None:
-    """The three most frequent reasons are named, and the others counted."""
-    runs = [make_stored_run(*[("one", "forward_parity", "unsupported")], reason=f"r{n}") for n in range(5)]
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [
+        (("takes no mask", "takes no mask", "needs a CUDA device"), "needs a CUDA device"),
+        (("takes no mask", "device=cpu (supported: {'cuda'})"), "needs a CUDA device"),
+        (("takes no mask", "takes no weights", "takes no weights"), "takes no weights"),
+    ],
+)
+def test_the_most_telling_reason_is_told(reasons: tuple[str, ...], told: str) -> None:
+    """Of several reasons the one about the device is told, or else the most frequent one."""
+    (stored,) = [make_stored_run(("one", "forward_parity", "unsupported"))]
     results = tuple(
-        Result(run=runs[0].run.id, implementation="one", case=CASE.format(n), findings=run.results[0].findings)
-        for n, run in enumerate(runs)
+        Result(
+            run=stored.run.id, implementation="one", case=CASE.format(n),
+            findings=(Finding(check="forward_parity", status="unsupported", reason=reason),),
+        )
+        for n, reason in enumerate(reasons)
+    )  # fmt: skip
+    (matrix,) = collect_content([replace(stored, results=results)]).matrices
+    assert [one.reason for one in matrix.unchecked] == [told]
+
+
+def test_implementations_with_failures_come_first(tmp_path: Path) -> None:
+    """Failing columns are the first ones, and every mark of a column stands in a cell of its own."""
+    stored = make_stored_run(
+        ("good", "forward_parity", "passed"),
+        ("good", "input_gradients", "unsupported"),
+        ("wrong", "forward_parity", "failed"),
+        ("wrong", "forward_parity", "passed"),
     )
-    stored = StoredRun(run=runs[0].run, results=results, path=runs[0].path)
     (matrix,) = collect_content([stored]).matrices
-    assert matrix.unchecked[0].reason == "r0; r1; r2; and 2 more reasons"
+    assert matrix.columns == (("wrong", ("bad", "good")), ("good", ("good", "refused")))
+    page = write([stored], tmp_path).read_text("utf-8")
+    table = page.split('<table class="matrix">')[1].split("</table>")[0]
+    assert [row.count("<td") for row in table.split("<tr>")[2:]] == [4, 4]
+    assert table.count('colspan="2"') == 2
+
+
+def test_the_legend_has_only_what_occurs(tmp_path: Path) -> None:
+    """The legend stands above the matrix, and names no mark that the matrix lacks."""
+    stored = make_stored_run(("one", "forward_parity", "passed"), ("one", "input_gradients", "passed"))
+    assert [mark for _, mark, _ in list_legend(collect_content([stored]).matrices)] == ["✓"]
+    page = write([stored], tmp_path).read_text("utf-8")
+    assert page.index('<ul class="legend">') < page.index('<table class="matrix">')
+    both = make_stored_run(("one", "forward_parity", "passed"), ("two", "input_gradients", "failed"))
+    assert [mark for _, mark, _ in list_legend(collect_content([both]).matrices)] == ["✓", "✗", ""]
+
+
+def test_what_a_cut_run_did_not_reach_is_not_run() -> None:
+    """In a run without an end, an empty cell of an unfinished implementation is "not run", also if it never began."""
+    stored = make_stored_run(
+        ("one", "forward_parity", "passed"),
+        ("one", "input_gradients", "passed"),
+        ("two", "forward_parity", "passed"),
+    )
+    planned = {"one": Planned(cases=2), "two": Planned(cases=2), "three": Planned(cases=2)}
+    cut = replace(stored, run=replace(stored.run, implementations=tuple(planned), planned=planned))
+    (matrix,) = collect_content([cut]).matrices
+    assert matrix.names == ("one", "two", "three")
+    assert list_texts(matrix)["gradients"] == ["✓ 1", "·", "·"]
+    assert list_texts(matrix)["forward"] == ["✓ 1", "✓ 1", "·"]
+    assert ("left", "·", "not run") in list_legend([matrix])
 
 
 def test_a_cell_with_failures_links_to_their_group(tmp_path: Path) -> None:
@@ -122,13 +178,13 @@ def test_a_cell_with_failures_links_to_their_group(tmp_path: Path) -> None:
 
 
 def test_the_row_of_a_chapter_leads_to_its_checks(tmp_path: Path) -> None:
-    """The name of a chapter links to the folded table of its checks, which is on the page of every machine."""
+    """The name of a chapter links to the name above its folded checks, for each machine."""
     runs = [make_stored_run(("mine", "forward_parity", "passed"), number=number) for number in (1, 2)]
     page = write(runs, tmp_path).read_text("utf-8")
     links = re.findall(r'<a href="#(checks-[^"]*)">forward</a>', page)
     assert len(set(links)) == 2
     for link in links:
-        assert re.search(rf'<details><summary>forward</summary>\s*<div class="scroll" id="{link}"', page)
+        assert re.search(rf'<details class="checks">(?:(?!</details>)[\s\S])*<h4 id="{link}">forward</h4>', page)
 
 
 def test_requirements_of_checks_are_on_the_page(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from attnbench.report.content import Content, collect_content
 from attnbench.report.figures import draw_figures
 from attnbench.report.growth import fit_growth
 from attnbench.report.measures import MAIN, REST, MeasureRow, MeasureTable, collect_measures
+from attnbench.report.methods import explain_states
 from timed_runs import REFERENCE, case_of, check, store, time_calls
 
 HOSTILE = "<script>alert(1)</script>\"'&|\\1/../\u202e"
@@ -105,7 +106,7 @@ def test_the_tables_can_be_sorted_and_filtered(tmp_path: Path) -> None:
     text = write([store([time_calls(REFERENCE), time_calls("quick", 0.5)])], tmp_path).read_text("utf-8")
     assert '<table class="measures sortable filterable">' in text
     assert '<th data-sort="number">time, ms</th>' in text
-    assert '<td data-value="0.028">0.0280 [0.0220 to 0.0340]</td>' in text
+    assert '<td class="number" data-value="0.028">0.0280 [0.0220 to 0.0340]</td>' in text
     assert 'style="' not in text.split('id="measured"')[1].split("<details")[0].split("</figure>")[-1]
 
 
@@ -125,14 +126,17 @@ def make_sparse(*, own_ns: int, base_ns: int, base_ns_beside: int) -> list[Resul
 
 
 def test_a_ratio_that_is_not_the_quotient_of_the_times_says_why() -> None:
-    """Where the reference is slower in the cycles of a slow call, the note gives its time there and the quotient.
+    """Where the reference is slower in the cycles of a slow call, a note says so, and timings.csv has its time there.
 
     So it was in a stored run: 52.6 ms beside 0.220 ms, and a ratio of 164.
     """
     results = make_sparse(own_ns=52_600_000, base_ns=220_000, base_ns_beside=320_000)
     cell = find_row("rare", *results).cells["ratio"]
     assert cell.text == "164× [164 to 164]"
-    assert cell.note == "the quotient is 239×, but in the same cycles torch_mha took 0.320 ms"
+    assert cell.note == (
+        "Not the quotient of the two times: torch_mha took another time in the cycles that called both, which "
+        "timings.csv has as reference_ns."
+    )
     row = tables.tabulate_timings(results).set_index("implementation").loc["rare"]
     assert row["reference_ns"] == 320_000
 
@@ -162,8 +166,25 @@ def test_a_ratio_of_cycles_that_vary_says_so() -> None:
     cell = find_row("odd", *results).cells["ratio"]
     assert (cell.text, cell.note) == (
         "1.00× [1.00 to 1.00]",
-        "the quotient is 0.500×; the ratio is the median over cycles, which vary",
+        "Not the quotient of the two times: the ratio is the median over cycles, which vary.",
     )
+
+
+def test_a_note_stands_once_below_its_table(tmp_path: Path) -> None:
+    """Cells have a mark, and the note of the mark is below the table, in the page and in the Markdown text."""
+    results = [
+        replace(result, case=case_of(length))
+        for length in (64, 128)
+        for result in make_sparse(own_ns=52_600_000, base_ns=220_000, base_ns_beside=320_000)
+    ]
+    text = write([store(results)], tmp_path).read_text("utf-8")
+    table = text.split('class="measures')[1].split("</table>")[0]
+    assert table.count("164× [164 to 164]<sup>a</sup>") == 2
+    assert text.count("<sup>a</sup> Not the quotient of the two times: torch_mha took") == 1
+    assert 'which <a href="timings.csv">timings.csv</a> has' in text
+    marked = (tmp_path / "report.md").read_text("utf-8")
+    assert marked.count("(a) Not the quotient") == 1
+    assert marked.count("164× \\[164 to 164\\] (a)") == 2
 
 
 def test_every_ratio_of_the_example_is_its_quotient_or_has_a_note() -> None:
@@ -196,7 +217,9 @@ def test_a_disturbed_measurement_is_inconclusive_and_not_in_the_plot_of_speed(tm
     rows = {row["implementation"]: row for row in csv.DictReader((tmp_path / "timings.csv").read_text().splitlines())}
     assert (rows["near"]["state"], rows["near"]["ratio"]) == ("inconclusive", "")
     cells = find_row("near", *results).cells
-    assert (cells["verdict"].text, cells["rate"].note) == ("inconclusive", "inconclusive")
+    assert (cells["verdict"].text, cells["rate"].note) == (
+        "inconclusive", "From calls whose speed verdict is inconclusive.",
+    )  # fmt: skip
     assert "ratio" not in cells
 
 
@@ -308,7 +331,8 @@ def test_a_cell_without_device_time_is_marked_end_to_end(tmp_path: Path) -> None
         replace(elsewhere, timing=replace(elsewhere.timing, device_ns=(), late=(), clock="none: why")),
     ]
     text = write([store(results)], tmp_path).read_text("utf-8")
-    assert text.count("<small>end to end</small>") == 1
+    assert text.count("<sup>a</sup></td>") == 1
+    assert "<sup>a</sup> End to end: wall time until the device was done." in text
     assert "Readings of the clock: NVML and none: why." in text
     row = tables.tabulate_timings(results).set_index("implementation").loc["quick"]
     assert (row["measure"], row["median_ns"], row["ratio"], row["state"]) == ("wall", 1_300_000, 1.0, "same")
@@ -350,6 +374,7 @@ def test_the_exponent_of_growth_has_an_interval(tmp_path: Path) -> None:
         assert (row["shortest"], row["longest"], row["lengths"]) == ("64", "1024", "5")
     assert "Growth with length" in text
     assert "2.00 [2.00 to 2.00]" in text
+    assert text.count("<td>5 from 64 to 1024</td>") == 4
 
 
 def test_four_lengths_have_no_exponent(tmp_path: Path) -> None:
@@ -405,13 +430,84 @@ def test_the_report_gives_memory_and_memory_outside_the_allocator(tmp_path: Path
 def test_the_report_gives_ceilings_and_the_share_of_them(tmp_path: Path) -> None:
     """The report gives the machine's best rates, and which share of them a call reached; a rate of 0 is no ceiling."""
     top = Ceiling(run="run-1", device="cpu", dtype="float32", threads=2, flop_per_s=1e11, bytes_per_s=1e9)
-    for ceiling, share in ((top, "18 % of product"), (replace(top, flop_per_s=0.0), None)):
+    for ceiling, share in ((top, "18 %"), (replace(top, flop_per_s=0.0), None)):
         stored = replace(store([time_calls(REFERENCE)]), ceilings=(ceiling,))
         (table,) = collect_content([stored]).measures.tables
         cell = table.rows[0].cells.get("share")
         assert (cell.text if cell else None) == share
+        assert ("share of the product ceiling" in [heading for _, heading, _ in table.main]) == (share is not None)
         text = write([stored], tmp_path).read_text("utf-8")
         assert ("<summary>Ceilings</summary>" in text) == (share is not None)
+
+
+def test_shares_above_the_ceiling_are_withheld(tmp_path: Path) -> None:
+    """Where a call is faster than the ceiling allows, no share of its place is shown, and page and figure say why."""
+    low = Ceiling(run="run-1", device="cpu", dtype="float32", threads=2, flop_per_s=1e10, bytes_per_s=1e9)
+    stored = replace(store([time_calls(REFERENCE), time_calls("slow", 20.0)]), ceilings=(low,))
+    (table,) = collect_content([stored]).measures.tables
+    assert all("share" not in row.cells for row in table.rows)
+    text = write([stored], tmp_path).read_text("utf-8")
+    assert "so the measured ceiling is too low here." in text
+    assert "Without the ceiling, which was measured too low" in text
+
+
+def test_shares_with_different_bounds_name_them() -> None:
+    """Where an operation bounds one call and a copy another one, each share names its bound."""
+    top = Ceiling(run="run-1", device="cpu", dtype="float32", threads=2, flop_per_s=1e11, bytes_per_s=2e9)
+    one, other = (time_calls(REFERENCE, case=case_of(length)) for length in (64, 128))
+    stored = replace(store([one, replace(other, bytes=10**5)]), ceilings=(top,))
+    (table,) = collect_content([stored]).measures.tables
+    shares = [row.cells["share"].text for row in table.rows]
+    assert shares[0].endswith("% of product")
+    assert shares[1].endswith("% of copy")
+    assert "share of the ceiling" in [heading for _, heading, _ in table.main]
+
+
+def test_many_tables_are_folded_by_place(tmp_path: Path) -> None:
+    """Up to two tables stand on the page; more are folded, with a line for each place."""
+    runs = [
+        store(
+            [time_calls(name, ratio, run=f"run-{n}") for name, ratio in ((REFERENCE, 1.0), ("quick", 0.5))],
+            run=f"run-{n}", machine=f"cpu-{n}",
+        )
+        for n in (1, 2, 3)
+    ]  # fmt: skip
+    assert '<details class="place">' not in write(runs[:2], tmp_path).read_text("utf-8")
+    text = write(runs, tmp_path).read_text("utf-8")
+    summary = "<summary>cpu-1, cpu, float32, 2 threads: forward; 2 rows; 1 faster</summary>"
+    assert text.count('<details class="place">') == 3
+    assert summary in text
+
+
+def test_only_a_long_table_scrolls(tmp_path: Path) -> None:
+    """A table of more than two dozen rows scrolls in a box and says how many rows it has."""
+    for lengths, tall in ((range(1, 12), False), (range(1, 14), True)):
+        results = [time_calls(name, case=case_of(n)) for n in lengths for name in (REFERENCE, "other")]
+        text = write([store(results)], tmp_path).read_text("utf-8")
+        assert ('<div class="scroll tall"' in text) == tall
+        assert (f"{2 * len(lengths)} rows, which scroll" in text) == tall
+
+
+def test_states_are_explained_by_the_causes_that_occur() -> None:
+    """Unknown is explained by too few processes where there are few, and by the threshold where there are enough."""
+    few = [time_calls(name, processes=2) for name in (REFERENCE, "quick")]
+    own = collect_content([store(few)]).series[0].timings
+    assert list(explain_states(own)) == ["Unknown: too few processes for a verdict."]
+    own = own.assign(reason="the confidence interval crosses the threshold of 1 %")
+    assert list(explain_states(own[own["state"] != ""])) == [
+        "Unknown: the confidence interval crosses the threshold of 1 %."
+    ]
+    assert list(explain_states(own.assign(state="faster"))) == []
+
+
+def test_one_process_is_told_apart_from_intervals(tmp_path: Path) -> None:
+    """Where some times are from one process, the range of probabilities does not begin at 0."""
+    mixed = [time_calls(REFERENCE, case=case_of(n), processes=count) for n, count in ((64, 9), (128, 1))]
+    text = write([store(mixed)], tmp_path).read_text("utf-8")
+    assert "with a probability of 96.1 %; one process has no interval" in text
+    assert "of 0 " not in text
+    alone = write([store(mixed[1:])], tmp_path).read_text("utf-8")
+    assert "Each time is from one process and has no interval." in alone
 
 
 def test_the_level_of_an_interval_is_given_with_the_times(tmp_path: Path) -> None:

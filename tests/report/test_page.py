@@ -131,6 +131,68 @@ def test_every_link_inside_the_page_has_a_target(browser: Any, example: Path) ->
     assert len(ids) == len(set(ids))
 
 
+def test_files_beside_the_page_are_links(browser: Any, example: Path) -> None:
+    """The footer and the text link to files that exist and have rows, by relative addresses."""
+    page = browser.open(example).page
+    links = page.locator("footer a")
+    names = [link.get_attribute("href") for link in links.all()]
+    assert "timings.csv" in names
+    for name in names:
+        assert len((example.parent / name).read_text("utf-8").splitlines()) > 1
+    empty = {path.name for path in example.parent.glob("*.csv") if path.read_text("utf-8").count("\n") < 2}
+    assert not empty & set(names)
+    assert page.locator('main a[href="timings.csv"]').count() > 0
+
+
+def test_a_chapter_is_visible_when_its_link_is_followed(browser: Any, example: Path) -> None:
+    """The link of a chapter unfolds its checks, and the chapter's name is in the window."""
+    page = browser.open(example).page
+    link = page.locator("#conformance .matrix tbody th a").nth(3)
+    link.click()
+    name = page.locator(f"#conformance h4[id='{link.get_attribute('href')[1:]}']")
+    assert name.inner_text() == link.inner_text()
+    top = name.bounding_box()["y"]
+    assert 0 <= top < 100
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_matrix_has_no_height_limit_and_its_marks_align(browser: Any, example: Path, width: int) -> None:
+    """The box of the matrix does not scroll up and down; marks of a kind of one implementation end at one edge."""
+    page = browser.open(example, width=width, height=600).page
+    box = page.locator("#conformance .scroll").first
+    assert box.evaluate("one => one.scrollHeight - one.clientHeight") <= 1
+    ragged = """() => { const edges = {}; for (const row of document.querySelector('.matrix').tBodies[0].rows)
+      [...row.cells].forEach((cell, at) => { if (at && cell.firstElementChild) (edges[at] ??= new Set()).add(
+        cell.firstElementChild.className + Math.round(cell.firstElementChild.getBoundingClientRect().right)); });
+      return Object.values(edges).filter(one => one.size > 1).length; }"""
+    assert page.evaluate(ragged) == 0
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_tables_of_measures_are_equally_wide_and_within_the_text(browser: Any, example: Path, width: int) -> None:
+    """The boxes of the tables have one width, that of the text, and numbers are at the right."""
+    page = browser.open(example, width=width).page
+    sizes = """() => [...document.querySelectorAll('#measured .scroll:has(> .measures)')]
+      .filter(one => one.checkVisibility()).map(one => Math.round(one.getBoundingClientRect().width))"""
+    found = page.evaluate(sizes)
+    assert len(found) == 2
+    assert set(found) == {round(page.evaluate("document.querySelector('#measured > p').parentElement.clientWidth"))}
+    cell = page.locator("#measured .measures td[data-value]").nth(1)
+    assert cell.evaluate("one => getComputedStyle(one).textAlign") == "right"
+
+
+def test_words_of_a_command_are_not_broken(browser: Any, example: Path) -> None:
+    """On a phone, an option of a command stays on one line, and the button to copy stands below."""
+    page = browser.open(example, width=390).page
+    command = page.locator("#runs .command").first
+    broken = """one => [...one.querySelectorAll('.word')].filter(word => word.getClientRects().length > 1
+      || (word.getBoundingClientRect().height > 30 && word.getBoundingClientRect().width < 200)).length"""
+    assert command.locator(".word").count() > 1
+    assert command.evaluate(broken) == 0
+    pre, button = (command.locator(tag).bounding_box() for tag in ("pre", "button"))
+    assert button["y"] >= pre["y"] + pre["height"]
+
+
 def test_the_skip_link_is_first_and_focus_is_visible(browser: Any, trial: Path) -> None:
     """The keyboard reaches the skip link, then all else in the page's order; what has the focus has an outline."""
     page = browser.open(trial).page
@@ -320,7 +382,8 @@ class Reader(HTMLParser):
         for name, value in attrs:
             if name.startswith("on") or name in {"style", "srcdoc", "action", "formaction"}:
                 self.unsafe.append((name, value))
-            if name in {"src", "href"} and not (value or "").startswith(("#", "data:")):
+            beside = name == "href" and tag == "a" and re.fullmatch(r"[a-z-]+\.(csv|md)", value or "")
+            if name in {"src", "href"} and not beside and not (value or "").startswith(("#", "data:")):
                 self.unsafe.append((name, value))
         if tag not in self.empty:
             self.open.append(tag)

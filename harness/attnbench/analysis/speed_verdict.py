@@ -233,4 +233,4 @@ def _decide_state(ratios: Sequence[float], effect: float) -> tuple[State, str]:
         return "faster", ""
     if 1 - effect <= low and high <= 1 + effect:
         return "same", ""
-    return "unknown", f"the confidence interval crosses the threshold of {effect:.0%}"
+    return "unknown", f"the confidence interval crosses the threshold of {100 * effect:g} %"

@@ -62,5 +62,6 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     for name, frame in frames.items():
         files[f"{name}.csv"] = render_csv(frame)
     files["report.md"] = markdown.render(content, figures).encode()
-    files["index.html"] = page.render(content, figures).encode()
+    filled = [f"{name}.csv" for name, frame in frames.items() if len(frame)]
+    files["index.html"] = page.render(content, figures, [*filled, "report.md"]).encode()
     return files

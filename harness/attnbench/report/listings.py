@@ -49,7 +49,7 @@ def make_listings(series: Series) -> list[Listing]:
         Listing(
             title="Growth with length",
             note=UNDER_GROWTH,
-            head=("implementation", "pass", "L", "time", "peak memory"),
+            head=("implementation", "pass", "time", "its lengths", "peak memory", "its lengths"),
             rows=tuple(_format_growth_rows(series)),
         ),
         Listing(
@@ -89,15 +89,16 @@ def list_max_lengths(results: Iterable[Result]) -> Listing | None:
 
 
 def _format_growth_rows(series: Series) -> Iterator[tuple[str, ...]]:
-    """Yield rows of implementation, pass, range of lengths, and the exponents of time and of peak memory."""
+    """Yield rows of implementation, pass, and the exponents of time and of peak memory, each with its lengths."""
     for (name, pass_), own in series.growths.groupby(["implementation", "pass"], sort=False):
         by_measure = {row["measure"]: row for row in own.to_dict("records")}
-        lengths = f"{own['shortest'].min()} to {own['longest'].max()}"
-        texts = (_format_exponent(by_measure.get(measure)) for measure in ("time", "peak memory"))
-        yield str(name), str(pass_), lengths, *texts
+        fits = [by_measure.get(measure) for measure in ("time", "peak memory")]
+        yield str(name), str(pass_), *(text for fit in fits for text in _format_fit(fit))
 
 
-def _format_exponent(row: Any) -> str:
+def _format_fit(row: Any) -> tuple[str, str]:
+    """Return the exponent of a fit with its interval, and its lengths."""
     if row is None:
-        return "–"
-    return f"{row['exponent']:.2f} [{row['low']:.2f} to {row['high']:.2f}]".replace("-", "−")
+        return "–", "–"
+    exponent = f"{row['exponent']:.2f} [{row['low']:.2f} to {row['high']:.2f}]".replace("-", "−")
+    return exponent, f"{row['lengths']} from {row['shortest']} to {row['longest']}"

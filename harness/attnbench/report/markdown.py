@@ -1,6 +1,6 @@
 """The report as Markdown, for places that do not show HTML."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from attnbench.report.content import Content
 from attnbench.report.decisions import Choice, Decisions
@@ -11,9 +11,9 @@ from attnbench.report.listings import Listing, make_listings
 from attnbench.report.markdown_text import escape as _escape
 from attnbench.report.markdown_text import format_code as _format_code
 from attnbench.report.markdown_text import format_console, hide_comments
-from attnbench.report.matrix import LEGEND, Matrix, Row
+from attnbench.report.matrix import Matrix, Row, list_legend
 from attnbench.report.measures import Cell, MeasureTable
-from attnbench.report.methods import describe_machine, explain_measures
+from attnbench.report.methods import describe_commit, describe_machine, explain_measures
 from attnbench.report.slots import make_slot
 from attnbench.report.verdict import format_lines
 
@@ -51,7 +51,7 @@ def _render_runs(content: Content) -> list[str]:
             ("machine", _escape(describe_machine(run.machine))),
             ("threads", str(run.threads)),
             ("versions", _escape(", ".join(f"{name} {version}" for name, version in run.versions.items()))),
-            ("commit", _escape(run.commit or "none")),
+            ("commit", _escape(describe_commit(run.commit))),
             ("suite", _escape(f"{run.suite} ({run.suite_digest})")),
             ("file", _format_code(stored.path.name)),
         ]
@@ -98,6 +98,7 @@ def _render_conformance(content: Content) -> list[str]:
     parts = ["## Conformance"]
     if not content.is_checked:
         return [*parts, "Nothing was checked."]
+    parts.append("; ".join(f"{mark} {words}".strip() for _, mark, words in list_legend(content.matrices)))
     for matrix in content.matrices:
         if len(content.matrices) > 1:
             parts.append(f"### On {_escape(matrix.machine)}")
@@ -109,7 +110,6 @@ def _render_conformance(content: Content) -> list[str]:
         ]
         for chapter in matrix.chapters:
             parts += [f"#### {_escape(chapter.row.name)}", _render_matrix(matrix, "check", chapter.checks)]
-    parts.append(" · ".join(f"{mark} {words}" for _, mark, words in LEGEND))
     return parts + ([_render_list(content.coverage)] if content.coverage else [])
 
 
@@ -124,7 +124,8 @@ def _render_measurements(content: Content, figures: Sequence[SeriesFigures]) -> 
         parts.append("Nothing was timed.")
     parts += [_escape(content.undrawn)] if content.undrawn else []
     for series, drawn in zip(content.series, figures, strict=True):
-        parts.append(f"### {_escape(series.title)}")
+        parts.append(f"### {_escape(series.heading)}")
+        parts += [] if series.drawn else ["Figures of this series are not drawn."]
         parts += _render_figures(drawn)
         for listing in make_listings(series):
             parts += _render_listing(listing)
@@ -165,7 +166,7 @@ def _render_measures(table: MeasureTable) -> list[str]:
             _format_code(row.implementation),
             row.length.text,
             *([_escape(row.form)] if table.forms else []),
-            *(_format_cell(row.cells.get(key)) for key, *_ in columns),
+            *(_format_cell(row.cells.get(key), table.marks) for key, *_ in columns),
         )
         for row in table.rows
     ]
@@ -176,19 +177,21 @@ def _render_measures(table: MeasureTable) -> list[str]:
         *(_escape(heading) for _, heading, _ in columns),
     )
     form = [] if table.forms else [_escape(table.form)]
-    return [f"### Measures: {table.pass_}, {_escape(table.place.label)}", *form, _render_table(head, rows, right=True)]
+    below = [*map(_escape, table.remarks), *(f"({mark}) {_escape(note)}" for note, mark in table.marks.items())]
+    shown = _render_table(head, rows, right=True)
+    return [f"### Measures: {_escape(table.label)}", *form, shown, *below]
 
 
-def _format_cell(cell: Cell | None) -> str:
+def _format_cell(cell: Cell | None, marks: Mapping[str, str]) -> str:
     if cell is None:
         return "–"
-    return _escape(f"{cell.text} ({cell.note})" if cell.note else cell.text)
+    return _escape(f"{cell.text} ({marks[cell.note]})" if cell.note else cell.text)
 
 
 def _render_figures(figures: SeriesFigures) -> list[str]:
     parts = []
     for one in figures.drawings:
-        parts += [f"#### {_escape(one.title)}", _escape(" ".join([one.reading, *one.notes]))]
+        parts += [f"#### {_escape(one.title)}", _escape(" ".join([one.reading, *one.notes]).strip())]
         parts.append(f"![{_escape(one.shows)}]({one.stem}.png)")
     return [*parts, *map(_escape, figures.missing)]
 

@@ -1,9 +1,11 @@
 """The matrix: for each machine the numbers of findings by status, of each chapter, check and implementation."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from attnbench.analysis.completeness import judge_completeness
 from attnbench.checks.catalogue import list_chapters, read_checks
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, Result
@@ -12,7 +14,7 @@ from attnbench.report.series import split_by_machine
 from attnbench.report.slugs import make_slug
 from attnbench.report.tables import chapter_of
 
-__all__ = ["LEGEND", "Cell", "Chapter", "Matrix", "Row", "Unchecked", "make_matrix"]
+__all__ = ["Cell", "Chapter", "Matrix", "Row", "Unchecked", "list_legend", "make_matrix"]
 
 # Each kind of finding status with its mark. A cell of the matrix lists its marks in this order.
 MARKS = (("bad", "✗"), ("good", "✓"), ("known", "~"), ("refused", "–"), ("left", "·"))
@@ -23,8 +25,13 @@ LEGEND = (
     ("refused", "–", "refused, with a reason"),
     ("left", "·", "not run"),
 )
-# Reasons that are named of an implementation on which nothing was checked, and their longest text, in characters.
-NAMED_REASONS, LONGEST_REASON = 3, 200
+EMPTY = "empty: no findings"
+# Longest reason of an implementation on which nothing was checked, in characters.
+LONGEST_REASON = 200
+# A reason about the device tells most: no case can be checked without it, whatever else is refused.
+_DEVICE = re.compile(r"\b(cuda|device|gpu)\b", re.IGNORECASE)
+# The reason of a declared option of the device, and how a reader says it.
+_ONLY_CUDA, NEEDS_CUDA = re.compile(r"device=\w+ \(supported: \{'cuda'\}\)"), "needs a CUDA device"
 # Implementations by check, with the number of findings of each status.
 Counts = dict[str, dict[str, Counter[str]]]
 # Anchor of the group of failures on the page, by machine, implementation and check.
@@ -36,7 +43,8 @@ class Cell:
     """Findings of one implementation in one check or chapter.
 
     ``marks`` contains the name, the mark and the number of findings of each kind of status in ``MARKS`` that occurs.
-    ``link`` is the anchor of a group of failures of these findings, or empty.
+    The number is 0 where a run ended before the first of these findings. ``link`` is the anchor of a group of failures
+    of these findings, or empty.
     """
 
     marks: tuple[tuple[str, str, int], ...] = ()
@@ -45,7 +53,12 @@ class Cell:
     @property
     def text(self) -> str:
         """Marks and numbers as text; empty if there are no findings."""
-        return " ".join(f"{mark} {count}" for _, mark, count in self.marks)
+        return ", ".join(f"{mark} {count}" if count else mark for _, mark, count in self.marks)
+
+    @property
+    def by_kind(self) -> dict[str, tuple[str, int]]:
+        """Mark and number of findings of each kind of status that occurs."""
+        return {kind: (mark, count) for kind, mark, count in self.marks}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,29 +98,86 @@ class Matrix:
     unchecked: tuple[Unchecked, ...]
 
     @property
+    def columns(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Each implementation with the kinds of status that it has; each kind stands in a column of its own."""
+        rows = [row for chapter in self.chapters for row in (chapter.row, *chapter.checks)]
+        cells = zip(*(row.cells for row in rows), strict=True)
+        return tuple((name, _list_kinds(own)) for name, own in zip(self.names, cells, strict=True))
+
+    @property
     def requirements(self) -> dict[str, str]:
         """What each check of the matrix requires."""
         return {row.name: row.requirement for chapter in self.chapters for row in chapter.checks}
 
 
+def list_legend(matrices: Iterable[Matrix]) -> tuple[tuple[str, str, str], ...]:
+    """Return kind, mark and words of what occurs in the matrices; an empty cell has neither kind nor mark."""
+    cells = [
+        cell
+        for matrix in matrices
+        for chapter in matrix.chapters
+        for row in (chapter.row, *chapter.checks)
+        for cell in row.cells
+    ]
+    kinds = _list_kinds(cells)
+    found = tuple(entry for entry in LEGEND if entry[0] in kinds)
+    return (*found, ("", "", EMPTY)) if any(not cell.marks for cell in cells) else found
+
+
 def make_matrix(runs: Iterable[StoredRun], results: Sequence[Result], anchors: Anchors) -> Iterator[Matrix]:
-    """Yield the matrix of each machine; ``anchors`` says where the failures of a cell are on the page."""
-    for machine, own in split_by_machine(runs, results).items():
-        names = dict.fromkeys(result.implementation for result in own)
+    """Yield the matrix of each machine; ``anchors`` says where the failures of a cell are on the page.
+
+    Implementations with failures come first. An implementation that a run did not finish has "not run" where it has no
+    findings, and one that was not started has it everywhere.
+    """
+    stored = list(runs)
+    unfinished = _find_unfinished(stored)
+    for machine, own in split_by_machine(stored, results).items():
+        started = dict.fromkeys(result.implementation for result in own)
+        names = [*started, *(name for name in unfinished.get(machine, ()) if name not in started)]
         counts, reasons = _count_findings(own)
-        checked = tuple(name for name in names if name not in reasons)
+        checked = [name for name in names if name not in reasons]
+        failing = _find_failing(counts)
+        checked.sort(key=lambda name: name not in failing)
+        late = frozenset(unfinished.get(machine, ()))
+        chapters = tuple(_make_chapters(machine, counts, checked, anchors, late)) if counts and checked else ()
         yield Matrix(
             machine=machine,
-            names=checked,
-            chapters=tuple(_make_chapters(machine, counts, checked, anchors)) if checked else (),
+            names=tuple(checked) if chapters else (),
+            chapters=chapters,
             unchecked=tuple(_fold_unchecked(reasons)),
         )
 
 
-def _count_findings(results: Iterable[Result]) -> tuple[Counts, dict[str, Counter[str]]]:
-    """Count findings by check, implementation and status, and the reasons of implementations that were not checked."""
+def _find_unfinished(runs: Iterable[StoredRun]) -> dict[str, dict[str, None]]:
+    """Return by machine the implementations with checks that a run did not get to, in the order of the runs."""
+    found: dict[str, dict[str, None]] = {}
+    for stored in runs:
+        names = (one.implementation for one in judge_completeness(stored).unfinished if one.unchecked)
+        found.setdefault(stored.run.machine.name, {}).update(dict.fromkeys(names))
+    return found
+
+
+def _find_failing(counts: Counts) -> frozenset[str]:
+    """Return the implementations with a failure."""
+    return frozenset(
+        name for row in counts.values() for name, statuses in row.items() if not FAILURES.isdisjoint(statuses)
+    )
+
+
+def _list_kinds(cells: Iterable[Cell]) -> tuple[str, ...]:
+    """Return the kinds of status in these cells, in the order of ``MARKS``."""
+    found = {kind for cell in cells for kind, _, _ in cell.marks}
+    return tuple(kind for kind, _ in MARKS if kind in found)
+
+
+def _count_findings(results: Iterable[Result]) -> tuple[Counts, dict[str, Counter[tuple[str, str]]]]:
+    """Count findings by check, implementation and status.
+
+    Also return the statuses and reasons of implementations on which nothing was checked.
+    """
     counts: defaultdict[str, dict[str, Counter[str]]] = defaultdict(dict)
-    reasons: dict[str, Counter[str]] = {}
+    reasons: dict[str, Counter[tuple[str, str]]] = {}
     checked = set()
     for result in results:
         name = result.implementation
@@ -118,24 +188,37 @@ def _count_findings(results: Iterable[Result]) -> tuple[Counts, dict[str, Counte
                 row[name] = Counter()
             row[name][finding.status] += 1
             if finding.status in ("unsupported", "not_run"):
-                own[finding.reason] += 1
+                own[finding.status, finding.reason] += 1
             else:
                 checked.add(name)
     return dict(counts), {name: found for name, found in reasons.items() if name not in checked}
 
 
-def _fold_unchecked(reasons: Mapping[str, Counter[str]]) -> Iterator[Unchecked]:
-    """Yield the implementations on which nothing was checked, those with the same reasons together."""
+def _fold_unchecked(reasons: Mapping[str, Counter[tuple[str, str]]]) -> Iterator[Unchecked]:
+    """Yield the implementations on which nothing was checked, those with the same reason together."""
     alike: defaultdict[str, list[str]] = defaultdict(list)
     for name, own in reasons.items():
-        first = [shorten_text(reason, LONGEST_REASON) for reason in sorted(own, key=lambda reason: -own[reason])]
-        more = f"; and {len(first) - NAMED_REASONS} more reasons" if len(first) > NAMED_REASONS else ""
-        alike["; ".join(first[:NAMED_REASONS]) + more or "no findings"].append(name)
+        alike[_choose_reason(own)].append(name)
     for reason, names in alike.items():
         yield Unchecked(names=tuple(names), reason=reason)
 
 
-def _make_chapters(machine: str, counts: Counts, names: Sequence[str], anchors: Anchors) -> Iterator[Chapter]:
+def _choose_reason(counts: Mapping[tuple[str, str], int]) -> str:
+    """Return the most telling of these reasons: about the device, of a refusal, or else the most frequent one."""
+
+    def rate(key: tuple[str, str]) -> tuple[bool, bool, int]:
+        status, reason = key
+        return status == "unsupported" and bool(_DEVICE.search(reason)), status == "unsupported", counts[key]
+
+    if not counts:
+        return "no findings"
+    _, reason = max(counts, key=rate)
+    return NEEDS_CUDA if _ONLY_CUDA.fullmatch(reason) else shorten_text(reason, LONGEST_REASON)
+
+
+def _make_chapters(
+    machine: str, counts: Counts, names: Sequence[str], anchors: Anchors, unfinished: frozenset[str]
+) -> Iterator[Chapter]:
     known = read_checks()
     order = [*(name for name in known if name in counts), *sorted(counts.keys() - known.keys())]
     by_chapter: defaultdict[str, list[str]] = defaultdict(list)
@@ -144,20 +227,21 @@ def _make_chapters(machine: str, counts: Counts, names: Sequence[str], anchors: 
             by_chapter[chapter_of(check)].append(check)
     for title in (*list_chapters(), "other"):
         if checks := by_chapter[title]:
+            late = [name in unfinished for name in names]
             links = [[anchors.get((machine, name, check), "") for name in names] for check in checks]
             found = [[counts[check].get(name, Counter()) for name in names] for check in checks]
             rows = tuple(
                 Row(
                     name=check,
                     requirement=known[check].requirement if check in known else "",
-                    cells=tuple(map(_make_cell, own, to)),
+                    cells=tuple(map(_make_cell, own, to, late)),
                 )
                 for check, own, to in zip(checks, found, links, strict=True)
             )
             sums = [_add_up(column) for column in zip(*found, strict=True)]
             firsts = [_choose_link(column) for column in zip(*(row.cells for row in rows), strict=True)]
             yield Chapter(
-                row=Row(name=title, cells=tuple(map(_make_cell, sums, firsts))),
+                row=Row(name=title, cells=tuple(map(_make_cell, sums, firsts, late))),
                 checks=rows,
                 anchor=make_slug("checks", machine, title),
             )
@@ -176,11 +260,13 @@ def _choose_link(cells: Sequence[Cell]) -> str:
     return max(linked, key=lambda cell: cell.marks[0][2]).link if linked else ""
 
 
-def _make_cell(counts: Counter[str], link: str) -> Cell:
+def _make_cell(counts: Counter[str], link: str, unfinished: bool) -> Cell:  # noqa: FBT001  # one of three columns that ``map`` joins
     kinds: Counter[str] = Counter()
     for status, count in counts.items():
         kinds[_classify_status(status)] += count
     marks = tuple((kind, mark, kinds[kind]) for kind, mark in MARKS if kinds[kind])
+    if not marks and unfinished:
+        marks = tuple((kind, mark, 0) for kind, mark in MARKS if kind == "left")
     return Cell(marks=marks, link=link if kinds["bad"] else "")
 
 

@@ -1,20 +1,32 @@
 """Tables of measured quantities: one for each place and pass, with one row per implementation, length and form."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from string import ascii_lowercase
 from typing import Any
 
+from attnbench.analysis.speed_verdict import STATES
 from attnbench.cases import CaseId
 from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths
-from attnbench.report.numbers import format_bytes, format_digits, format_estimate, format_thousands
+from attnbench.report.numbers import (
+    format_bytes,
+    format_count,
+    format_digits,
+    format_estimate,
+    format_thousands,
+    join_words,
+)
 from attnbench.report.series import Place, Series
 
-__all__ = ["MAIN", "MOST_ROWS", "REST", "Cell", "MeasureRow", "MeasureTable", "Measures", "collect_measures"]
+__all__ = ["MAIN", "MOST_ROWS", "REST", "TALLEST", "Cell", "MeasureRow", "MeasureTable", "Measures", "collect_measures"]
 
 # Most rows of all tables of a report. A browser sorts so many rows of 20 cells in a fraction of a second, and they take
 # about 1 MB of the page.
 MOST_ROWS = 1500
+# Most rows of a table that stands on the page as it is; a longer one scrolls in a box.
+TALLEST = 24
 # Columns of the table, and of the folded table below it: key, heading, and whether the column sorts as a number.
 MAIN = (
     ("time", "time, ms", True),
@@ -40,6 +52,11 @@ REST = (
 )
 # Verdicts that decide nothing.
 UNDECIDED = ("unknown", "inconclusive")
+END_TO_END = "End to end: wall time until the device was done."
+EXCEEDED = (
+    "Without shares of the ceiling: a call was faster than the measured ceiling allows, so the measured ceiling is too "
+    "low here."
+)
 # A difference is explained by the reference's time in the same cycles if it removes at least this share of it, in
 # logarithms.
 EXPLAINED = 0.5
@@ -48,10 +65,14 @@ _Columns = tuple[tuple[str, str, bool], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A cell: its text, a note below it, and the number by which it is sorted; None sorts by the text."""
+    """A cell: its text, a sentence about it, and the number by which it is sorted; None sorts by the text.
+
+    ``bound`` is the rate that bounds a call, in a cell of the share of the ceiling.
+    """
 
     text: str
     note: str = ""
+    bound: str = ""
     value: float | None = None
 
 
@@ -85,6 +106,20 @@ class MeasureTable:
     main: _Columns
     rest: _Columns
     rows: tuple[MeasureRow, ...]
+    # A mark for each note of the cells: the note stands below the table, and its mark in the cells.
+    marks: Mapping[str, str]
+    # Sentences about the whole table.
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Pass and place in words."""
+        return f"{self.pass_}, {self.place.label}"
+
+    @property
+    def tall(self) -> bool:
+        """Whether the table is too long to stand on the page as it is."""
+        return len(self.rows) > TALLEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +130,22 @@ class Measures:
     rows: int
     shown: int
 
+    @property
+    def by_place(self) -> tuple[tuple[Place, str, tuple[MeasureTable, ...]], ...]:
+        """The tables of each place, with a line that sums them up."""
+        places = dict.fromkeys(table.place for table in self.tables)
+        own = {place: tuple(table for table in self.tables if table.place == place) for place in places}
+        return tuple((place, _summarise(tables), tables) for place, tables in own.items())
+
+
+def _summarise(tables: Sequence[MeasureTable]) -> str:
+    """Return the passes, the number of rows and the verdicts of these tables, in a line."""
+    rows = [row for table in tables for row in table.rows]
+    verdicts = Counter(row.cells["verdict"].text for row in rows if "verdict" in row.cells)
+    passes = join_words(dict.fromkeys(table.pass_ for table in tables))
+    counted = [f"{verdicts[word]} {word}" for word in STATES if verdicts[word]]
+    return "; ".join([passes, format_count(len(rows), "row"), *([", ".join(counted)] if counted else [])])
+
 
 def collect_measures(series: Sequence[Series], failing: Iterable[str] = (), *, most: int = MOST_ROWS) -> Measures:
     """Return the tables of measures, with at most ``most`` rows.
@@ -103,6 +154,7 @@ def collect_measures(series: Sequence[Series], failing: Iterable[str] = (), *, m
     failing implementations are kept first; the order of the rows does not change.
     """
     failed = frozenset(failing)
+    exceeded = {one.place for one in series if one.exceeds_ceiling}
     by_table: dict[tuple[Place, str], list[MeasureRow]] = {}
     references: dict[tuple[Place, str], str] = {}
     for one in series:
@@ -115,30 +167,47 @@ def collect_measures(series: Sequence[Series], failing: Iterable[str] = (), *, m
     tables = []
     for (place, pass_), rows in by_table.items():
         if selected := tuple(row for row in rows if id(row) in kept):
-            tables.append(_make_table(place, pass_, references[place, pass_], selected))
+            remarks = (EXCEEDED,) if place in exceeded else ()
+            tables.append(_make_table(place, pass_, references[place, pass_], selected, remarks))
     return Measures(tables=tuple(tables), rows=len(every), shown=min(most, len(every)))
 
 
-def _make_table(place: Place, pass_: str, reference: str, rows: tuple[MeasureRow, ...]) -> MeasureTable:
+def _make_table(
+    place: Place, pass_: str, reference: str, rows: tuple[MeasureRow, ...], remarks: tuple[str, ...]
+) -> MeasureTable:
     measured = {key for row in rows for key in row.cells}
     forms = {row.form for row in rows}
+    bounds = {row.cells["share"].bound for row in rows if "share" in row.cells}
+    if len(bounds) > 1:
+        rows = tuple(map(_name_bound, rows))
+    headings = {"ratio": f"time ÷ {reference}"}
+    if len(bounds) == 1:
+        headings["share"] = f"share of the {bounds.pop()} ceiling"
 
     def select(columns: _Columns) -> _Columns:
-        return tuple(column for column in columns if column[0] in measured)
+        return tuple((key, headings.get(key, heading), number) for key, heading, number in columns if key in measured)
 
-    main = tuple(
-        (key, f"time ÷ {reference}" if key == "ratio" else heading, number) for key, heading, number in select(MAIN)
-    )
+    notes = dict.fromkeys(cell.note for row in rows for cell in row.cells.values() if cell.note)
     return MeasureTable(
         place=place,
         pass_=pass_,
         reference=reference,
         forms=len(forms) > 1,
         form=rows[0].form,
-        main=main,
+        main=select(MAIN),
         rest=select(REST),
         rows=rows,
+        marks={note: ascii_lowercase[place] for place, note in enumerate(notes)},
+        remarks=remarks,
     )
+
+
+def _name_bound(row: MeasureRow) -> MeasureRow:
+    """Name the bound in the share of the ceiling, for a table whose rows have different ones."""
+    if (share := row.cells.get("share")) is None:
+        return row
+    named = replace(share, text=f"{share.text} of {share.bound}")
+    return replace(row, cells={**row.cells, "share": named})
 
 
 def _list_rows(series: Series, failing: frozenset[str]) -> Iterator[tuple[str, MeasureRow]]:
@@ -158,7 +227,7 @@ def _list_rows(series: Series, failing: frozenset[str]) -> Iterator[tuple[str, M
         if (timed := timings.get(key)) is not None:
             time_ns, state = float(timed["median_ns"]), str(timed["state"])
             base_ns = reference_ns.get((timed["run"], timed["case"]))
-            cells |= _make_time_cells(timed, series.reference, base_ns)
+            cells |= _make_time_cells(timed, series.reference, base_ns, withheld=series.exceeds_ceiling)
         if (used := memory.get(key)) is not None:
             cells |= _make_memory_cells(used)
         row = MeasureRow(
@@ -174,11 +243,14 @@ def _list_rows(series: Series, failing: frozenset[str]) -> Iterator[tuple[str, M
         yield pass_, row
 
 
-def _make_time_cells(row: Mapping[Any, Any], reference: str, base_ns: float | None) -> dict[str, Cell]:
+def _make_time_cells(
+    row: Mapping[Any, Any], reference: str, base_ns: float | None, *, withheld: bool
+) -> dict[str, Cell]:
+    """Return the cells of a time; ``withheld``: without the share of the ceiling."""
     median_ns, processes = row["median_ns"], row["processes"]
     time = format_estimate(median_ns / 1e6, row["low_ns"] / 1e6, row["high_ns"] / 1e6, processes)
     on_host = row["device"] != "cpu" and row["measure"] == "wall"
-    made = {"time": Cell(text=time, note="end to end" if on_host else "", value=median_ns / 1e6)}
+    made = {"time": Cell(text=time, note=END_TO_END if on_host else "", value=median_ns / 1e6)}
     if row["implementation"] == reference:
         # The reference has a verdict only where the A/A control, or other work, spoils that of every implementation.
         made["verdict"] = Cell(text=row["state"] or "reference")
@@ -187,12 +259,12 @@ def _make_time_cells(row: Mapping[Any, Any], reference: str, base_ns: float | No
         if not math.isnan(row["ratio"]):
             made["ratio"] = _make_ratio_cell(row, reference, base_ns)
     else:
-        made["verdict"] = Cell(text="not compared", note=f"{reference} was not timed in the same processes")
+        made["verdict"] = Cell(text="not compared", note=f"{reference} was not timed in the same processes.")
     if not math.isnan(row["gflop_per_s"]):
-        note = "inconclusive" if row["state"] == "inconclusive" else ""
+        note = "From calls whose speed verdict is inconclusive." if row["state"] == "inconclusive" else ""
         made["rate"] = Cell(text=format_digits(row["gflop_per_s"]), note=note, value=row["gflop_per_s"])
-    if not math.isnan(row["share"]):
-        made["share"] = Cell(text=f"{row['share'] * 100:.0f} % of {row['bound']}", value=row["share"])
+    if not math.isnan(row["share"]) and not withheld:
+        made["share"] = Cell(text=f"{row['share'] * 100:.0f} %", value=row["share"], bound=row["bound"])
     for key, column in (
         ("end_to_end", "end_to_end_ns"), ("graph", "graph_ns"), ("build", "build_ns"), ("first_call", "first_call_ns")
     ):  # fmt: skip
@@ -216,12 +288,17 @@ def _explain_ratio(row: Mapping[Any, Any], reference: str, base_ns: float | None
         return ""
     gap = abs(math.log(row["median_ns"] / base_ns / row["ratio"]))
     left = abs(math.log(row["median_ns"] / row["reference_ns"] / row["ratio"]))
-    quotient = f"the quotient is {format_digits(row['median_ns'] / base_ns)}×"
     if left <= EXPLAINED * gap:
-        return f"{quotient}, but in the same cycles {reference} took {format_digits(row['reference_ns'] / 1e6)} ms"
+        return (
+            f"Not the quotient of the two times: {reference} took another time in the cycles that called both, which "
+            "timings.csv has as reference_ns."
+        )
     if row["counted"] < row["processes"]:
-        return f"{quotient}; the ratio is from the {row['counted']:.0f} undisturbed processes of {row['of']:.0f}"
-    return f"{quotient}; the ratio is the median over cycles, which vary"
+        return (
+            "Not the quotient of the two times: the ratio is from the undisturbed processes only, which timings.csv "
+            "counts."
+        )
+    return "Not the quotient of the two times: the ratio is the median over cycles, which vary."
 
 
 def _make_memory_cells(row: Mapping[Any, Any]) -> dict[str, Cell]:

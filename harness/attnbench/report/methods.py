@@ -11,16 +11,30 @@ from attnbench.report.measures import Measures
 from attnbench.report.numbers import format_bytes, format_count, format_thousands, join_words
 from attnbench.report.series import Series
 
-__all__ = ["describe_machine", "describe_methods", "explain_measures"]
+__all__ = ["describe_commit", "describe_machine", "describe_methods", "explain_measures", "explain_states"]
+
+# Causes of the states that are no verdicts: a part of the reason in a run's comparison, and the page's words for it.
+CAUSES: dict[str, tuple[tuple[str, str], ...]] = {
+    "unknown": (
+        ("too few for a verdict", "too few processes for a verdict"),
+        ("crosses the threshold", f"the confidence interval crosses the threshold of {EFFECT * 100:g} %"),
+    ),
+    "inconclusive": (
+        ("other work", "other work disturbed too many processes"),
+        ("too slow", "the calls are too slow, so a process made too few of them"),
+        ("clock", "the device's clock changed or was throttled"),
+        ("A/A control", "the A/A control failed: the reference differs from its copy"),
+    ),
+}
 
 
 def explain_measures(series: Sequence[Series], measures: Measures) -> str:
     """Return the paragraph that explains the tables of measures."""
     timings = pd.concat([one.timings for one in series])
     references = {one.reference for one in series}
-    states = Counter(state for state in timings[~timings["implementation"].isin(references)]["state"] if state)
+    compared = timings[~timings["implementation"].isin(references)]
+    states = Counter(state for state in compared["state"] if state)
     counts = f" Here: {', '.join(f'{count} {state}' for state, count in states.most_common())}." if states else ""
-    level = f", which covers the true median with a probability of {_format_levels(timings)}" if len(timings) else ""
     on_device = " The time is that on the device, except where it is marked end to end." * any(
         timings["measure"] == "device"
     )
@@ -31,11 +45,26 @@ def explain_measures(series: Sequence[Series], measures: Measures) -> str:
         else ""
     )
     return (
-        f"Brackets are the confidence interval{level}.{on_device} A ratio is the median over the cycles that called "
-        f"both, below 1 is faster; where it is not the quotient of the two times, a note says why. Verdicts are "
-        f"faster, slower, same, unknown (too few processes to decide) or inconclusive (too few calls were "
-        f"undisturbed, or the A/A control failed: the reference differed from itself).{counts}{left_out}"
+        f"{_explain_intervals(timings)}{on_device} A ratio is the median over the cycles that called both; below 1 is "
+        f"faster. Faster, slower and same are verdicts with the threshold of {EFFECT * 100:g} %."
+        f"{''.join(f' {sentence}' for sentence in explain_states(timings))}{counts}{left_out}"
     )
+
+
+def _explain_intervals(timings: pd.DataFrame) -> str:
+    """Return the sentence about the intervals in brackets."""
+    if timings.empty or (timings["processes"] <= 1).all():
+        return "Each time is from one process and has no interval."
+    return f"Brackets are the confidence interval, which covers the true median with a probability {_tell(timings)}."
+
+
+def explain_states(timings: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence for each of ``unknown`` and ``inconclusive`` that occurs, with the causes that occur."""
+    for state, causes in CAUSES.items():
+        reasons = set(timings[timings["state"] == state]["reason"])
+        found = [words for part, words in causes if any(part in str(reason) for reason in reasons)]
+        if found:
+            yield f"{state.capitalize()}: {', or '.join(found)}."
 
 
 def describe_methods(series: Sequence[Series]) -> Iterator[str]:
@@ -50,7 +79,7 @@ def describe_methods(series: Sequence[Series]) -> Iterator[str]:
             f"calls: one call of each implementation per cycle, in random order. A call is clean if it had its cores "
             f"all the time. A number is the median over processes of each process's median over clean calls, or over "
             f"all calls where too few were clean. Its confidence interval lies between two order statistics of the "
-            f"processes, and covers the true median with a probability of {_format_levels(timings)}. Threads: "
+            f"processes, and covers the true median with a probability {_tell(timings)}. Threads: "
             f"{_format_range(timings['threads'])}. All samples are stored."
         )
         if (timings["device"] != "cpu").any():
@@ -61,8 +90,7 @@ def describe_methods(series: Sequence[Series]) -> Iterator[str]:
             f"cycles in which both calls were clean, then the median over processes. The speed verdict is faster or "
             f"slower where order statistics of the processes differ from 1 by more than {EFFECT * 100:g} %, and same "
             f"where they differ by less. It is inconclusive where too few processes were undisturbed, or where the A/A "
-            f"control, {reference} against a second copy of itself, differed as much. Speed in the plot is the inverse "
-            f"of the ratio."
+            f"control, {reference} against a second copy of itself, differed as much."
         )
         yield (
             "Gflop/s: operations that the case needs by a closed formula, without hidden (masked) query-key pairs, "
@@ -97,8 +125,14 @@ def _describe_device_times(timings: pd.DataFrame) -> str:
     )
 
 
-def _format_levels(timings: pd.DataFrame) -> str:
-    return f"{_format_range((timings['level'] * 100).round(1))} %"
+def _tell(timings: pd.DataFrame) -> str:
+    """Return the probabilities of the intervals, in words; one process has no interval."""
+    several = timings[timings["processes"] > 1]
+    if several.empty:
+        return "that is not known: one process has no interval"
+    low, high = (f"{level * 100:.1f}".removesuffix(".0") for level in (several["level"].min(), several["level"].max()))
+    told = f"of {low} %" if low == high else f"of {low} to {high} %"
+    return told if len(several) == len(timings) else f"{told}; one process has no interval"
 
 
 def _format_range(values: Iterable[float]) -> str:
@@ -117,3 +151,10 @@ def describe_machine(machine: Machine) -> str:
     parts += [machine.isa] if machine.isa else []
     parts.append(f"{machine.gpu}, driver {machine.driver or 'not known'}" if machine.gpu else "no GPU")
     return " · ".join([*parts, machine.system] if machine.system else parts)
+
+
+def describe_commit(commit: str | None) -> str:
+    """Return the commit of a run in words."""
+    if not commit:
+        return "none: not run from a checkout"
+    return f"{commit.removesuffix('+')} (with uncommitted changes)" if commit.endswith("+") else commit

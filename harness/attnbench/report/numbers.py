@@ -79,4 +79,6 @@ def shorten_text(text: str, longest: int) -> str:
 def _format_scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
     # The factor 1 - 1e-9 tolerates rounding: an axis tick at 10⁻³ s, stored one bit below 10⁻³, is still 1 ms.
     factor, unit = next(((f, u) for f, u in units if abs(value) >= f * (1 - 1e-9)), units[-1])
-    return f"{float(f'{value / factor:.3g}'):g} {unit}"
+    rounded = float(f"{value / factor:.3g}")
+    # From 1000 on, ``g`` alone would write an exponent.
+    return f"{format_thousands(round(rounded)) if abs(rounded) >= 1000 else f'{rounded:g}'} {unit}"

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from importlib import resources
 
@@ -15,8 +15,8 @@ from attnbench.report.failures import REPRODUCING
 from attnbench.report.figures import SeriesFigures
 from attnbench.report.groups import group_left_out
 from attnbench.report.listings import make_listings
-from attnbench.report.matrix import LEGEND
-from attnbench.report.methods import describe_machine, explain_measures
+from attnbench.report.matrix import list_legend
+from attnbench.report.methods import describe_commit, describe_machine, explain_measures
 from attnbench.report.numbers import format_count
 from attnbench.report.slots import make_slot
 from attnbench.report.slugs import make_slug
@@ -38,21 +38,30 @@ SECTIONS = (
 FIRST, LAST = "page.css", "print.css"
 
 
-def render(content: Content, figures: Sequence[SeriesFigures]) -> str:
-    """Return the HTML page of a report; ``figures`` are those of each series."""
+# Names of files beside the page, as texts name them.
+FILE_NAME = re.compile(r"\b[a-z][a-z-]*\.(?:csv|md)\b")
+
+
+def render(content: Content, figures: Sequence[SeriesFigures], files: Collection[str] = ()) -> str:
+    """Return the HTML page of a report.
+
+    ``figures`` are those of each series. ``files`` are the names of files beside the page to which it links.
+    """
     style, script = _read_style(), _read_template_file("page.js")
     return (
         make_environment()
         .get_template("report.html.j2")
         .render(
             content=content,
+            files=tuple(files),
             # Files of this package, without text from runs. They are embedded as they are, because of their hashes.
             style=Markup(style),  # noqa: S704
             script=Markup(script),  # noqa: S704
             policy=_make_policy(style, script),
             sections=SECTIONS,
             slot=lambda name: Markup(make_slot(name)),  # noqa: S704  # two comments with a name from a template
-            legend=LEGEND,
+            legend=list_legend(content.matrices),
+            commit=describe_commit,
             machine=describe_machine,
             explain_measures=explain_measures,
             left_out=group_left_out(content.left_out),
@@ -74,8 +83,10 @@ def make_environment() -> jinja2.Environment:
     )
     made.filters["breakable"] = _add_breaks
     made.filters["count"] = format_count
+    made.filters["linked"] = _link_files
     made.filters["slug"] = make_slug
     made.filters["unbroken"] = _join_numbers
+    made.filters["words"] = _keep_words
     return made
 
 
@@ -121,6 +132,25 @@ def _read_template_file(name: str) -> str:
 def _add_breaks(text: str) -> Markup:
     """Allow line breaks in a long name after a slash, a dot, an underscore or a plus sign."""
     return Markup("<wbr>").join(re.split(r"(?<=[/._+])", text))
+
+
+@jinja2.pass_context
+def _link_files(context: jinja2.runtime.Context, text: str) -> Markup:
+    """Make links of the names of files beside the page; all else in the text is escaped."""
+    made, end = Markup(), 0
+    for found in FILE_NAME.finditer(text):
+        if found[0] in context.get("files", ()):
+            made += text[end : found.start()] + Markup('<a href="{0}">{0}</a>').format(found[0])
+            end = found.end()
+    return made + text[end:]
+
+
+def _keep_words(text: str) -> Markup:
+    """Mark the words of a command, which the page does not break unless one is longer than a line."""
+    made = Markup()
+    for part in re.split(r"(\s+)", text):
+        made += Markup('<span class="word">{}</span>').format(part) if part.strip() else part
+    return made
 
 
 def _join_numbers(text: str) -> str:

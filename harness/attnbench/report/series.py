@@ -12,6 +12,7 @@ from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Result
 from attnbench.report import tables
+from attnbench.report.forms import describe_form
 from attnbench.report.growth import GROWTH, fit_growths
 from attnbench.report.numbers import format_count
 from attnbench.report.slugs import make_slug
@@ -21,6 +22,8 @@ __all__ = ["Place", "Series", "describe_undrawn", "group_series", "join_growths"
 # Most series with figures. The figures of a series of 14 implementations take two seconds of processor time, and 250 kB
 # of the page.
 MOST_DRAWN = 4
+# Largest share of the ceiling; a larger one would be shown as 101 %.
+MOST_SHARE = 1.005
 
 
 class Place(NamedTuple):
@@ -55,10 +58,22 @@ class Series:
     growths: pd.DataFrame
     # Whether the report has figures of this series; see ``MOST_DRAWN``.
     drawn: bool = True
+    # Whether a call at this place was faster than the measured ceiling allows. The shares of it mean nothing then.
+    exceeds_ceiling: bool = False
+
+    @property
+    def heading(self) -> str:
+        """The place and the form of the series, in words."""
+        return f"{self.place.label}: {self.form_words}"
+
+    @property
+    def form_words(self) -> str:
+        """The form of the series in words."""
+        return describe_form(self.form)
 
     @property
     def title(self) -> str:
-        """The place and the form of the series, in words."""
+        """The place in words, and the form of the series as in the ids of its cases."""
         return f"{self.place.label}: {self.form}"
 
 
@@ -101,7 +116,7 @@ def group_series(runs: Sequence[StoredRun], results: Sequence[Result], made: tab
                 growths=fit_growths(own["timings"], own["memory"]),
             )
         )
-    return _choose_drawn(found)
+    return _choose_drawn(_mark_exceeded(found))
 
 
 def _split_rows(
@@ -113,6 +128,12 @@ def _split_rows(
     for row, key in enumerate(having):
         rows.setdefault(key, []).append(row)
     return {key: frame.iloc[own].reset_index(drop=True) for key, own in rows.items()}
+
+
+def _mark_exceeded(series: Sequence[Series]) -> list[Series]:
+    """Mark the series of places where a call was faster than the ceiling allows."""
+    beyond = {one.place for one in series if (one.timings["share"] > MOST_SHARE).any()}
+    return [replace(one, exceeds_ceiling=one.place in beyond) for one in series]
 
 
 def _choose_drawn(series: Sequence[Series]) -> list[Series]:

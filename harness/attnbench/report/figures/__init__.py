@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnbench.analysis.crossover import Entry
 from attnbench.report.figures.contenders import find_contenders
@@ -24,6 +24,8 @@ SKETCHES: tuple[Callable[[Series, Mapping[str, Look], str], Sketch], ...] = (
 )  # fmt: skip
 # Longest label of a series in a figure, in characters: two lines.
 LONGEST_PLACE = 200
+# Starts of the notes that explain a mark; they hold for every figure of a report.
+EXPLAINED = ("×", "▲", "▼", "◂", "▸", "A hollow point")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +48,22 @@ def draw_figures(
     places = Counter(one.place for one in series)
     made = []
     for one in series:
-        label = one.title if places[one.place] > 1 else one.place.label
+        label = one.heading if places[one.place] > 1 else one.place.label
         place = clean(label, LONGEST_PLACE) if len(series) > 1 else ""
         made.append(_draw_series(one, looks, place) if one.drawn else SeriesFigures(drawings=(), missing=()))
-    return made
+    return list(_tell_once(made))
+
+
+def _tell_once(figures: Iterable[SeriesFigures]) -> Iterator[SeriesFigures]:
+    """Yield the figures without the sentences on reading them that an earlier figure has."""
+    told: set[str] = set()
+    for one in figures:
+        drawings = []
+        for drawing in one.drawings:
+            notes = tuple(note for note in drawing.notes if note not in told or not note.startswith(EXPLAINED))
+            drawings.append(replace(drawing, reading="" if drawing.reading in told else drawing.reading, notes=notes))
+            told |= {drawing.reading, *drawing.notes}
+        yield replace(one, drawings=tuple(drawings))
 
 
 def _draw_series(series: Series, looks: Mapping[str, Look], place: str) -> SeriesFigures:
@@ -72,7 +86,7 @@ def _save(sketch: Sketch, suffix: str, place: str) -> Drawing:
     width, height = read_size(svg)
     title = f"{sketch.title}: {place}" if place else sketch.title
     return Drawing(
-        stem=sketch.name + suffix, title=title, reading=sketch.reading, shows=f"{title}. {sketch.shows}",
+        stem=sketch.name + suffix, title=sketch.title, reading=sketch.reading, shows=f"{title}. {sketch.shows}",
         notes=sketch.notes, svg=svg, png=draw(sketch.figure, "png"), uri=encode(svg), width=width, height=height,
     )  # fmt: skip
 

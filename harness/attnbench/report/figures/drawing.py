@@ -35,6 +35,7 @@ class Drawing:
     # Names of its files, without ``.svg`` or ``.png``.
     stem: str
     title: str
+    # Empty if a figure of another series before it has the same sentences.
     reading: str
     shows: str
     notes: tuple[str, ...]

@@ -1,6 +1,6 @@
 """Figure: for each length, the ratios to the reference with their intervals, in order (a forest plot)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from attnbench.analysis.speed_verdict import EFFECT
 from attnbench.report.figures.drawing import Sketch
 from attnbench.report.figures.labels import clean, make_labels, measure_width, wrap
 from attnbench.report.figures.ratio_figure import find_range, select_ratios
-from attnbench.report.figures.style import INK, MUTED, SETTINGS, SIZE, Look
+from attnbench.report.figures.style import INK, MUTED, SETTINGS, SIZE, SMALL, Look
 from attnbench.report.figures.ticks import set_ratio_axis
 from attnbench.report.numbers import format_digits, format_thousands, join_words
 from attnbench.report.series import Series
@@ -24,16 +24,19 @@ __all__ = ["sketch_forest"]
 TITLE = "Ratio at each length"
 # Lengths in inches. ``WIDTH``: width of the figure at most, as of figures with two panels. ``ROW``: height of a row.
 # ``HEAD`` and ``FOOT``: heights above and below the rows of a panel. ``NARROWEST``: width of a plotted area at least.
-WIDTH, ROW, HEAD, FOOT, NARROWEST, GAP, LINE = 12.15, 0.15, 0.3, 0.24, 1.15, 0.2, 0.17
+WIDTH, ROW, HEAD, FOOT, NARROWEST, GAP, LINE = 12.15, 0.165, 0.3, 0.27, 1.0, 0.15, 0.17
 # Most panels side by side, most rows of a panel, and most lengths of a pass.
 MOST_COLUMNS, MOST_ROWS, MOST_LENGTHS = 3, 24, 12
-TEXT = SIZE - 1.5
+TEXT = SMALL
+# Smallest factor between 1 and the ends of the axis: the band of the threshold is then a fifth of the panel.
+CLOSEST = 1.05
 READING = (
     "A row is an implementation: the point is its time divided by that of {reference}, the bar the confidence interval "
     "of this ratio, and the fastest stands first. Left of the line at 1× is faster. The grey band is the threshold of "
-    "±{effect:g} %. A hollow point has no verdict: too few processes to decide. ◂ and ▸ mark what lies outside of the "
-    "panel; the numbers are at the right."
+    "±{effect:g} %."
 )
+HOLLOW = "A hollow point is unknown: too few processes for a verdict, or its interval crosses the threshold."
+EDGES = {"◂": "on the left", "▸": "on the right"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,8 @@ def sketch_forest(series: Series, looks: Mapping[str, Look], place: str) -> Sket
     )
     panels, notes = _choose_panels(rows, disturbed, series.reference)
     names = make_labels(sorted({str(name) for panel in panels for name in panel.rows["implementation"]}))
-    limits = find_range(others)
+    contending = others[[looks[name].contends for name in others["implementation"]]]
+    limits = find_range(contending, CLOSEST)
     with mpl.rc_context(SETTINGS):
         figure = _draw(panels, names, looks=looks, limits=limits, place=place)
     return Sketch(
@@ -68,7 +72,7 @@ def sketch_forest(series: Series, looks: Mapping[str, Look], place: str) -> Sket
         title=TITLE,
         reading=READING.format(reference=clean(series.reference), effect=EFFECT * 100),
         shows=_describe_panels(panels, names),
-        notes=notes,
+        notes=(*notes, *_explain_marks(panels, limits)),
         figure=figure,
     )
 
@@ -95,6 +99,18 @@ def _choose_panels(rows: pd.DataFrame, disturbed: pd.DataFrame, reference: str) 
     if most > 0:
         notes.append(f"Without up to {most} implementations of a length, which timings.csv has.")
     return panels, tuple(notes)
+
+
+def _explain_marks(panels: Sequence[Panel], limits: tuple[float, float]) -> Iterator[str]:
+    """Yield what the marks in these panels mean that are not in every figure."""
+    rows = pd.concat([panel.rows for panel in panels])
+    rows = rows[rows["state"] != INCONCLUSIVE]
+    if (rows["state"] == "unknown").any():
+        yield HOLLOW
+    outside = {"◂": (rows["value"] < limits[0]).any(), "▸": (rows["value"] > limits[1]).any()}
+    for mark, there in outside.items():
+        if there:
+            yield f"{mark} is a point outside of the panel {EDGES[mark]}; its number is beside it."
 
 
 def _describe(row: Mapping[Any, Any], reference: str) -> str:
@@ -177,7 +193,7 @@ def _draw_panel(
     axes.axvspan(1 - EFFECT, 1 + EFFECT, color=MUTED, alpha=0.16, linewidth=0)
     axes.axvline(1, color=MUTED, linewidth=0.7)
     set_ratio_axis(axes, low, high, horizontal=True)
-    axes.tick_params(axis="x", length=2, width=0.5, labelsize=TEXT - 0.5, pad=1.5)
+    axes.tick_params(axis="x", length=2, width=0.5, labelsize=TEXT, pad=1.5)
     for y, (row, text) in enumerate(zip(panel.rows.to_dict("records"), panel.texts, strict=True)):
         look = looks[row["implementation"]]
         words: dict[str, Any] = {"fontsize": TEXT, "va": "center", "transform": axes.get_yaxis_transform()}

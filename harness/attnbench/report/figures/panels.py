@@ -13,7 +13,7 @@ from matplotlib.ticker import NullFormatter, NullLocator
 
 from attnbench.report.figures.contenders import rank
 from attnbench.report.figures.labels import make_labels, measure_width, wrap
-from attnbench.report.figures.style import MUTED, SETTINGS, SIZE, Look
+from attnbench.report.figures.style import MUTED, OTHERS, SETTINGS, SIZE, SMALL, Look
 from attnbench.report.numbers import format_count, format_thousands
 
 __all__ = ["Panels", "draw_panels", "find_beyond"]
@@ -38,6 +38,7 @@ LOWEST, HIGHEST, ALONE, GREY = (3.4, 8.5), (1.4, 4.5), (1.7, 5.0), (0.9, 3.5)
 # This text is in the reason of each call that was not timed because its predicted time exceeds the work limit. A curve
 # that ends before such a call has a cross at its end.
 BEYOND = "--work-limit"
+CROSS = "× at the end of a curve: longer calls were predicted to exceed the work limit and were not started."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +68,13 @@ class Panels:
 def draw_panels(panels: Panels) -> tuple[Figure, tuple[str, ...]]:
     """Draw the panels, and return the figure and notes on what is left out."""
     names, left_out = _choose_names(panels)
+    if not all(found.isdisjoint(names) for found in panels.beyond.values()):
+        left_out = (*left_out, CROSS)
     rows = panels.rows[panels.rows["implementation"].isin(names)]
     passes = sorted(rows["pass"].unique())
     with mpl.rc_context(SETTINGS):
-        handles = _make_handles(panels, rows, names)
-        key = max(KEY, SYMBOL + measure_width([str(one.get_label()) for one in handles], SIZE - 1) + 0.1)
+        handles = _make_handles(panels, names)
+        key = max(KEY, SYMBOL + measure_width([str(one.get_label()) for one in handles], SMALL) + 0.1)
         width = LABELS + len(passes) * PANEL + (len(passes) - 1) * BETWEEN + key
         lines = wrap(panels.place, width - 0.3, SIZE) if panels.place else []
         above = HEAD + LINE * len(lines)
@@ -94,9 +97,10 @@ def draw_panels(panels: Panels) -> tuple[Figure, tuple[str, ...]]:
         panels.finish(parts)
         for index, line in enumerate(lines):
             figure.text(0.1 / width, 1 - (0.13 + LINE * index) / height, line, color=MUTED, va="center")
+        colours = [MUTED if one.get_color() == OTHERS else str(one.get_color()) for one in handles]
         figure.legend(
             handles=handles, loc="upper left", bbox_to_anchor=(1 - (key - 0.05) / width, 1 - (above - 0.12) / height),
-            fontsize=SIZE - 1, labelcolor="linecolor", borderaxespad=0, borderpad=0, labelspacing=0.28,
+            fontsize=SMALL, labelcolor=colours, borderaxespad=0, borderpad=0, labelspacing=0.28,
             handlelength=1.9, handletextpad=0.7,
         )  # fmt: skip
     return figure, left_out
@@ -126,10 +130,9 @@ def _choose_names(panels: Panels) -> tuple[list[str], tuple[str, ...]]:
     return [*reversed(grey[:MOST_OTHERS]), *reversed(colour)], (note,)
 
 
-def _make_handles(panels: Panels, rows: pd.DataFrame, names: Sequence[str]) -> list[Line2D]:
-    """Return the entries of the legend: names in colour, then in grey, both in the order of the ends of curves."""
-    ends = rows.sort_values("length", kind="stable").groupby("implementation")["value"].last()
-    ordered = sorted(names, key=lambda name: (not panels.looks[name].contends, -float(ends[name]), name))
+def _make_handles(panels: Panels, names: Sequence[str]) -> list[Line2D]:
+    """Return the entries of the legend in the order of the looks, which is the same in all figures of a report."""
+    ordered = [name for name in panels.looks if name in names]
     labels = make_labels(ordered)
     handles = [
         Line2D(
@@ -164,8 +167,9 @@ def _set_lengths(axes: Axes, part: pd.DataFrame) -> None:
 def _draw_curves(axes: Axes, part: pd.DataFrame, names: Sequence[str], panels: Panels, beyond: frozenset[str]) -> None:
     """Draw the curves, grey ones below the others, with intervals and with crosses at the work limit."""
     colour = [name for name in names if panels.looks[name].contends and name in set(part["implementation"])]
-    moved = _spread(part, colour) if panels.side_by_side else {}
+    moved = _spread(part, colour, panels.reference) if panels.side_by_side else {}
     sizes = {name: _choose_size(colour, name, alone=panels.side_by_side) for name in colour}
+    labels = make_labels(names)
     bars: list[tuple[float, float, float, str, float]] = []
     for key, rows in part.sort_values("length", kind="stable").groupby("implementation", sort=False):
         name = str(key)
@@ -185,6 +189,12 @@ def _draw_curves(axes: Axes, part: pd.DataFrame, names: Sequence[str], panels: P
                 x.iloc[-1], rows["value"].iloc[-1], marker="x", color=look.colour, markersize=9, markeredgewidth=1.6,
                 zorder=above,
             )  # fmt: skip
+            if len(rows) == 1:
+                # A cross without a curve is found in the legend only by its faint marker.
+                axes.annotate(
+                    labels[name], (x.iloc[-1], rows["value"].iloc[-1]), (7, 0), textcoords="offset points",
+                    color=look.colour if look.contends else MUTED, fontsize=SMALL, va="center", zorder=7,
+                )  # fmt: skip
     at, low, high, colours, widths = map(list, zip(*bars, strict=True))
     axes.vlines(at, low, high, colors=colours, linewidths=widths, zorder=3.5)
 
@@ -197,8 +207,15 @@ def _choose_size(names: Sequence[str], name: str, *, alone: bool) -> tuple[float
     return (LOWEST[0] + share * (HIGHEST[0] - LOWEST[0]), LOWEST[1] + share * (HIGHEST[1] - LOWEST[1]))
 
 
-def _spread(part: pd.DataFrame, names: Sequence[str]) -> dict[str, float]:
-    """Return a factor for each of these names, by which its lengths are multiplied to stand beside the others."""
+def _spread(part: pd.DataFrame, names: Sequence[str], reference: str) -> dict[str, float]:
+    """Return a factor for each of these names, by which its lengths are multiplied to stand beside the others.
+
+    The reference stays on the lines of the grid, and the others stand on both sides of it.
+    """
     lengths = sorted(part["length"].unique())
     nearest = min((b / a for a, b in pairwise(lengths)), default=2.0)
-    return {name: nearest ** (APART * (index / max(1, len(names) - 1) - 0.5)) for index, name in enumerate(names)}
+    others = [name for name in names if name != reference]
+    half = len(others) // 2
+    places = [index - half + (index >= half) for index in range(len(others))]
+    most = max(map(abs, places), default=1)
+    return {name: nearest ** (APART / 2 * place / most) for name, place in zip(others, places, strict=True)}

@@ -16,12 +16,14 @@ from attnbench.report.series import Series
 __all__ = ["sketch_rate"]
 
 TITLE = "Rate against the measured ceiling"
-READING = (
-    "Operations that the case needs, divided by the time of a call; higher is faster. The dashed line is the rate "
-    "that the machine's own ceilings allow at each length: those of a matrix product and of a copy, measured in the "
-    "same run. Short calls are far below it, because a call has costs that do not depend on its length."
+READING = "Operations that the case needs, divided by the time of a call; higher is faster."
+CEILING = (
+    "The dashed line is the rate that the machine's own ceilings allow at each length: those of a matrix product and "
+    "of a copy, measured in the same run. Short calls are far below it, because a call has costs that do not depend on "
+    "its length."
 )
 WITHOUT = "Without the ceiling, which was not measured in this run."
+TOO_LOW = "Without the ceiling, which was measured too low: a call was faster than it allows."
 # Unit of rates: at or above this many Gflop/s, a rate is in Tflop/s.
 TERA = 1000.0
 
@@ -38,7 +40,7 @@ def sketch_rate(series: Series, looks: Mapping[str, Look], place: str) -> Sketch
         return Sketch(name="rate", title=TITLE, notes=("no operations were counted",))
     unit, divisor = ("Tflop/s", TERA) if rows["value"].max() >= TERA else ("Gflop/s", 1.0)
     rows = rows.assign(**{column: rows[column] / divisor for column in ("value", "low", "high")})
-    ceiling = _find_ceiling(rows, divisor)
+    ceiling = _find_ceiling(rows[:0] if series.exceeds_ceiling else rows, divisor)
     handle = [Line2D([], [], color=INK, linestyle="--", linewidth=1.2, label="ceiling of the machine")]
     figure, notes = draw_panels(
         Panels(
@@ -52,11 +54,11 @@ def sketch_rate(series: Series, looks: Mapping[str, Look], place: str) -> Sketch
     return Sketch(
         name="rate",
         title=TITLE,
-        reading=READING,
+        reading=f"{READING} {CEILING}" if len(ceiling) else READING,
         shows=shows + top,
         notes=(
             *notes,
-            *(() if len(ceiling) else (WITHOUT,)),
+            *(() if len(ceiling) else (TOO_LOW if series.exceeds_ceiling else WITHOUT,)),
             *name_left_out(timings.drop(rows.index), "without a rate"),
         ),
         figure=figure,

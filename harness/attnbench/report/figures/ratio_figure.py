@@ -12,9 +12,9 @@ from attnbench.report.figures.drawing import Sketch
 from attnbench.report.figures.labels import clean, make_labels
 from attnbench.report.figures.panels import AREA, Panels, draw_panels, find_beyond
 from attnbench.report.figures.rows import describe_ends, keep_drawable, name_left_out, name_single
-from attnbench.report.figures.style import MUTED, SIZE, Look
+from attnbench.report.figures.style import MUTED, SMALL, Look
 from attnbench.report.figures.ticks import set_ratio_axis
-from attnbench.report.numbers import format_digits, format_thousands, join_words
+from attnbench.report.numbers import format_count, format_digits, format_thousands, join_words
 from attnbench.report.series import Series
 from attnbench.report.tables import INCONCLUSIVE
 
@@ -29,9 +29,10 @@ NAMED, MOST_NAMED = 0.16, 5
 READING = (
     "Time divided by the time of {reference} on the same case: points below the line at 1× are faster than the "
     "reference, points above it slower. A bar is the confidence interval of a ratio; one that crosses the line "
-    "decides neither. Contenders are in colour; at one length, their points stand side by side. ▲ and ▼ at an edge "
-    "name implementations that lie outside of the panel."
+    "decides neither. Contenders are in colour; at one length, their points stand side by side."
 )
+# Explanations of the marks of implementations outside of a panel, by mark.
+EDGES = {"▲": "above", "▼": "below"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ def sketch_ratio(series: Series, looks: Mapping[str, Look], place: str) -> Sketc
         shows=describe_ends(rows, series.reference, lambda value: f"{format_digits(value)}×", ("fastest", "slowest")),
         notes=(
             *_find_crossovers(others),
+            *_explain_edges(others, limits),
             *notes,
             *name_left_out(disturbed, INCONCLUSIVE),
             *name_left_out(without, "without a ratio"),
@@ -84,10 +86,13 @@ def select_ratios(timings: pd.DataFrame) -> pd.DataFrame:
     return keep_drawable(timings[timings["state"] != INCONCLUSIVE], "ratio", "ratio_low", "ratio_high")
 
 
-def find_range(rows: pd.DataFrame) -> tuple[float, float]:
-    """Return the ends of the axis: wide enough for these ratios and their intervals, and at most ¼ to 4."""
-    low = min(float(rows["low"].min()) / 1.04, 1 / NARROWEST)
-    high = max(float(rows["high"].max()) * 1.04, NARROWEST)
+def find_range(rows: pd.DataFrame, narrowest: float = NARROWEST) -> tuple[float, float]:
+    """Return the ends of the axis: wide enough for these ratios and their intervals, and at most ¼ to 4.
+
+    Both ends are at least the factor ``narrowest`` away from 1.
+    """
+    low = min(float(rows["low"].min()) / 1.04, 1 / narrowest) if len(rows) else 1 / narrowest
+    high = max(float(rows["high"].max()) * 1.04, narrowest) if len(rows) else narrowest
     return max(low, LEAST), min(high, MOST)
 
 
@@ -102,9 +107,32 @@ def _find_crossovers(rows: pd.DataFrame) -> tuple[str, ...]:
     if rows["length"].nunique() < 2:
         return ()
     if not found:
-        return ("No useful crossover: no implementation is faster at one length and slower at another.",)
+        return (_deny_crossovers(rows),)
     more = [f"{len(found) - MOST_NAMED} others"] if len(found) > MOST_NAMED else []
     return (f"Crossovers: {join_words([*found[:MOST_NAMED], *more])}.",)
+
+
+def _deny_crossovers(rows: pd.DataFrame) -> str:
+    """Return the sentence that no crossover is decided, or that not even the points of one implementation cross."""
+    crossing = [
+        clean(str(name))
+        for (_, name), own in rows.groupby(["pass", "implementation"])
+        if own["value"].min() < 1 < own["value"].max()
+    ]
+    names = list(dict.fromkeys(crossing))
+    if not names:
+        return "No crossover: the points of each implementation are all on one side of the line."
+    more = [format_count(len(names) - MOST_NAMED, "other")] if len(names) > MOST_NAMED else []
+    return (
+        f"No decided crossover: points of {join_words([*names[:MOST_NAMED], *more])} cross the line, but none of them "
+        "is faster at one length and slower at another by a verdict."
+    )
+
+
+def _explain_edges(rows: pd.DataFrame, limits: tuple[float, float]) -> tuple[str, ...]:
+    """Return what the marks at the edges of the panels mean, if there are any."""
+    present = {"▲": (rows["value"] > limits[1]).any(), "▼": (rows["value"] < limits[0]).any()}
+    return tuple(f"{mark} names implementations {EDGES[mark]} the panel." for mark, there in present.items() if there)
 
 
 def _finish(parts: Sequence[tuple[Axes, pd.DataFrame]], looks: Mapping[str, Look], limits: tuple[float, float]) -> None:
@@ -163,4 +191,4 @@ def _write(axes: Axes, one: Outside, y: float, looks: Mapping[str, Look]) -> Non
     share = (math.log2(one.length) - left) / (right - left)
     side = "left" if share < 0.35 else "right" if share > 0.65 else "center"
     colour = looks[one.name].colour if looks[one.name].contends else MUTED
-    axes.text(one.length, y, one.text, color=colour, fontsize=SIZE - 1.5, ha=side, va="center", clip_on=False, zorder=6)
+    axes.text(one.length, y, one.text, color=colour, fontsize=SMALL, ha=side, va="center", clip_on=False, zorder=6)

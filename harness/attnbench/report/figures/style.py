@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 __all__ = [
-    "BACKGROUNDS", "COLOURS", "DARK", "INK", "MARKERS", "MUTED", "OTHERS", "RULE", "SETTINGS", "SIZE", "Look",
+    "BACKGROUNDS", "COLOURS", "DARK", "INK", "MARKERS", "MUTED", "OTHERS", "RULE", "SETTINGS", "SIZE", "SMALL", "Look",
     "choose_looks",
 ]  # fmt: skip
 
@@ -30,6 +30,8 @@ LINES: tuple[Line, ...] = ("-", "--", ":", "-.")
 
 # Font size in points. A point is 4/3 CSS pixels, so names are 12 pixels high on the page.
 SIZE = 9.0
+# The smallest size: 11 pixels on the page.
+SMALL = 8.25
 SETTINGS: Any = {  # ``Any``: matplotlib's type hint accepts only its own literals as keys
     "svg.hashsalt": "attnbench",
     "svg.fonttype": "none",

@@ -129,7 +129,7 @@ def test_an_older_run_that_was_resumed_to_its_end_is_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["results/example/20261122-193115-8621.jsonl", "results/full/amd-epyc/20261121-223040-d5ac.jsonl"]
+    "path", ["results/full/amd-epyc/20261121-224018-615c.jsonl", "results/full/amd-epyc/20261121-223040-d5ac.jsonl"]
 )
 def test_whole_stored_runs_of_older_schemas_are_complete(path: str) -> None:
     """The stored runs of schema 2 that ended regularly are not called cut."""

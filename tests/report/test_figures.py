@@ -87,7 +87,7 @@ def make_timings(ratios: Mapping[str, Sequence[float]] = RATIOS, **changes: obje
 def make_series(timings: pd.DataFrame | None = None, *, place: Place = PLACE, suffix: str = "") -> Series:
     """Make a series of these timings, in which every timed call has a peak of memory."""
     timed = make_timings() if timings is None else timings
-    memory = timed[["implementation", "pass", "length", "run"]].assign(peak_bytes=timed["length"] * 4096)
+    memory = timed[["implementation", "case", "pass", "length", "run"]].assign(peak_bytes=timed["length"] * 4096)
     untimed = pd.DataFrame(columns=list(tables.UNTIMED))
     return Series(
         place=place, form=FORM, reference=REFERENCE, suffix=suffix, timings=timed, memory=memory,

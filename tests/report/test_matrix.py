@@ -173,7 +173,7 @@ def test_a_cell_with_failures_links_to_their_group(tmp_path: Path) -> None:
     assert links["gradients"] == links["parameter_gradients"] != links["input_gradients"]
     page = write([stored], tmp_path).read_text("utf-8")
     for check, count in (("input_gradients", 1), ("parameter_gradients", 2)):
-        assert f'<a class="bad" href="#{links[check]}">✗ {count}</a>' in page
+        assert f'<a class="bad" href="#{links[check]}">✗&thinsp;{count}</a>' in page
         assert f'<article class="failure" id="{links[check]}">' in page
 
 

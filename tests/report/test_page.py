@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 
+from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import read_run
+from attnbench.records.types import Finding
 from attnbench.report import write
 from attnbench.report.page import SECTIONS, make_environment
+from timed_runs import case_of, check, store
 
 EXAMPLE = next((Path(__file__).parents[2] / "results" / "example").glob("*.jsonl"))
 # Widths of windows, in CSS pixels: a phone, a tablet, a laptop and a large screen.
@@ -153,6 +157,20 @@ def test_a_chapter_is_visible_when_its_link_is_followed(browser: Any, example: P
     assert name.inner_text() == link.inner_text()
     top = name.bounding_box()["y"]
     assert 0 <= top < 100
+
+
+def test_twenty_implementations_fit_on_a_laptop(browser: Any, tmp_path: Path) -> None:
+    """At 1440 px the matrix shows twenty implementations, each with passed and refused findings, without scrolling."""
+    findings = [Finding(check=name, status="passed") for name in list(read_checks())[:40]]
+    refused = [replace(one, status="unsupported", reason="returns no weights") for one in findings]
+    results = [
+        replace(check(f"implementation_{number}", case_of(length)), findings=tuple(own))
+        for number in range(20)
+        for length, own in [*((at, findings) for at in range(1, 21)), *((at, refused) for at in range(21, 36))]
+    ]
+    page = browser.open(write([store(results)], tmp_path), width=1440).page
+    box = page.locator("#conformance .scroll").first
+    assert box.evaluate("one => one.scrollWidth - one.clientWidth") <= 1
 
 
 @pytest.mark.parametrize("width", [390, 1440])

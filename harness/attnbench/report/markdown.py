@@ -127,7 +127,7 @@ def _render_measurements(content: Content, figures: Sequence[SeriesFigures]) -> 
         parts.append(f"### {_escape(series.heading)}")
         parts += [] if series.drawn else ["Figures of this series are not drawn."]
         parts += _render_figures(drawn)
-        for listing in make_listings(series):
+        for listing in make_listings(series) if series.drawn else ():
             parts += _render_listing(listing)
     if content.measures.tables:
         parts.append(_escape(explain_measures(content.series, content.measures)))

@@ -36,6 +36,8 @@ _ONLY_CUDA, NEEDS_CUDA = re.compile(r"device=\w+ \(supported: \{'cuda'\}\)"), "n
 Counts = dict[str, dict[str, Counter[str]]]
 # Anchor of the group of failures on the page, by machine, implementation and check.
 Anchors = Mapping[tuple[str, str, str], str]
+# Most implementations whose numbers of refusals fit into a window of 1440 CSS pixels.
+FITTING = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,11 @@ class Matrix:
         rows = [row for chapter in self.chapters for row in (chapter.row, *chapter.checks)]
         cells = zip(*(row.cells for row in rows), strict=True)
         return tuple((name, _list_kinds(own)) for name, own in zip(self.names, cells, strict=True))
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the page shows refusals without their number, so that the columns fit into 1440 pixels."""
+        return len(self.names) > FITTING
 
     @property
     def requirements(self) -> dict[str, str]:

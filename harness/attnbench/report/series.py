@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import pandas as pd
@@ -19,9 +20,9 @@ from attnbench.report.slugs import make_slug
 
 __all__ = ["Place", "Series", "describe_undrawn", "group_series", "join_growths", "split_by_machine"]
 
-# Most series with figures. The figures of a series of 14 implementations take two seconds of processor time, and 250 kB
-# of the page.
-MOST_DRAWN = 4
+# Most series with figures, and most timed calls in their figures together; the largest series is always drawn. A series
+# of 14 implementations with 70 calls takes two seconds of processor time and 250 kB of the page, one of 400 calls four.
+MOST_DRAWN, MOST_CALLS = 4, 600
 # Largest share of the ceiling; a larger one would be shown as 101 %.
 MOST_SHARE = 1.005
 
@@ -56,7 +57,7 @@ class Series:
     untimed: pd.DataFrame
     kernels: pd.DataFrame
     growths: pd.DataFrame
-    # Whether the report has figures of this series; see ``MOST_DRAWN``.
+    # Whether the report has figures of this series, and its growth and code paths; see ``MOST_DRAWN``.
     drawn: bool = True
     # Whether a call at this place was faster than the measured ceiling allows. The shares of it mean nothing then.
     exceeds_ceiling: bool = False
@@ -137,10 +138,15 @@ def _mark_exceeded(series: Sequence[Series]) -> list[Series]:
 
 
 def _choose_drawn(series: Sequence[Series]) -> list[Series]:
-    """Mark the series without figures, if there are more than ``MOST_DRAWN``: those with the fewest measured calls."""
+    """Mark the series without figures: those with the fewest measured calls, if all are more than the limits allow."""
     by_size = sorted(series, key=lambda one: -max(len(one.timings), len(one.memory)))
-    left = {id(one) for one in by_size[MOST_DRAWN:]}
-    return [replace(one, drawn=False) if id(one) in left else one for one in series]
+    sizes = accumulate(max(len(one.timings), len(one.memory)) for one in by_size)
+    drawn = {
+        id(one)
+        for place, (one, calls) in enumerate(zip(by_size, sizes, strict=True))
+        if place < MOST_DRAWN and (place == 0 or calls <= MOST_CALLS)
+    }
+    return [one if id(one) in drawn else replace(one, drawn=False) for one in series]
 
 
 def describe_undrawn(series: Sequence[Series]) -> str:
@@ -149,8 +155,8 @@ def describe_undrawn(series: Sequence[Series]) -> str:
     if drawn == len(series):
         return ""
     return (
-        f"Figures are drawn for {drawn} of {format_count(len(series), 'series', 'series')}, those with the most "
-        "measured calls; timings.csv and memory.csv have all of them."
+        f"Figures, growth and code paths are shown for {drawn} of {format_count(len(series), 'series', 'series')}, "
+        "with the most measured calls; timings.csv, memory.csv, growth.csv and kernels.csv have all of them."
     )
 
 

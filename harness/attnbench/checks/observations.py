@@ -111,7 +111,11 @@ class RowSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slope:
-    """A derivative must equal central differences of a loss, whose rounding error follows from the error budget."""
+    """A derivative must equal a central difference of a loss.
+
+    The allowed error has the rounding error of the loss, which follows from the error budget, and the curvature, which
+    follows from a second difference with twice the step.
+    """
 
     # The derivative along the direction of the differences.
     derivative: float

@@ -60,8 +60,8 @@ class Pace:
     def done(self, label: str | None = None) -> None:
         """Count a finished step, and store its duration under its label.
 
-        A step without a label was finished before the run was resumed, so its duration is not
-        stored. If n steps run in parallel, the stored duration is shorter than the step
+        A step without a label was not run now: it was finished before the run was resumed, or it
+        is skipped. Its duration is not stored. If n steps run in parallel, the stored duration is shorter than the step
         itself: it is the time since the n-th last step ended, divided by n. So the stored
         durations add up to about the elapsed time.
         """

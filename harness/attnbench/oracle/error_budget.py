@@ -3,8 +3,10 @@
 The error budget of a case is ``FACTOR`` times the larger of two rounding errors on that case: the error of the
 yardsticks (the reference's own paths in the case's dtype) and the error of the rounding model (the oracle's formula in
 float64 with relative noise of one roundoff at every stage). The rounding model gives a lower bound where the yardsticks
-happen to be exact. The yardsticks account for the sequential accumulation of real kernels. ``research.variants``
-measures which fraction of the budget correct variants use with ``FACTOR`` = 4; docs/evidence.md has the figures.
+happen to be exact. The yardsticks account for the sequential accumulation of real kernels; their error counts up to
+``YARDSTICK_CAP`` times that of the rounding model. For sums longer than ``LONG`` in float32 and float64, the factor
+grows with √(length / ``LONG``). ``research.variants`` measures which fraction of the budget correct variants use with
+``FACTOR`` = 4; docs/evidence.md has the figures.
 """
 
 import math

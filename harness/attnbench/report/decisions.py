@@ -212,7 +212,7 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
     for case, rows in sorted(by_case.items(), key=lambda item: _order_case(item[0])):
         every = [_make_contender(row) for row in rows]
         wrong = {one.implementation for one in every if conformance.is_wrong(place, one.implementation)}
-        # A wrong reference stays: every time is compared with its time.
+        # A reference that fails checks stays among them, because all times are compared with the reference's time.
         contenders = [one for one in every if one.implementation not in wrong - {reference}]
         if not contenders:
             continue

@@ -101,7 +101,10 @@ def _attend(
     problem: MultiheadProblem, inputs: Inputs, noise: Noise | None, keep: Tensor | None, steps: Steps = CORRECT_STEPS
 ) -> tuple[Tensor, Tensor]:
     def rounded(tensor: Tensor, terms: int = 0) -> Tensor:
-        """Return the result of a step, with noise if ``noise`` is given; each element sums ``terms`` products."""
+        """Return the result of a step; if ``noise`` is given, with rounding noise.
+
+        The noise includes the accumulation error of a sum of ``terms`` products; 0 means that there is none.
+        """
         return noise(noise.perturb_sum(tensor, terms)) if noise else tensor
 
     problem, inputs = steps.receive(problem, inputs)

@@ -15,7 +15,7 @@ from attnbench.report.figures.style import DARK, SETTINGS
 __all__ = ["draw", "encode", "read_size"]
 
 # Resolution of a PNG file, in dots per inch.
-RESOLUTION = 150
+RESOLUTION = 110
 # CSS pixels per point. Source: CSS Values and Units, absolute lengths.
 PIXELS_PER_POINT = 4 / 3
 # Fonts of an SVG file: those of the page. Its layout has room for DejaVu Sans, which is wider than the others.

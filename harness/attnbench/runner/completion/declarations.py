@@ -45,7 +45,10 @@ class Declarations:
     first_raised: str = ""
 
     def ask(self, cases: Sequence[str]) -> list[Declaration]:
-        """Return the declarations about the cases; about the first of them only, once the time limit has passed."""
+        """Return the declarations about the cases, in order.
+
+        If the time limit passes, the list ends there. It is empty if the worker was stopped or gives no answer.
+        """
         if self.stopped or not cases:
             return []
         left_s = max(self.limit_s - self.seconds, 0.0)

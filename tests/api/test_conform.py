@@ -251,15 +251,15 @@ def test_report_without_a_passed_check() -> None:
 
 
 def test_report_details_some_checks_and_counts_the_others() -> None:
-    """A report of many failed checks details the first ones, and counts the others."""
-    report = make_report(
-        *(make_finding(name, "failed", f"Needed. But {name} is not.") for name in [*read_checks(), *read_checks()])
-    )
+    """A report of many failed checks details the first ones, and counts the others.
+
+    The checks of hidden tokens are left out, because their failures are one cause.
+    """
+    names = [name for name, check in read_checks().items() if check.chapter != "masks"]
+    report = make_report(*(make_finding(name, "failed", f"Needed. But {name} is not.") for name in names * 2))
     lines = str(report).splitlines()
-    assert sum(line.endswith(": failed, and on 1 more case") for line in lines) == min(
-        DETAILED_CAUSES, len(read_checks())
-    )
-    assert f"… and {len(read_checks()) - DETAILED_CAUSES} more causes of failures" in lines
+    assert sum(line.endswith(": failed, and on 1 more case") for line in lines) == DETAILED_CAUSES
+    assert f"… and {len(names) - DETAILED_CAUSES} more causes of failures" in lines
 
 
 def test_finding_in_words() -> None:

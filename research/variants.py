@@ -91,7 +91,8 @@ def check_variants(case: Case) -> Tally:
                     tally.comparisons += 1
                     if comparison.fault:
                         tally.faults.append((variant.name, name, case.id, comparison.fault))
-                    if comparison.measured is not None and comparison.allowed:
+                    # The share is NaN where a declared NaN is compared.
+                    if comparison.measured is not None and comparison.allowed and not math.isnan(comparison.share):
                         share = comparison.share
                         tally.bins[case.dtype][next(end for end in BINS if share <= end)] += 1
                         place = f"{variant.name} {name} {case.id}"

@@ -294,3 +294,12 @@ def test_every_registered_name_is_an_implementation_of_that_name() -> None:
     """Every registered name loads an implementation with that ``name``, even if the library that it uses is missing."""
     for name in BUILT_IN.split(", "):
         assert load_implementation(name).name == name
+
+
+def test_an_operator_that_is_not_registered_is_never_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of an operator may come from a stored case id; a file of this name is not run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("open('ran', 'w').close()\n")
+    with pytest.raises(PluginError):
+        load_operator("evil.py:OPERATOR")
+    assert not (tmp_path / "ran").exists()

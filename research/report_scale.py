@@ -32,7 +32,7 @@ from attnbench.records.types import Ceiling, End, Finding, Machine, Memory, Reco
 
 __all__ = ["Cost", "main", "measure_report", "write_conformance", "write_profile"]
 
-# Default sizes: results with findings and how many of them fail, and timed rows. Source: issue 21, part 10.
+# Default sizes: results with findings and how many of them fail, and timed rows.
 RESULTS, FAILURES, ROWS = 100_000, 10_000, 20_000
 IMPLEMENTATIONS = ("torch_mha", *(f"implementation_{number:02}" for number in range(1, 20)))
 # Findings of a conformance result.

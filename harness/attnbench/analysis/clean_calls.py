@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["is_clean", "is_throttled", "select_clean"]
+__all__ = ["is_throttled", "select_clean"]
 
 # Bits of NVML's throttle reasons that do not slow a call down: the device is idle (0x1), or an
 # application set the clocks (0x2). New NVML versions add reasons, so every other bit counts as a
@@ -17,24 +17,14 @@ STEADY_SHARE = 0.01
 CLEAN_SHARE = 0.005
 
 
-def is_clean(time_ns: int, waited_ns: int | None, switches: int | None) -> bool:
-    """Whether a call had its cores all the time, judged by the time for which its threads waited for a core.
-
-    If the waiting time ``waited_ns`` is not known, the call is judged by ``switches``, the number
-    of its involuntary context switches. If neither is known, the call counts as clean.
-    """
-    if waited_ns is not None:
-        return waited_ns <= CLEAN_SHARE * time_ns
-    return not switches
-
-
 def select_clean(
     times_ns: Sequence[int], waited_ns: Sequence[int] | None, switches: Sequence[int] | None
 ) -> Iterable[int]:
-    """Return the indices of the calls for which ``is_clean`` is true; None is a counter that was not recorded.
+    """Return the indices of the calls that had their cores all the time; None is a counter that was not recorded.
 
-    A report asks this about millions of calls. The rule of ``is_clean`` is therefore repeated here, so that there is no
-    function call for each of them. On a quiet machine, most counters are 0 throughout.
+    A call is judged by ``waited_ns``, the time for which its threads waited for a core. If this time is not known, the
+    call is judged by ``switches``, the number of its involuntary context switches. If neither is known, the call counts
+    as clean. A report asks this about millions of calls, and on a quiet machine most counters are 0 throughout.
     """
     if waited_ns is not None and any(waited_ns):
         pairs = zip(times_ns, waited_ns, strict=True)

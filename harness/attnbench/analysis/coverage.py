@@ -19,7 +19,7 @@ __all__ = [
     "list_coverage_lines",
 ]
 
-# Fewest checked cases of a verdict. Foreign modules had been said to conform after 2, 1 and 0 cases (issue 20); the
+# Fewest checked cases of a verdict. Foreign modules had been said to conform after 2, 1 and 0 cases; the
 # smallest suite, ``quick``, has 30 cases, with one form of each argument.
 FEWEST_CHECKED = 20
 # Suites of which a whole run is a verdict.

@@ -1,7 +1,7 @@
 """Figures of a report: time, ratio, rate and memory against length, and the ratios at each length in order."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attnbench.analysis.crossover import Entry
@@ -36,15 +36,13 @@ class SeriesFigures:
     missing: tuple[str, ...]
 
 
-def draw_figures(
-    series: Sequence[Series], entries: Sequence[Entry], references: Collection[str] = ()
-) -> list[SeriesFigures]:
+def draw_figures(series: Sequence[Series], entries: Sequence[Entry]) -> list[SeriesFigures]:
     """Draw the figures of each series that has any; an implementation looks the same in all of them.
 
-    ``entries`` say which implementations are drawn in colour. ``references`` are further references that no series has.
+    ``entries`` say which implementations are drawn in colour.
     """
     names = {name for one in series for frame in (one.timings, one.memory) for name in frame["implementation"]}
-    looks = choose_looks(names, {*references, *(one.reference for one in series)}, find_contenders(series, entries))
+    looks = choose_looks(names, {one.reference for one in series}, find_contenders(series, entries))
     places = Counter(one.place for one in series)
     made = []
     for one in series:

@@ -16,7 +16,7 @@ from attnbench.runner.completion.combinations import Combinations, Flags, Number
 
 __all__ = ["MOST_ASKED", "MOST_REFUSED", "Ask", "Search"]
 
-# Drawn cases with a combination that are declared unsupported until the combination counts as not taken (issue 20).
+# Drawn cases with a combination that are declared unsupported until the combination counts as not taken.
 MOST_REFUSED = 200
 # Most drawn cases that an implementation is asked about, by the number of combined values. The narrowest implementation
 # that was measured needs 7,000 for pairs and 8,000 for triples, and refusals without a pattern need 20,000. 10,000

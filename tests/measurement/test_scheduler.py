@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.analysis.clean_calls import is_clean
 from attnbench.measurement import scheduler
 from attnbench.measurement.scheduler import Reading, Scheduler
 
@@ -130,24 +129,3 @@ def test_threads_that_share_a_core_wait() -> None:
             thread.join()
     assert waited
     assert counters.read().switches is not None
-
-
-@pytest.mark.parametrize(
-    ("waited_ns", "switches", "expected"),
-    [
-        (0, 5, True),
-        (5_000, 0, True),
-        (5_001, 0, False),
-        (None, 0, True),
-        (None, 1, False),
-        (None, None, True),
-    ],
-)
-def test_a_clean_call_waited_at_most_half_a_percent_of_its_time(
-    waited_ns: int | None, switches: int | None, expected: bool
-) -> None:
-    """A call is clean if it waited at most 0.5 % of its time.
-
-    If only switches were counted, a call without a switch is clean; if neither was counted, every call is clean.
-    """
-    assert is_clean(1_000_000, waited_ns, switches) is expected

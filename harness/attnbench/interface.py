@@ -62,12 +62,12 @@ Call = Callable[..., Any]
 
 
 class Refusal(Exception):
-    """Raised by an implementation, with the reason, for a case that it does not support."""
+    """Raised, with the reason, where an implementation does not support a case, or a check cannot judge it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """The policies on which the expected values of a case depend; ``Policies`` has their meaning."""
+    """The policies on which the expected values of a case depend; ``Policies`` explains each policy."""
 
     padded_queries: PaddedQueries = "answered"
     hidden_rows: HiddenRows = "zero"
@@ -115,7 +115,7 @@ class Policies:
     computes_in: Precision | None = None
 
     def __post_init__(self) -> None:
-        """Refuse gradients of a softmax in rows that are not the mean of the values."""
+        """Raise ValueError if hidden_row_gradients is "softmax" although hidden_rows is not "mean"."""
         if self.hidden_row_gradients == "softmax" and self.hidden_rows != "mean":
             raise ValueError(
                 f"hidden_row_gradients='softmax' needs hidden_rows='mean', got hidden_rows={self.hidden_rows!r}"
@@ -220,7 +220,7 @@ class Implementation:
         return None
 
     def untimed(self, case: Case) -> str | None:  # noqa: ARG002
-        """Return why this case is checked but never timed, such as an interpreted kernel; None if it may be timed."""
+        """Return why this case is checked but never timed, as for an interpreted kernel; None if it may be timed."""
         return None
 
     def predicted_s(self, case: Case) -> float | None:  # noqa: ARG002
@@ -255,7 +255,7 @@ class Implementation:
 class CaseTransforms(Protocol):
     """Metamorphic relations: transformations of a case such that the new result follows from the original result.
 
-    The chapters *invariants*, *shapes* and *layouts* of checks need these transformations. An operator that has case
+    Checks that are marked with ``case_transforms=True`` need these transformations. An operator that has case
     transforms names its inputs ``query``, ``key`` and ``value``.
     """
 
@@ -364,11 +364,11 @@ class Operator:
 
     @property
     def covering(self) -> Covering | None:
-        """The covering array behind the suites; None if there is none: suites are then not completed."""
+        """The covering array behind the suites; None if there is none: suites then get no further cases."""
         return None
 
     def suite(self, level: Level) -> Sequence[Case]:
-        """Return the cases of a suite, on the CPU; each suite of ``NESTED`` contains the cases of the one before it."""
+        """Return the cases of a suite, on the CPU; each suite of ``NESTED`` contains all cases of the previous one."""
         raise NotImplementedError(f"{type(self).__name__} does not define suite(level)")
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:  # noqa: ARG002
@@ -449,10 +449,10 @@ class Operator:
         return {}
 
     def declare_hidden_rows(self, choices: Choices, fault: Any = None) -> Any:
-        """Return the ``fault`` with which ``evaluate`` computes fully masked rows as declared.
+        """Return the ``fault`` with which ``evaluate`` computes fully masked rows as ``choices`` says.
 
-        ``fault`` is a further mistake to make, a value of ``fault_models``, or None. Operators whose ``row_policies``
-        have more than the default need this method.
+        ``fault`` is a further mistake to make, a value of ``fault_models``, or None. An operator needs this
+        method if its ``row_policies`` have more than the default.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define declare_hidden_rows(choices)")
 

@@ -66,7 +66,8 @@ def causal(queries: int, keys: int, device: torch.device | str | None = None, *,
 def from_lengths(lengths: Tensor, keys: int, *, polarity: Polarity = "hide") -> Tensor:
     """Return the key_padding_mask (batch, keys) that hides all but the first ``lengths[i]`` keys of sequence i.
 
-    Raises: TypeError, ValueError where a length is not an integer from 0 to ``keys``.
+    Raises: TypeError, ValueError where a length is not an integer from 0 to ``keys``; the range is checked on the CPU
+    only.
     """
     demand_whole_numbers(0, keys=keys)
     lengths = _demand_lengths("lengths", lengths, keys)
@@ -257,7 +258,7 @@ def combined(first: Tensor | None, second: Tensor | None, dtype: torch.dtype) ->
 
     A key is visible in the result if it is visible in both masks. Additive values are summed. None hides no key.
 
-    Raises: TypeError where a mask is neither boolean nor floating point.
+    Raises: TypeError where a mask is neither boolean nor floating point, or ``dtype`` is not floating point.
     """
     for name, mask in (("first", first), ("second", second)):
         if mask is not None:

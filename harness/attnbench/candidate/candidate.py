@@ -100,7 +100,7 @@ class Candidate:
             yield
 
     def name_outputs(self, returned: Any) -> dict[str, Tensor]:
-        """Return a dict of the outputs of a call; the keys are names of outputs.
+        """Return a dict of the outputs of a call, without None; the keys are names of outputs.
 
         ``returned``, the result of the call, must be a tuple or, if the operator has one output, a
         tensor.
@@ -161,7 +161,7 @@ class Candidate:
         return loss
 
     def _are_constant(self, weights: Tensor) -> bool:
-        """Whether returned weights carry no gradient, or are declared to carry none."""
+        """Whether returned weights carry no gradient, or the policies declare them detached."""
         return self.implementation.policies.detached_weights or not weights.requires_grad
 
     def compute_gradients(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ __all__ = ["CallModule", "compile_call"]
 class CallModule(nn.Module):
     """Module whose forward makes a prepared call.
 
-    The submodule ``owner`` is the module that the call uses; None if that is not a
+    The submodule ``owner`` is the module that the call uses, or None if the call uses no
     ``torch.nn.Module``.
     """
 

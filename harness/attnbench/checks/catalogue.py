@@ -77,7 +77,7 @@ def list_chapters() -> tuple[str, ...]:
 
 
 def sort_checks(names: Iterable[str]) -> list[str]:
-    """Return check names in running order: ``FIRST``, then the other names in the given order."""
+    """Return check names in running order: ``FIRST`` if it is given, then the other names in the given order."""
     return sorted(names, key=lambda name: name != FIRST)
 
 

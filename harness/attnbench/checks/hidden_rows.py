@@ -1,4 +1,4 @@
-"""Comparing fully masked rows apart from the others, because policies say what is in them."""
+"""Comparing fully masked rows apart from other rows, because policies decide what fully masked rows contain."""
 
 from collections.abc import Iterator, Mapping
 
@@ -27,7 +27,8 @@ def find_hidden_tokens(candidate: Candidate) -> Tensor:
 def compare_rows(candidate: Candidate, after: Tensor, before: Tensor, rows: Tensor, what: str) -> Iterator[Observation]:
     """Observe that output rows keep their bits although hidden tokens changed.
 
-    Fully masked rows are compared apart. If they are declared the mean of all values, hidden tokens may change them.
+    Fully masked rows are compared apart. If the policies declare them to be the mean of all values, they are not
+    compared, because hidden tokens then change them.
 
     Shape: after, before (…, embed_dim); rows (…), true where rows are compared.
     """
@@ -42,7 +43,8 @@ def compare_rows(candidate: Candidate, after: Tensor, before: Tensor, rows: Tens
 def split_hidden_rows(candidate: Candidate, outputs: Mapping[str, Tensor]) -> Iterator[tuple[dict[str, Tensor], str]]:
     """Yield outputs with 0 in fully masked rows, then outputs with 0 in all other rows and the words for messages.
 
-    If fully masked rows are declared the mean of all values, or if there are none, the second part is left out.
+    The second part is left out if no row is fully masked, or if the policies declare fully masked rows to be the mean
+    of all values.
     """
     rows = candidate.operator.hidden_rows(candidate.case, candidate.inputs)
     yield blank_rows(outputs, rows), ""

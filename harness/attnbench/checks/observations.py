@@ -30,12 +30,13 @@ class Match:
     """Quantities (outputs, weights or gradients) must equal the oracle's within the error budget."""
 
     quantities: dict[str, Tensor]
-    # The dropout mask that the implementation drew, true where a weight is kept. None if the case draws no dropout.
+    # The dropout mask that the implementation drew, true where a weight is kept. None: the expected values have no
+    # dropout.
     keep: Tensor | None = None
     # Whether the quantities may have any dtype, as attention weights may under autocast.
     any_dtype: bool = False
-    # Where the quantities are gradients: the outputs of the same pass. They are not compared here. A diagnosis of wrong
-    # gradients must agree with them.
+    # If the quantities are gradients: the outputs of the same pass. They are not compared here, but a diagnosis of
+    # wrong gradients must agree with these outputs.
     outputs: dict[str, Tensor] = field(default_factory=dict)
     # Tensors whose values differ from the case's: ``parameter.<name>``, ``cotangent.<output>``, or an input's name.
     changed: dict[str, Tensor] = field(default_factory=dict)
@@ -47,7 +48,7 @@ class Exact:
 
     quantities: dict[str, Tensor]
     # Number of keys over which the quantities are means of values between −1 and 1. The error of joining partial means
-    # is then allowed. 0: the quantities are no means, and nothing is allowed.
+    # is then allowed. 0: the quantities are no means, and no error is allowed.
     mean_over: int = 0
 
 
@@ -76,9 +77,9 @@ class Agree:
     expected: Tensor
     quantity: str
     what: str
-    # If the two runs differ only in the strides of their arguments, and ``expected`` is of contiguous ones: the input
-    # tensors by name, and the cotangents as ``cotangent.<output>``, whose values differ from the case's. None for
-    # other runs.
+    # For two runs that differ only in the strides of their arguments, if ``expected`` comes from contiguous arguments:
+    # the tensors whose values differ from the case's. The keys are names of inputs, and ``cotangent.<output>`` for
+    # cotangents. None for other runs.
     contiguous: dict[str, Tensor] | None = None
 
 
@@ -103,9 +104,9 @@ class RowSum:
     quantity: str
     # Largest absolute error of the sum of a row.
     off: float
-    # Allowed error of a row of weights that are divided by their sum.
+    # Allowed error of the sum of a row if the softmax divides each weight by the sum of the row.
     allowed: float
-    # Words for the message that say which rows these are, or nothing if they are all rows.
+    # Words for the message that say which rows are compared; empty for rows that are not fully masked.
     where: str = ""
 
 
@@ -113,8 +114,8 @@ class RowSum:
 class Slope:
     """A derivative must equal a central difference of a loss.
 
-    The allowed error has the rounding error of the loss, which follows from the error budget, and the curvature, which
-    follows from a second difference with twice the step.
+    The allowed error is a sum of two errors. The first is due to the rounding of the loss, and follows from the error
+    budget. The second is due to the curvature of the loss, and follows from a second difference with twice the step.
     """
 
     # The derivative along the direction of the differences.
@@ -124,7 +125,8 @@ class Slope:
     # Central difference with twice the step.
     wider: float
     step: float
-    # The loss is a sum over quantities: for each of them, by name, the sum of the absolute factors of its elements.
+    # The loss is a sum of elements of quantities, each times a factor. For each quantity, by name: the sum of the
+    # absolute values of the factors.
     weights: dict[str, float]
     what: str
 

@@ -28,8 +28,8 @@ def compare_with_slope(
     float64, is changed in place and then restored. ``what`` names the derivative in messages.
 
     ``precision`` is that of the implementation's arithmetic. If it is coarser than float64, the rounding of the loss
-    decides the step and the allowed error. ``weights`` then has, by name of each quantity that the loss sums, the
-    factors of its elements.
+    decides the step and the allowed error. ``weights`` is then needed: the loss is a sum of elements of
+    quantities, each times a factor, and ``weights`` has the factors by the name of the quantity.
     """
     direction = torch.cos(torch.arange(tensor.numel(), dtype=tensor.dtype, device=tensor.device)).view_as(tensor)
     step, along = choose_difference_step(precision), float((derivative * direction).sum())

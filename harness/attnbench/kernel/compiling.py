@@ -1,6 +1,6 @@
 """Shared code of kernels that call ``torch.compile`` themselves.
 
-Compiling takes seconds. A kernel therefore compiles once for each kind of call (such as a dtype, with or without
+Compiling takes seconds. A kernel therefore compiles once for each kind of call (for example, float32 with
 gradients), for dynamic sizes, before the first call of that kind. Torch compiles one code object at most eight times,
 and then runs it in eager mode. The kernel therefore compiles a separate copy of the code for each kind of call. All
 tensors are made contiguous, because torch compiles again for other strides.

@@ -169,8 +169,9 @@ def core_from_kernel(
     The kernel's function is called as in ``from_kernel``, with two more keywords if its signature has them. ``softcap``
     is a number, or None. ``enable_gqa`` is true if k and v have fewer heads than q; a block of query heads then shares
     one key head. The function gets causal masks, windows, ALiBi and sequence lengths as ``mask``. If there is no other
-    mask, and the causal mask is aligned as ``policies.causal`` says, the function gets ``is_causal=True`` in place of
-    ``mask``. A case that needs a keyword is refused if the function's signature lacks the keyword.
+    mask, and the causal mask is aligned as ``policies.causal`` says or there are as many queries as keys, the function
+    gets ``is_causal=True`` in place of ``mask``. A case that needs a keyword is refused if the function's signature
+    lacks the keyword.
 
     ``name`` defaults to ``core_`` followed by the kernel's name. ``unsupported``, ``untimed`` and ``predicted_s`` are
     not taken from the kernel, because the kernel declares them for cases of another operator. Source, policies and

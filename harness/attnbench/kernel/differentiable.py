@@ -28,7 +28,8 @@ def find_differentiable(module: object) -> dict[str, Tensor]:
 def track_parameters(module: nn.Module, *, requires_grad: bool) -> None:
     """Set ``requires_grad`` of every parameter that can have a gradient.
 
-    ``torch.nn.Module.requires_grad_(True)`` raises an exception at the first parameter that cannot.
+    ``torch.nn.Module.requires_grad_(True)`` raises an exception at the first parameter that cannot have a
+    gradient.
     """
     for parameter in find_differentiable(module).values():
         parameter.requires_grad_(requires_grad)
@@ -48,7 +49,8 @@ def scale_parameters(module: object, factor: float) -> None:
 def scaled_parameters(module: object, factor: float) -> Iterator[None]:
     """Within this context, every parameter that can have a gradient is multiplied by ``factor``.
 
-    The parameters get back their bits. The inverse factor would not restore a subnormal number of float16.
+    At the end of the context, copies restore the bits of the parameters. Dividing by ``factor`` would not restore a
+    subnormal number of float16.
     """
     kept = {name: parameter.detach().clone() for name, parameter in find_differentiable(module).items()}
     scale_parameters(module, factor)

@@ -46,8 +46,8 @@ class ReferenceForward(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Return the output (batch, queries, embed_dim), and attention weights (batch, heads, queries, keys) or None.
 
-        ``mask`` and the attention weights include the extra key columns (bias_k, add_zero_attn). ``is_causal`` only
-        states that ``mask`` is causal. ``mask`` is given in this case, too; it alone determines the hidden keys.
+        ``mask`` and the attention weights include the extra key columns (bias_k, add_zero_attn). ``mask`` alone
+        determines the hidden keys. ``is_causal`` only states that ``mask``, which is then given, is causal.
 
         Shape: query (batch, queries, embed_dim), key (batch, keys, kdim), value (batch, keys, vdim), mask
         broadcastable to (batch, heads, queries, keys).

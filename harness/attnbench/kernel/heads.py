@@ -101,7 +101,7 @@ class HeadSplitAttention(ReferenceForward):
         """Apply the output projection: (..., embed_dim) to the same shape.
 
         As in the reference, the module out_proj is not called and only stores the parameters, so its hooks do not run.
-        To call out_proj would add up to 2 % to the time of a short attention call.
+        Calling out_proj would add up to 2 % to the time of a short attention call.
         """
         projection = self.out_proj
         return nn.functional.linear(features, projection.weight, projection.bias)

@@ -56,7 +56,7 @@ class MutantSet:
 
     mutants: tuple[Mutant, ...]
     equivalents: tuple[Equivalent, ...] = ()
-    # Correct implementations that round differently from the reference.
+    # Correct implementations that round differently from the reference, or deviate as their policies declare.
     variants: tuple[Implementation, ...] = ()
 
     def implementations(self) -> Iterator[Implementation]:

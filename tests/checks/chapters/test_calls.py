@@ -67,7 +67,10 @@ def test_a_call_by_keywords_only_is_refused_with_a_reason(conformance: "Conforma
     """A call that takes no positions by its signature is unsupported, not failed; the other checks apply to it."""
     for implementation in (ModuleImplementation(_KeywordsOnly), _Closure()):
         finding = conformance.finding(implementation, case(mask="bool2d"), "positional_arguments")
-        assert (finding.status, finding.reason) == ("unsupported", "its call takes arguments by keyword only")
+        assert (finding.status, finding.reason) == (
+            "unsupported",
+            "the implementation's call takes arguments by keyword only",
+        )
         for check in CALLS[1:]:
             assert conformance.finding(implementation, case(mask="bool2d"), check).status == "passed"
 

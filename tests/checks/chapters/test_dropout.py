@@ -84,7 +84,7 @@ def test_second_derivatives_are_compared_in_the_declared_precision(conformance: 
     ("module", "reason"),
     [
         (WithoutDropout, "64 calls dropped none of the returned weights, so there is no mask to judge"),
-        (WithoutWeights, "need_weights=True returned None as weights, which show no dropout mask"),
+        (WithoutWeights, "need_weights=True returned None as weights, so no weights show the dropout mask"),
     ],
 )
 def test_masks_are_judged_only_where_something_was_dropped(

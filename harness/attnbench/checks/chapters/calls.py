@@ -47,7 +47,7 @@ def positional_arguments(candidate: Candidate) -> Iterator[Observation]:
 
 @check(when=_is_small)
 def default_arguments(candidate: Candidate) -> Iterator[Observation]:
-    """Arguments that are left out have the reference's defaults, and None for a mask is no mask."""
+    """Arguments that are left out have the reference's defaults, and a mask of None hides nothing."""
     defaults = _read_defaults(candidate)
     changes = _list_options(candidate, defaults)[-1]
     usual = candidate.inputs.options | changes
@@ -105,7 +105,10 @@ def _read_defaults(candidate: Candidate) -> dict[str, Any]:
 
 
 def _list_options(candidate: Candidate, defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the changes of options with which to call: none, and those to the defaults if they are supported."""
+    """Return the changes of options to call with: first no change.
+
+    If the implementation supports the defaults, a second change sets the options that differ from them to the defaults.
+    """
     options = candidate.inputs.options
     changes = {name: defaults[name] for name in options if name in defaults and options[name] != defaults[name]}
     refused = not changes or candidate.implementation.unsupported(candidate.case.with_problem(**changes))
@@ -113,7 +116,7 @@ def _list_options(candidate: Candidate, defaults: Mapping[str, Any]) -> list[dic
 
 
 def _list_positions(call: Callable[..., Any], names: list[str]) -> list[str]:
-    """Return the first of the reference's arguments, up to one that a call does not take by position.
+    """Return ``names``, the reference's arguments, up to the first name that the call does not take by position.
 
     Raises: Refusal if the call takes no argument by position.
     """
@@ -123,12 +126,12 @@ def _list_positions(call: Callable[..., Any], names: list[str]) -> list[str]:
     taken = {name for name, one in parameters.items() if one.kind in _POSITIONAL}
     count = next((index for index, name in enumerate(names) if name not in taken), len(names))
     if not count:
-        raise Refusal("its call takes arguments by keyword only")
+        raise Refusal("the implementation's call takes arguments by keyword only")
     return names[:count]
 
 
 def _find_keywords(call: Callable[..., Any]) -> frozenset[str] | None:
-    """Return the names of the keywords that a call accepts, or None if it accepts any."""
+    """Return the names of the keywords that a call accepts, or None if it accepts any keyword."""
     parameters = _read_parameters(call)
     if parameters is None or any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         return None
@@ -148,7 +151,7 @@ def _call_by_position(call: Callable[..., Any], positions: list[Any], rest: Mapp
 
 
 def _get_function(call: Any) -> Callable[..., Any]:
-    """Return the function whose signature a call has: that of a module is its forward method."""
+    """Return the function that has the signature of a call: the forward method if the call is a module."""
     function: Callable[..., Any] = call.forward if isinstance(call, nn.Module) else call
     return function
 

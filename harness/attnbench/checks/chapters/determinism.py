@@ -16,14 +16,14 @@ REPETITIONS = 50
 
 @check(when=is_eager)
 def repeats_itself(candidate: Candidate) -> Iterator[Observation]:
-    """The same call gives the same bits, or agrees within twice the error budget if declared not deterministic."""
+    """Two equal calls give the same bits or, if the policies let bits differ, agree within twice the error budget."""
     first, second = candidate.run()["output"].detach(), candidate.run()["output"].detach()
     yield compare_bitwise(candidate, second, first, "of a second call (compared with the first call)")
 
 
 @check(when=lambda case: is_eager(case) and case.mode == "train" and case.problem.regime == "plain")
 def repeats_many_times(candidate: Candidate) -> Iterator[Observation]:
-    """Fifty forward and backward passes give the same bits, or agree if declared not deterministic."""
+    """Fifty forward and backward passes give the same bits or, if the policies let bits differ, agree."""
     first = _run_pass(candidate)
     strays = dict(first)
     for _ in range(REPETITIONS - 1):

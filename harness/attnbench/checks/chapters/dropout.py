@@ -31,8 +31,9 @@ PAIRED_DRAWS = 64
 # Largest allowed deviation of a count of weights from its expected value, in standard deviations.
 # Chance alone exceeds 6 standard deviations with a probability of 2 in 10^9.
 SIGMAS = 6.0
-# Largest difference of weights that are told to be those before dropout: the sum of the differences of all weights, as
-# a share of their sum. It is above rounding errors in bfloat16, and below what a dropout rate of 0.1 changes (20 %).
+# Returned weights count as weights before dropout up to this difference from the weights without dropout: the sum of
+# the differences of all weights, as a share of the sum of the weights. It is above rounding errors in bfloat16, and
+# below the 20 % by which a dropout rate of 0.1 changes the weights.
 CLEAN = 0.05
 
 
@@ -55,8 +56,8 @@ def dropout_rests_in_eval(candidate: Candidate) -> Iterator[Observation]:
 def _compute_clean_weights(candidate: Candidate) -> torch.Tensor:
     """Return the attention weights without dropout, computed by the operator's formula.
 
-    The weights are 0 in the rows of padded queries that the policy ``padded_queries`` excludes. Fully masked rows are 0
-    or the mean, as declared.
+    The weights are 0 in the rows of padded queries that the policy ``padded_queries`` excludes. In fully masked
+    rows the weights are 0, or all equal if the policies declare the mean of all values.
     """
     choices, fault = candidate.implementation.policies.choices, None
     if choices.hidden_rows == "mean":
@@ -128,7 +129,10 @@ def dropout_is_told_by_weights(candidate: Candidate) -> Iterator[Observation]:
 
 
 def _are_clean(weights: torch.Tensor, clean: torch.Tensor) -> bool:
-    """Whether weights are roughly the weights without dropout; those that dropout keeps are divided by 1 − p."""
+    """Whether weights are roughly the weights without dropout.
+
+    Weights after dropout differ more: dropout drops a weight, or divides it by 1 − p.
+    """
     if weights.shape != clean.shape:
         return False
     weights, clean = weights.detach().double(), clean.double()
@@ -159,14 +163,14 @@ def dropout_is_unbiased(candidate: Candidate) -> Iterator[Observation]:
 def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]:
     """Each weight is dropped independently of other weights along batch, heads, queries and keys."""
     if candidate.implementation.policies.returned_weights == "before_dropout":
-        raise Refusal("the returned weights are declared those before dropout, so they show no dropout mask")
+        raise Refusal("the policies declare returned weights before dropout, which show no dropout mask")
     weights = _compute_clean_weights(candidate)
     kept = []
     for seed in range(PAIRED_DRAWS):
         global_state.seed(seed)
         returned = candidate.run().get("weights")
         if returned is None:
-            raise Refusal("need_weights=True returned None as weights, which show no dropout mask")
+            raise Refusal("need_weights=True returned None as weights, so no weights show the dropout mask")
         kept.append(returned.detach() != 0)
     masks = torch.stack(kept)
     if bool(masks[:, weights != 0].all()):

@@ -1,7 +1,7 @@
 """Chapter *exact*: on inputs where no rounding can occur, every bit of the output must be right.
 
 An implementation may compute attention in blocks of keys and join the blocks by their logsumexp. A logsumexp is no
-whole number, so a join of partial means is not exact. Its own error, and nothing more, is allowed.
+whole number, so a join of partial means is not exact. The error of the join is allowed, and no other error.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from attnbench.checks.requirement import check
 
 @check(when=lambda case: case.problem.regime == "uniform")
 def exact_uniform_mean(candidate: Candidate) -> Iterator[Observation]:
-    """With equal logits and 2ⁿ visible keys, the output is the mean of their values; only a join may round."""
+    """With equal logits and 2ⁿ visible keys, output is the mean of their values; only a join of blocks may round."""
     yield Exact(quantities={"output": candidate.outputs["output"]}, mean_over=candidate.case.problem.columns)
 
 

@@ -109,7 +109,7 @@ def cotangent_layout_is_free(candidate: Candidate) -> Iterator[Observation]:
     one = torch.ones((), dtype=output.dtype, device=output.device).expand(output.shape)
     drawn = candidate.inputs.cotangents["output"]
     transposed = drawn.mT.contiguous().mT if drawn.dim() > 1 else drawn
-    # The gradients are those of the output alone.
+    # All other outputs have the cotangent 0, because the gradients are those of the output alone.
     none = {f"cotangent.{n}": torch.zeros_like(t) for n, t in candidate.inputs.cotangents.items() if n != "output"}
     for what, strange, plain in (
         (

@@ -91,7 +91,8 @@ def _compare_layouts(
     """Observe that inputs give the results ``expected`` of contiguous inputs.
 
     ``changed`` has the tensors whose values differ from the case's, by name. If the results differ, contiguous copies
-    are tried again, because an implementation that remembers earlier calls may differ for another reason.
+    are tried again. Strides are the cause only if the copies give ``expected``: an implementation that remembers
+    earlier calls may differ for another reason.
     """
     found = _compute_results(candidate, inputs)
     again = expected if _is_equal(found, expected) else _compute_results(candidate, _copy(inputs))

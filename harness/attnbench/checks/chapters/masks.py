@@ -160,7 +160,7 @@ def row_constant_changes_nothing(candidate: Candidate) -> Iterator[Observation]:
     )
 )
 def nan_behind_a_mask(candidate: Candidate) -> Iterator[Observation]:
-    """NaN in padded tokens leaves the output of real tokens unchanged, or makes it NaN if so declared."""
+    """With NaN in padded tokens, the output of real tokens is unchanged, or NaN if the policies let NaN propagate."""
     problem, padded = candidate.case.problem, _find_padding(candidate)
     names = ("query", "key", "value") if problem.shares_queries else ("key", "value")
     before = candidate.run()["output"].detach().clone()

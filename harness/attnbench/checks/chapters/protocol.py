@@ -185,7 +185,10 @@ _COPIES: dict[str, Callable[[nn.Module], nn.Module]] = {
 
 
 def _compare_dropout(candidate: Candidate, other: nn.Module, how: str) -> Iterator[Observation]:
-    """Observe that a module and its copy ``other`` drop the same weights under the same seed."""
+    """Observe that a module and its copy ``other`` drop the same weights under the same seed.
+
+    Observe nothing if the case has no dropout, or if the implementation refuses dropout or is not deterministic.
+    """
     case = candidate.case.with_fields(mode="sampling")
     implementation = candidate.implementation
     if not case.problem.dropout or implementation.unsupported(case) or not implementation.policies.deterministic:

@@ -32,7 +32,7 @@ class BadCall:
 
 
 def _is_small(case: Case) -> bool:
-    """Whether a case is short, and none of the malformed arguments is valid in this case."""
+    """Whether a case is eager, short, in float32 and plain, and none of the malformed arguments is valid in it."""
     problem = case.problem
     return (
         is_eager(case)
@@ -131,7 +131,7 @@ def _read_training_flags(candidate: Candidate) -> list[bool]:
 
 
 def make_bad_shapes(case: Case, inputs: Inputs) -> Iterator[BadCall]:
-    """Yield calls in which one argument, or each of query, key and value, has a wrong shape."""
+    """Yield calls in which a mask, or one or several of query, key and value, have a wrong shape."""
     yield from _make_bad_tokens(case, inputs)
     problem = case.problem
     heads, queries, keys = problem.num_heads, problem.queries, problem.keys
@@ -157,8 +157,8 @@ def make_bad_shapes(case: Case, inputs: Inputs) -> Iterator[BadCall]:
 def _make_bad_masks(inputs: Inputs, name: str, shapes: list[tuple[int, ...]]) -> Iterator[BadCall]:
     """Yield calls with a mask of a wrong shape.
 
-    The mask hides nothing. It has the dtype of the case's other mask, or is boolean if there is
-    none.
+    The mask hides nothing. It has the dtype of the case's other mask, or is boolean if the
+    case has no other mask.
     """
     other = inputs.tensors.get({"attn_mask": "key_padding_mask", "key_padding_mask": "attn_mask"}[name])
     kind = torch.bool if other is None else other.dtype

@@ -71,7 +71,7 @@ def _has_elements(case: Case) -> bool:
 
 @check(when=lambda case: case.problem.need_weights and is_eager(case) and case.problem.columns > 0)
 def weights_are_shares(candidate: Candidate) -> Iterator[Observation]:
-    """Weights are not negative, and each row of weights sums to one, or to zero if the row is fully masked."""
+    """Weights are not negative, and each row of weights sums to one; a fully masked row may sum to zero."""
     if "weights" not in candidate.outputs:
         return
     weights = candidate.outputs["weights"].detach().double()
@@ -99,6 +99,7 @@ def _measure_sum_errors(sums: Tensor, candidate: Candidate) -> Tensor:
     A row must sum to 1. There are two exceptions: fully masked rows and, under the policy
     ``padded_queries="own"``, the rows of padded queries. Each head's sum of such a row may be any
     integer. Therefore the sum of weights averaged over heads may be any multiple of 1 / heads.
+    If the policies declare NaN in fully masked rows, the error of these rows is 0.
     """
     heads = candidate.case.problem.num_heads if candidate.case.problem.average_attn_weights else 1
     with_keys = ~_find_masked_rows(sums, candidate)

@@ -1,4 +1,4 @@
-"""The probability that a fault model fits observed values although the fault is another one."""
+"""The probability that a fault model fits observed values although another fault caused them."""
 
 import math
 
@@ -10,15 +10,15 @@ __all__ = ["log_chance_of_fit"]
 def log_chance_of_fit(
     value: Tensor, faulty: Tensor, expected: Tensor, *, allowed: float, blank: Tensor | None
 ) -> float:
-    """Return the natural logarithm of the probability that wrong elements are near a fault model's by chance.
+    """Return the natural logarithm of the probability that wrong elements are near ``faulty`` by chance.
 
-    An element counts if the fault changes it by more than ``allowed``. A wrong value of another cause is about as far
-    from ``expected`` as ``faulty`` is, so it comes within ``allowed`` of ``faulty`` with the probability of ``allowed``
-    over that distance.
+    ``faulty`` has the values of a fault model. An element counts if ``faulty`` differs from ``expected`` by more than
+    ``allowed``. A wrong value with another cause is about as far from ``expected`` as ``faulty`` is. It therefore comes
+    within ``allowed`` of ``faulty`` with the probability ``allowed`` / distance.
 
-    What many faults give does not count: elements of the output that are as if no value contributed (``blank``), and
-    rows of zeros in other quantities (``blank`` is None). NaN is evidence where the fault model gives NaN to some
-    elements only.
+    Values that many faults give do not count: in the output, elements as if no value contributed (``blank``); in other
+    quantities, where ``blank`` is None, rows of zeros. NaN that ``faulty`` has too is evidence, unless no element of
+    ``value`` is finite.
 
     Shape: all tensors are of one shape; otherwise the shape itself is the evidence, and the result is minus infinity.
     """

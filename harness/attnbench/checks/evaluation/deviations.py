@@ -1,4 +1,4 @@
-"""Finding the policies under which a failed observation is right, and that differ from the declared ones."""
+"""Finding policies, other than the declared policies, under which a failed observation is right."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,9 +18,9 @@ PAIRS = 1_000_000
 
 
 def find_deviation(observation: Observation, case_oracle: CaseOracle, policies: Policies) -> str:
-    """Return the sentence about the policies under which an observation is right, or an empty string.
+    """Return a sentence about policies under which an observation is right, or an empty string.
 
-    The observation failed under the declared policies. Policies that differ from these in fewer fields are tried first.
+    The observation failed under the declared policies ``policies``. Changes of fewer fields are tried first.
     """
     if not isinstance(observation, Match | Average) or case_oracle.operator.work(case_oracle.case).pairs > PAIRS:
         return ""
@@ -32,7 +32,7 @@ def find_deviation(observation: Observation, case_oracle: CaseOracle, policies: 
 
 
 def _list_changes(case_oracle: CaseOracle, policies: Policies) -> Iterator[dict[str, Any]]:
-    """Yield the policies, by name, that may be other than declared and that matter in the case."""
+    """Yield changes of the declared policies that matter in the case: new values by the names of policies."""
     rows: list[dict[str, Any]] = [{}]
     if "output" in case_oracle.expected.hidden_rows:
         pairs = sorted({("zero", "exact"), *case_oracle.operator.row_policies})

@@ -38,7 +38,7 @@ PAIRS = 4_000_000
 IN_BACKWARD = "{}, in the backward pass alone (the outputs are right)"
 # Added to the name of a fault model that explains the gradients, and changes no output of the pass.
 IN_BACKWARD_AT_LEAST = "{} (in the backward pass at least: on this case it changes no output)"
-CONTIGUOUS = "Diagnosis: the same with contiguous tensors is right, so strides or offsets are misread."
+CONTIGUOUS = "Diagnosis: the same call with contiguous tensors is right, so strides or offsets are misread."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +49,14 @@ class _MatchingFault:
     # Error of the observed values against the fault model's values, as a multiple of the allowed error.
     remaining: float
     quantities: Mapping[str, Tensor]
-    # Whether the fault model also gives the outputs of the pass. If not, those are the expected ones.
+    # Whether the fault model also gives the outputs of the pass. If not, these outputs equal the expected values.
     whole_pass: bool
 
 
 def diagnose(observation: Observation, expected: Expected, case_oracle: CaseOracle, policies: Policies) -> str:
     """Return a sentence that says what a failed observation looks like, or an empty string.
 
-    It names every fault model that explains the observation, or says that only strides make the call wrong.
+    The sentence names the fault models that explain the observation best, or says that only strides are misread.
     """
     if case_oracle.operator.work(case_oracle.case).pairs > PAIRS:
         return ""
@@ -82,7 +82,7 @@ def diagnose(observation: Observation, expected: Expected, case_oracle: CaseOrac
 
 
 def _is_right_if_contiguous(observation: Agree, case_oracle: CaseOracle, policies: Policies) -> bool:
-    """Whether a run with contiguous tensors gave what the oracle gives for them."""
+    """Whether a run with contiguous tensors gave what the oracle gives for these tensors."""
     if observation.contiguous is None:
         return False
     expected = case_oracle.compute_with_tensors(observation.contiguous)
@@ -119,7 +119,7 @@ class _FaultSearch:
     def find_faults(self) -> list[_MatchingFault]:
         """Return the fault models that explain the failure.
 
-        If a fault model explains the gradients and the outputs, those that explain the gradients alone are left out.
+        If a fault model explains the gradients and the outputs, fault models of the gradients alone are left out.
         """
         values = self.observation.quantities if isinstance(self.observation, Match) else {}
         whole = self._measure(values, self.expected.quantities, self.expected.allowances)
@@ -158,7 +158,11 @@ class _FaultSearch:
         quantities: Mapping[str, Tensor],
         whole: float,
     ) -> float:
-        """Return the error against a fault model, with allowances of the faulty formula where these may decide."""
+        """Return the error against a fault model, as a multiple of the allowed error.
+
+        If the error is above ``LOOSE``, but promising (see ``PROMISING``), the allowed error is that of the formula
+        with the fault.
+        """
         remaining = self._measure(values, quantities, self.expected.allowances)
         if not LOOSE < remaining < PROMISING * whole:
             return remaining
@@ -202,7 +206,7 @@ class _FaultSearch:
         return replace(allowance, model=max(allowance.model, model))
 
     def _fits_by_chance(self, quantities: Mapping[str, Tensor]) -> bool:
-        """Whether the values that a fault model changes may be as observed without that fault.
+        """Whether the observed values may fit a fault model by chance, although another fault caused them.
 
         An observed mean has errors of many elements, so it never counts as chance.
         """

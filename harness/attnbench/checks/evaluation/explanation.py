@@ -9,7 +9,7 @@ from attnbench.interface import Axis
 __all__ = ["describe_place", "describe_shared_places", "format_share", "unravel_index"]
 
 # A coordinate that all wrong elements share is mentioned if the probability that they share it by chance is at most
-# this number.
+# this number. A fault model is mentioned only if the probability that it fits by chance is at most this number.
 COINCIDENCE = 1e-3
 # Largest number of positions along an axis that are listed one by one.
 LISTED = 3

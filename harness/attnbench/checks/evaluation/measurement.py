@@ -53,7 +53,10 @@ class Comparison:
 def compare(
     observation: Observation, expected: Expected, case_oracle: CaseOracle, policies: Policies
 ) -> list[Comparison]:
-    """Compare an observation with the expected values; return one comparison per quantity."""
+    """Compare an observation with the expected values; return one comparison for each quantity.
+
+    A further comparison is a failure if the policies declare NaN gradients, but no gradient is NaN.
+    """
     match observation:
         case Match():
             found = [
@@ -87,7 +90,7 @@ def compare(
 
 
 def find_expected(observation: Observation, case_oracle: CaseOracle) -> Expected:
-    """Return the expected values of an observation: of its dropout mask or its changed tensors, if it has any."""
+    """Return the expected values of an observation, under its dropout mask or with its changed tensors, if any."""
     if isinstance(observation, Match) and observation.keep is not None:
         return case_oracle.compute_with_dropout(observation.keep)
     if isinstance(observation, Match):
@@ -122,7 +125,10 @@ def _compare_match(
 
 
 def _replace_open_gradients(name: str, value: Tensor, expected: Expected, policies: Policies) -> Tensor:
-    """Replace gradients by the expected values where the policies leave them open: NaN that is declared, and masks."""
+    """Replace gradients by the expected values where fully masked rows reach them and the policies leave them open.
+
+    With hidden_row_gradients="nan", NaN is left open; with "softmax", the gradients of masks are left open.
+    """
     reached, target = expected.hidden_rows.get(name), expected.quantities[name]
     if reached is None or not name.startswith("grad.") or value.shape != target.shape:
         return value
@@ -134,9 +140,9 @@ def _replace_open_gradients(name: str, value: Tensor, expected: Expected, polici
 def _require_declared_nan(
     observation: Match, expected: Expected, case_oracle: CaseOracle, policies: Policies
 ) -> list[Comparison]:
-    """Return a fault if the policies declare NaN gradients in fully masked rows, and no gradient is NaN.
+    """Return a fault if the policies declare NaN gradients in fully masked rows, but no gradient is NaN.
 
-    Gradients of masks alone prove nothing: a mask of minus infinity may get none.
+    Gradients of masks alone prove nothing: the gradient of a mask of minus infinity may contain no NaN.
     """
     if policies.hidden_row_gradients != "nan":
         return []
@@ -184,7 +190,7 @@ def _compare_scale(observation: Scale, expected: Expected, case_oracle: CaseOrac
 
 
 def _compare_slope(observation: Slope, expected: Expected) -> Comparison:
-    """Compare a derivative with a central difference of a loss that was computed in a coarse precision."""
+    """Compare a derivative with a central difference of a loss; the loss has a coarser precision than float64."""
     allowed = allowed_rounded_slope_error(
         rounding=sum(expected.allowances[name].allowed * factor for name, factor in observation.weights.items()),
         step=observation.step,
@@ -199,7 +205,9 @@ def _compare_slope(observation: Slope, expected: Expected) -> Comparison:
 
 
 def _compare_row_sum(observation: RowSum, case_oracle: CaseOracle) -> Comparison:
-    """Compare the sums of rows; the rounding model runs only if the error of a plain division is exceeded.
+    """Compare the error of row sums with the allowed error.
+
+    The rounding model runs only if the error is above ``observation.allowed``, the allowed error of a plain division.
 
     Weights that are joined from blocks of keys have the rounding error of a logsumexp, which does not cancel in a row.
     """

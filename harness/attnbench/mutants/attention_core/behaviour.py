@@ -234,7 +234,9 @@ class _TiesCountedOnce(CoreFormula):
 
 
 @mutant(
-    "stays_finite", "the row maximum is not subtracted before exp: in training, all logits were small", regime="flat"
+    "stays_finite",
+    "the row maximum is not subtracted before exp, because all logits were small in training",
+    regime="flat",
 )
 class _MaximumNotSubtracted(CoreFormula):
     def normalise(self, logits: Tensor) -> Tensor:

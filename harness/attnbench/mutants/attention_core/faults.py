@@ -33,7 +33,7 @@ class _KeyHeadsDealtInTurn(CoreFormula):
 
 @mutant(
     "forward_parity",
-    "a kernel for one key head is used for several key heads, and reads only the first",
+    "a kernel for one key head is used for several key heads, and reads only the first key head",
     shown_by=GROUPED,
 )
 class _FirstKeyHeadForAll(CoreFormula):
@@ -310,7 +310,7 @@ class _LengthsIn32BitsIgnored(CoreFormula):
         return super().read_lengths(logits, None if ignored else key_lengths)
 
 
-@mutant("forward_parity", "the kernel's grid covers only 4 sequences: the others are never computed", sequences=6,
+@mutant("forward_parity", "the kernel's grid covers only 4 sequences: further ones are never computed", sequences=6,
          mask="causal_br+ragged", mode="train")  # fmt: skip
 class _SequencesBeyondTheGrid(CoreFormula):
     def sum_values(self, weights: Tensor, value: Tensor) -> Tensor:

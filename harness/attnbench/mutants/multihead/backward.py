@@ -111,7 +111,7 @@ class _MaskGradientOfOneSequence(Formula):
         return torch.cat([super().apply_mask(logits[:1], mask), super().apply_mask(logits[1:], mask.detach())])
 
 
-@mutant("mask_gradients", "key_padding_mask gets no gradient, attn_mask gets one", mask="float2d+padfloat")
+@mutant("mask_gradients", "key_padding_mask gets no gradient, but attn_mask gets a gradient", mask="float2d+padfloat")
 class _PaddingGradientCut(Formula):
     def read_arguments(self, given: Arguments) -> Arguments:
         mask = given["key_padding_mask"]
@@ -145,7 +145,7 @@ class _OutputBiasGradientAveraged(Formula):
 
 @mutant(
     "one_gradient_alone",
-    "the mask gets a gradient only where the query requires one too (pytorch#188302)",
+    "the mask gets a gradient only where the query requires a gradient too (pytorch#188302)",
     mask="float2d",
     mode="frozen",
 )
@@ -157,7 +157,7 @@ class _MaskGradientNeedsQuery(Formula):
 
 @mutant(
     "one_gradient_alone",
-    "the query gets a gradient only where the key requires one too",
+    "the query gets a gradient only where the key requires a gradient too",
     mode="frozen",
 )
 class _QueryGradientNeedsKey(Formula):

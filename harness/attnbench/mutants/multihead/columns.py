@@ -15,7 +15,7 @@ mutant = MultiheadMutants()
 
 @mutant(
     "weights_parity",
-    "the returned weights have the column of add_zero_attn before that of add_bias_kv",
+    "the returned weights have the column of add_zero_attn before the column of add_bias_kv",
     add_bias_kv=True,
     add_zero_attn=True,
     need_weights=True,
@@ -40,7 +40,7 @@ class _ZeroColumnNotTold(Formula):
 
 @mutant(
     "forward_parity",
-    "masks are extended to the extra key columns, but as hidden instead of visible",
+    "masks are extended to the extra key columns, but hide these columns",
     add_bias_kv=True,
     mask="bool2d",
 )
@@ -89,7 +89,7 @@ class _LearnedValueIsKey(Formula):
 
 @mutant(
     "forward_parity",
-    "the zero key and value are appended before the projection, which adds its bias to them",
+    "the zero key and value are appended before the projection, and so get the bias of the projection",
     add_zero_attn=True,
 )
 class _ZeroColumnProjected(Formula):

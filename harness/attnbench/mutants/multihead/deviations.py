@@ -32,7 +32,7 @@ class TellsSharesBeforeDropout(Formula):
 
 @mutant(
     "dropout_is_told_by_weights",
-    "the returned weights include dropout, although they are declared to be those before it",
+    "the returned weights include dropout, although the policies declare weights before dropout",
     policies=Policies(returned_weights="before_dropout"),
     **DROPPING,
 )
@@ -42,7 +42,7 @@ class _DeclaredBeforeDropout(Formula):
 
 @mutant(
     "dropout_is_told_by_weights",
-    "the returned weights are declared to be those before dropout, and are those of logits before the mask",
+    "the policies declare returned weights before dropout, but the returned weights also lack the mask",
     policies=Policies(returned_weights="before_dropout"),
     **DROPPING,
     mask="bool2d+pad",
@@ -64,7 +64,7 @@ class Detached(Formula):
 
 @mutant(
     "weights_carry_gradients",
-    "the returned weights carry gradients, although they are declared detached",
+    "the returned weights carry gradients, although the policies declare detached weights",
     policies=Policies(detached_weights=True),
     **WITH_WEIGHTS,
 )
@@ -108,7 +108,7 @@ class MeanByBias(Formula):
 
 @mutant(
     "forward_parity",
-    "a fully masked row is declared the mean of all values, and is zero",
+    "a fully masked row is zero, although the policies declare the mean of all values",
     policies=Policies(hidden_rows="mean"),
     **EMPTY,
 )
@@ -118,7 +118,7 @@ class _DeclaredMean(Formula):
 
 @mutant(
     "input_gradients",
-    "a fully masked row is the mean of all values as declared, but passes gradients on to queries and keys",
+    "a fully masked row is the mean of all values, as declared, but passes gradients on to queries and keys",
     policies=Policies(hidden_rows="mean"),
     **EMPTY,
 )
@@ -128,7 +128,7 @@ class _DeclaredConstantMean(MeanByBias):
 
 @mutant(
     "forward_parity",
-    "a fully masked row is declared the mean of all values, and is the first value",
+    "a fully masked row is the first value, although the policies declare the mean of all values",
     policies=Policies(hidden_rows="mean"),
     **EMPTY,
 )
@@ -151,11 +151,11 @@ class NanRows(Formula):
 
 @mutant(
     "input_gradients",
-    "zero replaces the NaN of a fully masked row after the softmax, and NaN comes back in backward",
+    "zero replaces the NaN of a fully masked row after the softmax, but the gradients are NaN",
     **EMPTY,
 )
 class NanGradients(NanRows):
-    """Zero replaces the NaN of a fully masked row after the softmax; its gradients are NaN."""
+    """Zero replaces the NaN of a fully masked row after the softmax; the gradients of the row are NaN."""
 
     def normalise(self, logits: Tensor) -> Tensor:
         """Compute the softmax, with zero in place of NaN."""
@@ -164,7 +164,7 @@ class NanGradients(NanRows):
 
 @mutant(
     "input_gradients",
-    "gradients are declared NaN where a row is fully masked, and are not",
+    "no gradient is NaN, although the policies declare NaN gradients in fully masked rows",
     policies=Policies(hidden_row_gradients="nan"),
     **EMPTY,
 )
@@ -174,7 +174,7 @@ class _DeclaredNanGradients(Formula):
 
 @mutant(
     "input_gradients",
-    "gradients are declared NaN where a fully masked row reaches them, and are NaN in another row, too",
+    "the policies declare NaN gradients in fully masked rows, but gradients of other rows are NaN, too",
     policies=Policies(hidden_row_gradients="nan"),
     **EMPTY,
 )

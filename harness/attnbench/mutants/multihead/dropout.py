@@ -143,7 +143,7 @@ class _Repeated(_Dropping):
         return shares * tile.repeat(repeats).narrow(self.axis, 0, length)
 
 
-# A training case with a dropout of 0.1, 66 queries and 257 keys.
+# Fields of a training case with a dropout rate of 0.1, 66 queries and 257 keys.
 LONG: dict[str, Any] = {
     "batch": 1, "queries": 66, "keys": 257, "num_heads": 2, "dropout": 0.1, "need_weights": True, "mask": "pad",
     "mode": "sampling",

@@ -39,7 +39,7 @@ class _FrozenParameters(_SteeperWhen):
 
 @mutant(
     "forward_parity",
-    "the code path for torch.inference_mode has a wrong scale; that for torch.no_grad is right",
+    "the code path for torch.inference_mode has a wrong scale; the path for torch.no_grad is right",
     mode="inference_mode",
 )
 class _InferenceMode(_SteeperWhen):

@@ -156,7 +156,7 @@ class _OutputWeightTransposed(Formula):
 
 @mutant(
     "forward_parity",
-    "key and value are swapped before their projections; no effect if both are one tensor",
+    "key and value are swapped before their projections; no effect if key and value are one tensor",
 )
 class _ValueWeightForKeys(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

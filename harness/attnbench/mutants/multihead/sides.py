@@ -11,7 +11,8 @@ from attnbench.mutants.multihead.formula import Formula, Result
 __all__ = ["mutant"]
 
 mutant = MultiheadMutants()
-# Fields of a self-attention case whose padding is at the start, and of a case with padding at random positions.
+# AT_START: fields of a self-attention case with padding at the start. HOLES: fields of a case with padding at random
+# positions.
 AT_START: dict[str, Any] = {
     "batch": 3, "queries": 8, "keys": 8, "num_heads": 2, "self_attention": True, "mask": "bool2d+padleft",
     "dtype": "float64", "mode": "inference",
@@ -31,7 +32,7 @@ class _Sided(Formula):
 
 
 def _find_run(hidden: Tensor) -> Tensor:
-    """Return where a row of hidden keys has the run of hidden keys at its start."""
+    """Return a mask, true only for the hidden keys at the start of a row, before the row's first visible key."""
     return hidden.long().cumprod(dim=1).bool()
 
 

@@ -1,4 +1,7 @@
-"""Mutants of the call's signature and of untrained parameters: every call by keywords with loaded weights is right."""
+"""Mutants of the call's signature and of untrained parameters.
+
+With trained parameters, a mutant is right in calls whose keywords pass every argument except masks that are None.
+"""
 # ruff: noqa: FBT001, FBT002  # the reference's signature
 
 from collections.abc import Mapping
@@ -90,7 +93,7 @@ class _StateBeforeWeights(Formula):
         )
 
 
-@mutant("positional_arguments", "a wrapper passes keywords on, and drops further positions", mask="pad")
+@mutant("positional_arguments", "a wrapper passes keywords on, and drops further arguments by position", mask="pad")
 class _FurtherPositionsDropped(Formula):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *others: Any, **named: Any) -> Result:
         del others
@@ -115,7 +118,11 @@ class _NoWeightsByDefault(Formula):
         )
 
 
-@mutant("default_arguments", "the weights of each head by default: average_attn_weights is False", need_weights=True)
+@mutant(
+    "default_arguments",
+    "the weights of each head are returned by default: average_attn_weights is False",
+    need_weights=True,
+)
 class _WeightsOfHeadsByDefault(Formula):
     def forward(
         self,

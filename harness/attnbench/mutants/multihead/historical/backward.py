@@ -18,7 +18,7 @@ mutant = MultiheadMutants()
 
 @mutant(
     "input_gradients",
-    "the backward kernel does not run for a batch of more than 65535 (SandAI-org/MagiAttention#40)",
+    "the backward kernel does not run for a batch of more than 65535 sequences (SandAI-org/MagiAttention#40)",
     batch=65536,
     queries=1,
     keys=2,
@@ -61,7 +61,7 @@ class _WideHalfBackwardWrong(Formula):
 
 @mutant(
     "input_gradients",
-    "backward swaps heads and keys of K and V, unseen by shape checks if equal (huggingface/diffusers#14338)",
+    "backward swaps the axes of heads and keys, unseen if their sizes are equal (huggingface/diffusers#14338)",
     batch=1,
     queries=4,
     keys=4,
@@ -87,7 +87,7 @@ class _KeysSwappedInBackward(Formula):
 
 @mutant(
     "input_gradients",
-    "delta is computed with the forward grid of 128 but in blocks of 64: later rows lack it (triton-lang/triton#2020)",
+    "delta has blocks of 64, but only as many as there are blocks of 128: later rows lack it (triton-lang/triton#2020)",
     queries=129,
     keys=130,
     mask="bool2d",
@@ -105,7 +105,7 @@ class _DeltaOfLaterRowsMissing(Formula):
 
 
 class _SoftmaxBackwardOfDropped(torch.autograd.Function):
-    """Returns given weights; its backward pass is that of softmax, with the weights after dropout as its output."""
+    """Returns the weights after dropout; backward takes these weights for the output of the softmax."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, dropped: Tensor) -> Tensor:  # noqa: ARG004
@@ -115,7 +115,7 @@ class _SoftmaxBackwardOfDropped(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """Return y ⊙ (g − Σ g ⊙ y) for the logits, where y is the weights after dropout."""
+        """Return the gradient of the logits, y ⊙ (g − Σ g ⊙ y): y is the weights after dropout, g is ``gradient``."""
         (dropped,) = ctx.saved_tensors
         return dropped * (gradient - (gradient * dropped).sum(dim=-1, keepdim=True)), None
 

@@ -93,6 +93,6 @@ class _KeyCountOfValues(Formula):
             return given
         axis = 1 if self.batch_first and key.dim() == 3 else 0
         missing = value.shape[axis] - key.shape[axis]
-        # What lies behind the keys in memory is unknown: here it is 0.
+        # The memory behind the keys has unknown contents; here it contains 0.
         behind = (0, 0, 0, missing) if axis == key.dim() - 2 else (0, 0, 0, 0, 0, missing)
         return given | {"key": pad(key, behind)} if missing else given

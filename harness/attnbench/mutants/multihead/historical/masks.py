@@ -28,7 +28,7 @@ class _MaskBatchReadAsHeads(Formula):
 
 @mutant(
     "future_cannot_leak",
-    "the causal mask is built for one sequence, and the others see all keys (huggingface/candle#3582)",
+    "the causal mask is built for one sequence; the other sequences see all keys (huggingface/candle#3582)",
     mask="causal",
     is_causal=True,
     mode="train",
@@ -44,7 +44,7 @@ class _CausalInFirstSequence(Formula):
 
 @mutant(
     "forward_parity",
-    "each mask adds −10000: a query that sees no key attends to keys hidden once (microsoft/onnxruntime#14363)",
+    "each mask adds −10000: a query that sees no key attends to keys that one mask hides (microsoft/onnxruntime#14363)",
     mask="union2d+pad",
 )
 class _HiddenTwice(Formula):

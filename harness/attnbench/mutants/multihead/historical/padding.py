@@ -97,7 +97,8 @@ class _QueriesUnpaddedByKeys(Formula):
         output, weights = super().under_masks(query, key, value, **named)
         if padding is None or padding.dtype != torch.bool or queries == key.shape[1]:
             return output, weights
-        # The mask is cut to its last keys, and flat places in it are used as flat places in the queries.
+        # The mask is cut to as many last keys as there are queries, and flattened. Element i then decides on row i of
+        # the flattened queries.
         kept = (~padding[:, -queries:]).flatten() if queries else padding.new_empty(0)
         rows = pad(kept[: batch * queries], (0, max(0, batch * queries - len(kept)))).view(batch, queries, 1)
         return output.masked_fill(~rows, 0.0), weights

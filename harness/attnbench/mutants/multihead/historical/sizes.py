@@ -51,7 +51,7 @@ class _TailReadBeyondKeys(Formula):
         few = 0 < queries <= min(8, keys) and self.head_dim in FEW_QUERY_WIDTHS and not is_causal
         missing = -keys % 32 if few else 0
         if missing:
-            # What lies behind the keys of a head in memory: here the keys of the next head.
+            # The memory behind the keys of a head contains the keys of the next head.
             beyond = torch.arange(missing, device=k.device) % keys
             k, v = (torch.cat([x, x.roll(-1, 1)[:, :, beyond]], dim=2) for x in (k, v))
         output, weights = super().attend(q, k, v, mask=extended(mask, missing), is_causal=is_causal, **named)
@@ -105,7 +105,7 @@ class _HiddenFirstTileNan(Formula):
     mode="inference",
 )
 class _FutureTileNan(Formula):
-    # Lengths above this take these blocks of queries and keys.
+    # length: longer sequences are computed in blocks. query_block: queries in a block. key_block: keys in a block.
     length, query_block, key_block = 4096, 512, 768
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, **named: Any) -> Result:
@@ -114,14 +114,14 @@ class _FutureTileNan(Formula):
             return output, weights
         rows = torch.arange(q.shape[2], device=q.device)
         start = rows // self.query_block * self.query_block
-        # The last block of keys that starts before the end of the row's block of queries.
+        # First key of the last block of keys that starts before the end of the row's block of queries.
         last = (start + self.query_block - 1) // self.key_block * self.key_block
         return output.masked_fill((last > rows)[:, None], math.nan), weights
 
 
 @mutant(
     "forward_parity",
-    "the batch is an axis of the grid: the kernel does not run for more than 65535 (flashinfer-ai/flashinfer#3125)",
+    "the batch is an axis of the grid: above 65535 sequences the kernel does not run (flashinfer-ai/flashinfer#3125)",
     batch=65536,
     queries=1,
     keys=2,

@@ -228,7 +228,7 @@ class OffsetsIn32Bits(Formula):
 
 @mutant(
     "forward_parity",
-    "the index of a sequence has 16 bits: sequences behind 32767 get the output of earlier ones",
+    "the index of a sequence has 16 bits: sequences from 32768 on get the output of earlier sequences",
     batch=65536,
     queries=1,
     keys=2,

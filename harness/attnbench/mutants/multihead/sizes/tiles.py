@@ -163,7 +163,7 @@ class _Sentinel(Formula):
 
 @mutant(
     "forward_parity",
-    "the running maximum starts at −5e4: rows below it get no weight (flashinfer-ai/flashinfer#4401)",
+    "the running maximum starts at −5e4: rows with lower logits get no weights (flashinfer-ai/flashinfer#4401)",
     batch=3,
     queries=8,
     keys=8,
@@ -178,7 +178,7 @@ class _MaximumStartsAtMinus5e4(_Sentinel):
 
 @mutant(
     "input_gradients",
-    "logits are clamped at −3e4: the keys of a row below it get equal weights",
+    "logits are clamped at −3e4: the keys of a row with lower logits get equal weights",
     batch=1,
     queries=33,
     keys=33,

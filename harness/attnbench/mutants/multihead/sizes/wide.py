@@ -12,7 +12,8 @@ from attnbench.mutants.multihead.formula import Formula
 __all__ = ["mutant"]
 
 mutant = MultiheadMutants()
-# Fields of a training case with two sequences and wide heads, and of one with more than one tile of 64 tokens.
+# SMALL: fields of a training case. LARGE: like SMALL, but with more than one tile of 64 tokens. PEAKED: like SMALL, but
+# with peaked logits.
 SMALL: dict[str, Any] = {"queries": 17, "keys": 33, "num_heads": 2, "mode": "train"}
 LARGE = SMALL | {"queries": 66, "keys": 72}
 PEAKED = SMALL | {"regime": "peaked"}
@@ -32,7 +33,7 @@ class _WideLaterKeysNoGradient(Formula):
 
 @mutant(
     "input_gradients",
-    "heads whose width is no multiple of 32: features behind the last one lack in the gradient of the values",
+    "heads wider than 64: features beyond the last multiple of 32 are missing in the gradient of the values",
     **SMALL | {"embed_dim": 160, "mask": "pad", "dtype": "bfloat16"},
 )
 class _OddWidthValueGradientCut(Formula):
@@ -57,7 +58,7 @@ class _WideHalfQueryGradientUnscaled(Formula):
 
 @mutant(
     "parameter_gradients",
-    "float32, heads wider than 128: the gradient of the second sequence is added to the first one's place",
+    "float32, heads wider than 128: the gradients of all sequences are added to the gradient of the first",
     **PEAKED | {"embed_dim": 512, "mask": "none"},
 )
 class _WideBatchGradientMisplaced(Formula):

@@ -1,4 +1,4 @@
-"""Correct variants that compute the core of attention otherwise, without dropout and without returned weights."""
+"""Correct variants with other formulas for the core of attention, without dropout and without returned weights."""
 
 import math
 

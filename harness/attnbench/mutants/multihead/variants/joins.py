@@ -76,7 +76,7 @@ class _KeysInHalves(_Blocks):
 
 
 class _KeysInFourParts(_Blocks):
-    """Flash decoding: up to four blocks of equal size, joined at once."""
+    """Flash decoding: up to four blocks, joined at once. All blocks but the last are of equal size."""
 
     def split_keys(self, keys: int) -> list[int]:
         size = -(-keys // 4)

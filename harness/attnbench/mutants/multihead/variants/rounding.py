@@ -1,4 +1,4 @@
-"""Correct variants that support everything and round differently, and one with a counter as a parameter."""
+"""Correct variants that support every case and round differently, and a variant with a counter as a parameter."""
 
 import math
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What the softmax of several variants needs: a dtype that is wide enough, and a number to subtract in each row."""
+"""Functions that the softmax of several variants uses: conversion to a wider dtype, and finite maxima of rows."""
 
 import math
 

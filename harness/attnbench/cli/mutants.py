@@ -79,8 +79,8 @@ def _choose_operators(asked: Sequence[str]) -> list[str]:
 def _list_cases(session: Session, operator: str, suite: Level) -> dict[str, list[str]]:
     """Return the case ids of an operator for each nested suite from ``core`` up to ``suite``, smallest suite first.
 
-    Nested suites contain one another: quick ⊂ core ⊂ full. If ``suite`` is not one of the nested
-    suites, return only the case ids of ``suite``.
+    Each nested suite contains the suite before it: quick ⊂ core ⊂ full ⊂ slow. If ``suite`` is quick,
+    or is not nested, return only the case ids of ``suite``.
     """
     places = {level: number for number, level in enumerate(NESTED)}
     levels: list[Level] = [level for level in NESTED[1:] if suite in places and places[level] <= places[suite]]

@@ -50,8 +50,8 @@ def print_findings(
 ) -> None:
     """Print findings by chapter (group of checks) and implementation, then the failures, then what was checked.
 
-    ``coverage`` are the lines about what was checked. ``undecided`` is why there is no verdict on an implementation, by
-    name.
+    ``coverage`` are the lines about what was checked. ``undecided`` maps each implementation without a verdict to the
+    reason.
     """
     stored = list(results)
     cells = build_matrix(stored)
@@ -122,7 +122,10 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
 
 
 def _print_verdict(results: Sequence[Result], undecided: Mapping[str, str], *, err: bool) -> None:
-    """Print how many findings failed; if none failed, how many held of the implementations that are not undecided."""
+    """Print how many findings failed.
+
+    If none failed, print how many findings held, without the findings of implementations in ``undecided``.
+    """
     failed = sum(finding.status in FAILURES for result in results for finding in result.findings)
     decided = [result for result in results if failed or result.implementation not in undecided]
     if undecided and not decided:

@@ -26,7 +26,10 @@ UNUSED = {"markdown_file": "--markdown", "certificate_file": "--certificate", "r
 
 
 def try_mutants(implementations: Sequence[str], given: Mapping[str, Any]) -> int:
-    """Run all mutants on a suite; return 0 if the checks kill every mutant and pass every correct variant, else 1."""
+    """Run all mutants on a suite, and print and store the results.
+
+    Return 1 if a mutant survives, or if a check fails on a correct variant or an equivalent mutant, else 0.
+    """
     if implementations:
         raise click.UsageError(f"--mutants runs the shipped mutants: leave out {' '.join(implementations)}")
     if unused := [option for name, option in UNUSED.items() if given[name]]:

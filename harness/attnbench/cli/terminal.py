@@ -48,7 +48,7 @@ def print_findings(
     undecided: Mapping[str, str] | None = None,
     err: bool = False,
 ) -> None:
-    """Print findings by chapter (group of checks) and implementation, then the failures, then what was checked.
+    """Print findings by chapter (group of checks) and implementation, then failures, what was checked, and a verdict.
 
     ``coverage`` are the lines about what was checked. ``undecided`` maps each implementation without a verdict to the
     reason.
@@ -72,7 +72,7 @@ def print_findings(
 
 
 def _split_columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[list[str]]:
-    """Yield groups of implementation names; the columns of a group fit in ``width`` characters."""
+    """Yield groups of implementation names; the columns of two or more names fit in ``width`` characters."""
     left = max(map(len, ("chapter", *cells)))
     some: list[str] = []
     used = left
@@ -96,7 +96,7 @@ def _format_cell(cell: Cell | None) -> Text:
 
 
 def _print_failures(results: Sequence[Result], *, err: bool) -> None:
-    """Print the cause of each group of failures, why cases were refused or not run, and the number of failures."""
+    """Print the causes of failures, the reasons for findings that were refused or not run, and warnings."""
     causes = find_root_causes(results)
     for cause in causes[:PRINTED]:
         click.echo(f"\n{cause.implementation}  {cause.title}", err=err)

@@ -196,7 +196,7 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class ListKernels(CandidateRequest[Kernels], frozen=True, kw_only=True):
     """Asks for the names of the torch operators and device kernels that do the work of one pass.
 
-    The same measurement also measures the memory of the pass.
+    The measurement that finds the names also measures the memory of the pass.
     """
 
     implementation: str

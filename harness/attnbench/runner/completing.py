@@ -79,7 +79,7 @@ def _make_completed(
 def settle_completions(
     session: Session, completed: Mapping[str, Completed], results: Iterable[Result]
 ) -> dict[str, Completion]:
-    """Return the completion of each implementation after its run, by the name given by the user."""
+    """Return the completion of each implementation, corrected after its run, by the name given by the user."""
     from attnbench.runner.completion import settle
 
     by_name: defaultdict[str, list[Result]] = defaultdict(list)

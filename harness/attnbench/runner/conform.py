@@ -177,8 +177,8 @@ def _prepare(
 ) -> _Prepared:
     """Ask the implementation whether it computes the case, select the checks, and draw the inputs.
 
-    ``declared`` has what the implementation declared when the run was planned. This counts, even if the implementation
-    now declares something else.
+    ``declared`` has what the implementation declared when the run was planned. These declarations count, even if the
+    implementation now declares something else.
     """
     if plan.missing:
         return _Prepared(plan=plan, checks=(), refusal=Outcome(status="not_run", reason=plan.missing))

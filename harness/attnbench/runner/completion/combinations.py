@@ -63,7 +63,7 @@ class Combinations:
         return len(self.list(flags))
 
     def list(self, flags: Flags) -> Numbers:
-        """Return the allowed combinations in a set as an array with one row each, which has ascending numbers."""
+        """Return the allowed combinations in a set as an array; each row has one combination's ascending numbers."""
         found = np.argwhere(flags & self.allowed[flags.ndim])
         return found[(np.diff(found, axis=1) > 0).all(axis=1)]
 

@@ -187,7 +187,7 @@ class _Asked:
         self.ids: dict[Row, str] = {}
 
     def ask(self, rows: Sequence[Row]) -> list[tuple[Row, bool, bool] | None]:
-        """Return for each row: the row of its case, whether the case is supported, and whether it is within work limit.
+        """Return for each row: the row of its case, and whether the case is supported, and within the work limit.
 
         The entry of a row without a case is None. If the time limit passes, the list ends there.
         """

@@ -33,7 +33,11 @@ def benchmarks(
     processes: int = 3,
     budget_s: float = 0.2,
 ) -> type:
-    """Return a base class of asv benchmarks whose parameters are implementation, length and pass."""
+    """Return a base class of asv benchmarks whose parameters are implementation, length and pass.
+
+    Times are also given as ratios to the time of ``baseline``. Each case is timed in ``processes`` processes, with
+    timed calls of ``budget_s`` seconds in each process.
+    """
     names = list(dict.fromkeys([baseline, *implementations]))
 
     class Benchmarks:

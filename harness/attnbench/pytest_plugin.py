@@ -313,7 +313,7 @@ def _get_pool(config: pytest.Config) -> "WorkerPool":
 
 
 def _make_id(text: str) -> str:
-    """Return a test id: ``text`` without characters that pytest's -k, some file systems or XML do not accept."""
+    """Return a test id: ``text``, with the characters replaced that pytest's -k, file systems or XML may not accept."""
     return re.sub(r"[^\w:+\-./]", "_", text.replace("=", ":"))
 
 

@@ -497,7 +497,7 @@ def test_a_terminated_run_ends_its_workers(here: Path) -> None:
     assert started.returncode == 130
     (stored,) = here.glob("results/*/*.jsonl")
     kept = f"attnbench: interrupted: stored results are kept; continue with: attnbench conform --resume {stored.stem}"
-    kept += f"; report on what there is with: attnbench report {stored.stem}"
+    kept += f"; report the stored results with: attnbench report {stored.stem}"
     assert errors.splitlines()[-1] == kept
     assert "Traceback" not in errors
     assert not Path(f"/proc/{int(float(pid))}").exists()

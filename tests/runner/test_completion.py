@@ -196,12 +196,12 @@ def test_random_refusals_end() -> None:
 
 
 def test_the_number_of_further_cases_is_bounded() -> None:
-    """There are at most as many further cases as listed ones, and a note says that more would cover more."""
+    """There are at most as many further cases as the suite has cases, and a note says that some are left out."""
     made = run(FakeWorker(keep(NARROW)), plans=list_plans()[:30])
     assert len(made.cases) == 30
     assert made.covered < made.taken
     (note,) = made.notes
-    assert note.endswith("further cases would cover more; as many as the list has, 30, are run")
+    assert note.endswith("further cases, only 30 are run: as many as the suite has cases")
 
 
 def test_a_declaration_that_raises_is_told_in_one_line() -> None:
@@ -241,7 +241,7 @@ def test_an_outcome_in_place_of_answers_is_told() -> None:
     """If the worker dies while it is asked, there is no completion, and one line says why."""
     dead = SimpleNamespace(operator="multihead", ask=lambda _: Outcome(status="crashed", reason="signal 11"))
     made = run(dead)
-    assert made.notes == ("asking unsupported(case) of many cases had no answer: signal 11",)
+    assert made.notes == ("unsupported(case) gave no answer on many cases: signal 11",)
     assert len(made.unanswered) == made.listed
 
 

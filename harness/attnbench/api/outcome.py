@@ -57,7 +57,7 @@ class Report:
     results: tuple[Result, ...]
     # What the implementation declared, and the further cases that were drawn for it; None if no suite was completed.
     completion: Completion | None = None
-    # Whether every case of the suite was run with every check. A verdict then needs 20 checked cases.
+    # Whether every case of the suite was run with every check. If so, a verdict needs 20 checked cases.
     whole: bool = False
 
     @property

@@ -8,16 +8,16 @@ from attnbench.records.types import Status
 
 __all__ = ["describe_cause", "format_reasons"]
 
-# Statuses whose reason is what happened to the call, and does not begin with the requirement.
+# Statuses whose reason says what happened to the call. Such a reason does not begin with the requirement.
 _WITHOUT_REQUIREMENT: tuple[Status, ...] = ("error", "timeout", "crashed", "out_of_memory")
-# Largest number of reasons that are all printed. Of more reasons only the most common one is printed.
+# Up to this number, all reasons are printed. If there are more, only the most common reason is printed.
 _PRINTED_REASONS = 3
 
 
 def describe_cause(cause: RootCause) -> list[str]:
-    """Return the lines below the title of a cause: requirement and fault, the checks behind it, and the command.
+    """Return the lines below the title of a cause: requirement and fault, the checks, and the command to reproduce it.
 
-    An exception that several checks have in common stands alone: no single requirement is at fault.
+    If several checks have the same exception, no requirement is printed, because the exception belongs to none of them.
     """
     known = read_checks().get(cause.finding.check)
     text = cause.reason
@@ -27,9 +27,9 @@ def describe_cause(cause: RootCause) -> list[str]:
 
 
 def format_reasons(reasons: Counter[str]) -> str:
-    """Return the reasons, each with its count; of more than three, the most common one and how many others there are.
+    """Return the reasons, each with its count; a single reason has no count.
 
-    A single reason has no count.
+    If there are more than ``_PRINTED_REASONS``, return the most common reason, and the number of other reasons.
     """
     (first, count), *others = reasons.most_common()
     if not others:

@@ -62,9 +62,10 @@ class Selection:
 def complete_selection(
     session: Session, implementations: Sequence[str], selection: Selection, plans: Sequence[Plan], *, draws: bool
 ) -> dict[str, Completed]:
-    """Return what completes a selection for each implementation; nothing if it is not a whole suite core or full.
+    """Return the declarations of each implementation about the selected suite, and its further cases.
 
-    Without ``draws`` there are no further cases.
+    Return an empty mapping unless the whole suite ``core`` or ``full`` is selected. Without ``draws`` there are no
+    further cases.
 
     Raises: PluginError where an implementation cannot be loaded.
     """

@@ -34,7 +34,7 @@ from attnbench.records.types import PERF, SCHEMA
 from attnbench.runner import Effort
 
 # Default of --threshold. If the time of a call changes by more than this fraction between two runs, the
-# verdict is slower or faster. The default is not below 5 %, because two runs of identical code also differ: two
+# verdict is slower or faster. A smaller default would report more changes where the code did not change: two
 # measurements of identical code differed by up to 6 %. Each of the two measurements had ten
 # processes, and the processes of the two measurements ran alternately.
 THRESHOLD = 0.05
@@ -51,7 +51,8 @@ MEASURING = (
     "case_budget", "no_cache",
 )  # fmt: skip
 WORSENED = 1
-# Text style of verdicts in the table; a worse verdict is red, and a better one green.
+# Text style of a verdict in the table. Verdicts that are not listed are red for a change to the worse, and green for a
+# change to the better.
 STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other": "yellow"}
 
 
@@ -129,7 +130,7 @@ def _parse_sides(base: str, new: str | None, tree: Path | None, results: Path) -
 def _refuse_options(parameters: Sequence[str], reason: str) -> None:
     """Refuse the command line if it has one of the options with these parameter names.
 
-    Raises: UsageError with the option's name and ``reason``, which says why it has no effect.
+    Raises: UsageError with the option's name and ``reason``, which says why the option has no effect.
     """
     context = click.get_current_context()
     for parameter in context.command.params:

@@ -53,8 +53,8 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
 
     Each IMPLEMENTATION is a registered name, package.module:attribute or path/to/file.py:attribute. Without
     IMPLEMENTATION, every registered implementation is checked. Exit code 0: everything passed; 1: a failure;
-    2: usage error; 3: no verdict on one of the implementations, because no check ran on it or on too few cases, or
-    because its certificate is not conformant.
+    2: usage error; 3: no verdict on one of the implementations, because no check ran on it, because too few cases
+    were checked, or because its certificate is not conformant.
     """
     if given["certificate_file"]:
         refuse_filters(given)

@@ -56,12 +56,13 @@ def one_line() -> Iterator[None]:
 def _describe_interrupt(arguments: tuple[object, ...]) -> str:
     """Return the message of an interrupt.
 
-    If the interrupted run is stored in a file, ``arguments`` are the commands that resume it, and that report on it.
+    If the run is stored in a file, ``arguments`` contains the command line that resumes the run. A second argument, if
+    there is one, is the command line that reports on the run. If the run is not stored, ``arguments`` is empty.
     """
     if not arguments:
         return "interrupted"
     resuming, *reporting = arguments
-    told = f"; report on what there is with: {reporting[0]}" if reporting else ""
+    told = f"; report the stored results with: {reporting[0]}" if reporting else ""
     return f"interrupted: stored results are kept; continue with: {resuming}{told}"
 
 

@@ -71,10 +71,10 @@ class Choice:
 
     @property
     def completes(self) -> bool:
-        """Whether implementations are asked what they take of the suite, and the suite is completed for each.
+        """Whether implementations are asked before the run which cases they support, to add further cases.
 
-        It is not if options select cases or checks, or replace the dtypes: they then say what is covered. A part of a
-        suite (--shard) is completed by a part of the further cases.
+        They are asked if the suite is in ``COMPLETED_SUITES``, unless options select cases or checks, or replace the
+        dtypes. With --shard, a part of the further cases is added; with --no-completion, none.
         """
         filtered = self.patterns or self.checks or self.dtypes
         return self.suite in COMPLETED_SUITES and not filtered
@@ -122,7 +122,10 @@ def plan_conformance(session: Session, choice: Choice, operators: Sequence[str])
 def complete_plans(
     session: Session, choice: Choice, implementations: Sequence[str], plans: Sequence[Plan], given: Mapping[str, Any]
 ) -> dict[str, Completed]:
-    """Return what completes the suite for each implementation; a resumed run has the completions of the stored run."""
+    """Return the further cases and the declarations of each implementation; none if the suite is not completed.
+
+    A resumed run uses the further cases and declarations of the stored run again.
+    """
     if not choice.completes:
         return {}
     stored: Sequence[Completion] = ()
@@ -147,7 +150,7 @@ def load_expectations(
 ) -> list[Expectation]:
     """Return the expected failures from the files beside the implementations and from the files given as options.
 
-    Raises: ExpectationError if there is an expected failure that no finding can match.
+    Raises: ExpectationError if a file cannot be read, or if an expected failure can match no finding.
     """
     expectations = read_expectations_beside(implementations)
     for path in choice.expected:
@@ -164,7 +167,7 @@ def count_planned(
     timed: Sequence[Plan] = (),
     completed: Mapping[str, Completed] | None = None,
 ) -> dict[str, Planned]:
-    """Return what is planned for each loaded implementation, by display name: cases to check, and cases to time."""
+    """Return the numbers of cases to check and to time for each loaded implementation, by display name."""
     found: dict[str, Planned] = {}
     for name in implementations:
         operator = session.declared[name].operator
@@ -184,7 +187,10 @@ def conform_into(
     expectations: Sequence[Expectation],
     completed: Mapping[str, Completed],
 ) -> None:
-    """Check every implementation on every case, and on its further cases, and add the results to ``recorded``."""
+    """Check every implementation on the planned cases and on its further cases; add the results to ``recorded``.
+
+    ``completed`` has the further cases of each implementation.
+    """
     for one in completed.values():
         if one.completion.implementation not in recorded.completions:
             recorded.add_completion(one.completion)

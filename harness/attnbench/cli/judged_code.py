@@ -1,4 +1,4 @@
-"""The code that a certificate speaks of: distribution, commit, and hash of the source files."""
+"""The code that a certificate is about: distribution, commit, and hash of the source files."""
 
 from importlib.metadata import packages_distributions, version
 from pathlib import Path

@@ -44,8 +44,8 @@ def command(
 ) -> int:
     """List implementations and their origin; with --support, also what each supports and refuses.
 
-    Names with core_ are kernels alone, which are checked without projections. Those of attnmechanisms compute other
-    operators than multi-head attention.
+    An implementation whose name begins with core_ is a kernel, which is checked without projections. The
+    implementations of attnmechanisms compute operators other than multi-head attention.
 
     Without --support no implementation is loaded. With --support every case of the suite core is
     counted as supported or refused on this machine, which takes about a minute.

@@ -26,7 +26,10 @@ UNUSED = {"markdown_file": "--markdown", "certificate_file": "--certificate", "r
 
 
 def try_mutants(implementations: Sequence[str], given: Mapping[str, Any]) -> int:
-    """Run all mutants on a suite; return 0 if the checks kill every mutant and pass every correct variant, else 1."""
+    """Run all mutants on a suite, and print and store the results.
+
+    Return 1 if a mutant survives, or if a check fails on a correct variant or an equivalent mutant, else 0.
+    """
     if implementations:
         raise click.UsageError(f"--mutants runs the shipped mutants: leave out {' '.join(implementations)}")
     if unused := [option for name, option in UNUSED.items() if given[name]]:
@@ -79,8 +82,8 @@ def _choose_operators(asked: Sequence[str]) -> list[str]:
 def _list_cases(session: Session, operator: str, suite: Level) -> dict[str, list[str]]:
     """Return the case ids of an operator for each nested suite from ``core`` up to ``suite``, smallest suite first.
 
-    Nested suites contain one another: quick ⊂ core ⊂ full. If ``suite`` is not one of the nested
-    suites, return only the case ids of ``suite``.
+    Each nested suite contains the suite before it: quick ⊂ core ⊂ full ⊂ slow. If ``suite`` is quick,
+    or is not nested, return only the case ids of ``suite``.
     """
     places = {level: number for number, level in enumerate(NESTED)}
     levels: list[Level] = [level for level in NESTED[1:] if suite in places and places[level] <= places[suite]]

@@ -54,9 +54,9 @@ class Recording:
     file: RunFile
     results: dict[tuple[str, str], Result] = field(default_factory=dict)
     ceilings: list[Ceiling] = field(default_factory=list)
-    # Completions by display name.
+    # What each implementation declared about the suite, and its further cases; the key is the display name.
     completions: dict[str, Completion] = field(default_factory=dict)
-    # Whether the run is a whole suite, of which the run is a verdict. It then needs ``FEWEST_CHECKED`` checked cases.
+    # Whether the run is of a whole suite. The verdict on an implementation then needs ``FEWEST_CHECKED`` checked cases.
     whole: bool = False
     # Exit code that follows from the results, which the command sets when all results are there.
     exit_code: int = 0
@@ -88,7 +88,10 @@ class Recording:
         return sort_results(self.run, self.results.values())
 
     def find_undecided(self) -> dict[str, str]:
-        """Return why so few cases were checked that the run is no verdict, by display name; only for a whole suite."""
+        """Return the reason for each implementation on which too few cases were checked for a verdict, by display name.
+
+        The mapping is empty if the run is not of a whole suite.
+        """
         if not self.whole:
             return {}
         own = [result for result in self.results.values() if result.suite == self.run.suite]
@@ -99,8 +102,8 @@ class Recording:
     def choose_exit_code(self, asked: Sequence[str]) -> int:
         """Return 1 after a failure, 3 if there is no verdict on an implementation, else 0.
 
-        There is no verdict without a finding that passed or failed as expected, nor on too few cases of a whole suite.
-        Only the implementations in ``asked`` can cause a 3.
+        There is no verdict if no finding passed or failed as expected, or if too few cases of a whole suite were
+        checked. Only the implementations in ``asked`` can cause a 3.
         """
         statuses: dict[str, set[str]] = {display_name(name): set() for name in asked}
         for result in self.results.values():
@@ -113,7 +116,7 @@ class Recording:
 
 
 def list_coverage(recorded: Recording) -> list[str]:
-    """Return the lines about what was checked on each implementation: of the suite, not of timing."""
+    """Return lines about what the suite's checks covered on each implementation; timed cases do not count."""
     own = [result for result in recorded.list_results() if result.suite == recorded.run.suite]
     return list(list_coverage_lines(own, recorded.completions))
 
@@ -132,9 +135,10 @@ def recording(
 ) -> Iterator[Recording]:
     """Yield a ``Recording`` that stores to a new run file, or to the file of the run to resume.
 
-    ``resume`` is the id or the file of the run to resume, or None for a new run. ``whole`` is the recording's
-    field. ``planned`` is what is planned for each implementation, by display name; None if the cases are chosen during
-    the run. When the context ends, the end of the run is stored.
+    ``resume`` is the id or the file of the run to resume, or None for a new run. ``whole`` says
+    whether the run is of a whole suite. ``planned`` has the number of cases to check and to time for each
+    implementation, by display name; None if the cases are chosen during the run. When the context ends, the end of the
+    run is stored.
 
     Raises: ResultsError where the run to resume is of another suite or machine.
     """
@@ -190,7 +194,7 @@ def _storing_end(recorded: Recording) -> Iterator[None]:
         yield
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
-        # The error that ended the run is what the user must see, and not that its end could not be stored.
+        # The error that ended the run is what the user must see, rather than that the run's end could not be stored.
         with contextlib.suppress(ResultsError):
             recorded.end(*(("interrupted", INTERRUPTED) if interrupted else ("error", USAGE)))
         raise

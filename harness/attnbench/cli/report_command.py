@@ -25,7 +25,9 @@ def command(runs: tuple[str, ...], results: Path, reports: Path) -> int:
     stored = [read_run(path) for path in find_runs(results, runs)]
     if not runs:
         for name in find_empty_runs(results, stored[0].path):
-            click.echo(f"warning: the newer run {name} has no results: it was cut, or is not done yet", err=True)
+            click.echo(
+                f"warning: the newer run {name} has no results: it was interrupted, or is still running", err=True
+            )
     for run in stored:
         for problem in list_damage(run):
             click.echo(f"warning: {problem}", err=True)

@@ -91,7 +91,7 @@ def _write_script(
 ) -> int:
     """Print the case as a program, or write the program to ``output`` and its tensors beside it.
 
-    ``unshown`` has the checks that the user asked about and that no such program shows.
+    ``unshown`` has the checks that the user asked about, but that the program cannot show.
     """
     load = write_import_lines(implementation)
     with session.supervise(implementation) as worker:

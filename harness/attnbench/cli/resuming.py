@@ -49,8 +49,8 @@ class ResumableCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command.
 
-        Raises: Abort after an interrupt; its arguments are the command lines that resume the run, and that report what
-        there is of it.
+        Raises: Abort after an interrupt; its arguments are the command line that resumes the run, and the one that
+        reports on the results so far.
         """
         try:
             return super().invoke(ctx)

@@ -90,8 +90,8 @@ def find_operators(session: Session, implementations: Sequence[str]) -> list[str
 def drop_unloadable(session: Session, implementations: Sequence[str], *, asked: bool, keep: bool = False) -> list[str]:
     """Return the implementations that can be loaded; report all others to standard error.
 
-    With ``keep``, the worker of a single implementation is kept for completing the suite. Starting another one takes
-    1.5 s.
+    With ``keep``, a single implementation's worker keeps running, to be asked later which cases the implementation
+    supports. To start another worker takes 1.5 s.
 
     Raises: PluginError where the user named the implementations (``asked``) and one of these
     implementations cannot be loaded.

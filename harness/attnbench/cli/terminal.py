@@ -48,10 +48,10 @@ def print_findings(
     undecided: Mapping[str, str] | None = None,
     err: bool = False,
 ) -> None:
-    """Print findings by chapter (group of checks) and implementation, then the failures, then what was checked.
+    """Print findings by chapter (group of checks) and implementation, then failures, what was checked, and a verdict.
 
-    ``coverage`` are the lines about what was checked. ``undecided`` is why there is no verdict on an implementation, by
-    name.
+    ``coverage`` are the lines about what was checked. ``undecided`` maps each implementation without a verdict to the
+    reason.
     """
     stored = list(results)
     cells = build_matrix(stored)
@@ -72,7 +72,7 @@ def print_findings(
 
 
 def _split_columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[list[str]]:
-    """Yield groups of implementation names; the columns of a group fit in ``width`` characters."""
+    """Yield groups of implementation names; the columns of two or more names fit in ``width`` characters."""
     left = max(map(len, ("chapter", *cells)))
     some: list[str] = []
     used = left
@@ -96,7 +96,7 @@ def _format_cell(cell: Cell | None) -> Text:
 
 
 def _print_failures(results: Sequence[Result], *, err: bool) -> None:
-    """Print the cause of each group of failures, why cases were refused or not run, and the number of failures."""
+    """Print the causes of failures, the reasons for findings that were refused or not run, and warnings."""
     causes = find_root_causes(results)
     for cause in causes[:PRINTED]:
         click.echo(f"\n{cause.implementation}  {cause.title}", err=err)
@@ -122,7 +122,10 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
 
 
 def _print_verdict(results: Sequence[Result], undecided: Mapping[str, str], *, err: bool) -> None:
-    """Print how many findings failed; if none failed, how many held of the implementations that are not undecided."""
+    """Print how many findings failed.
+
+    If none failed, print how many findings held, without the findings of implementations in ``undecided``.
+    """
     failed = sum(finding.status in FAILURES for result in results for finding in result.findings)
     decided = [result for result in results if failed or result.implementation not in undecided]
     if undecided and not decided:

@@ -97,7 +97,7 @@ class ModuleImplementation(Implementation):
             kept = {key: value for key, value in arguments.items() if key in accepted or _changes_call(key, arguments)}
             return module(*positions, **kept)
 
-        # Whoever calls it may read which arguments the module takes, and in which order.
+        # The caller may read from the signature which arguments the module takes, and in which order.
         call.__signature__ = inspect.signature(module.forward)  # type: ignore[attr-defined]
         return call
 

@@ -1,9 +1,10 @@
-"""The source files that a conformance result speaks of: an implementation's module, and what it imports of its own.
+"""The source files that a conformance result is about: an implementation's module, and its own modules.
 
-Own are the modules of the same top-level package or, for an implementation that is named by a file, the modules below
-the folder of the file. Installed packages and attnbench itself are not own: a certificate has their versions. A module
-is found if an own module has an import statement of it, also inside a function. What a process has imported is not
-asked, because it depends on which other implementations the process has loaded.
+An implementation's own modules are the modules of the same top-level package. If the implementation is named by a file,
+its own modules are the modules below the folder of the file. Installed packages and attnbench itself are not own
+modules: a certificate has their versions. An own module counts if another one has an import statement for it, also
+inside a function. The list of modules that a process has imported is not used, because it depends on which other
+implementations the process has loaded.
 """
 
 import ast
@@ -53,7 +54,7 @@ def _find_file(name: str) -> Path | None:
 
 
 def _find_parent(name: str, start: Path) -> Path:
-    """Return the folder that contains the top-level package, or the file, of a name."""
+    """Return the folder that contains the top-level package or the file to which a name refers."""
     place, _, tree = locate(name)
     if place.endswith(".py") or tree:
         return start.parent
@@ -72,17 +73,17 @@ def _find_place(name: str, start: Path) -> Path:
 
 @dataclass(slots=True)
 class _Collected:
-    """The files found so far; ``add`` adds a file with everything that it imports."""
+    """The own files found so far, and the names of the other modules that they import."""
 
     # Folder of the own modules, or the only own file.
     place: Path
-    # Folder relative to which an absolute import is an own module.
+    # Folder in which the absolute import of an own module finds the module.
     parent: Path
     files: set[Path] = field(default_factory=set)
     imports: set[str] = field(default_factory=set)
 
     def add(self, path: Path) -> None:
-        """Add a file if it is own, and the own files that it imports."""
+        """Add an own file, and the own files that it imports; if the file is not an own file, do nothing."""
         waiting = [path]
         while waiting:
             one = waiting.pop()
@@ -98,7 +99,7 @@ class _Collected:
         return not INSTALLED.intersection(path.relative_to(self.place).parts)
 
     def _follow_imports(self, path: Path) -> list[Path]:
-        """Return the files that the import statements of a file may name; note what is imported from elsewhere."""
+        """Return the files that the import statements of a file may name; add other modules to ``imports``."""
         found: list[Path] = []
         for base, dotted in _list_imports(path, self.parent):
             places = list(_list_places(base, dotted))
@@ -113,7 +114,7 @@ class _Collected:
 def _list_imports(path: Path, parent: Path) -> Iterator[tuple[Path, str]]:
     """Yield the imports of a file: the folder to which a name is relative, and the dotted name.
 
-    The name in ``from NAME import WORD`` is followed by each word, because a word may be a module.
+    The dotted name of ``from NAME import WORD`` is ``NAME.WORD``, because ``WORD`` may be a module.
     """
     try:
         tree = ast.parse(path.read_bytes())

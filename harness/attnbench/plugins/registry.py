@@ -75,7 +75,7 @@ def list_names(group: str = IMPLEMENTATIONS) -> list[str]:
 
 
 def describe_origin(name: str, group: str = IMPLEMENTATIONS) -> str:
-    """Return ``module:attribute`` and the distribution of a registered name; return any other name unchanged."""
+    """Return ``module:attribute`` and the distribution of a registered name; any other form of a name is unchanged."""
     if ":" in name or _AT in name:
         return name
     entry = _find_entry_point(name, group)
@@ -83,7 +83,7 @@ def describe_origin(name: str, group: str = IMPLEMENTATIONS) -> str:
 
 
 def find_distribution(name: str) -> str | None:
-    """Return the name of the distribution that registers an implementation; None if the name is not registered."""
+    """Return the distribution that registers an implementation; None if a module, file or source tree is named."""
     if ":" in name or _AT in name:
         return None
     entry = _find_entry_point(name, IMPLEMENTATIONS)

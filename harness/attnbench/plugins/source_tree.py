@@ -2,8 +2,8 @@
 
 The modules of a source tree are imported under names that begin with the name of the tree. An import in the code of a
 tree loads the module from the tree if the tree has this module, even if the import runs inside a later call. All code
-of the process shares the standard library, site-packages and the harness. Torch, in site-packages, can be loaded only
-once. The harness measures both versions.
+of the process shares the standard library, site-packages and the harness, because torch (in site-packages) can be
+loaded only once, and the harness measures both versions.
 """
 
 import builtins

@@ -41,7 +41,7 @@ Reply = TypeVar("Reply", covariant=True)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The status and the reason that are answered if a request about an implementation has no result."""
+    """The answer if a request about an implementation has no result: a status and a reason."""
 
     status: Status
     reason: str
@@ -145,9 +145,9 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class AskSupport(CandidateRequest[Answers], frozen=True, kw_only=True):
-    """Return what an implementation declares about many cases, without running them.
+    """Asks what an implementation declares about many cases; the cases are not run.
 
-    After ``limit_s`` seconds, no further case is asked: the reply has fewer entries than the request has cases.
+    After ``limit_s`` seconds the worker stops: the reply then has fewer entries than the request has cases.
     """
 
     implementation: str
@@ -188,15 +188,15 @@ class MeasureMemory(CandidateRequest[MeasuredMemory], frozen=True, kw_only=True)
 
 
 class Kernels(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Names of the operators and kernels of one pass."""
+    """Names of the torch operators and device kernels that did the work of one pass."""
 
     names: tuple[str, ...]
 
 
 class ListKernels(CandidateRequest[Kernels], frozen=True, kw_only=True):
-    """Asks for the names of the operators and kernels of one pass.
+    """Asks for the names of the torch operators and device kernels that do the work of one pass.
 
-    The measurement of the kernels also measures the memory of the pass.
+    The measurement that finds the names also measures the memory of the pass.
     """
 
     implementation: str

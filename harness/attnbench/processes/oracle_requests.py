@@ -104,7 +104,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
     checks: tuple[str, ...]
     missing: str | None
-    # Whether what is missing is an optional data set or package of the operator, not a device or memory.
+    # Whether ``missing`` names an optional data set or package of the operator, and not a device or memory.
     lacks_data: bool = False
     work: Work
 

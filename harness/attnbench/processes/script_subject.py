@@ -9,8 +9,8 @@ from attnbench.interface import Policies
 __all__ = ["SHOWN_CHECKS", "Form", "FormKind", "Subject"]
 
 FormKind = Literal["implementation", "implementation class", "module class", "function"]
-# Checks whose failure a standalone program shows: all that they need are the outputs and gradients of one plain call of
-# the case, compared within the allowance. Every other check changes the case, makes further calls, or asks for more.
+# Checks whose failure a standalone program shows: they only need the outputs and gradients of one plain call of the
+# case, compared within the allowance.
 SHOWN_CHECKS = frozenset(
     {
         "autocast_parity", "compiled_parity", "forward_parity", "input_gradients", "mask_gradients",
@@ -28,8 +28,8 @@ class Form(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     kind: FormKind
     # Keywords that the constructor accepts; only for a module class.
     constructor: tuple[str, ...] | None = None
-    # Keywords that the call accepts: of a module class, its forward method; of a function of (q, k, v), the function
-    # itself. The field applies only to these two kinds.
+    # Keywords that a module class's forward method accepts, or that a function of (q, k, v) accepts. The field applies
+    # only to these two kinds.
     call: tuple[str, ...] | None = None
 
 
@@ -43,5 +43,5 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     policies: Policies
     # Environment variables that must be set before torch is imported.
     environment: dict[str, str]
-    # Checks that the user asked about and that the program cannot show; its docstring names them.
+    # Checks that the user asked about, but that the program cannot show; the program's docstring names these checks.
     unshown: tuple[str, ...] = ()

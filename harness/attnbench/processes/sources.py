@@ -8,7 +8,8 @@ __all__ = ["Sources"]
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
     """The files of an implementation's own code, and what else this code imports."""
 
-    # Absolute path of the folder to which the names in ``files`` are relative. It is not stored: it may name a user.
+    # Absolute path of the folder to which the names in ``files`` are relative. The path is not stored, because it may
+    # contain a user name.
     folder: str = ""
     # The files: the implementation's module, and the modules of its package or folder that it imports.
     files: list[str] = []

@@ -1,4 +1,4 @@
-"""Complete the suite of a run for each implementation: before the run, and what follows from the results."""
+"""Complete a suite for each implementation: plan further cases before the run, and correct the counts after it."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from attnbench.runner.session import Plan, Session
 
 __all__ = ["COMPLETED_SUITES", "complete_suites", "settle_completions"]
 
-# Suites that are completed: those that contain every combination of values.
+# Suites that are completed: ``core`` contains every pair of argument values, and ``full`` every triple.
 COMPLETED_SUITES: tuple[Level, ...] = ("core", "full")
 
 
@@ -28,16 +28,17 @@ def complete_suites(
     draws: bool = True,
     stored: Mapping[str, Completion] | None = None,
 ) -> dict[str, Completed]:
-    """Return what completes a suite for each implementation, by its name.
+    """Return the further cases and the declarations of each implementation, by the name given by the user.
 
-    ``plans`` are all cases of the suite, also those in other parts. The further cases are divided into parts as the
-    list is. Without ``draws`` there are no further cases, but the implementation is asked about the list, and what it
-    takes is found. A completion in ``stored``, by display name, is used again, so that a resumed run has the same cases
-    and declarations.
+    ``plans`` are all cases of the suite, even if only the part ``part`` of the suite is run. The further cases are
+    divided into parts in the same way. Without ``draws`` there are no further cases, but the combinations that the
+    implementation takes are counted nevertheless. A completion in ``stored`` (by display name) is used again if it is
+    of the same list of cases, so that a resumed run has the same further cases and declarations. An implementation is
+    left out if no plan is of its operator.
 
     Raises: PluginError where an implementation cannot be loaded.
     """
-    # numpy, which takes 0.1 s to import, is needed only where a suite is completed.
+    # Imported here, because the package needs numpy, whose import takes 0.1 s.
     from attnbench.runner.completion import complete
 
     by_operator: defaultdict[str, list[Plan]] = defaultdict(list)
@@ -78,7 +79,7 @@ def _make_completed(
 def settle_completions(
     session: Session, completed: Mapping[str, Completed], results: Iterable[Result]
 ) -> dict[str, Completion]:
-    """Return the completion of each implementation after its run, by the name given by the user."""
+    """Return the completion of each implementation, corrected after its run, by the name given by the user."""
     from attnbench.runner.completion import settle
 
     by_name: defaultdict[str, list[Result]] = defaultdict(list)

@@ -35,9 +35,9 @@ class Completed:
     """The further plans that complete a suite for one implementation, and its declarations when the run was planned."""
 
     completion: Completion
-    # Plans of the further cases; of a part of the cases, the further cases in this part.
+    # Plans of the further cases. If the run is of a part of the suite, only the further cases of this part.
     plans: tuple[Plan, ...] = ()
-    # Why the implementation refuses a case, by case; None: it is supported. Cases without an answer are left out.
+    # For each case, why the implementation refuses it; None: it is supported. Cases without an answer are left out.
     declared: Mapping[str, str | None] = field(default_factory=dict)
 
 
@@ -111,7 +111,8 @@ def check_case(
 ) -> tuple[Finding, ...]:
     """Return the findings of all checks of a plan, in the order of ``plan.checks``.
 
-    With ``tries``, the implementation is also called on a case that it declares unsupported.
+    With ``tries``, the implementation is called even if it declares the case unsupported, to see whether the call
+    raises an exception. It is not called on such a case if the case is compiled or exceeds the work limit.
     """
     prepared = _prepare(session, worker, implementation, plan, tries=tries)
     seen = _observe_case(worker, implementation, prepared, "observation")
@@ -176,7 +177,8 @@ def _prepare(
 ) -> _Prepared:
     """Ask the implementation whether it computes the case, select the checks, and draw the inputs.
 
-    What was ``declared`` when the run was planned counts, even if the implementation now declares something else.
+    ``declared`` has what the implementation declared when the run was planned. These declarations count, even if the
+    implementation now declares something else.
     """
     if plan.missing:
         return _Prepared(plan=plan, checks=(), refusal=Outcome(status="not_run", reason=plan.missing))

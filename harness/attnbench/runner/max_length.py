@@ -130,7 +130,10 @@ class _Search:
     done: Stored
 
     def try_lengths(self) -> Iterator[Result]:
-        """Yield the result of each length that is tried; only one result if the shortest length fails a check."""
+        """Yield the result of each length that is tried now; results in ``done`` are used, but not yielded.
+
+        If the shortest length fails a check, no other length is tried.
+        """
         limit = self.session.limits.compute_memory_limit_bytes()
         # Measured peak of one pass, in bytes above its inputs; the key is the length.
         known_bytes: dict[int, int] = {}

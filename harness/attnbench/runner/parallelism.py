@@ -17,8 +17,8 @@ __all__ = ["Share", "count_parallel_lanes", "divide", "run_each"]
 T = TypeVar("T")
 # An implementation, and cases that one of its workers runs.
 Share = tuple[str, Sequence[Plan]]
-# Fewest cases for which a further worker is started. Such a worker starts in about 1.5 s and runs a case of the list
-# ``core`` in about 0.06 s, on one core.
+# Smallest mean number of cases per worker, if several workers share an implementation's cases. A worker starts in
+# about 1.5 s and runs a case of the list ``core`` in about 0.06 s, on one core.
 FEWEST_CASES = 50
 # Time of a compiled case of the list ``core``, as a multiple of the time of another case.
 COMPILATION = 35
@@ -35,7 +35,11 @@ def count_parallel_lanes(plans: Iterable[Plan]) -> int:
 
 
 def divide(shares: Iterable[Share], parallel: int) -> list[Share]:
-    """Divide the cases of each implementation among several workers, if there are fewer implementations than lanes."""
+    """Divide the cases of each implementation into shares, one for each of the implementation's workers.
+
+    The number of workers of an implementation is ``parallel`` divided by the number of implementations, rounded down;
+    but at most one for every ``FEWEST_CASES`` cases, and at least one.
+    """
     whole = list(shares)
     parts = parallel // max(len(whole), 1)
     return [
@@ -54,7 +58,7 @@ def _divide_plans(plans: Sequence[Plan], count: int) -> list[list[Plan]]:
     parts: list[list[Plan]] = [[] for _ in range(count)]
     compiled = sum(plan.is_compiled for plan in plans)
     fair = (compiled * COMPILATION + len(plans) - compiled) / count
-    # Number of cases that each part gets besides the compiled ones, as a weight.
+    # Weight of each part: how many cases that are not compiled it should get.
     room = [max(fair - compiled * COMPILATION, 0.0), *[fair] * (count - 1)]
     dealt = [0] * count
     for plan in plans:

@@ -116,7 +116,7 @@ def measure(
 def _select_ready(
     probed: dict[tuple[str, str], Result], effort: Effort, baseline: str | None
 ) -> dict[tuple[str, str], Result]:
-    """Return the results that need a timing: of all implementations that may be timed on an incompletely timed case.
+    """Return the results that need a timing: on each case that is not timed completely, all that may be timed.
 
     An implementation that already has a timing on such a case is timed again, since samples from different processes
     are not interleaved.

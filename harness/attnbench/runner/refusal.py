@@ -26,7 +26,8 @@ PARITY = (
     "exact_zero_leak",
     "dropout_is_unbiased",
 )
-# Check that attention weights are returned exactly when the call requests them; it ignores the values of the weights.
+# Name of the check whether attention weights are returned exactly when the call requests them. The check ignores the
+# values of the weights.
 SHAPE_ONLY = "weights_only_on_request"
 # Checks of attention weights and of gradients, which also run on a case that the implementation declares unsupported.
 FURTHER = ("weights_parity", SHAPE_ONLY, "input_gradients")
@@ -49,9 +50,10 @@ def find_refusal(described: Opinion | Outcome, limit_s: float) -> Outcome | None
 
 
 def keep_declaration(described: Opinion | Outcome, planned: str | None) -> tuple[Opinion | Outcome, str]:
-    """Return the declaration with the answer from when the run was planned, and how the answer differs now, if it does.
+    """Return the declaration that counts, and a text that says how the implementation's answer has changed.
 
-    An exception in place of an answer is kept as it is.
+    The answer from when the run was planned (``planned``) counts. If the implementation still gives this answer, or
+    raised an exception, return ``described`` and an empty text.
     """
     if isinstance(described, Outcome) or (described.unsupported or None) == planned:
         return described, ""
@@ -88,7 +90,8 @@ def apply_refusal(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, F
     """Return the findings of a refused case, by check.
 
     ``tried`` contains the findings of the few checks that called the implementation nevertheless, to see whether the
-    call raises. The findings of all other checks are ``refusal``.
+    call raises. Crashes, time-outs and wrong results in ``tried`` are returned. All other checks get the status and the
+    reason of ``refusal``; if the call returned the right output, the first check also gets warnings.
     """
     findings = {check: make_finding(check, refusal) for check in checks}
     if not tried:

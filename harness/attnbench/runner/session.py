@@ -73,7 +73,7 @@ class Plan:
     checks: tuple[str, ...]
     # What this machine lacks to run the case, with the remedy; None if nothing is missing.
     missing: str | None
-    # Whether ``missing`` is an optional data set or package of the operator, not a device or memory.
+    # Whether ``missing`` names an optional data set or package of the operator, and not a device or memory.
     lacks_data: bool = False
     flop: int
     # Bytes of the inputs and outputs, computed by a formula; None if not known.
@@ -190,11 +190,11 @@ class Session:
         return Supervisor(self, [implementation], environment, parallel=parallel)
 
     def keep_loader(self, implementation: str, worker: "Supervisor") -> None:
-        """Keep a worker that has loaded one implementation, for ``open_planner``."""
+        """Keep a worker that has loaded one implementation; ``open_planner`` will return it."""
         self._loaders[implementation] = worker
 
     def open_planner(self, implementation: str) -> "Supervisor":
-        """Return a worker of one implementation, which is asked about cases before the run; the caller closes it.
+        """Return a worker that says before the run which cases one implementation supports; the caller closes it.
 
         Raises: PluginError where the implementation cannot be loaded.
         """

@@ -233,8 +233,9 @@ class _TimingRun:
     def _time_case(
         self, worker: Supervisor, number: int, case: TimedCase, wanted: Sequence[str], *, again: bool
     ) -> None:
-        """Time one case; exclude an implementation that causes a fault, and time the others once more.
+        """Time one case; exclude an implementation that causes a fault, and time the other implementations again.
 
+        If the cause of a fault is not found, all are timed again; after ``TRIES`` such faults, all are excluded.
         ``again`` says whether checks are re-run after the timed calls.
         """
         checks = [check for check in case.plan.checks if again and check in AGAIN]

@@ -1,7 +1,7 @@
 """The allowed combinations of factor values of a covering array, as boolean arrays.
 
-Every value of every factor has a number. A set of combinations of ``order`` values is a boolean array with ``order``
-axes, indexed by the numbers of the values; it is symmetric, and false where two values belong to one factor.
+Every value of every factor has a number. A set of combinations of ``order`` values is a symmetric boolean array with
+``order`` axes, indexed by the numbers of the values. Only the elements of allowed combinations have a meaning.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,15 +30,15 @@ class Combinations:
         self.strength = strength
         self.values = [(name, value) for name, values in covering.factors.items() for value in values]
         self._numbers = {pair: number for number, pair in enumerate(self.values)}
-        # Numbers of the values of each factor, by the place of the factor.
+        # For each factor, in order, the numbers of its values.
         self.choices: list[list[int]] = [
             [self._numbers[name, value] for value in values] for name, values in covering.factors.items()
         ]
-        # Place of the factor of each value.
+        # For each value, the index of its factor in ``choices``.
         self.factor_of = [place for place, choices in enumerate(self.choices) for _ in choices]
-        # Number of every value that is not listed: no allowed combination contains it.
+        # Number that stands for every value outside the factors' lists. No allowed combination contains this number.
         self.unlisted = len(self.values)
-        # Allowed combinations, by their number of values.
+        # Allowed combinations; the key is the number of values in a combination.
         self.allowed: dict[int, Flags] = {order: self._find_allowed(order) for order in range(1, strength + 1)}
 
     def encode(self, row: Mapping[str, Any]) -> Row:
@@ -46,7 +46,7 @@ class Combinations:
         return tuple(self._numbers.get((name, row.get(name)), self.unlisted) for name in self.covering.factors)
 
     def decode(self, row: Iterable[int]) -> dict[str, Any]:
-        """Return the values of a complete or partial row by factor, without unlisted values."""
+        """Return the values of a complete or partial row, by factor; unlisted values are left out."""
         return dict(self.values[number] for number in row if number != self.unlisted)
 
     def make_flags(self, order: int) -> Flags:
@@ -54,7 +54,7 @@ class Combinations:
         return np.zeros((len(self.values) + 1,) * order, dtype=bool)
 
     def mark(self, flags: Flags, rows: Iterable[Row]) -> None:
-        """Add every combination that the rows contain to a set."""
+        """Add every combination that the rows contain to the set ``flags``."""
         for row in rows:
             flags[np.ix_(*[row] * flags.ndim)] = True
 
@@ -63,12 +63,12 @@ class Combinations:
         return len(self.list(flags))
 
     def list(self, flags: Flags) -> Numbers:
-        """Return the allowed combinations in a set, each with ascending numbers: (combinations, values)."""
+        """Return the allowed combinations in a set as an array; each row has one combination's ascending numbers."""
         found = np.argwhere(flags & self.allowed[flags.ndim])
         return found[(np.diff(found, axis=1) > 0).all(axis=1)]
 
     def have_parts_in(self, flags: Flags) -> Flags:
-        """Return the allowed combinations of one value more of which every part is in a set."""
+        """Return the allowed combinations with one more value than those in ``flags``, if all their parts are there."""
         order = flags.ndim + 1
         whole = self.allowed[order].copy()
         for left_out in range(order):

@@ -1,4 +1,4 @@
-"""Complete a suite for one implementation: ask what it takes, and draw cases for what its refusals leave out."""
+"""Complete a suite for one implementation: ask which cases it supports, and draw cases for uncovered combinations."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,18 +18,19 @@ from attnbench.runner.session import Plan, Supervisor
 
 __all__ = ["complete", "settle"]
 
-# Seconds that an implementation may take to declare what it supports, by the number of combined values (0: there is
-# only the list to ask about). Declarations that only read the case take 2 s for pairs and 6 s for triples.
+# Seconds that an implementation may take in total to declare what it supports. The key is the number of values in a
+# combination; 0: no further cases are drawn. Declarations that only read the case take 2 s for pairs and 6 s for
+# triples.
 LIMIT_S = {0: 30.0, 1: 30.0, 2: 30.0, 3: 90.0}
 
 
 def complete(
     worker: Supervisor, implementation: str, plans: Sequence[Plan], *, run: str, suite: Level, work_limit_s: float
 ) -> Completion:
-    """Ask an implementation about a whole suite, and draw further cases for the combinations that its refusals hide.
+    """Ask an implementation about a whole suite, and draw further cases for combinations that it takes.
 
-    ``plans`` are all cases of the suite of the implementation's operator, on one device. The cases are drawn with a
-    seed made from the operator, the version of its lists and the suite; else they depend on the answers only.
+    ``plans`` are all cases of the suite of the implementation's operator, on one device. The random seed of the draws
+    is made from the operator, the version of its lists and the suite, not from the name of the implementation.
     """
     operator = load_operator(worker.operator)
     strength = _find_strength(operator, suite)
@@ -46,10 +47,10 @@ def complete(
 def settle(
     completion: Completion, operator: str, declared: Mapping[str, str | None], results: Iterable[Result]
 ) -> Completion:
-    """Return a completion after the run: what was declared supported, but was not checked, covers nothing.
+    """Return a completion, corrected after the run: a supported case that was refused or not run covers nothing.
 
-    ``declared`` are the declarations of the completion. A case without a result, as in a part of a suite, counts as
-    checked.
+    ``declared`` are the declarations of the completion. A case without a result counts as run: if the run is of a part
+    of the suite, the cases of other parts have no result.
     """
     statuses = {one.case: {finding.status for finding in one.findings} for one in results}
     lost = {case: found for case, found in statuses.items() if found <= {"unsupported", "not_run"}}
@@ -69,7 +70,7 @@ def _find_strength(operator: Operator, suite: Level) -> int:
 def _describe_list(
     implementation: str, plans: Sequence[Plan], declared: Sequence[Declaration], *, run: str, suite: Level
 ) -> Completion:
-    """Return a completion without further cases, with the declarations about the list."""
+    """Return a completion with the declarations about the suite's cases, and without further cases."""
     refused: defaultdict[str, list[int]] = defaultdict(list)
     for place, one in enumerate(declared):
         if one.unsupported is not None:
@@ -87,7 +88,7 @@ def _describe_list(
 
 
 class _Space:
-    """The combinations of an operator's factor values in a suite, and the rows of its cases."""
+    """The combinations that an operator's suite contains, and the conversion between cases and rows."""
 
     def __init__(self, operator: Operator, suite: Level) -> None:
         self._operator = operator
@@ -96,10 +97,10 @@ class _Space:
         self.seed = f"{operator.name} {operator.list_version} {suite}"
 
     def find_row(self, case: Case) -> Row:
-        """Return the row of a case; all of its values are unlisted if the case is none that the array may contain."""
+        """Return the row of a case; if the row is not allowed, return a row of unlisted values."""
         combinations = self.combinations
         row = combinations.encode(combinations.covering.case_to_row(case))
-        # The listed values of some cases are no allowed row, such as dropout in training, whose outputs are random.
+        # A suite also has cases whose rows are not allowed, such as dropout in training, whose outputs are random.
         if combinations.covering.is_allowed(combinations.decode(row)):
             return row
         return (combinations.unlisted,) * len(row)
@@ -137,7 +138,7 @@ def _complete_list(
     declared: Sequence[Declaration],
     asking: Declarations,
 ) -> Completion:
-    """Return a completion with further cases, and with the numbers of combinations that are taken and covered."""
+    """Return ``made`` with further cases, and with the numbers of combinations that are taken and covered."""
     combinations = space.combinations
     strength, total = combinations.strength, combinations.count(combinations.allowed[combinations.strength])
     runnable = [
@@ -161,11 +162,9 @@ def _complete_list(
     covered = by_list | space.cover(cases[:most])
     notes = []
     if len(cases) > most:
-        notes.append(f"{len(cases)} further cases would cover more; as many as the list has, {most}, are run")
+        notes.append(f"of {len(cases)} further cases, only {most} are run: as many as the suite has cases")
     if search.exhausted and not asking.stopped:
-        notes.append(
-            f"after {search.count} drawn cases no further case was drawn: the share that is taken is a minimum"
-        )
+        notes.append(f"the search ended early, after {search.count} drawn cases: the share that is taken may be larger")
     taken = search.taken[strength] | by_list
     return replace(
         made,
@@ -178,17 +177,20 @@ def _complete_list(
 
 
 class _Asked:
-    """Asks about rows: the case of each row, and its id."""
+    """Asks an implementation about the cases of rows, and keeps the ids of these cases."""
 
     def __init__(self, space: _Space, asking: Declarations, device: Device) -> None:
         self._space = space
         self._asking = asking
         self._device = device
-        # Id of the case of each row that was asked.
+        # For each row whose case was answered, the id of the case.
         self.ids: dict[Row, str] = {}
 
     def ask(self, rows: Sequence[Row]) -> list[tuple[Row, bool, bool] | None]:
-        """Return the row of each case, whether it is supported, and whether it can be run; None for no such case."""
+        """Return for each row: the row of its case, and whether the case is supported, and within the work limit.
+
+        The entry of a row without a case is None. If the time limit passes, the list ends there.
+        """
         cases = [self._space.make_case(row, self._device) for row in rows]
         declared = iter(self._asking.ask([case.id for case in cases if case is not None]))
         answers: list[tuple[Row, bool, bool] | None] = []
@@ -199,7 +201,7 @@ class _Asked:
             one = next(declared, None)
             if one is None:
                 break
-            # What is called may differ from what was drawn: the row of the case counts.
+            # The row of the case may differ from the drawn row. The row of the case counts.
             own = self._space.find_row(case)
             self.ids[own] = case.id
             answers.append((own, one.supported, one.within_limit))

@@ -1,4 +1,4 @@
-"""What an implementation declares about many cases, asked within a time limit."""
+"""Ask an implementation what it declares about many cases, within a time limit."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ __all__ = ["Declaration", "Declarations"]
 class Declaration:
     """What an implementation declares about one case."""
 
-    # Why the case is refused; None: it is not refused.
+    # Why the case is refused; None: it is supported, or the declaration raised an exception.
     unsupported: str | None
-    # Exception in place of an answer; None: there is an answer.
+    # Exception that the declaration raised; None: it raised none.
     raised: str | None
-    # Whether the predicted time of a call is within the work limit.
+    # Whether the predicted time of a call is within the work limit; true if no time is predicted.
     within_limit: bool
 
     @property
@@ -35,19 +35,20 @@ class Declarations:
     implementation: str
     limit_s: float
     work_limit_s: float
-    # Number of answers so far, and the seconds that they took.
+    # ``count``: number of cases answered so far. ``seconds``: time that these answers took.
     count: int = 0
     seconds: float = 0.0
-    # Why no further case is asked; empty while cases are asked.
+    # Why the implementation is asked about no further case; empty while asking goes on.
     stopped: str = ""
-    # Number of cases on which a declaration raised, and the first exception.
+    # ``raised_count``: number of cases on which the declaration raised. ``first_raised``: the first exception.
     raised_count: int = field(default=0)
     first_raised: str = ""
 
     def ask(self, cases: Sequence[str]) -> list[Declaration]:
         """Return the declarations about the cases, in order.
 
-        If the time limit passes, the list ends there. It is empty if the worker was stopped or gives no answer.
+        If the time limit passes, the list ends there. It is empty if asking has stopped, or if the worker does not
+        answer.
         """
         if self.stopped or not cases:
             return []
@@ -55,7 +56,7 @@ class Declarations:
         request = AskSupport(implementation=self.implementation, cases=list(cases), limit_s=left_s)
         answers = self.worker.ask(request)
         if isinstance(answers, Outcome):
-            self.stopped = f"asking unsupported(case) of many cases had no answer: {answers.reason}"
+            self.stopped = f"unsupported(case) gave no answer on many cases: {answers.reason}"
             return []
         self.count += len(answers.unsupported)
         self.seconds += answers.seconds
@@ -75,7 +76,7 @@ class Declarations:
         return found
 
     def describe_faults(self) -> Iterator[str]:
-        """Yield a line about exceptions, and a line about why no further case was asked, if there is any."""
+        """Yield a line about exceptions, if there were any, and a line about why asking stopped, if it did."""
         if self.raised_count:
             yield (
                 f"declarations raised on {self.raised_count} of {self.count} cases that were asked, "

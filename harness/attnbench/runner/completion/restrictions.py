@@ -1,4 +1,4 @@
-"""What an implementation never takes, in words: from the factor values that are in no case that it takes."""
+"""Descriptions, in words, of the factor values that are in no case that an implementation supports."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,16 +9,17 @@ __all__ = ["describe_restrictions"]
 
 
 def describe_restrictions(combinations: Combinations, taken: Flags) -> list[str]:
-    """Return a text for each factor with values that are never taken; the one with the largest share of them first.
+    """Return a text for each factor with values that are never taken, sorted by their share, largest first.
 
-    ``taken`` is true at the number of each value that is taken. There is no text if no value is taken.
+    ``taken`` is true at the number of each value that is taken. If no value is taken, there is no text.
     """
     covering = combinations.covering
     kept_values = {
         factor: [value for value, number in zip(values, numbers, strict=True) if taken[number]]
         for (factor, values), numbers in zip(covering.factors.items(), combinations.choices, strict=True)
     }
-    # Factors of which one value is taken. What this value excludes of other factors is no restriction of its own.
+    # Factors with exactly one value that is taken. A value of another factor that is not allowed together with this
+    # value is not reported as a further restriction.
     fixed = {factor: kept[0] for factor, kept in kept_values.items() if len(kept) == 1}
     found = []
     for factor, values in covering.factors.items():
@@ -35,10 +36,13 @@ def describe_restrictions(combinations: Combinations, taken: Flags) -> list[str]
 
 
 def _describe_values(words: Mapping[Any, str], factor: str, kept: Sequence[Any], lost: Sequence[Any]) -> str:
-    """Name the values that are taken, or those that are lost if they are fewer; empty if these have no own words."""
+    """Name the values in ``kept``, or the values in ``lost`` if these have fewer words.
+
+    The text is empty if every word for a lost value is also the word for a kept value.
+    """
     kept_words = list(dict.fromkeys(words.get(value, f"{factor} {value}") for value in kept))
     lost_words = dict.fromkeys(words.get(value, f"{factor} {value}") for value in lost)
-    # Several values may have the same word. It is not named as lost if one of them is taken.
+    # Several values may have the same word. The word is not named as lost if one of these values is kept.
     only_lost = [word for word in lost_words if word not in kept_words]
     if len(kept_words) <= (len(kept_words) + len(only_lost)) // 2:
         return " or ".join(kept_words)

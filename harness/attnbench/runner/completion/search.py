@@ -1,9 +1,10 @@
-"""Which combinations of values an implementation takes, and few cases that cover them.
+"""Which combinations of values an implementation takes, and few cases that cover these combinations.
 
-The search is greedy and seeded. It first settles which single values are taken, then which pairs, and so on: a
-combination cannot be taken if a part of it is not. A combination whose parts are taken counts as not taken once
-``MOST_REFUSED`` cases that were drawn for it were refused. Rows are drawn close to rows that are known to be taken,
-because an implementation with many restrictions takes almost no row that is drawn from all values.
+The search is greedy and seeded. It first finds which single values are taken, then which pairs, and so on: a
+combination cannot be taken if a part of the combination is not taken. If all parts are taken, the combination counts as
+not taken after ``MOST_REFUSED`` refusals of rows that were drawn for it. A row is taken if the implementation supports
+its case. Rows are drawn near rows that are taken, because an implementation with many restrictions takes almost no row
+that is drawn from all values.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,25 +17,25 @@ from attnbench.runner.completion.combinations import Combinations, Flags, Number
 
 __all__ = ["MOST_ASKED", "MOST_REFUSED", "Ask", "Search"]
 
-# Drawn cases with a combination that are declared unsupported until the combination counts as not taken.
+# Number of refused rows after which the combination for which they were drawn counts as not taken.
 MOST_REFUSED = 200
-# Most drawn cases that an implementation is asked about, by the number of combined values. The narrowest implementation
-# that was measured needs 7,000 for pairs and 8,000 for triples, and refusals without a pattern need 20,000. 10,000
-# answers take about 2 s.
+# Largest number of rows that an implementation is asked about. The key is the number of values in a combination. The
+# most restricted implementation that was measured needs 7,000 rows for pairs and 8,000 for triples; an implementation
+# that refuses without a pattern needs 20,000. 10,000 answers take about 2 s.
 MOST_ASKED = {1: 20_000, 2: 40_000, 3: 120_000}
-# Rows that are asked at once. The next rows are drawn with the knowledge of these answers.
+# Largest number of drawn rows in one request. The answers are known when the rows of the next request are drawn.
 BATCH = 256
-# Rows that are built greedily at once. Each leaves the next ones fewer missing combinations, if it is taken.
+# Largest number of greedily built rows in one request. Each row is built as if all earlier rows were taken.
 GREEDY_BATCH = 48
-# Greedily built rows per combination, before rows are drawn for it.
+# Number of greedy attempts for a combination. If they fail, rows are drawn at random for the combination.
 GREEDY_TRIES = 2
-# Share of the changed values that are drawn from all values, and not from rows that are taken.
+# Share of the changed values that are drawn from all values of a factor. The rest is drawn from rows that are taken.
 WILD = 0.25
-# Draws of one row before it counts as a row that does not exist.
+# Number of attempts to draw a row that was not asked about before.
 REDRAWS = 12
 
-# Return, for each row, the row of the case that is called, and whether this case is taken, and whether it can be run.
-# An answer is None for a row without a case, and for rows that were not asked.
+# A function that answers for each row: the row of the case that would be called, whether this case is supported, and
+# whether it can be run. The answer for a row without a case is None. Answers may be missing at the end of the list.
 Ask = Callable[[Sequence[Row]], Sequence["tuple[Row, bool, bool] | None"]]
 
 
@@ -48,35 +49,40 @@ class Search:
         self._asked: set[Row] = set()
         self._count = 0
         self._exhausted = False
-        # Complete rows that are taken and can be run; the same as an array: (rows, factors).
+        # ``_pool``: rows without unlisted values that are taken and can be run. ``_array``: the rows of ``_pool`` as an
+        # array of shape (rows, factors); None until it is needed.
         self._pool: list[Row] = []
         self._array: Numbers | None = None
-        # Rows near which further rows are drawn: ``_pool``, and listed rows with unlisted values.
+        # Rows near which further rows are drawn: all rows that are taken.
         self._seeds: list[Row] = []
-        # Larger targets of each target, without end.
+        # For each target (the combination for which a row is drawn), an endless iterator of targets with one value
+        # more.
         self._partners: dict[tuple[int, ...], Iterator[Sequence[int]]] = {}
         orders = range(1, combinations.strength + 1)
-        # Combinations in a row that is taken, by order, and number of rows that were drawn for each combination and
-        # refused. A combination is named by its ascending numbers there.
+        # ``taken``: the combinations that are taken, by their number of values. ``_refused``: for each combination, the
+        # number of rows that were drawn for it and refused; the index of a combination is its ascending numbers.
         self.taken: dict[int, Flags] = {order: combinations.make_flags(order) for order in orders}
         self._refused = {order: np.zeros_like(self.taken[order], dtype=np.int32) for order in orders}
 
     @property
     def exhausted(self) -> bool:
-        """Whether the search ended early, because no further case may be asked."""
+        """Whether the search ended early, because ``MOST_ASKED`` was reached or answers are missing."""
         return self._exhausted
 
     @property
     def count(self) -> int:
-        """Number of drawn rows that were asked."""
+        """Number of rows in all requests so far."""
         return self._count
 
     def add_listed(self, row: Row, *, runnable: bool) -> None:
-        """Add the row of a listed case that is taken."""
+        """Add the row of a supported case of the suite; ``runnable`` says whether the case can be run."""
         self._add_taken(row, runnable=runnable)
 
     def run(self, covered: Flags) -> list[Row]:
-        """Return rows that cover every combination that is taken and not in ``covered``; the first ones cover most."""
+        """Return rows that cover the combinations that are taken and not in ``covered``.
+
+        A combination is left out if no row with it is known that can be run. The greedily built rows come first.
+        """
         strength = self._combinations.strength
         for order in range(1, strength):
             self._settle(order)
@@ -98,7 +104,7 @@ class Search:
             self._array = None
 
     def _ask_rows(self, rows: Sequence[Row]) -> list[Row]:
-        """Ask about rows, add the answers, and return the rows that are taken and can be run."""
+        """Ask about rows, add the rows that are taken, and return those of them that can be run."""
         limit = MOST_ASKED[self._combinations.strength] - self._count
         asked = list(dict.fromkeys(rows))[:limit]
         self._asked.update(asked)
@@ -113,7 +119,7 @@ class Search:
         return found
 
     def _find_open(self, order: int, among: Flags | None = None) -> Numbers:
-        """Return the combinations of which it is not settled whether they are taken: (combinations, values)."""
+        """Return the combinations that count neither as taken nor as not taken, as an array with one row each."""
         whole = self._combinations.allowed[order]
         if order > 1:
             whole = self._combinations.have_parts_in(self.taken[order - 1])
@@ -123,8 +129,8 @@ class Search:
     def _settle(self, order: int, among: Flags | None = None) -> None:
         """Draw rows until every combination of ``order`` values counts as taken or as not taken.
 
-        A refused row counts against the combination for which it was drawn, and against no other that it contains,
-        because the refusal may not be theirs.
+        A refused row counts only against the combination for which it was drawn. It does not count against the other
+        combinations in the row, because they may not be the cause of the refusal.
         """
         refused = self._refused[order]
         while not self._exhausted and len(found := self._find_open(order, among)):
@@ -136,17 +142,20 @@ class Search:
                 drawn = (
                     self._draw_new(self._add_partner(target) if n % 2 else target) for n in range(first, first + each)
                 )
-                # A row that cannot be drawn, because all rows near the known ones were asked, counts as refused.
+                # If no new row can be drawn for a target, this counts as a refused row.
                 rows += [row for row in drawn if row is not None]
             had_seeds = bool(self._seeds)
             self._ask_rows(rows)
             refused[tuple(np.array(targets).T)] += each
             if self._seeds and not had_seeds:
-                # Only from now on, rows are drawn near one that is taken.
+                # From now on, rows are drawn near a row that is taken. The refusals of earlier rows do not count.
                 refused[...] = 0
 
     def _build_rows(self, missing: Flags) -> list[Row]:
-        """Return rows that are taken, built to cover many missing combinations each; remove these from ``missing``."""
+        """Return rows that are taken, each built to cover many missing combinations.
+
+        The combinations in these rows are removed from ``missing``.
+        """
         strength = self._combinations.strength
         tries = np.zeros_like(self._refused[strength])
         chosen: list[Row] = []
@@ -175,9 +184,11 @@ class Search:
         return chosen
 
     def _build(self, target: Sequence[int], missing: Flags) -> Row | None:
-        """Return a row with the target whose values are taken in pairs; each value adds the most missing combinations.
+        """Return a row that contains the target, built value by value.
 
-        None if the values so far leave no value for a factor.
+        Each added value is taken in a pair with every value that the row already has. Of such values, the one that adds
+        the most missing combinations is chosen. The result is None if a factor has no such value, or if the row is not
+        allowed.
         """
         combinations, order = self._combinations, self._combinations.strength
         fits = self.taken[2] if order > 1 else None
@@ -198,7 +209,7 @@ class Search:
         return made if self._is_allowed(made) else None
 
     def _pick_rows(self, missing: Flags) -> list[Row]:
-        """Return rows of the pool that cover the missing combinations that are taken."""
+        """Return rows of ``_pool`` that cover missing combinations; remove the combinations from ``missing``."""
         strength = self._combinations.strength
         chosen: list[Row] = []
         for target in self._combinations.list(missing & self.taken[strength]).tolist():
@@ -213,7 +224,7 @@ class Search:
         return chosen
 
     def _find_rows(self, target: Sequence[int]) -> list[Row]:
-        """Return the rows of the pool that contain a combination."""
+        """Return the rows of ``_pool`` that contain a combination."""
         if not self._pool:
             return []
         if self._array is None:
@@ -222,7 +233,7 @@ class Search:
         return [self._pool[place] for place in np.flatnonzero((self._array[:, columns] == target).all(axis=1))]
 
     def _draw_new(self, target: Sequence[int]) -> Row | None:
-        """Return a row with the target that was not asked, or None if ``REDRAWS`` draws found none."""
+        """Return a new row that contains the target, or None if ``REDRAWS`` attempts found none."""
         for attempt in range(REDRAWS):
             row = self._draw(target, attempt)
             if row is not None and row not in self._asked:
@@ -232,7 +243,10 @@ class Search:
         return None
 
     def _add_partner(self, target: Sequence[int]) -> Sequence[int]:
-        """Return a target with one value more, each value in its turn: one that is taken only with another is found."""
+        """Return the target with one more value, at each call the next one; a target of full length is unchanged.
+
+        So a target is also found to be taken if it is taken only together with a certain value.
+        """
         if len(target) >= self._combinations.strength:
             return target
         if tuple(target) not in self._partners:
@@ -243,12 +257,12 @@ class Search:
         return next(self._partners[tuple(target)])
 
     def _draw(self, target: Sequence[int], attempt: int) -> Row | None:
-        """Return an allowed row with the target, near a row that is taken, or None if the draw is not allowed."""
+        """Return an allowed row that contains the target, near a row that is taken; None if this draw gives none."""
         combinations, random = self._combinations, self._random
-        # As long as nothing is taken, rows are drawn near the first value of each factor, which is the plainest one.
+        # Before a first row is taken, rows are drawn near the row of the first, plainest value of each factor.
         seeds = self._seeds or [tuple(choices[0] for choices in combinations.choices)]
         row = list(random.choice(seeds))
-        # A row differs from a taken one in few factors or in many, because either may be what a refusal depends on.
+        # The row differs from a taken row in few factors or in many, because a refusal may depend on few or on many.
         changes = random.choice((0, 0, 1, 2, 4, len(row))) + attempt // 4
         for place in random.sample(range(len(row)), min(changes, len(row))):
             wild = not self._seeds or random.random() < WILD
@@ -277,7 +291,7 @@ class Search:
 
 
 def drop_redundant(rows: Sequence[Row], missing: Flags) -> list[Row]:
-    """Return the rows without those whose missing combinations are all covered by the other rows as well."""
+    """Return the rows, except those whose combinations in ``missing`` are all in other returned rows."""
     counts = np.zeros(missing.shape, dtype=np.int32)
     for row in rows:
         counts[np.ix_(*[row] * missing.ndim)] += 1

@@ -38,7 +38,11 @@ HEAD = ("mutant", "what is wrong", "caught on", "by the check", "diagnosis")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A mutant in the table; ``level`` is empty if no suite up to full catches it, ``diagnosis`` if there is none."""
+    """A mutant in the table.
+
+    ``level`` is the smallest suite that catches the mutant. ``level`` is empty if no suite up to ``full`` catches it.
+    ``diagnosis`` is empty if there is no diagnosis.
+    """
 
     name: str
     why: str
@@ -48,9 +52,10 @@ class Row:
 
 
 def diagnose_mutant(mutant: Mutant, check: str) -> str:
-    """Return what the check says about the cause, on the case that shows the mutant; empty if it says nothing.
+    """Return what ``check`` says about the mutant's fault, on the case that shows the mutant.
 
-    This is a diagnosis, or the policy that would declare the deviation.
+    The result is the check's diagnosis, or its sentence that names the policies to declare or to remove. If the check
+    gives neither, the result is empty.
     """
     case = Case.parse(mutant.shown_by, cache(load_problem_types)())
     operator = load_operator(case.operator)
@@ -76,7 +81,8 @@ def make_rows(results: Mapping[str, Any]) -> Iterator[Row]:
             why=mutant.why,
             level=level,
             check=mutant.caught_by,
-            # The case of a mutant that needs a larger suite takes more memory than most machines have.
+            # No diagnosis if no suite up to ``full`` catches the mutant: the mutant's case takes more memory than most
+            # machines have.
             diagnosis=diagnose_mutant(mutant, mutant.caught_by) if level else "",
         )
         global_state.restore_settings(settings)
@@ -104,7 +110,9 @@ def format_table(rows: Sequence[Row]) -> str:
 def main() -> None:
     """Run every mutant on the case that shows it, and write the table."""
     parser = argparse.ArgumentParser(prog="python -m research.kinds", description=__doc__.partition(":")[0])
-    parser.add_argument("results", type=Path, help="file of conform --mutants --suite full --operator multihead --json")
+    parser.add_argument(
+        "results", type=Path, help="JSON file that conform --mutants --suite full --operator multihead wrote"
+    )
     parser.add_argument("--table", type=Path, default=TABLE, help=f"file of the table (default: {TABLE})")
     options = parser.parse_args()
     torch.set_num_threads(1)

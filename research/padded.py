@@ -40,7 +40,8 @@ BASE, CONTROL = "torch_mha", "(twin)"
 NAMES = ("varlen_packed", "varlen")
 # Fraction of the tokens that are padding.
 PADDING = 0.5
-# Default values of the options --threads, --processes and --budget (in seconds).
+# Defaults. THREADS: number of threads of each call. PROCESSES: number of new processes per shape. BUDGET_S: seconds of
+# timed calls per pass and process.
 THREADS, PROCESSES, BUDGET_S = 2, 20, 3.0
 # Index of the encoder layer whose input and attention module are used. The layer is in the middle of the encoder.
 LAYER = 3
@@ -239,7 +240,7 @@ def _make_calls(reference: Any, hidden: Any, padded: Any, pass_: str) -> dict[st
     from attnbench.plugins.registry import load
 
     generator = torch.Generator().manual_seed(0)
-    # The gradient with respect to the output is 0 at padded tokens, as in a model that ignores these outputs.
+    # The gradient with respect to the output is 0 at padded tokens, as in a model that ignores the outputs of padding.
     cotangent = torch.randn(hidden.shape, generator=generator).masked_fill(padded[..., None], 0.0)
 
     def forward(module: Any) -> object:
@@ -276,7 +277,12 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=THREADS, help="number of threads of each call")
     parser.add_argument("--processes", type=int, default=PROCESSES, help="number of new processes per shape")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of timed calls per pass and process")
-    parser.add_argument("--shapes", type=_parse_shapes, default=SHAPES, help="batch x length, such as 16x128,8x512")
+    parser.add_argument(
+        "--shapes",
+        type=_parse_shapes,
+        default=SHAPES,
+        help="shapes to measure, each batch x length, such as 16x128,8x512",
+    )
     return parser
 
 

@@ -1,14 +1,14 @@
 """Cost of a report on many results: ``python -m research.report_scale --help``.
 
-The study writes synthetic run files with the project's own record types, and makes a report of each in a process of its
-own:
+The study writes two synthetic run files. A new process makes the report of each file:
 
-- ``conformance``: 100,000 results of 20 implementations, of which 10,000 have a failed check
-- ``profile``: 20,000 timed rows of 20 implementations, with 5 to 9 processes of 46 samples
+- ``conformance``: 100,000 conformance results of 20 implementations; 10,000 of the results have a failed check
+- ``profile``: 20,000 timed rows of 20 implementations, with 5 to 9 processes of 46 cycles; a row is one implementation
+  on one case
 
-Each report is measured by its processor time, its largest resident memory, the size of its page in bytes and in
-elements and, if playwright and Chromium are installed, by the time in which the page is opened and its longest table is
-sorted.
+The costs of a report are the processor time and the largest resident memory of its process, and the number of bytes and
+of HTML elements of its page. If playwright and Chromium are installed, the study also measures how long the page takes
+to open, and how long its longest table takes to sort.
 """
 
 import argparse
@@ -32,28 +32,34 @@ from attnbench.records.types import Ceiling, End, Finding, Machine, Memory, Reco
 
 __all__ = ["Cost", "main", "measure_report", "write_conformance", "write_profile"]
 
-# Default sizes: results with findings and how many of them fail, and timed rows.
+# Defaults. RESULTS: number of conformance results. FAILURES: how many of the results have a failed check. ROWS: number
+# of timed rows.
 RESULTS, FAILURES, ROWS = 100_000, 10_000, 20_000
 IMPLEMENTATIONS = ("torch_mha", *(f"implementation_{number:02}" for number in range(1, 20)))
-# Findings of a conformance result.
+# Number of findings of each conformance result.
 FINDINGS = 5
-# Samples of a process: a profile makes about as many where a call takes a millisecond.
+# Number of cycles of each process. A profile makes about as many cycles if a call takes a millisecond.
 SAMPLES = 46
-# Fewest and most processes of a timing.
+# Smallest and largest number of processes of a timing.
 PROCESSES = (5, 9)
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 # Modes of a timed case: the forward pass alone, and forward with backward.
 MODES = ("inference", "train")
 MACHINE = Machine(name="synthetic-cpu", cpu="Synthetic CPU", cores=16, memory_bytes=2**36)
-# Factor from the unit of ru_maxrss to bytes: KiB on Linux, bytes on macOS.
+# Number of bytes in the unit of ru_maxrss, which is KiB on Linux and bytes on macOS.
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
-# The command line in another process.
+# Python code that runs the command line of attnbench in a new process.
 REPORT = "from attnbench.cli import main; main()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a report took. Units: seconds of processor time, bytes; milliseconds in the browser, None without one."""
+    """Costs of one report.
+
+    ``cpu_s`` and ``resident_bytes`` are the processor time and the largest resident memory of the process that made the
+    report. ``page_bytes`` and ``elements`` are the numbers of bytes and of HTML elements of the page. ``opened_ms`` and
+    ``sorted_ms`` are how long the page took to open, and its longest table to sort, in a browser; None if not measured.
+    """
 
     cpu_s: float
     resident_bytes: int
@@ -61,12 +67,12 @@ class Cost:
     elements: int
     opened_ms: float | None = None
     sorted_ms: float | None = None
-    # Rows of the table that was sorted.
+    # Number of rows of the sorted table; None if no table was sorted.
     rows: int | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write both run files, make both reports, and print a table of what they took."""
+    """Write both run files, make both reports, and print a table of the costs."""
     options = _make_parser().parse_args(arguments)
     print("| run file | CPU, s | resident, MiB | page, MB | elements | opened, ms | sorted, ms (rows) |")
     print("|---|---:|---:|---:|---:|---:|---:|")
@@ -84,22 +90,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m research.report_scale", description="Cost of a report.")
-    parser.add_argument("--results", type=int, default=RESULTS, help="conformance results; 0: no such report")
-    parser.add_argument("--failures", type=int, default=FAILURES, help="results with a failed check")
-    parser.add_argument("--findings", type=int, default=FINDINGS, help="findings of a conformance result")
-    parser.add_argument("--rows", type=int, default=ROWS, help="timed rows; 0: no such report")
-    parser.add_argument("--lengths", type=int, default=len(LENGTHS), help="lengths of a form of the timed cases")
-    parser.add_argument("--folder", type=Path, help="keep run files and reports in this folder")
+    parser.add_argument(
+        "--results", type=int, default=RESULTS, help="number of conformance results; 0 makes no conformance report"
+    )
+    parser.add_argument(
+        "--failures", type=int, default=FAILURES, help="number of conformance results with a failed check"
+    )
+    parser.add_argument("--findings", type=int, default=FINDINGS, help="number of findings of each conformance result")
+    parser.add_argument("--rows", type=int, default=ROWS, help="number of timed rows; 0 makes no profile report")
+    parser.add_argument(
+        "--lengths", type=int, default=len(LENGTHS), help="number of sequence lengths for each width of the timed cases"
+    )
+    parser.add_argument("--folder", type=Path, help="folder in which run files and reports are kept")
     return parser
 
 
 def write_conformance(path: Path, results: int, failures: int, findings: int = FINDINGS) -> None:
-    """Write a run file with so many conformance results, of which ``failures`` have one failed check."""
+    """Write a run file of conformance results.
+
+    ``results`` is the number of results, and ``failures`` is how many of them have one failed check. ``findings`` is
+    the number of findings of each result.
+    """
     _write(path, _make_run("conformance", "core"), _make_conformance(results, failures, findings))
 
 
 def write_profile(path: Path, rows: int, lengths: int = len(LENGTHS)) -> None:
-    """Write a run file with so many timed rows: of all implementations, both passes and ``lengths`` lengths a form."""
+    """Write a run file of timed rows; ``rows`` is their number.
+
+    The cases combine each width with both passes and ``lengths`` lengths. All implementations are timed on each case.
+    """
     _write(path, _make_run("profile", "perf"), _make_profile(rows, lengths))
 
 
@@ -135,7 +154,7 @@ def _make_conformance(results: int, failures: int, findings: int) -> Iterator[Re
 
 
 def _list_cases(count: int) -> list[str]:
-    """Return ids of different cases, as the suites of the reference's operator have them."""
+    """Return ``count`` ids of different cases, written like the case ids of the operator ``multihead``."""
     sizes = ("B2.L5.S7.E24.H3", "B4.L33.S47.E21.H3", "B1.L64.S64.E256.H4", "B8.L1.S65.E64.H8")
     flags = ("-", "bias+batch_first", "bias+batch_first+need_weights", "bias+self_attention", "add_bias_kv+bias")
     masks, regimes = ("none", "bool2d", "float3d", "padding", "causal"), ("plain", "identity", "large")
@@ -192,14 +211,14 @@ def _make_profile(rows: int, lengths: int) -> Iterator[Record]:
 
 
 def _choose_length(place: int) -> int:
-    """Return the length at a place of the list: powers of two, then steps of 128."""
+    """Return the length with the index ``place``: the lengths are powers of two, then grow in steps of 128."""
     return LENGTHS[place] if place < len(LENGTHS) else LENGTHS[-1] + 128 * (place - len(LENGTHS) + 1)
 
 
 def _make_timed(name: str, case: str, place: int, length: int, processes: int, draw: random.Random) -> Result:
     base_ns = length**2 * (8 + place) // 8 + 20_000
     others = tuple(one for one in IMPLEMENTATIONS if one != name)
-    # The reference and its A/A control share one call of a cycle.
+    # A cycle calls either the reference or its A/A control.
     cycles = range(0, SAMPLES, 2) if place == 0 else range(SAMPLES)
     twin = _make_timing(base_ns, range(1, SAMPLES, 2), processes, others, draw) if place == 0 else None
     return Result(
@@ -223,7 +242,7 @@ def _make_timing(
     draw: random.Random,
     twin: Timing | None = None,
 ) -> Timing:
-    """Make a timing: a level for each process, noise of about 2 % for each call, and a wait for a core now and then."""
+    """Make a timing: each process has its own level, each call has noise of up to 2 %; some calls wait for a core."""
     levels = [base_ns * (1 + 0.02 * draw.random()) for _ in range(processes)]
     return Timing(
         samples_ns=tuple(tuple(int(level * (1 + 0.02 * draw.random())) for _ in cycles) for level in levels),
@@ -236,14 +255,14 @@ def _make_timing(
 
 
 def measure_report(path: Path, folder: Path, *, browser: bool = True) -> Cost:
-    """Make the report of a run file in a process of its own, and return what it took.
+    """Make the report of a run file in a new process, and return its costs.
 
     Raises: RuntimeError if the command does not end with the exit code 0 or 1.
     """
     command = [sys.executable, "-c", REPORT, "report", str(path), "--reports", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
-    # ``wait4`` has taken the exit status, so that ``Popen`` would wait for a process that is gone.
+    # Set the exit code by hand: ``wait4`` has already collected the process, so ``Popen`` cannot wait for it.
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode not in (0, 1):
         raise RuntimeError(f"{' '.join(command)} ended with exit code {process.returncode}")
@@ -269,7 +288,8 @@ class _ElementCounter(HTMLParser):
         self.count += 1
 
 
-# Sorts the table with the most rows by the last column that can be sorted, and waits until the page is drawn again.
+# Script that sorts the table with the most rows by the last column that can be sorted, and waits until the page is
+# drawn again. The script returns how many milliseconds the sorting took, and the number of rows.
 SORT = """async () => {
   const tables = [...document.querySelectorAll("table.sortable")];
   if (!tables.length) return [null, null];
@@ -284,9 +304,12 @@ SORT = """async () => {
 
 
 def _open_page(page: Path) -> dict[str, Any]:
-    """Open a page in Chromium, sort its longest table, and return the fields of ``Cost``; empty without a browser."""
+    """Open a page in Chromium, sort its longest table, and return the fields of ``Cost`` that need a browser.
+
+    The result is empty if playwright or Chromium is missing.
+    """
     try:
-        playwright = importlib.import_module("playwright.sync_api")  # optional: a browser is not needed for the rest
+        playwright = importlib.import_module("playwright.sync_api")  # optional: all other costs need no browser
     except ImportError:
         return {}
     with playwright.sync_playwright() as play:

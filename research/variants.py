@@ -1,8 +1,8 @@
 """Errors of correct implementations as a share of the allowance: ``python -m research.variants --help``.
 
-Every check runs on every correct variant of ``attnbench.mutants.multihead``, on the cases of a suite and on randomly
-drawn cases, in every dtype. No comparison may fail. A histogram for each dtype counts the comparisons that have an
-allowance, by the ratio of the measured to the allowed error.
+Every check runs on every correct variant of ``attnbench.mutants.multihead``, on the cases of a suite that need no
+compiler and on randomly drawn cases, in every dtype. No comparison may fail. A histogram for each dtype counts the
+comparisons that have an allowance, by the ratio of the measured to the allowed error.
 """
 
 import argparse
@@ -40,7 +40,7 @@ OPERATOR = "multihead"
 
 @dataclass(slots=True)
 class Tally:
-    """Number of comparisons and of failures; for each dtype, a histogram of the error ratios and their maximum.
+    """Number of comparisons, and the failures; for each dtype, a histogram of the error ratios and the largest ratio.
 
     An error ratio is the measured error divided by the allowed error.
     """
@@ -91,7 +91,7 @@ def check_variants(case: Case) -> Tally:
                     tally.comparisons += 1
                     if comparison.fault:
                         tally.faults.append((variant.name, name, case.id, comparison.fault))
-                    # The share is NaN where a declared NaN is compared.
+                    # Leave out the comparison of a declared NaN, whose share is NaN.
                     if comparison.measured is not None and comparison.allowed and not math.isnan(comparison.share):
                         share = comparison.share
                         tally.bins[case.dtype][next(end for end in BINS if share <= end)] += 1

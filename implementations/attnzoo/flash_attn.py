@@ -3,9 +3,9 @@
 The kernels process the keys in blocks with a running maximum and sum, in registers and shared memory.
 
 With causal=True, the kernels align the causal mask at the bottom right: the last query sees every
-key. The reference of multi-head attention aligns the causal mask at the top left. Both alignments
-are the same mask only if there are as many queries as keys. Other cases of multi-head attention do
-not use the argument.
+key. The reference of multi-head attention aligns the causal mask at the top left. The two alignments
+give the same mask only if there are as many queries as keys. In multi-head attention, only cases
+with as many queries as keys therefore use the argument.
 
 Backward sums the parts of dQ in the order in which blocks of keys finish. The dQ of two runs may
 therefore differ in the last bits.
@@ -27,8 +27,8 @@ from attnbench.kernel import core_from_kernel, from_kernel
 
 __all__ = ["CORE_FLASH_ATTN", "FLASH_ATTN", "explain_core_refusal", "explain_refusal", "flash_attn"]
 
-# Limits of flash-attn 2: dtypes, largest head width, and oldest CUDA compute capability. They are
-# from the section "NVIDIA CUDA Support" of the README of flash-attn.
+# Limits of flash-attn 2, from the section "NVIDIA CUDA Support" of its README. DTYPES: supported
+# dtypes. WIDEST_HEAD: largest head width. OLDEST_CAPABILITY: lowest CUDA compute capability.
 DTYPES = ("float16", "bfloat16")
 WIDEST_HEAD = 256
 OLDEST_CAPABILITY = (8, 0)

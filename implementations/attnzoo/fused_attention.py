@@ -7,8 +7,8 @@ were found on an H100. This module avoids the errors:
 
 - Rows that are not aligned to 16 bytes give NaN in cuDNN's kernel and the error "misaligned address" in the flash
   kernel. Such tensors are copied.
-- With a boolean mask cuDNN's kernel, the default in half precision, computes fully masked rows as if they had no mask.
-  Boolean masks are converted to additive masks.
+- cuDNN's kernel is the default in half precision. If it gets a boolean mask, it computes fully masked rows as if they
+  had no mask. In half precision, boolean masks are therefore converted to additive masks.
 - If the mask requires a gradient and no other tensor does, the forward of the memory-efficient kernel stores nothing
   for its backward (https://github.com/pytorch/pytorch/issues/148476). In this case, the query is
   made to require a gradient, too.
@@ -69,7 +69,7 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def _is_aligned(tensor: Tensor) -> bool:
-    """Whether every row of a tensor begins at a multiple of ``ALIGNMENT`` bytes, or the tensor is contiguous.
+    """Whether a tensor has a last stride of 1, and is contiguous or has every row at a multiple of ``ALIGNMENT`` bytes.
 
     Contiguous tensors need no copy here, because torch itself aligns them.
     """

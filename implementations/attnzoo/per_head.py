@@ -19,8 +19,10 @@ from attnbench.masks import additive, softmax_over_visible
 
 __all__ = ["PER_HEAD", "PerHeadAttention", "split_parameters"]
 
-# Names of the parameters in this module, and in ``torch.nn.MultiheadAttention``. A packed parameter
-# has the rows for queries first, then the rows for keys, then the rows for values.
+# Names of the parameters in this module (keys), and in ``torch.nn.MultiheadAttention`` (values).
+# PACKED: parameters that torch packs into one tensor, which has the rows for queries first, then the
+# rows for keys, then the rows for values. SEPARATE: parameters that torch stores separately. WHOLE:
+# parameters that this module does not split by head.
 PACKED = {("w_q", "w_k", "w_v"): "in_proj_weight", ("b_q", "b_k", "b_v"): "in_proj_bias"}
 SEPARATE = {
     "w_q": "q_proj_weight",

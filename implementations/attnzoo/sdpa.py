@@ -131,7 +131,7 @@ Probe = tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool]
 
 
 def explain_refusal(case: Case, *, backend: SDPBackend, core: bool = False) -> str | None:
-    """Return torch's reason why a fused backend does not run a case, or None if it does.
+    """Return why a fused backend does not run a case, or None if it does.
 
     ``core`` is true for a case of the operator ``attention_core``.
     """
@@ -207,7 +207,7 @@ def make_core_probe(case: Case) -> Probe:
 def _join_reasons(messages: list[str]) -> str:
     """Join torch's reasons.
 
-    Headings, source locations, and messages that another backend is disabled are left out.
+    Headings, source locations, and messages which say that another backend is disabled are left out.
     """
     sentences = [message.partition(" (Triggered internally")[0] for message in messages]
     reasons = [s for s in sentences if not s.endswith("because:") and "runtime disabled" not in s]

@@ -27,7 +27,10 @@ NO_WEIGHTS = "scaled_dot_product_attention returns no weights"
 
 
 class SharedProjectionAttention(HeadSplitAttention):
-    """Multi-head attention with one product for each distinct tensor among query, key and value.
+    """Multi-head attention in which projections of one tensor share a product.
+
+    The projections of query, key and value share one product if all three are one tensor. Query and key, or key and
+    value, also share a product if they are one tensor. Query and value alone share none.
 
     For self-attention with no mask, or with only a padding mask, ``try_shortcut`` may skip the argument checks of the
     general path. With few tokens, the checks take more time than the difference between two implementations.

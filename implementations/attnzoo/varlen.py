@@ -12,7 +12,8 @@ is left, ``by_size`` chooses the faster of two methods.
 
 A token is padding if its element of key_padding_mask is true or minus infinity; finite numbers in the mask are added to
 the logits. A model whose own layers do the projections calls ``attend`` with split heads and a mask, without a
-key_padding_mask. In such a call ``varlen`` removes the keys that the mask hides from every query.
+key_padding_mask. In such a call, if the mask is boolean and the same for all heads, ``varlen`` removes the keys that
+the mask hides from every query.
 
 Source: Zhai et al., ByteTransformer, 2022, https://arxiv.org/abs/2210.03052.
 """

@@ -1,4 +1,6 @@
-"""xFormers' memory-efficient attention, which chooses the fastest of its CUDA operators.
+"""xFormers' memory-efficient attention, computed by one of xFormers' CUDA kernels.
+
+xFormers calls these kernels operators, and takes the first operator in its list that supports a call.
 
 O = softmax(scale · Q Kᵀ + M) V with a mask M, block by block over the keys with a running maximum
 and sum. The matrix of attention weights (queries, keys) is never stored.
@@ -65,7 +67,7 @@ def _align_rows(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def explain_refusal(case: Case) -> str | None:
-    """Return xFormers' reason why none of its operators runs a case, or None if one does."""
+    """Return why no operator of xFormers runs a case, or None if one does."""
     return _explain_probe_refusal(case, _make_probe)
 
 
@@ -143,7 +145,7 @@ def _find_reason(operators: list[Any], inputs: Any) -> str | None:
 @cache
 def _import_fmha() -> Any:
     """Import the module ``xformers.ops.fmha``."""
-    # At import, xFormers logs that it was built for another version of torch. Hide this message: a
+    # At import, xFormers may log that it was built for another version of torch. Hide this message: a
     # case that cannot run for this reason is refused.
     logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
     from xformers.ops import fmha

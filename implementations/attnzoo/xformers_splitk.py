@@ -41,7 +41,7 @@ AS_WIDE = "the head width of values must equal that of keys"
 # 36 times this work, at a head width of 32, took 0.23 s with triton 3.7 on one thread of a 2-core
 # x86-64 machine.
 INTERPRETED_S = 6.5e-3
-# INTERPRETED_S is the time for this number of queries and this number of keys of one head.
+# INTERPRETED_S is the time for QUERIES_A_PROGRAM queries and KEYS_A_STEP keys of one head.
 QUERIES_A_PROGRAM, KEYS_A_STEP = 16, 64
 # Dtypes in which Triton's interpreter computes the same results as the compiled kernel.
 INTERPRETED_DTYPES = (torch.float16, torch.float32)
@@ -76,8 +76,8 @@ def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, sca
 def explain_refusal(case: Case) -> str | None:
     """Return why the kernel does not compute a case, or None if it does.
 
-    On CUDA, the reason is the one that xFormers gives. On a CPU, the reason follows from the
-    measurements in the docstring of this module.
+    On CUDA, xFormers decides what the compiled kernel computes. On a CPU, the limits are those of
+    Triton's interpreter.
     """
     if any(importlib.util.find_spec(package) is None for package in ("xformers", "triton")):
         return "xformers or triton is not installed: pip install 'attnbench[xformers]'"
@@ -168,7 +168,7 @@ def get_environment() -> dict[str, str]:
 @cache
 def _import_fmha() -> Any:
     """Import the module ``xformers.ops.fmha`` with its Triton kernels."""
-    # At import, xFormers logs that it was built for another version of torch. Hide this message: the
+    # At import, xFormers may log that it was built for another version of torch. Hide this message: the
     # Triton kernels need no compiled part of xFormers.
     logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
     from xformers.ops import fmha

@@ -1,4 +1,4 @@
-"""A request for the oracle worker of this study, which also answers all requests of ``oracle_requests``."""
+"""A request to the oracle worker of this study. The worker also answers all requests of ``oracle_requests``."""
 
 from attnbench.processes.oracle_requests import OracleRequest
 

@@ -18,7 +18,7 @@ from research.conform_cost.requests import ReadSeconds
 
 
 class _TimedOperator:
-    """An operator that counts the CPU time of its oracle and its yardsticks."""
+    """An operator that counts the CPU time of its oracle, its rounding model and its yardsticks."""
 
     def __init__(self, operator: Any) -> None:
         self._operator = operator
@@ -39,7 +39,7 @@ class _TimedOperator:
 
 
 def _load_timed_operator(name: str) -> Operator:
-    """Load an operator by name, and wrap it so that the CPU time of its oracle and yardsticks is counted."""
+    """Load an operator by name, and wrap it in a ``_TimedOperator``."""
     return cast("Operator", _TimedOperator(load_operator(name)))
 
 

@@ -75,8 +75,8 @@ def measure_process(
 ) -> Record:
     """Time one call by the harness and by torch's timer in alternating blocks, then a call that does nothing.
 
-    Return the record of the process: the median of each block and the times of the call that does nothing, in
-    nanoseconds.
+    Return the record of the process: the median of each block, which pairs of blocks were disturbed, and the times of
+    the call that does nothing. Times are in nanoseconds.
     """
     torch.set_num_threads(threads)
     parsed = Case.parse(case, load_problem_types())

@@ -32,8 +32,8 @@ from research.lines import StudyError
 
 # Default folder of the raw data. Its files in the repository are compressed with gzip.
 DATA = Path(__file__).parents[1] / "data" / "detection"
-# Default sequence length. A call then takes some milliseconds. 1 % of this time exceeds the overhead of the clock and
-# of a Python call, and a process still has time for many calls.
+# Default sequence length. At this length, a call takes some milliseconds. 1 % of this time exceeds the overhead of the
+# clock and of a Python call, and a process still has time for many calls.
 LENGTH = 512
 # Default seconds of timed calls per process of the command ``plants``. The calls of the reference and of all its copies
 # share these seconds.
@@ -43,7 +43,7 @@ BUDGET_S = 1.25
 # has no option: it is the number of rounds that measure the start of processes.
 TRUE_PROCESSES, RUNS, AGREEMENT_PROCESSES, STARTED, DRAWS = 40, 30, 20, 10, 2000
 # SECONDS: default wall seconds of a comparison. COMPARED: default number of processes with which a comparison by
-# attnbench starts. Both are pairs: the value for one thread, and the value for several threads. MOST: default largest
+# attnbench starts. Each of these two has a value for one thread and a value for several threads. MOST: default largest
 # number of processes of a comparison; processes are added while the verdict is ``unknown``.
 SECONDS, COMPARED, MOST = (15.0, 30.0), (10, 20), 30
 # Default value of the option ``--suite`` of ``attnbench profile`` in this study. A run compares three plants with the
@@ -223,7 +223,10 @@ def _add_command(parts: Any, name: str, do: Any, description: str) -> argparse.A
     part.add_argument("--resume", action="store_true", help="continue an interrupted measurement in the stored files")
     part.add_argument("--threads", type=_parse_integers, default=(1, 2), help="numbers of threads, such as 1,2")
     part.add_argument(
-        "--loads", type=lambda text: tuple(text.split(",")), default=LOADS, help="load: quiet, busy or quiet,busy"
+        "--loads",
+        type=lambda text: tuple(text.split(",")),
+        default=LOADS,
+        help="loads on the machine: quiet, busy or quiet,busy",
     )
     part.add_argument("--length", type=int, default=LENGTH, help="sequence length of the case")
     return part

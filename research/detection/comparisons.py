@@ -199,7 +199,10 @@ def _tally_our_rule(
 
 
 def _count_cycles(pool: Pool, cost: Cost, processes: int) -> int:
-    """Return how many cycles of interleaved calls fit in the wall time of one process, but at most ``pool.calls``."""
+    """Return how many cycles of interleaved calls fit in the wall time of one process.
+
+    The result is at least ``FEWEST_CALLS``, and at most ``pool.calls``.
+    """
     left_s = cost.seconds / processes - cost.start_s
     return min(pool.calls, max(FEWEST_CALLS, int(left_s / pool.calls_per_cycle / cost.call_s)))
 

@@ -34,8 +34,8 @@ __all__ = [
 BASE = "torch_mha"
 # Environment variable with the number of rows of the matrix product of each plant, as JSON.
 ROWS = "ATTNBENCH_PLANTED_ROWS"
-# Columns of both factors of the matrix product. One row of the product then takes some tenths of a microsecond. This is
-# at most 1 % of a plant's extra work, so the number of rows can set the work to within 1 %.
+# Columns of both factors of the matrix product. With this number, one row of the product takes some tenths of a
+# microsecond. One row is at most 1 % of a plant's extra work, so the number of rows can set the work to within 1 %.
 COLUMNS = 128
 # Extra work of each plant, in percent of the time of a call. The plant without extra work makes the same calls as the
 # reference.

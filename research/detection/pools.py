@@ -145,10 +145,10 @@ def make_timing(processes: Sequence[Process], side: str, *, threads: int, calls:
 
     The timing of the reference includes the timing of its A/A control.
 
-    If each cycle calls both the reference and its A/A control, ``calls`` limits each process to its first calls. If
-    each cycle calls only one of the two, ``calls`` is a number of cycles instead. These cycles are then spread over the
-    whole process, because a real run switches between the reference and the control equally often whether it has few
-    cycles or many.
+    If each cycle calls both the reference and its A/A control, the timing has the first ``calls`` calls of each
+    process. If each cycle calls only one of the two, the timing has the calls of ``calls`` cycles, which are spread
+    over the whole process. They are spread because a real run switches between the reference and the control equally
+    often, whether it has few cycles or many.
     """
     timing = _make_side_timing(processes, side, threads, calls)
     return replace(timing, twin=_make_side_timing(processes, "twin", threads, calls)) if side == BASE else timing

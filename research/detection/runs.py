@@ -48,7 +48,7 @@ def gather_runs(
 ) -> list[Record]:
     """Make runs until the file has ``runs`` runs of every plant (a copy of the reference with extra work).
 
-    One run measures all plants except ``PLUS_BYTE``, which has its own runs.
+    A run measures all plants that have the fewest stored runs. ``PLUS_BYTE`` has runs of its own.
 
     Raises: StudyError after too many failed runs.
     """
@@ -96,10 +96,12 @@ def _try_run(
 def run_profile(
     condition: Condition, setup: Setup, shares: Sequence[int], options: Sequence[str] = ()
 ) -> tuple[list[Record], list[Record]]:
-    """Run ``attnbench profile`` once, and return one record per slowed copy and one record per process.
+    """Run ``attnbench profile`` once, and return one record per plant and one record per process.
 
-    The record of a copy has the speed verdict and the ratio of its time to the reference's. The record of a process has
-    the samples of the reference, its A/A control and the slowed copies, in the form in which a pool stores them.
+    The record of a plant has the speed verdict and the ratio of its time to the reference's. The record of a process
+    has the samples of the reference, its A/A control and the plants, in the form in which a pool stores them.
+    If the reference or a plant was not timed, the record of each plant has the reason, and there are no records of
+    processes.
     """
     with tempfile.TemporaryDirectory(prefix="attnbench-study-") as folder:
         record, last = _run_command(

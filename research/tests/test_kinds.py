@@ -5,7 +5,7 @@ from research.kinds import Row, diagnose_mutant, format_table
 
 
 def test_a_mutant_gets_the_diagnosis_of_its_check() -> None:
-    """A mutant with a fault model is diagnosed on the case that shows it; a mutant without one is not."""
+    """A mutant with a fault model gets a diagnosis. A mutant without a fault model gets none."""
     mutants = {mutant.name: mutant for mutant in MUTANTS.mutants}
     inverted, shortened = mutants["mask_inverted"], mutants["query_tail_unwritten"]
     assert diagnose_mutant(inverted, inverted.caught_by) == "the attn_mask inverted"
@@ -13,7 +13,7 @@ def test_a_mutant_gets_the_diagnosis_of_its_check() -> None:
 
 
 def test_the_table_counts_mutants_by_suite() -> None:
-    """The page says how many mutants each suite catches, and a bar in a text does not end its cell."""
+    """The page says how many mutants each suite catches, and a vertical bar in a text does not end its cell."""
     rows = [
         Row(name="a", why="one | two", level="core", check="forward_parity", diagnosis="x"),
         Row(name="b", why="three", level="core", check="forward_parity", diagnosis=""),

@@ -5,8 +5,9 @@ from pathlib import Path
 from attnbench.records.run_file import read_run
 from research.report_scale import measure_report, write_conformance, write_profile
 
-# Limits at a tenth of the size, in seconds of processor time. A report takes about 2 seconds before its first row, and
-# a machine with other work needs more processor time for the same work.
+# Limits at a tenth of the study's size. LIMIT_S: seconds of processor time. MOST_BYTES: bytes of the page.
+# MOST_RESIDENT_BYTES: bytes of resident memory. A report takes about 2 seconds before its first row, and a machine with
+# other work needs more processor time for the same work.
 LIMIT_S = 20
 MOST_BYTES = 3_000_000
 MOST_RESIDENT_BYTES = 2 * 2**30

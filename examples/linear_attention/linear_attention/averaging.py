@@ -1,4 +1,4 @@
-"""Chapter *averaging* of the checks: properties that follow from the output being a weighted average of the values."""
+"""Chapter *averaging* of the checks: properties that hold because the output is a weighted average of the values."""
 
 from collections.abc import Iterator
 from dataclasses import replace

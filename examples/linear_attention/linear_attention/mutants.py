@@ -41,7 +41,9 @@ def _attend(q: Tensor, k: Tensor, value: Tensor) -> Tensor:
     return q @ (k.mT @ value) / (q @ k.sum(dim=-2, keepdim=True).mT)
 
 
-@_mutant("forward_parity", "The division by the sum of the weights is missing: some linear transformers use a norm.")
+@_mutant(
+    "forward_parity", "The division by the sum of the weights is missing: some linear transformers have a norm instead."
+)
 def not_divided(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return _features(query) @ (_features(key).mT @ value)
 
@@ -79,7 +81,7 @@ def state_in_bfloat16(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return q @ state / (q @ k.sum(dim=-2, keepdim=True).mT)
 
 
-@_mutant("forward_parity", "Keys are read in pairs, and the last of an odd number is left out.")
+@_mutant("forward_parity", "Keys are read in pairs, and the last key of an odd number is left out.")
 def odd_key_left_out(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     even = key.shape[-2] - key.shape[-2] % 2 or 1
     return _attend(_features(query), _features(key[:, :even]), value[:, :even])

@@ -9,7 +9,7 @@ from attnbench.study import Study
 
 __all__ = ["MAPS", "PADDING"]
 
-# The encoder has 6 layers of 12 heads.
+# LAYERS: indices of the layers of the encoder. HEADS: indices of the heads of a layer.
 LAYERS, HEADS = click.IntRange(0, 5), click.IntRange(0, 11)
 
 

@@ -21,7 +21,7 @@ WIDE = ("float32", "float64")
 STEP_S, DIFFERENTIATED_STEP_S = 4e-5, 1.2e-4
 # Seconds to compile a loop, divided by the product sequences · queries · keys · features. The
 # compiler unrolls the loop. The measured quotient was 0.015 to 0.3 for the six loops of this
-# package, on a 2-core x86-64 machine that is not the one of STEP_S.
+# package, on a different 2-core x86-64 machine than for STEP_S.
 UNROLLED_STEP_S = 0.1
 
 

@@ -1,6 +1,6 @@
-"""Mutants of the elementary mechanisms that compute the right formula.
+"""Mutants of the elementary mechanisms whose faults are not in the formula.
 
-Their faults concern memory layout, state, autograd, compilers, determinism and side effects.
+The faults concern memory layout, state, autograd, compilers, determinism and side effects.
 """
 
 from typing import Any

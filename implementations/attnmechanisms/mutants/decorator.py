@@ -36,8 +36,8 @@ Module = TypeVar("Module", bound=type[MechanismFormula])
 SIZES, _, ODD, _, SHORT, LONG = suites.SIZES
 ALL = tuple(MECHANISMS)
 RAW, SCALED, ADDITIVE, DOT, SINGLE, BLOCK = ALL
-# Mechanisms with cases in which one sequence consists of padding only: all except the residual
-# block.
+# WITH_EMPTY: mechanisms with cases in which one sequence consists of padding only, which are all
+# mechanisms except the residual block. WITH_PARAMETERS: all mechanisms except raw self-attention.
 WITH_EMPTY = tuple(name for name in ALL if name != BLOCK)
 WITH_PARAMETERS = tuple(name for name in ALL if name != RAW)
 # Mechanisms with a scale and with separate projections for queries and keys.

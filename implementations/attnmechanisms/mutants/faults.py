@@ -1,6 +1,6 @@
 """Mutants of the elementary mechanisms that compute a wrong formula.
 
-Their faults occur in teaching code.
+Many of the faults occur in teaching code.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The correct mechanisms with a method for each step; a mutant overrides one of the methods."""
+"""The correct mechanisms with a method for each step; a mutant overrides one or more of the methods."""
 
 import math
 from typing import Any

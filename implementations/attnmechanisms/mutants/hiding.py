@@ -11,7 +11,7 @@ __all__ = ["mutant"]
 mutant = MechanismMutants()
 
 
-@mutant("shares_sum_to_one", "the mask is inverted: true is expected to hide a key, but keeps it", mask="pad")
+@mutant("shares_sum_to_one", "the mask is inverted: true keeps a key instead of hiding it", mask="pad")
 class _KeepForHide(MechanismFormula):
     def combine_masks(self, padding: Tensor | None, attn_mask: Tensor | None) -> Tensor | None:
         hide = super().combine_masks(padding, attn_mask)
@@ -80,7 +80,7 @@ class _PaddingTakenForLengths(MechanismFormula):
         return super().combine_masks(padding, attn_mask)
 
 
-@mutant("shares_sum_to_one", "a sequence of padding only is handled only if it is the last sequence of the batch",
+@mutant("shares_sum_to_one", "a fully padded sequence is handled only if it is the last sequence of the batch",
          of=WITH_EMPTY, mask="padempty")  # fmt: skip
 class _EmptyOnlyLast(MechanismFormula):
     def normalise(self, scores: Tensor, hide: Tensor | None) -> Tensor:

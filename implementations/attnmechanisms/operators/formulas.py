@@ -128,7 +128,8 @@ def _residual_block_with_torch_norm(given: Given, rounded: Rounded) -> Outputs:
     """Compute the residual block with torch's LayerNorm.
 
     On a CPU, torch's LayerNorm computes the gradients of its weight and bias by adding one term
-    after another, in the dtype of the parameters. This rounds differently than ``_residual_block``.
+    after another, in the dtype of the parameters. The rounding errors of these sums differ from those
+    of ``_residual_block``.
     """
     total, weights = _add_attention(given, rounded)
     scale, shift = given["norm_weight"], given["norm_bias"]
@@ -143,6 +144,6 @@ FORMULAS: dict[str, Callable[[Given, Rounded], Outputs]] = {
     "single_head": _single_head,
     "residual_block": _residual_block,
 }
-# A second formula for some operators; the key is the name of the operator. Its steps, and therefore its
-# rounding errors, differ from those of the formula in FORMULAS.
+# Second formulas of some operators. The key of a formula is the name of its operator. The steps of a second formula,
+# and therefore its rounding errors, differ from those of the operator's formula in FORMULAS.
 PATHS: dict[str, Callable[[Given, Rounded], Outputs]] = {"residual_block": _residual_block_with_torch_norm}

@@ -8,7 +8,8 @@ from attnbench.cases import Problem, size
 __all__ = ["REGIMES", "BlockProblem", "MaskedProblem", "MechanismProblem", "PoolingProblem", "ProjectedProblem"]
 
 # Standard deviation of the tokens in each input regime. Larger tokens give larger scores and more peaked rows of
-# attention weights. In the regime ``huge``, the exponential of a score overflows even in float64.
+# attention weights. In the regime ``huge``, the exponential of a score overflows even in float64, except in the pooling
+# mechanisms, whose scores are smaller.
 REGIMES = {"flat": 0.3, "plain": 1.0, "peaked": 2.0, "huge": 30.0}
 # Padding masks. ``pad`` hides the last tokens of each sequence; if there are several sequences, the
 # first sequence has no padding. ``padleft`` hides as many tokens as ``pad``, at the beginning of a

@@ -1,4 +1,4 @@
-"""Cases of the mechanisms: every mask in every dtype, size and call mode."""
+"""Cases of the mechanisms: every mask in every dtype, in every size, and in every call mode without a compiler."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -20,12 +20,12 @@ SIZES: tuple[dict[str, int], ...] = (
     {"sequences": 3, "length": 4, "width": 8, "out_width": 8, "heads": 2},
     # One head; tokens of an odd width; one sequence.
     {"sequences": 1, "length": 7, "width": 5, "out_width": 9, "heads": 1},
-    # Heads of width 3; a sequence has more than 16 tokens, the float32 numbers in a vector register.
+    # Heads of width 3; a sequence has more than 16 tokens. A register of 512 bits holds 16 float32 numbers.
     {"sequences": 2, "length": 17, "width": 6, "out_width": 4, "heads": 2},
     # Many sequences of one token each; heads of width 1.
     {"sequences": 6, "length": 1, "width": 5, "out_width": 7, "heads": 5},
-    # A sequence longer than a tile of 32 tokens; a token has more than 16 features, the float32
-    # numbers in a vector register.
+    # A sequence longer than a tile of 32 tokens; a token has more than 16 features. A register
+    # of 512 bits holds 16 float32 numbers.
     {"sequences": 1, "length": 34, "width": 18, "out_width": 21, "heads": 6},
 )
 MODES: tuple[Mode, ...] = ("inference", "eval", "train", "inference_mode", "frozen", "tuning")
@@ -38,7 +38,7 @@ SMOOTH = tuple(regime for regime in REGIMES if regime != "huge")
 def make_suite(operator: str, problem: type[MechanismProblem], level: Level) -> Sequence[Case]:
     """Return the cases of a suite, whose name is ``level``.
 
-    The suite ``slow`` has the cases of ``full``. The suites for a GPU have no cases.
+    The suite ``slow`` has the cases of ``full``. The suites ``gpu`` and ``huge`` have no cases.
     """
     if level not in NESTED:
         return ()
@@ -82,8 +82,8 @@ def _generate_core(operator: str, problem: type[MechanismProblem]) -> Iterator[C
         yield _make_case(operator, problem, 0, dtype, mode, mask="pad")
     for size, mode in product(range(len(SIZES)), _choose_modes(operator)):
         yield _make_case(operator, problem, size, "float32", mode, mask="pad")
-    # Cases of the regime ``huge`` compute no gradients. The attention weights are so peaked that
-    # gradients would consist of rounding errors only.
+    # Cases of the regime ``huge`` compute no gradients. In most mechanisms, the attention weights are
+    # so peaked that gradients would consist of rounding errors only.
     for dtype, mask in product(DTYPES, ("none", "pad")):
         yield _make_case(operator, problem, 0, dtype, "inference", mask=mask, regime="huge")
     for mode, mask in product(COMPILED, ("none", "pad")):

@@ -58,10 +58,10 @@ def _measure_width(head_dim: int, keys: int, seed: int) -> Iterator[dict[str, An
 
 
 def _softmax_of_wide_draws(seed: int) -> dict[str, float]:
-    """Return the largest weight in a softmax of normal random numbers.
+    """Return the largest weight in a softmax of normal random numbers, and how the numbers were drawn.
 
-    The entry ``largest_weight_divided`` is for the same numbers, divided by their standard
-    deviation.
+    ``count`` and ``std`` are the number of random numbers and their standard deviation.
+    ``largest_weight_divided`` is the largest weight if the numbers are first divided by ``std``.
     """
     draws = DRAWN_STD * torch.randn(DRAWS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return {

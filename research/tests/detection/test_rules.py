@@ -26,7 +26,7 @@ def test_mann_whitney_p_of_separated_samples_counts_orderings() -> None:
 def test_mann_whitney_p_equals_that_of_asv(counts: tuple[int, int]) -> None:
     """Up to twenty samples per side, the p-value is exact. With more samples, it is that of a normal approximation.
 
-    Equal samples make a difference less significant.
+    Ties between the two sides make a difference less significant.
     """
     theirs = pytest.importorskip("asv._stats")
     draw = random.Random(sum(counts))

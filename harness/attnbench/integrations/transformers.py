@@ -55,8 +55,8 @@ def register(name: str) -> str:
     A layer's call that the implementation declares unsupported raises Refusal with the implementation's reason.
 
     Raises: TypeError where ``name`` is not a string; RuntimeError without transformers; PluginError where the
-    implementation cannot be loaded; ValueError where it does not compute multi-head attention, or where another name
-    that differs from ``name`` only in punctuation is already registered.
+    implementation cannot be loaded; ValueError where the implementation does not compute multi-head attention, or where
+    another implementation is already registered under the value that this function would return.
     """
     if not isinstance(name, str):
         raise TypeError(f"name must be a string such as 'varlen' or 'path/to/file.py:attribute', got {name!r}")
@@ -66,7 +66,7 @@ def register(name: str) -> str:
     public = PREFIX + RESERVED.sub(lambda found: found[0].upper(), re.sub(r"\W+", "_", name).strip("_"))
     before = attention().get(public)
     if isinstance(before, _AttentionFunction) and _resolve_place(before.name) != _resolve_place(name):
-        raise ValueError(f"{name!r} and {before.name!r} would both be registered as {public!r}: rename one file")
+        raise ValueError(f"{name!r} and {before.name!r} would both be registered as {public!r}: rename one of them")
     implementation = load_implementation(name)
     if implementation.operator != "multihead":
         raise ValueError(

@@ -156,7 +156,7 @@ class CandidateWorker:
         return Observed(outcomes=outcomes if stored is None else dict.fromkeys(request.checks, stored))
 
     def _add_arguments(self, outcome: Outcome | None) -> Outcome | None:
-        """Add the shapes of the case's arguments to an exception, unless no candidate could be built."""
+        """Add the shapes of the case's arguments to the reason of an error, unless no candidate could be built."""
         if outcome is None or outcome.status != "error" or self._candidate is None:
             return outcome
         arguments = describe_arguments(self._candidate[1].inputs)
@@ -172,7 +172,7 @@ class CandidateWorker:
         return run_for_outcome(answer)
 
     def list_kernels(self, request: ListKernels) -> Kernels | Outcome:
-        """List the operators and kernels of one pass; the same measurement also gives the memory of the pass."""
+        """List the torch operators and device kernels of one pass, which are measured together with the memory."""
 
         def answer() -> Kernels:
             return Kernels(names=self._get_footprint(request.implementation, request.case, request.inputs).kernels)

@@ -61,7 +61,7 @@ class Row:
     reason: str = ""
     # Largest difference of the embeddings from those of the original model.
     largest: float | None = None
-    # Smallest cosine similarity of a sentence's embedding to that of the original model.
+    # Smallest cosine similarity, over the sentences, to the original model's embedding of the same sentence.
     cosine: float | None = None
     # Largest difference of the embeddings from those of the model in float64.
     error: float | None = None

@@ -6,7 +6,7 @@
 
 The models keep their projections; the implementation computes attention on split heads. ``HeadSplitAttention`` modules
 (also from ``from_kernel``) are called on split heads directly. Any other implementation is called as a whole module
-with identity projections. This gives the same result, but each call has four more matrix products.
+with identity projections. The result is the same, but each call has four more matrix products.
 
 Source: https://huggingface.co/docs/transformers/attention_interface.
 """
@@ -31,8 +31,8 @@ __all__ = ["count_calls", "describe_missing", "register"]
 # Prefix of registered names. A name with this prefix never replaces an attention function of transformers.
 PREFIX = "attnbench_"
 # Words that are changed to upper case in registered names. If a name contains such a word in lower case, transformers 5
-# mistakes the registered function for one of its own. The library then looks for a kernel to download, or checks
-# whether the model supports the library's function.
+# mistakes the registered function for a function of the library. The library then looks for a kernel to download, or
+# checks whether the model supports the library's function.
 RESERVED = re.compile("flash|flex_attention|sdpa")
 # Arguments of transformers' attention functions that change the result, and that multi-head attention does not have.
 FOREIGN = ("softcap", "position_bias", "s_aux", "cache")

@@ -23,11 +23,11 @@ WRAPPERS = frozenset(
 )
 # Namespaces of profiler events that are not torch operators.
 NO_OPERATORS = ("autograd::", "torch::", "profiler::", "c10d::")
-# Largest number of profiler events for which the caller of each event is searched for. With more events, operators are
-# listed by their names alone. A loop over tokens can cause a million events, whose callers take half a minute to find.
+# Largest number of profiler events for which the caller of each event is searched for. With more events, torch
+# operators are listed by their names alone. A loop over tokens can cause a million events, whose callers take half a
+# minute to find.
 MOST_NESTED = 100_000
-# An operator whose name contains this word is always listed among the operators and kernels of a call, since its name
-# shows which backend was chosen.
+# A torch operator whose name contains this word is always listed, since its name shows the chosen backend.
 ATTENTION = "attention"
 
 

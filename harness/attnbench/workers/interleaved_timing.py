@@ -52,7 +52,7 @@ COLD_NS = 50_000
 
 
 class ProcessDisturbed(Exception):
-    """Raised if a call changed the process, which makes later timings invalid; the message says what changed."""
+    """Raised if timings are invalid, because a call changed the process or returned cached results."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Measure all implementations once per pytest session; the benchmarks replay the stored samples."""
+"""Measure the implementations in ``IMPLEMENTATIONS`` once per pytest session; the benchmarks replay the samples."""
 
 import pytest
 

@@ -45,7 +45,7 @@ def test_attention(
     length: int,
     pass_name: Pass,
 ) -> None:
-    """pytest-benchmark's data equal the stored samples; bytes of memory are added as extra information."""
+    """pytest-benchmark stores the samples that attnbench measured, with bytes of memory as extra information."""
     result = results[implementation, length, pass_name]
     if result.timing is None:
         pytest.skip(f"no timing: {result.untimed}")

@@ -61,7 +61,7 @@ class Row:
     reason: str = ""
     # Largest difference of the embeddings from those of the original model.
     largest: float | None = None
-    # Smallest cosine similarity of a sentence's embedding to that of the original model.
+    # Smallest cosine similarity, over the sentences, to the original model's embedding of the same sentence.
     cosine: float | None = None
     # Largest difference of the embeddings from those of the model in float64.
     error: float | None = None
@@ -138,7 +138,7 @@ def _make_row(model: str, name: str, answer: Comparison | Outcome) -> Row:
 def _format_excess(error: float, allowed: float) -> str:
     return (
         f"embeddings differ by {error:.3g} from those of the model in float64, but only {allowed:.3g} is allowed, "
-        "a multiple of the error of the original model's own paths"
+        "which is a multiple of the error of the original model's code paths"
     )
 
 
@@ -197,7 +197,11 @@ class _ModelTiming:
         return replace(row, timing=timings[name], contest=verdict)
 
     def _time_in_process(self, number: int, names: list[str]) -> None:
-        """Take samples in a new process; if an implementation raises or is wrong, exclude it and start again."""
+        """Take samples in a new process.
+
+        If an implementation raises or is wrong, exclude it and start again. If the process fails for another reason,
+        exclude all implementations.
+        """
         while True:
             answer = self._take_samples(number, names)
             culprit, reason = _find_fault(answer, names)

@@ -41,7 +41,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     # Largest difference of the embeddings from those of the original model.
     largest: float
-    # Smallest cosine similarity of a sentence's embedding to that of the original model.
+    # Smallest cosine similarity, over the sentences, to the original model's embedding of the same sentence.
     cosine: float
     # Largest difference of the embeddings from those of the model in float64.
     error: float

@@ -33,8 +33,9 @@ def choose_mode(
         return "inference_mode" if torch.is_inference_mode_enabled() else "inference"
     additive = mask is not None and mask.is_floating_point()
     if additive and not tracked[-1] and not (training and dropout):
-        # The call needs gradients, but none of its additive mask. The mode "tuning" describes such a call. In any other
-        # mode with gradients, a kernel that cannot compute the mask's gradient would have to refuse the case.
+        # The call needs gradients, but not the gradient of its additive mask. The mode "tuning" describes such a call.
+        # In any other mode with gradients, a kernel that cannot compute the mask's gradient would have to refuse the
+        # case.
         return "tuning"
     return "train" if training else "eval"
 

@@ -197,7 +197,7 @@ def _make_embed(model: sentence_encoder.SentenceEncoder, batch: Batch) -> Embed:
 
 
 def _collect_layer_inputs(model: sentence_encoder.SentenceEncoder, number: int, batch: Batch) -> Inputs:
-    """Collect the inputs of a layer's attention: hidden states as query, key and value; an additive padding mask."""
+    """Collect the inputs of a layer's attention: hidden states (query, key and value) and an additive padding mask."""
     with torch.no_grad():
         hidden = model(batch.tokens, batch.hidden_keys, layers=number)
     attention = model.get_submodule(f"layers.{number}.self_attn")

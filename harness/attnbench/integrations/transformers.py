@@ -6,7 +6,7 @@
 
 The models keep their projections; the implementation computes attention on split heads. ``HeadSplitAttention`` modules
 (also from ``from_kernel``) are called on split heads directly. Any other implementation is called as a whole module
-with identity projections. This gives the same result, but each call has four more matrix products.
+with identity projections. The result is the same, but each call has four more matrix products.
 
 Source: https://huggingface.co/docs/transformers/attention_interface.
 """
@@ -31,8 +31,8 @@ __all__ = ["count_calls", "describe_missing", "register"]
 # Prefix of registered names. A name with this prefix never replaces an attention function of transformers.
 PREFIX = "attnbench_"
 # Words that are changed to upper case in registered names. If a name contains such a word in lower case, transformers 5
-# mistakes the registered function for one of its own. The library then looks for a kernel to download, or checks
-# whether the model supports the library's function.
+# mistakes the registered function for a function of the library. The library then looks for a kernel to download, or
+# checks whether the model supports the library's function.
 RESERVED = re.compile("flash|flex_attention|sdpa")
 # Arguments of transformers' attention functions that change the result, and that multi-head attention does not have.
 FOREIGN = ("softcap", "position_bias", "s_aux", "cache")
@@ -55,8 +55,8 @@ def register(name: str) -> str:
     A layer's call that the implementation declares unsupported raises Refusal with the implementation's reason.
 
     Raises: TypeError where ``name`` is not a string; RuntimeError without transformers; PluginError where the
-    implementation cannot be loaded; ValueError where it does not compute multi-head attention, or where another name
-    that differs from ``name`` only in punctuation is already registered.
+    implementation cannot be loaded; ValueError where the implementation does not compute multi-head attention, or where
+    another implementation is already registered under the value that this function would return.
     """
     if not isinstance(name, str):
         raise TypeError(f"name must be a string such as 'varlen' or 'path/to/file.py:attribute', got {name!r}")
@@ -66,7 +66,7 @@ def register(name: str) -> str:
     public = PREFIX + RESERVED.sub(lambda found: found[0].upper(), re.sub(r"\W+", "_", name).strip("_"))
     before = attention().get(public)
     if isinstance(before, _AttentionFunction) and _resolve_place(before.name) != _resolve_place(name):
-        raise ValueError(f"{name!r} and {before.name!r} would both be registered as {public!r}: rename one file")
+        raise ValueError(f"{name!r} and {before.name!r} would both be registered as {public!r}: rename one of them")
     implementation = load_implementation(name)
     if implementation.operator != "multihead":
         raise ValueError(

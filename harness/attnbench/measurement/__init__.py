@@ -1,1 +1,1 @@
-"""Measurements of calls (time in interleaved samples, memory, kernels), and of the peak rates of the machine."""
+"""Measurements of calls (time in interleaved samples, memory, device kernels), and of the peak rates of the machine."""

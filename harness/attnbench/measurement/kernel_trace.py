@@ -1,4 +1,4 @@
-"""The operators and kernels that did the work of a call, by their names in torch's profiler."""
+"""The torch operators and device kernels that did the work of a call, by their names in torch's profiler."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,23 +11,23 @@ import torch
 __all__ = ["list_kernels"]
 
 COPY = "aten::copy_"
-# Prefixes of the names of operators that create a tensor or fill it with one number.
+# Prefixes of the names of torch operators that create a tensor or fill it with one number.
 CREATORS = (
     "aten::empty", "aten::new_", "aten::zero", "aten::fill_", "aten::ones", "aten::full", "aten::resize_",
     "aten::scalar_tensor",
 )  # fmt: skip
-# Operators that do no work themselves, but call other operators that do. For example, aten::clone calls a copy, and
-# aten::dropout calls a random generator and a product.
+# Torch operators that do no work themselves, but call other operators that do. For example, aten::clone calls a copy,
+# and aten::dropout calls a random generator and a product.
 WRAPPERS = frozenset(
     {"aten::clone", "aten::to", "aten::_to_copy", "aten::_unsafe_view", "aten::dropout", "aten::promote_types"}
 )
-# Namespaces of profiler events that are not operators.
+# Namespaces of profiler events that are not torch operators.
 NO_OPERATORS = ("autograd::", "torch::", "profiler::", "c10d::")
-# Largest number of profiler events for which the caller of each event is searched for. With more events, operators are
-# listed by their names alone. A loop over tokens can cause a million events, whose callers take half a minute to find.
+# Largest number of profiler events for which the caller of each event is searched for. With more events, torch
+# operators are listed by their names alone. A loop over tokens can cause a million events, whose callers take half a
+# minute to find.
 MOST_NESTED = 100_000
-# An operator whose name contains this word is always listed among the operators and kernels of a call, since its name
-# shows which backend was chosen.
+# A torch operator whose name contains this word is always listed, since its name shows the chosen backend.
 ATTENTION = "attention"
 
 
@@ -42,12 +42,12 @@ class _Call:
 
 
 def list_kernels(events: Sequence[Any]) -> tuple[str, ...]:
-    """Names of the operators and kernels that did the work of a call, in descending order of their total time.
+    """Names of the torch operators and device kernels that did the work of a call, in descending order of total time.
 
-    `` ×3`` after a name means three calls of this operator or kernel. An operator is listed if it calls no other
-    operator that does the work, or if its name contains "attention", which shows the chosen backend. Views and the
-    creation of tensors are not work. A copy is not listed if a listed operator calls it directly. On CUDA, kernels are
-    listed in place of operators, except for operators whose name contains "attention".
+    `` ×3`` after a name means three calls. A torch operator is listed if it calls no other operator that does the work,
+    or if its name contains "attention", which shows the chosen backend. Views and the creation of tensors are not work.
+    A copy is not listed if a listed operator calls it directly. On CUDA, device kernels are listed in place of torch
+    operators, except for operators whose name contains "attention".
     """
     found = [_Call(e.name(), e.duration_ns(), None) for e in events if not _is_on_cpu(e)]
     called = (
@@ -63,7 +63,7 @@ def list_kernels(events: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _list_operators(events: Sequence[Any]) -> list[_Call]:
-    """Return all operators on the CPU whose names show that they do work, even if their callers are listed as well."""
+    """Return all torch operators whose names show that they do work, even if their callers are listed as well."""
     return [_Call(e.name(), e.duration_ns(), None) for e in events if _is_on_cpu(e) and _is_work(e.name())]
 
 
@@ -103,14 +103,14 @@ def _find_work(call: _Call) -> Iterator[_Call]:
 
 @cache
 def _is_work(name: str) -> bool:
-    """Whether an operator does any work, judged by its name."""
+    """Whether a torch operator does any work, judged by its name."""
     if "::" not in name or name.startswith((*NO_OPERATORS, *CREATORS)) or name in WRAPPERS:
         return False
     return not _is_view(name)
 
 
 def _is_view(name: str) -> bool:
-    """Whether an operator returns a view: its schema says that the result shares memory with an argument."""
+    """Whether a torch operator returns a view: its schema says that the result shares memory with an argument."""
     # torch has no public function that looks up an operator's schemas by its name.
     schemas = torch._C._jit_get_schemas_for_operator(name)  # noqa: SLF001
     aliases = [returned.alias_info for schema in schemas for returned in schema.returns]

@@ -25,17 +25,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Memory of one pass (the fields of a stored ``Memory``), and the names of the kernels of the pass."""
+    """Memory of one pass (the fields of a stored ``Memory``), and names of its torch operators and device kernels."""
 
     memory: dict[str, Any]
     kernels: tuple[str, ...]
 
 
 def measure_footprint(candidate: Candidate) -> Footprint:
-    """Measure the memory of one pass of a candidate, and list the operators and kernels of the pass.
+    """Measure the memory of one pass of a candidate, and list the torch operators and device kernels of the pass.
 
-    The pass runs several times. The first run is not traced, so that workspaces that are allocated only once are not
-    counted.
+    The pass runs several times. The first run is not traced, so that memory that is allocated only once, and then kept,
+    is not counted.
     """
     case, step = candidate.case, candidate.make_step()
     existing = [
@@ -88,8 +88,8 @@ def measure_peak_bytes(call: Callable[[], object], device: str) -> int:
     """Peak bytes of torch's allocator during a call, above the level before the call; exact to the byte on a CPU.
 
     All memory from the allocator counts, including scratch memory inside fused kernels. Memory that a library (MKL,
-    oneDNN) allocates by itself does not count. An unmeasured call runs first, so that workspaces that are allocated
-    only once are not counted.
+    oneDNN) allocates by itself does not count. An unmeasured call runs first, so that memory that is allocated only
+    once, and then kept, is not counted.
     """
     call()
     return _measure_device_peak(call)[0] if device == "cuda" else _find_peak(trace_call(call, device))

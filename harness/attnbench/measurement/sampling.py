@@ -45,8 +45,8 @@ class Samples:
     """Samples of one implementation: each list has one number per sampled call, in the order of the calls.
 
     ``times_ns`` are wall times. ``waited_ns`` are the times for which the process's threads waited for a core during
-    the call. ``switches`` are numbers of involuntary context switches. ``cycles`` are the numbers of the cycles that
-    made the calls; in one cycle, each implementation is sampled at most once. The other lists are described at the
+    the call. ``switches`` are numbers of involuntary context switches. ``cycles`` are the serial numbers of the cycles
+    that made the calls; in one cycle, each implementation is sampled at most once. The other lists are described at the
     fields of ``Timing``, which have the same names. A list is empty if its quantity was not measured.
     ``first_call_ns`` is the time of the first warm-up call.
     """
@@ -184,7 +184,7 @@ class _Plan:
     def choose_added_calls(self, cycle: int, short: Sequence[str]) -> list[str]:
         """Names of the calls to make in an added cycle: the calls in ``short``, and either the baseline or its copy.
 
-        ``short`` names the calls of which too few samples are clean so far.
+        ``short`` names the calls that have too few clean samples so far.
         """
         wanting = [name for name in self.sharing if name in short] or self.sharing
         return [name for name in self.counts if name in short] + self._choose_baseline_copy(wanting, cycle)

@@ -42,11 +42,11 @@ class FormulaOperator(Operator):
         raise NotImplementedError(f"{type(self).__name__} does not define formula(problem, given, rounded)")
 
     def paths(self) -> Sequence[Callable[..., Any]]:
-        """Return functions that compute the outputs of ``formula`` by other steps; each is one more yardstick."""
+        """Return functions that compute the outputs of ``formula`` by other steps: additional yardsticks."""
         return ()
 
     def inputs(self, case: Case) -> Inputs:
-        """Return what ``numbers`` draws, with one random cotangent per output, all rounded to the case's dtype."""
+        """Draw the inputs by ``numbers``, and a random cotangent for each output, all rounded to the case's dtype."""
         from dataclasses import replace
 
         import torch
@@ -92,7 +92,8 @@ class FormulaOperator(Operator):
     def noise(self, roundoff: float, seed: int) -> Any:
         """Return the noise of the rounding model.
 
-        Each stored result gets a random relative error of at most ``roundoff``, each sum the error of its accumulation.
+        Each stored result gets a random relative error of at most ``roundoff``. Each sum also gets the error of its
+        accumulation.
         """
         from attnbench.operators.rounding import Noise
 

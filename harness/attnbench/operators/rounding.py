@@ -13,7 +13,7 @@ from attnbench.oracle.error_budget import ROUNDOFF
 __all__ = ["Noise", "RowRule", "fill_hidden_rows", "soft_cap", "softmax", "weighted_sum"]
 
 
-# Number of keys in a block of a ring of joins: the smallest tile of keys in fused kernels.
+# Number of keys in each block that a ring joins: the smallest tile of keys in fused kernels.
 JOINED_KEYS = 16
 
 
@@ -25,8 +25,7 @@ class Noise:
         # Roundoff of sums: kernels accumulate in float32 or in a more precise dtype.
         self.accumulation = min(roundoff, ROUNDOFF["float32"])
         self.generator = torch.Generator().manual_seed(seed)
-        # Joins have random numbers of their own, so that a case has the same noise at every other step with and
-        # without the stage of the join.
+        # The errors of joins are drawn from a separate generator, so that they do not change the noise at other steps.
         self.join_generator = torch.Generator().manual_seed(seed)
 
     def perturb(self, tensor: Tensor) -> Tensor:
@@ -73,7 +72,7 @@ class Noise:
         the sum over keys. Here the blocks are the two halves of the keys, because more blocks average more.
 
         A ring joins one block after the other, and stores L again after each join. The errors of L after n joins add up
-        like a random walk to √(n / 2) times the error of one join, as those of the sums in ``perturb_sum``.
+        like a random walk to √(n / 2) times the error of one join, like the errors of the sums in ``perturb_sum``.
 
         Source: Liu et al. 2023, https://arxiv.org/abs/2310.01889; Flash-Decoding, Dao et al. 2023,
         https://pytorch.org/blog/flash-decoding/.
@@ -96,7 +95,7 @@ class Noise:
         )
 
     def _draw_join_error(self, logsumexp: Tensor) -> Tensor:
-        """Return a random absolute error of a stored logsumexp; 0 where all its keys are hidden."""
+        """Return a random absolute error of a stored logsumexp; 0 where the logsumexp is minus infinity."""
         errors = torch.rand(logsumexp.shape, generator=self.join_generator, dtype=logsumexp.dtype)
         return self.accumulation * (2 * errors - 1) * logsumexp.masked_fill(logsumexp == -math.inf, 0.0)
 
@@ -134,7 +133,7 @@ class _NoisyGradient(torch.autograd.Function):
 class _NoisySoftmax(torch.autograd.Function):
     """Softmax with the errors of a join, whose backward is rounded as in fused kernels.
 
-    Backward is dS = P (dP − δ), with noise on dP and on δ.
+    Backward is dS = P (dP − δ), with noise on dP, on δ and on dS.
 
     P is the softmax, recomputed from the logits and their logsumexp. dS and dP are the gradients of logits and softmax,
     and δ is the sum of P · dP over keys.
@@ -195,7 +194,7 @@ class RowRule:
 
 
 def fill_hidden_rows(rule: RowRule, logits: Tensor, noise: Noise | None = None) -> Tensor:
-    """Return the softmax over keys, with the weights and gradients of ``rule`` in rows of minus infinity."""
+    """Return the softmax over keys, with the weights and gradients of ``rule`` in fully masked rows."""
     shares = softmax(logits, noise)
     return shares if logits.shape[-1] == 0 else _HiddenRows.apply(shares, logits, rule, noise)  # type: ignore[no-untyped-call]
 

@@ -1,8 +1,8 @@
 """Cache of the inputs and expected values of a run's cases: in memory up to a limit in bytes, and on disk beyond it.
 
-Every implementation of a run gets the same inputs and is compared with the same expected values and allowances. The
-inputs, the expected values and the allowances of a case are computed once. A ``DiskCache`` also keeps expected values
-for later runs.
+Every implementation of a run gets the same inputs and is compared with the same expected values and allowances. They
+are computed once per case, as long as there is room for them. A ``DiskCache`` also keeps expected values for later
+runs.
 """
 
 from collections import OrderedDict
@@ -101,7 +101,7 @@ class OracleCache:
 
     def _drop_idle(self, choices: Choices, case: Case, operator: Operator, path: Path) -> Choices:
         """Return the choices with the default in place of each policy that changes no expected value of the case."""
-        if choices.hidden_rows == "nan":  # the comparison sets the NaN of outputs
+        if choices.hidden_rows == "nan":  # the comparison, not the oracle, sets NaN in outputs
             choices = replace(choices, hidden_rows="zero")
         if not case.differentiates:
             choices = replace(choices, detached_weights=False, hidden_row_gradients="exact")
@@ -122,7 +122,7 @@ class OracleCache:
     def _evict(self) -> None:
         """Move the least recently used expected values to disk until the memory limit holds.
 
-        The expected values of the newest entry stay in memory.
+        The expected values of the newest entry stay in memory. Values for which the disk has no room are discarded.
         """
         total = sum(count for _, count in self._case_oracles.values())
         while total > self._memory_bytes and len(self._case_oracles) > 1:

@@ -80,7 +80,7 @@ class DiskCache:
         self._report = report
         self._limit_bytes = limit_bytes
         self._is_readable = self._is_writable = True
-        # Total size in bytes of the results in the folder, as far as this process knows; None before its first write.
+        # Total size in bytes of the results in the folder, as far as this process knows; None until it is measured.
         self._bytes: int | None = None
 
     def read(self, key: str) -> bytearray | None:
@@ -152,7 +152,7 @@ class DiskCache:
         )
 
     def _require_private(self) -> None:
-        """Deny other users access to the folder, because changed expected values change which results pass.
+        """Deny other users access to the folder, because changed expected values could let wrong results pass.
 
         Raises: FileNotFoundError where there is no folder; OSError where another user owns the folder.
         """

@@ -66,11 +66,11 @@ TWO_RUNS = 2.0
 SCALE_STEP = 1e-4
 # Allowed error of the softmax scale or of the amplitude that is fitted over a whole tensor, in roundoffs. The first
 # number of a pair is for outputs, the second number is for gradients. Each number is 4 times the worst error of all
-# correct variants and built-in implementations on a CPU, with 6 seeds, batch 4, 33 queries and 47 keys. In float32 the
-# worst errors are from an H100: 6.0 roundoffs for outputs and 8.6 for gradients, by the fused kernels of torch 2.11,
-# whose exponential function is approximate. Over all elements of a tensor, the rounding of single elements averages
-# out; the rounding of the scale itself remains. TF32 was not measured; it has the numbers of float16, because both
-# precisions have the same roundoff.
+# correct variants and built-in implementations on a CPU, with 6 seeds, batch 4, 33 queries and 47 keys. In float32,
+# however, the worst errors are from an H100: 6.0 roundoffs for outputs and 8.6 for gradients, by the fused kernels of
+# torch 2.11, whose exponential function is approximate. Over all elements of a tensor, the rounding of single elements
+# averages out; the rounding of the scale itself remains. TF32 was not measured; it has the numbers of float16, because
+# both precisions have the same roundoff.
 PROBE_ROUNDOFFS: dict[Precision, tuple[float, float]] = {
     "float64": (2.5, 3.2),
     "float32": (24.0, 35.0),
@@ -136,10 +136,11 @@ def allowed_row_sum_error(precision: Precision, terms: int) -> float:
 def allowed_join_error(precision: Precision, keys: int) -> float:
     """Allowed error of a mean of at most ``keys`` values between −1 and 1 that may be joined from partial means.
 
-    Without a join, such a mean of 2ⁿ whole numbers has no rounding error. With a join, partial means oᵢ of nᵢ values
-    are multiplied by exp(Lᵢ − L), with Lᵢ = ln nᵢ and L = ln n. Lᵢ and L are stored with an error of one roundoff of at
-    most ln n; the partial mean and its product with the factor have an error of one roundoff each. Sums, and what is
-    joined, are kept in float32 (in float64 for float64), so in half precision the mean is rounded to the right bits.
+    Without a join, such a mean of 2ᵐ whole numbers has no rounding error. In a join, the partial mean of nᵢ of the n
+    values is multiplied by exp(Lᵢ − L), with Lᵢ = ln nᵢ and L = ln n. Lᵢ and L are at most ln n, so the error of each
+    is at most ln n roundoffs. The partial mean, and its product with the factor, have an error of one roundoff each.
+    All these numbers are kept in float32 (in float64 for float64), so the rounding of the mean to half precision gives
+    the right bits.
 
     Unit: absolute.
     """
@@ -156,7 +157,7 @@ def allowed_slope_error(slope: float) -> float:
 
 
 def choose_difference_step(precision: Precision) -> float:
-    """Return the step of a central difference of a loss that is computed in a precision.
+    """Return the step of a central difference of a loss that is computed in the given precision.
 
     The error of the slope is the square of the step times a third derivative, plus the roundoff over the step. The
     cube root of the roundoff makes both small.
@@ -167,8 +168,9 @@ def choose_difference_step(precision: Precision) -> float:
 def allowed_rounded_slope_error(*, rounding: float, step: float, curvature: float) -> float:
     """Allowed difference between a derivative and the slope of a loss that is computed in a coarse precision.
 
-    ``rounding`` is the largest error that rounding gives the loss: both ends of the difference have it. ``curvature``
-    is the difference between the slopes of the step and of twice the step, three times the error of the smaller step.
+    ``rounding`` is the largest rounding error of the loss at either end of the central difference. ``curvature`` is the
+    difference between the slope with ``step`` and the slope with twice this step. It is three times the error that the
+    third derivative causes in the slope with ``step``.
 
     Unit: absolute.
     """
@@ -199,7 +201,7 @@ def allowed_probe_error(precision: Precision, *, gradient: bool, elements: int, 
 def averaged_rounding_error(precision: Precision, *, gradient: bool = False) -> float:
     """Allowed relative error of a softmax scale or amplitude that is fitted over a whole tensor.
 
-    It is enough for tensors in which the rounding errors of the elements average out.
+    It applies to tensors in which the rounding errors of the elements average out.
     """
     return PROBE_ROUNDOFFS[precision][gradient] * ROUNDOFF[precision]
 

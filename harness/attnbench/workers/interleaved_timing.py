@@ -52,7 +52,7 @@ COLD_NS = 50_000
 
 
 class ProcessDisturbed(Exception):
-    """Raised if a call changed the process, which makes later timings invalid; the message says what changed."""
+    """Raised if timings are invalid, because a call changed the process or returned cached results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,10 @@ class InterleavedTiming:
         return DeviceTime(steps, capturable={name for name in self.implementations if self._is_capturable(name)})
 
     def _is_capturable(self, name: str) -> bool:
-        """Whether an implementation is also timed as a CUDA graph: a replay must give the same bits as a call."""
+        """Whether an implementation is also timed as a CUDA graph.
+
+        The case must have no gradients, and the policies must declare the calls capturable and deterministic.
+        """
         policies = self.implementations[name].policies
         return policies.capturable and policies.deterministic and not self.case.differentiates
 

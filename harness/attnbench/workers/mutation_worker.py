@@ -45,7 +45,7 @@ class MutationWorker:
     def list_mutants(self) -> MutantNames:
         """Return the names of all mutants, equivalent mutants and correct variants.
 
-        Each mutant comes with the check that must fail on it.
+        Each mutant comes with the check that must fail on it. The operator of every name is also returned.
         """
         return MutantNames(
             mutants={mutant.name: mutant.caught_by for each in self._mutant_sets for mutant in each.mutants},

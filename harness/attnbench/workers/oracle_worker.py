@@ -144,7 +144,7 @@ class OracleWorker:
         A finding is possible on ``request.cases`` and on the cases of every suite, in every dtype and on every device.
         """
         listed = [*request.cases, *self._list_cases()]
-        # Many patterns read the same cases, but rarely all of them.
+        # Cached, because many patterns are matched against the same cases.
         list_variants = cache(_list_variants)
 
         def matches_finding(check: str, pattern: str, unless: str) -> bool:

@@ -63,7 +63,7 @@ def _end_process(reason: str) -> None:
 
 
 def _format_error(error: BaseException) -> str:
-    """Format an exception in one line, with the innermost code location outside torch."""
+    """Format an exception in one line, with the innermost code location, outside torch if possible."""
     frames = traceback.extract_tb(error.__traceback__)
     place = next(
         (frame for frame in reversed(frames) if "/torch/" not in frame.filename), frames[-1] if frames else None
@@ -75,7 +75,10 @@ def _format_error(error: BaseException) -> str:
 
 
 def describe_arguments(inputs: Inputs) -> str:
-    """Return a sentence with the shape of each tensor argument, and with its dtype if it is not that of the first."""
+    """Return a sentence with the shape of each tensor argument.
+
+    The dtype of an argument is included if it differs from the dtype of the first argument.
+    """
     shapes, first = [], None
     for name, tensor in inputs.tensors.items():
         first = first or tensor.dtype

@@ -99,8 +99,8 @@ def _collect_tensors(case_oracle: CaseOracle, policies: Policies) -> Saved:
     values = {name: _copy(value) for name, value in expected.quantities.items()}
     if any(name.startswith("grad.") and bool(rows.any()) for name, rows in expected.hidden_rows.items()):
         raise ValueError(
-            "hidden_row_gradients='nan' leaves gradients of this case open, so a program cannot compare them; choose a "
-            "case without fully masked rows"
+            "the policy hidden_row_gradients leaves gradients of this case open, so a program cannot compare them; "
+            "choose a case without fully masked rows"
         )
     if policies.hidden_rows == "nan":
         for name in expected.hidden_rows.keys() & values.keys():
@@ -226,7 +226,7 @@ def _format_reference(name: str, maker: str, reference: nn.Module) -> list[str]:
 
 
 def _format_leaves(case_oracle: CaseOracle) -> str:
-    """Format the program's line that sets ``leaves``: the arguments with respect to which gradients are computed."""
+    """Format the program's line that sets ``leaves``: the arguments whose gradients are computed."""
     if not case_oracle.case.differentiates:
         return ""
     names = [name for name in case_oracle.inputs.tensors if f"grad.{name}" in case_oracle.expected.quantities]

@@ -8,7 +8,7 @@ from attnbench.operators.attention_core.generate_cases import FACTORS, case_to_r
 
 __all__ = ["COVERING"]
 
-# Words for the values that an implementation often does not take, or takes alone.
+# Words for the values that an implementation often excludes, or to which it is often limited.
 WORDS: Mapping[str, Mapping[Any, str]] = {
     "causal": {"": "no causal mask", "causal_tl": "top-left causal mask", "causal_br": "bottom-right causal mask"},
     "window": {None: "no window"},

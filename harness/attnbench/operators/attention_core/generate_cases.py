@@ -154,8 +154,8 @@ def _generate_core() -> Iterator[Case]:
     yield _make_case(replace(PLAIN, mask="causal_tl"), mode="aot")
     yield _make_case(replace(GROUPED, keys=5, mask="bias4d"), mode="aot")
     yield _make_case(replace(PLAIN, mask="causal_br+ragged"), mode="exported")
-    # Implementations often have a separate code path for compilation. These cases use every argument that such a path
-    # may ignore by mistake.
+    # Implementations often have a separate code path for compilation. These cases use arguments that such a path may
+    # ignore by mistake.
     yield _make_case(replace(PLAIN, mask="causal_br+window", window=2, softcap=3.0), mode="aot")
     yield _make_case(replace(PLAIN, mask="causal_br+alibi+ragged"), mode="aot")
     yield _make_case(replace(GROUPED, mask="causal_tl"), mode="aot")

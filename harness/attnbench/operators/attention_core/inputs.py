@@ -81,8 +81,8 @@ def scale_logits(inputs: Inputs, factor: float) -> Inputs:
 def draw_key_lengths(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
     """Draw the number of keys of each sequence.
 
-    In a batch of several sequences, the first sequence has all keys, and every other sequence has a smaller, random
-    number of keys. If there are at least ``BATCH_WITH_AN_EMPTY_ONE`` sequences, the last sequence has no keys. In the
+    In a batch of several sequences, the first sequence has all keys, and every other sequence has a random number of
+    keys. If there are at least ``BATCH_WITH_AN_EMPTY_ONE`` sequences, the last sequence has no keys. In the
     regime ``uniform`` the numbers of keys are rounded down to powers of two.
 
     Shape: returns (batch).

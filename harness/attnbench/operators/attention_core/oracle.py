@@ -69,7 +69,7 @@ def _attend(problem: AttentionCoreProblem, inputs: Inputs, noise: Noise | None, 
         return noise(noise.perturb_sum(tensor, terms)) if noise else tensor
 
     def cap_before(step: str, logits: Tensor) -> Tensor:
-        """Return the logits, soft-capped if ``step`` is the step that the soft cap precedes."""
+        """Return the logits, soft-capped if the soft-cap is applied before ``step``."""
         return soft_cap(logits, problem.softcap, noise) if problem.softcap and steps.cap_before == step else logits
 
     problem, inputs = steps.receive(problem, inputs)
@@ -106,7 +106,7 @@ def _list_added(problem: AttentionCoreProblem, inputs: Inputs) -> list[Tensor]:
 
 
 def find_hidden_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
-    """Return a mask of the fully masked rows, as ``{"output": mask}``, or an empty dict without such rows.
+    """Return a mask of the fully masked rows, as ``{"output": mask}``; an empty dict without such rows or without keys.
 
     Shape: the mask is (batch, heads, queries, 1).
     """

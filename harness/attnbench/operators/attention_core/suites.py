@@ -12,8 +12,8 @@ __all__ = ["FOLDER", "GROUPED", "PASSES", "PLAIN", "VERSION", "load_suite", "mak
 # Version of the case lists, increased with every change of a list. Results of different versions are not comparable.
 VERSION = "2"
 FOLDER = Path(__file__).parent / "lists"
-# For each level, the name of a case list that is maintained by hand and belongs to this level. ``shown`` has cases on
-# which mutants fail.
+# Names of the case lists that are maintained by hand, keyed by the level to which the list belongs. ``shown`` has cases
+# on which mutants fail.
 KEPT: dict[Level, str] = {"full": "shown"}
 # Call modes of the two cases that ``make_profile_cases`` returns for each length: ``inference`` runs a forward pass
 # only, and ``train`` runs forward and backward.

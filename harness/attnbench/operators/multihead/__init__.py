@@ -76,7 +76,7 @@ class Multihead(Operator):
         return build_reference(case, inputs)
 
     def initial_parameters(self, case: Case, inputs: Inputs) -> Mapping[str, Any]:
-        """Return the parameters of a newly constructed reference: weights by Xavier, and biases of 0."""
+        """Return the parameters as the reference's constructor initialises them, with the seed of the case."""
         from attnbench.operators.multihead.reference import initialise_parameters
 
         return initialise_parameters(case, inputs)
@@ -129,7 +129,7 @@ class Multihead(Operator):
         return find_hidden_rows(case, inputs)
 
     def declare_hidden_rows(self, choices: Choices, fault: Any = None) -> Any:
-        """Return the steps of the formula with fully masked rows as declared."""
+        """Return the steps of the formula, with fully masked rows as ``choices`` declare them."""
         from attnbench.operators.multihead.rows import declare_hidden_rows
 
         return declare_hidden_rows(choices, fault)

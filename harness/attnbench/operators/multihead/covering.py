@@ -8,7 +8,7 @@ from attnbench.operators.multihead.generate_cases import FACTORS, case_to_row, i
 
 __all__ = ["COVERING"]
 
-# Words for the values that an implementation often does not take, or takes alone.
+# Words for the values that an implementation often excludes, or to which it is often limited.
 WORDS: Mapping[str, Mapping[Any, str]] = {
     "sharing": {
         "": "three different tensors",

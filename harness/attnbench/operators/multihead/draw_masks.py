@@ -11,14 +11,14 @@ from attnbench.oracle.inputs import Draw
 
 __all__ = ["HIDDEN_SHARE", "LOW", "LOWEST", "WINDOW", "draw_masks", "find_union_row"]
 
-# Fraction of the keys that a random attn_mask hides from a query. Key 0 stays visible, so only ``empty`` and ``union``
-# masks have fully masked rows.
+# Fraction of the keys that a random attn_mask hides from a query. Key 0 stays visible, except in one row of ``empty``
+# and ``union`` masks.
 HIDDEN_SHARE = 0.4
-# Numbers that ``lowest`` masks add to the logits of hidden keys. Both numbers are finite in every dtype. LOW + LOWEST
-# and LOWEST + LOWEST are below −65504, the lowest finite number of float16.
+# LOW, LOWEST: the two numbers, other than 0, that ``lowest`` masks add to logits. Both numbers are finite in every
+# dtype, but LOW + LOWEST and LOWEST + LOWEST are below −65504, the lowest finite number of float16.
 LOW, LOWEST = -1e4, -6e4
-# Number of keys that a ``window2d`` mask shows to a query. It is smaller than the tiles of all kernels, so a late query
-# sees no key of the first tiles.
+# Number of keys that a ``window2d`` mask shows to a query. It is smaller than the common tile sizes of kernels, so a
+# late query sees no key of the first tiles.
 WINDOW = 4
 
 
@@ -105,7 +105,7 @@ def _draw_lowest(draw: Draw, hide: Tensor) -> Tensor:
 def _sink_rows(hide: Tensor) -> Tensor:
     """Return a float mask that is LOWEST where ``hide`` is true and in every second row, and 0 elsewhere.
 
-    One of the rows that are wholly at LOWEST is the middle row, so a single row is.
+    The middle row is wholly at LOWEST. The row of a mask with only one row is therefore wholly at LOWEST, too.
     """
     mask = LOWEST * hide.double()
     mask[hide.shape[0] // 2 % 2 :: 2] = LOWEST

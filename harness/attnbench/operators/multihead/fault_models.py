@@ -71,13 +71,13 @@ def _generate_head_faults(problem: MultiheadProblem) -> Named:
 
 
 def _generate_stride_faults(problem: MultiheadProblem, quantities: Collection[str]) -> Named:
-    """Yield the fault model of a backward pass that reads a gradient in the order of its memory; outputs are right."""
+    """Yield the fault model of a backward pass that ignores the strides of a gradient; the outputs are right."""
     if problem.num_heads > 1 and any(name.startswith("grad.") for name in quantities):
         yield "the strides of the heads' gradient ignored in the backward pass", Steps(merge=_merge_gradient_by_view)
 
 
 def _merge_gradient_by_view(heads: Tensor) -> Tensor:
-    """Merge heads; the backward pass reads the gradient of (batch, queries, heads, head_dim) in that order."""
+    """Merge heads correctly; the backward pass splits the gradient into heads by a view, without the transpose."""
     by_view = _merge_by_view(heads)
     return heads.detach().transpose(1, 2).flatten(2) + (by_view - by_view.detach())
 

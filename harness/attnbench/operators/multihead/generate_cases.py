@@ -39,8 +39,8 @@ FACTORS: Mapping[str, tuple[Any, ...]] = {
     # Pairs of the number of heads and the width of a head. The numbers of heads are odd and even. Some widths are
     # powers of 2.
     "heads": ((3, 8), (2, 8), (1, 8), (5, 3), (2, 16), (4, 7)),
-    # Pairs of the numbers of queries and keys. Where query and key are one tensor, only equal numbers are allowed: one
-    # token, a length that fills tiles, one behind the edge of a tile, and one above 64.
+    # Pairs of the numbers of queries and keys. Where query and key are one tensor, only equal numbers are allowed: 1
+    # token, 8 tokens, 33 tokens (one more than a tile of 32), and 72 tokens (more than a tile of 64).
     "lengths": ((5, 7), (8, 8), (1, 9), (13, 4), (17, 33), (66, 72), (1, 1), (33, 33), (72, 72)),
     "regime": tuple(LOGIT_STD),
 }
@@ -266,12 +266,12 @@ def _generate_wide() -> Iterator[Case]:
         (128, "float16", small), (128, "bfloat16", large), (256, "bfloat16", small), (256, "float32", small),
     )  # fmt: skip
     for index, (head_dim, dtype, (queries, keys)) in enumerate(forms):
-        # In bfloat16, the error budget of peaked logits is as large as some gradients. In the other dtypes it is not,
-        # and fewer checks run on peaked logits.
+        # Fewer checks run on peaked logits than on plain logits. In bfloat16 the logits are plain nevertheless, because
+        # the error budget of peaked logits would be as large as some gradients.
         regime = "plain" if dtype == "bfloat16" else "peaked"
         problem = replace(CROSS, queries=queries, keys=keys, num_heads=2, embed_dim=2 * head_dim, regime=regime)
         yield _make_case(replace(problem, mask=("bool2d", "pad", "none")[index % 3]), dtype=dtype, mode="train")
-    # Products in float16 are slow on a CPU.
+    # This case has one head and few keys, because products in float16 are slow on a CPU.
     yield _make_case(replace(CROSS, num_heads=1, embed_dim=256, regime="peaked"), dtype="float16", mode="train")
 
 
@@ -284,7 +284,7 @@ def _generate_fused() -> Iterator[Case]:
     """
     paddings = ("", "pad", "padfloat", "padleft", "padholes")
     forms = ("hint", *ATTENTION_MASKS)
-    # Each form occurs without padding, with ``pad``, and with one of the other forms of padding.
+    # Each form occurs without padding, with ``pad``, and with one of the last three forms of padding.
     pairs = [(form, padding) for i, form in enumerate(forms) for padding in (*paddings[:2], paddings[2 + i % 3])]
     for index, (form, padding) in enumerate(pairs):
         mask = "+".join(part for part in (form.replace("hint", "causal"), padding) if part)
@@ -298,7 +298,7 @@ def _generate_fused() -> Iterator[Case]:
 
 
 def _generate_overflow() -> Iterator[Case]:
-    """Generate cases in which float16 overflows if the product of query and key is scaled after it is computed."""
+    """Generate cases whose product of query and key overflows in float16 unless the query is scaled first."""
     problem = replace(CROSS, embed_dim=48, bias=False, regime="overflow")
     yield _make_case(problem, dtype="float16", mode="train")
     yield _make_case(replace(problem, embed_dim=192, keys=33, need_weights=True), dtype="float16", mode="inference")
@@ -320,7 +320,7 @@ def _generate_dropout() -> Iterator[Case]:
     )
     yield _make_case(replace(weights, dropout=0.25), dtype="float64", mode="train")
     yield _make_case(replace(weights, dropout=0.25), dtype="bfloat16", mode="train")
-    # With more than 64 queries or keys, a dropout mask that repeats after one tile shows.
+    # With more than 64 queries or keys, checks can detect a dropout mask that repeats after one tile.
     yield _make_case(replace(weights, keys=130, dropout=0.25), mode="train")
     long = replace(weights, batch=1, queries=66, keys=257, num_heads=2)
     yield _make_case(replace(long, dropout=0.1, mask="pad"), mode="sampling")
@@ -343,7 +343,7 @@ def _generate_full() -> Iterator[Case]:
     # with 1024 keys.
     for dtype in HALF:
         yield _make_case(replace(CORE, batch=1, queries=16, keys=1024), dtype=dtype)
-    # There are at most ten compiled cases, because compilation takes about 15 s per graph.
+    # There are few compiled cases, because compilation takes about 15 s per graph.
     for mode in ("inductor", "inductor_train"):
         yield _make_case(replace(CROSS, queries=4, keys=4, num_heads=4, embed_dim=32), mode=mode)
         yield _make_case(replace(CROSS, mask="bool3d+pad", need_weights=True), mode=mode)

@@ -18,8 +18,8 @@ __all__ = ["make_exact_tokens", "make_identity_parameters"]
 # The query projection is this number times the identity. If query and key are standard normal, the logits have this
 # standard deviation.
 QUERY_SCALE = 2.0
-# Every element of the values of hidden keys, in the regime ``uniform``. It is large, so a check detects an
-# implementation that uses hidden keys. The elements of the values of visible keys are −1, 0 or 1, so sums of up to 256
+# Every element of the values of keys that key_padding_mask hides, in the regime ``uniform``. It is large, so a check
+# detects an implementation that uses these keys. The elements of all other values are −1, 0 or 1, so sums of up to 256
 # such elements are exact.
 HIDDEN_UNIFORM = 64.0
 # Largest element of the values in the regimes ``selection`` and ``overflow``: elements are integers from −127 to 127.
@@ -42,9 +42,9 @@ def make_identity_parameters(problem: MultiheadProblem, draw: Draw) -> dict[str,
 
 
 def make_exact_tokens(problem: MultiheadProblem, draw: Draw, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a regime whose output is exact: ``value`` and, in the regime ``uniform``, also ``query``.
+    """Return the tensors of a regime whose output is exact; they replace the random tensors of the same names.
 
-    These tensors replace the random tensors of the same names.
+    The tensors are ``value``, in the regime ``uniform`` also ``query``, and in ``overflow`` also ``query`` and ``key``.
     """
     query, value = tensors["query"], tensors["value"]
     if problem.regime in ("selection", "overflow"):
@@ -61,10 +61,11 @@ def make_exact_tokens(problem: MultiheadProblem, draw: Draw, tensors: dict[str, 
 
 
 def _make_overflowing_tokens(problem: MultiheadProblem, draw: Draw) -> dict[str, Tensor]:
-    """Return query and key, by name, of which each query agrees with one key in each head.
+    """Return the tensors ``query`` and ``key``, in which each query agrees with one random key in each head.
 
-    Key j is a unit vector along a feature of its own, and each head of a query is a multiple of the vector of a random
-    key. The logit of this key is ``OVERFLOW_LOGIT``, and the product before the scale is √D times as large.
+    In each head, every key is nonzero in only one feature, which differs from key to key, and each query is nonzero in
+    only the feature of a random key. The logit of this key is ``OVERFLOW_LOGIT``, and the product before the scale is
+    √D times as large.
     """
     batch, heads, width = problem.sequences, problem.num_heads, problem.head_dim
     vectors = torch.eye(width, dtype=torch.float64)[draw.uniform("key.features", width).argsort()]

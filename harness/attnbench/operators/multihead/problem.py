@@ -146,7 +146,7 @@ class MultiheadProblem(Problem):
             self._check_overflow()
 
     def _check_overflow(self) -> None:
-        # The scale must be a power of two of at most 1/2, and each key has a feature of its own.
+        # The scale 1/√D must be a power of two of at most 1/2. Each key needs a feature that no other key has.
         if self.head_dim not in (4, 16, 64, 256):
             raise ValueError(f"regime overflow needs heads of width 4, 16, 64 or 256, got {self.head_dim}")
         if not 1 <= self.keys <= self.head_dim:

@@ -25,7 +25,7 @@ def build_reference(case: Case, inputs: Inputs) -> nn.MultiheadAttention:
 
 
 def initialise_parameters(case: Case, inputs: Inputs) -> dict[str, Tensor]:
-    """Return the parameters of a newly constructed reference, by name, drawn from the seed of the case."""
+    """Return the parameters, by name, as the reference's constructor initialises them with the seed of the case."""
     weight = inputs.parameters["out_proj.weight"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(case.seed)
@@ -51,7 +51,10 @@ def _construct(problem: MultiheadProblem, like: Tensor) -> nn.MultiheadAttention
 
 
 def run_yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
-    """Yield the quantities of both paths of the reference: with weights (explicit softmax), without weights (fused)."""
+    """Yield the quantities of both paths of the reference, except a path that does not support the case.
+
+    One path returns attention weights (explicit softmax), and the other path returns none (fused).
+    """
     for need_weights in (True, False):
         tracked = inputs.map_tensors(
             lambda t: t.detach().clone().requires_grad_(t.is_floating_point() and case.tracks_inputs)

@@ -34,7 +34,7 @@ def find_visible(case: Case, inputs: Inputs) -> Tensor:
 
 
 def find_hidden_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
-    """Return masks of the fully masked rows of output and weights; an empty dict if there is no such row.
+    """Return masks of the fully masked rows of output and weights; an empty dict without such rows or without keys.
 
     An output element mixes all heads, so an output row counts as fully masked if the row of any head is fully masked.
 
@@ -52,9 +52,9 @@ def find_hidden_rows(case: Case, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def declare_hidden_rows(choices: Choices, fault: Steps | None = None) -> Steps:
-    """Return the steps of the formula with fully masked rows as declared, and the mistake ``fault``.
+    """Return the steps of the formula with the mistake ``fault``, and fully masked rows as ``choices`` declare them.
 
-    A fault in the softmax itself keeps its own fully masked rows.
+    If ``fault`` replaces the softmax, ``fault`` also determines the fully masked rows, and ``choices`` have no effect.
     """
     steps = fault or CORRECT_STEPS
     if steps.normalise is not CORRECT_STEPS.normalise:

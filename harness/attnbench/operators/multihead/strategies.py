@@ -59,8 +59,8 @@ FORMS: Mapping[str, Sequence[Any]] = {
     "seed": range(1000),
 }
 # Number that is added to every drawn index. Hypothesis also draws constants that it finds in the source of imported
-# modules, if they lie in the range of an index. No constant is as large as the sum, so the cases that a seed draws do
-# not depend on the imported modules.
+# modules, if they lie in the range that it draws from. No such constant is as large as FAR, so the cases that a seed
+# draws do not depend on the imported modules.
 FAR = 3**40
 
 

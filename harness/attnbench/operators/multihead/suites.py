@@ -13,8 +13,8 @@ __all__ = ["CROSS", "FOLDER", "PASSES", "SELF", "SENTENCES", "VERSION", "load_su
 # Version of the case lists, increased with every change of a list. Results of different versions are not comparable.
 VERSION = "3"
 FOLDER = Path(__file__).parent / "lists"
-# For each level, the name of a case list that is maintained by hand and belongs to this level. ``found`` has cases that
-# fuzzing found, and ``shown`` has cases on which mutants fail.
+# Names of the case lists that are maintained by hand, keyed by the level to which the list belongs. ``found`` has cases
+# that fuzzing found, and ``shown`` has cases on which mutants fail.
 KEPT: dict[Level, str] = {"core": "found", "full": "shown"}
 
 # Call modes of the two cases that ``make_profile_cases`` returns for each length: ``inference`` runs a forward pass

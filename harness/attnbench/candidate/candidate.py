@@ -1,7 +1,7 @@
 """The candidate: one implementation that is built, prepared and called on one case."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -170,16 +170,27 @@ class Candidate:
         The keys are ``grad.<name>``, with the names of inputs and of the reference's parameters. The
         gradient of a tensor that the call does not use is 0.
         """
-        inputs = self.collect_leaves()
-        parameters = self.parameters() if self.case.tracks_parameters else {}
+        inputs, parameters = self.collect_leaves(), self._collect_parameters()
         leaves = [*inputs.values(), *parameters.values()]
-        found = torch.autograd.grad(
-            self.compute_loss(outputs), leaves, allow_unused=True, retain_graph=True, materialize_grads=True
-        )
-        gradients = dict(zip(inputs, found[: len(inputs)], strict=True))
+        found = torch.autograd.grad(self.compute_loss(outputs), leaves, allow_unused=True, retain_graph=True)
+        return self.name_gradients(found)
+
+    def name_gradients(self, found: Sequence[Tensor | None]) -> dict[str, Tensor]:
+        """Name the gradients with respect to the inputs and the module's parameters, given in this order.
+
+        None is the gradient of a tensor that the call does not use. The dict is that of ``compute_gradients``.
+        """
+        inputs, parameters = self.collect_leaves(), self._collect_parameters()
+        leaves = [*inputs.values(), *parameters.values()]
+        made = [torch.zeros_like(leaf) if own is None else own for leaf, own in zip(leaves, found, strict=True)]
+        gradients = dict(zip(inputs, made[: len(inputs)], strict=True))
         if self.case.tracks_parameters:
-            gradients |= self._map_to_reference(dict(zip(parameters, found[len(inputs) :], strict=True)))
+            gradients |= self._map_to_reference(dict(zip(parameters, made[len(inputs) :], strict=True)))
         return {f"grad.{name}": gradient for name, gradient in gradients.items()}
+
+    def _collect_parameters(self) -> dict[str, Tensor]:
+        """Return the module's parameters by name; {} if the case tracks no gradients of parameters."""
+        return self.parameters() if self.case.tracks_parameters else {}
 
     def collect_leaves(self) -> dict[str, Tensor]:
         """Return the input tensors that require gradients; the keys are names of inputs.
@@ -242,7 +253,7 @@ class Candidate:
         """Return a function that makes one timed pass.
 
         The pass is a forward pass. In a case with gradients, a backward pass follows, to all inputs
-        and parameters that require gradients.
+        and parameters that require gradients; the function then returns the first output and these gradients.
         """
         arguments, call = self.inputs.arguments(), self.call
         if not self.case.differentiates:
@@ -252,13 +263,13 @@ class Candidate:
                     return call(**arguments)
 
             return forward
-        leaves = [*self.collect_leaves().values(), *(p for p in self.parameters().values() if p.requires_grad)]
+        leaves = [*self.collect_leaves().values(), *self._collect_parameters().values()]
         cotangent = self.inputs.cotangents[self.operator.outputs[0]]
 
         def forward_and_backward() -> Any:
             returned = call(**arguments)
             output = returned[0] if isinstance(returned, tuple) else returned
-            return torch.autograd.grad(output, leaves, cotangent, allow_unused=True)
+            return (output.detach(), *torch.autograd.grad(output, leaves, cotangent, allow_unused=True))
 
         return forward_and_backward
 

@@ -43,7 +43,7 @@ def measure_footprint(candidate: Candidate) -> Footprint:
         *candidate.inputs.cotangents.values(),
         *candidate.parameters().values(),
     ]
-    made = _measure_made_bytes(candidate, step, existing)
+    made = count_held_bytes(list(step()), existing)
     events = trace_call(step, case.device)
     saved = measure_saved_bytes(candidate.run, existing) if case.differentiates else None
     peak, reserved, physical = _find_peak(events), None, None
@@ -66,17 +66,6 @@ def measure_footprint(candidate: Candidate) -> Footprint:
         },
         kernels=list_kernels(events),
     )
-
-
-def _measure_made_bytes(candidate: Candidate, step: Callable[[], Iterable[object]], existing: list[Tensor]) -> int:
-    """Bytes of the tensors that a pass returns.
-
-    Without gradients, these are all outputs. With gradients, they are the first output and all gradients.
-    """
-    made = list(step())
-    if candidate.case.differentiates:
-        made.append(candidate.run()[candidate.operator.outputs[0]])
-    return count_held_bytes(made, existing)
 
 
 def describe_peak_method(device: str) -> str:

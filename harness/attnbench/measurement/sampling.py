@@ -4,9 +4,10 @@ import gc
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from attnbench.analysis.stats import CLEAN_CALLS, select_clean_calls
 from attnbench.measurement import gpu_clocks
@@ -14,7 +15,7 @@ from attnbench.measurement.cuda_timing import DeviceTime
 from attnbench.measurement.scheduler import Reading, Scheduler
 from attnbench.records.types import SAMPLE_FIELDS, Timing
 
-__all__ = ["CallFailed", "Samples", "sample_interleaved", "take_sample"]
+__all__ = ["Account", "CallFailed", "Samples", "Surroundings", "sample_interleaved"]
 
 Calls = Mapping[str, Callable[[], object]]
 # Number of calls of each implementation before its first sample. The first call takes 7 to 13 % longer than later
@@ -38,6 +39,60 @@ class CallFailed(Exception):
     def __init__(self, name: str) -> None:
         super().__init__(f"the call of {name} raised an exception")
         self.name = name
+
+
+class Surroundings(Protocol):
+    """What is done right before and right after each call, outside of the timed interval."""
+
+    def expect(self, counts: Mapping[str, int]) -> None:
+        """Get the planned number of samples of each call, by the call's name, before the first sample."""
+
+    def prepare(self, name: str, cycle: int) -> None:
+        """Prepare a call of ``name``; ``cycle`` is 0 for calls of which no sample is taken."""
+
+    def inspect(self, name: str, result: object) -> None:
+        """Inspect the result of a sampled call. An exception that it raises ends the sampling."""
+
+
+class Unwatched:
+    """Surroundings in which nothing is done."""
+
+    def expect(self, counts: Mapping[str, int]) -> None:
+        """Do nothing."""
+
+    def prepare(self, name: str, cycle: int) -> None:
+        """Do nothing."""
+
+    def inspect(self, name: str, result: object) -> None:
+        """Do nothing."""
+
+
+@dataclass(slots=True)
+class Account:
+    """Account of the time since a moment: every nanosecond is within a sample or between the samples.
+
+    The sum of all samples and ``between_ns`` is therefore exactly the elapsed time, unless a sample was changed after
+    it was taken.
+    """
+
+    begin_ns: int = field(default_factory=lambda: time.perf_counter_ns())  # noqa: PLW0108  # the clock that tests replace
+    between_ns: int = 0
+    _last_ns: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._last_ns = self.begin_ns
+
+    def add_sample(self, begin_ns: int, end_ns: int) -> None:
+        """Add a sample that begins and ends at these times of the clock."""
+        self.between_ns += begin_ns - self._last_ns
+        self._last_ns = end_ns
+
+    def close(self) -> int:
+        """End the account, and return the elapsed time in nanoseconds."""
+        end_ns = time.perf_counter_ns()
+        self.between_ns += end_ns - self._last_ns
+        self._last_ns = end_ns
+        return end_ns - self.begin_ns
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,6 +137,8 @@ def sample_interleaved(
     baseline: Sequence[str] = (),
     scheduler: Scheduler | None = None,
     device: DeviceTime | None = None,
+    surroundings: Surroundings | None = None,
+    account: Account | None = None,
 ) -> dict[str, Samples]:
     """Take interleaved samples of all calls: a cycle takes at most one sample of each call, in random order.
 
@@ -100,7 +157,10 @@ def sample_interleaved(
     the code of other implementations. The baseline would then more often find its code and data in the caches. This
     effect shortened a call of 0.4 ms by 3 to 4 %.
 
-    Raises: CallFailed if a call raises.
+    ``surroundings`` does what belongs around each call, such as writing its input values. ``account`` gets the time
+    between the samples.
+
+    Raises: CallFailed if a call raises; what ``surroundings`` raises.
     """
     samples = {name: Samples() for name in calls}
     order = random.Random(seed)  # noqa: S311  # the order of calls, no secret
@@ -109,12 +169,14 @@ def sample_interleaved(
     # A process with an even seed begins with the baseline; a process with an odd seed begins with the baseline's copy.
     sharing = [name for name in (*baseline[seed % 2 :], *baseline[: seed % 2]) if name in calls]
     share_s = budget_s / (len(calls) - max(0, len(sharing) - 1))
-    sample_ns = {name: _warm_up(name, calls[name], samples[name], share_s) for name in names}
+    around = surroundings or Unwatched()
+    sample_ns = {name: _warm_up(name, calls[name], samples[name], share_s, around) for name in names}
     if device is not None:
         sample_ns = {name: _calibrate(name, calls[name], samples[name], device, sample_ns[name]) for name in names}
     plan = _Plan.from_budget({name: sample_ns[name] for name in calls}, sharing, share_s=share_s, limit_s=limit_s)
+    around.expect(plan.count_samples())
     watcher = scheduler or Scheduler()
-    sampler = _Sampler(calls, samples, watcher, order, device)
+    sampler = _Sampler(calls, samples, watcher, order, around, account or Account(), device)
     gc.collect()
     gc.disable()
     try:
@@ -132,18 +194,6 @@ def sample_interleaved(
         gc.enable()
         watcher.close()
     return samples
-
-
-def take_sample(name: str, call: Callable[[], object], samples: Samples) -> None:
-    """Add one sample of a single call to ``samples``.
-
-    Raises: CallFailed if the call raises.
-    """
-    scheduler = Scheduler()
-    sampler = _Sampler({name: call}, {name: samples}, scheduler, random.Random(0))  # noqa: S311  # one call has no order
-    sampler.run_cycle([name])
-    sampler.process_readings()
-    scheduler.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +221,11 @@ class _Plan:
         counts = {name: max(fewest, min(MOST, int(share_s * 1e9) // max(ns, 1))) for name, ns in sample_ns.items()}
         cycles = max(fewest * len(sharing), *(counts[name] for name in sharing or counts))
         return cls(cycles, {name: min(counts[name], cycles) for name in counts if name not in sharing}, sharing)
+
+    def count_samples(self) -> dict[str, int]:
+        """Return the number of samples of each call, by the call's name."""
+        baseline = (name for cycle in range(self.cycles) for name in self._choose_baseline_copy(self.sharing, cycle))
+        return self.counts | Counter(baseline)
 
     def choose_calls(self, cycle: int) -> list[str]:
         """Names of the calls to make in a cycle. The samples of each call are spread evenly over all cycles."""
@@ -201,7 +256,9 @@ class _Plan:
         return [names[min(place, 2 * len(names) - 1 - place)]]
 
 
-def _warm_up(name: str, call: Callable[[], object], samples: Samples, budget_s: float) -> int:
+def _warm_up(
+    name: str, call: Callable[[], object], samples: Samples, budget_s: float, surroundings: Surroundings
+) -> int:
     """Make a few calls and return the time of the fastest call, in nanoseconds.
 
     Only two calls are made if each takes longer than ``budget_s`` seconds. A single call would not be enough: the first
@@ -209,6 +266,7 @@ def _warm_up(name: str, call: Callable[[], object], samples: Samples, budget_s: 
     """
     took_ns: list[int] = []
     while len(took_ns) < 2 or (len(took_ns) < WARM_UP_CALLS and min(took_ns) <= budget_s * 1e9):
+        surroundings.prepare(name, 0)
         begin = time.perf_counter_ns()
         try:
             call()
@@ -247,6 +305,8 @@ class _Sampler:
     samples: dict[str, Samples]
     scheduler: Scheduler
     order: random.Random
+    surroundings: Surroundings
+    account: Account
     device: DeviceTime | None = None
     # For each call: the ``Samples`` to which the call belongs, and the scheduler's unparsed counters before and after.
     readings: list[tuple[Samples, Reading, Reading]] = field(default_factory=list)
@@ -295,6 +355,7 @@ class _Sampler:
 
     def _take_wall_sample(self, name: str) -> None:
         call, samples, clock = self.calls[name], self.samples[name], time.perf_counter_ns
+        self.surroundings.prepare(name, self.cycles)
         before = self.scheduler.read()
         begin = clock()
         try:
@@ -303,12 +364,15 @@ class _Sampler:
             raise CallFailed(name) from error
         end = clock()
         self.readings.append((samples, before, self.scheduler.read()))
+        self.surroundings.inspect(name, result)
         samples.times_ns.append(end - begin)
         samples.cycles.append(self.cycles)
+        self.account.add_sample(begin, end)
         del result  # the result is freed outside the timed interval
 
     def _take_device_sample(self, name: str) -> None:
         assert self.device is not None
+        self.surroundings.prepare(name, 0)
         try:
             sample = self.device.take_sample(name)
         except BaseException as error:

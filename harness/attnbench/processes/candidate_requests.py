@@ -1,7 +1,7 @@
 """The requests that a candidate worker answers, and its replies."""
 
 import math
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ __all__ = [
     "CandidateRequest",
     "CountSupported",
     "Declared",
+    "Defence",
     "Describe",
     "FindForm",
     "Kernels",
@@ -38,6 +39,15 @@ __all__ = [
 ]
 
 Reply = TypeVar("Reply", covariant=True)
+# A defence of timings against implementations that answer otherwise, or elsewhere, while they are timed:
+# ``values``: every timed call has input values of its own.
+# ``judging``: the result of one timed call of each process, chosen at random, is evaluated.
+# ``results``: results are plain tensors.
+# ``processor``: the cores of the process are limited, and its processor time is compared with the wall time.
+# ``instrument``: the clock, torch and the harness are compared with what they were.
+# ``totals``: the samples and the time between them add up to the time that the runner measures.
+# ``alone``: the baseline's time is compared with its time in a process without other implementations.
+Defence = Literal["values", "judging", "results", "processor", "instrument", "totals", "alone"]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -68,6 +78,9 @@ class StartCandidate(Request[int], frozen=True, kw_only=True):
     memory_limit_bytes: int | None
     # Limit of torch's allocator on a CUDA device, in bytes; None: no limit.
     device_memory_bytes: int | None
+    # Whether the process will time implementations. It then runs on as many cores as it has threads, and records what
+    # measurements rely on before it loads an implementation.
+    for_timing: bool = False
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -252,12 +265,15 @@ class TimedSamples(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     threads: int
     # Path of the file with the observations of each implementation, by the implementation's name.
     observations: dict[str, str]
+    # Nanoseconds from the begin of the request to its reply, and the part of them that is in no sample.
+    elapsed_ns: int
+    between_ns: int
 
 
 class TakeSamples(CandidateRequest[TimedSamples], frozen=True, kw_only=True):
     """Asks the worker to take interleaved samples of one pass of every implementation.
 
-    After that, the worker runs the checks on each implementation.
+    The worker stores the result of one sampled call of each implementation as observations of the checks.
     """
 
     implementations: list[str]
@@ -274,3 +290,5 @@ class TakeSamples(CandidateRequest[TimedSamples], frozen=True, kw_only=True):
     checks: list[str]
     # Prefix of the paths of the files with the observations.
     observation: str
+    # Defences that are switched off, to measure what they find.
+    without: frozenset[Defence] = frozenset()

@@ -227,18 +227,25 @@ class Session:
 
     def supervise_together(self, implementations: list[str]) -> "Supervisor":
         """Start one worker that loads several implementations, for interleaved timing."""
-        return Supervisor(self, implementations, {})
+        return Supervisor(self, implementations, {}, for_timing=True)
 
 
 class Supervisor:
     """Keeps a worker alive: restarts it after a death (a crash or a time-out), and gives up after the third death."""
 
     def __init__(
-        self, session: Session, implementations: list[str], environment: Mapping[str, str], *, parallel: int = 1
+        self,
+        session: Session,
+        implementations: list[str],
+        environment: Mapping[str, str],
+        *,
+        parallel: int = 1,
+        for_timing: bool = False,
     ) -> None:
         self._session = session
         self._environment = environment
         self._parallel = parallel
+        self._for_timing = for_timing
         # Prefix of the paths of this worker's files.
         self.path_prefix = session.reserve_path_prefix()
         self._implementations = implementations
@@ -356,6 +363,7 @@ class Supervisor:
                         threads=limits.threads,
                         memory_limit_bytes=self.compute_memory_limit_bytes(),
                         device_memory_bytes=limits.memory_bytes,
+                        for_timing=self._for_timing,
                     )
                 )
                 wanted = dict(environment)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import PluginError
-from attnbench.processes.candidate_requests import Outcome, TakeSamples, TimedSamples
+from attnbench.processes.candidate_requests import Defence, Outcome, TakeSamples, TimedSamples
 from attnbench.processes.oracle_requests import DrawInputs, Evaluate
 from attnbench.records.environment import count_cores
 from attnbench.records.types import Finding, Result
@@ -24,9 +24,10 @@ from attnbench.runner.timed_case import TimedCase
 
 __all__ = ["STARTS", "Effort", "start_together", "time_cases"]
 
-# Checks that are re-run after the last timed call: the checks of the output and of the gradients. They run only in the
-# first and in the last of the planned processes, since the calls are the same in all processes.
-AGAIN = frozenset({"forward_parity", "input_gradients", "parameter_gradients", "mask_gradients"})
+# Checks of the result of a timed call: the checks of the output and of the gradients. A call of each implementation is
+# judged in the first and in the last of the planned processes. In the others, the oracle would take longer than the
+# timing; no implementation can tell these processes from the others.
+JUDGED = frozenset({"forward_parity", "input_gradients", "parameter_gradients", "mask_gradients"})
 # Number of processes that are added at a time while a speed verdict is unknown.
 STEP = 5
 # Seconds for which one process times a group of cases; the remaining cases form further groups. A short group loses
@@ -39,6 +40,9 @@ STARTS = min(4, count_cores())
 # Fraction of one time-out (``Limits.timeout_s``) that is planned for timed calls; the rest is for building, warming up
 # and re-running checks. The time limit of the whole request is one time-out for each implementation.
 PLANNED = 0.4
+# Largest difference between the time of a request by the worker's clock and by this process's clock: a fraction of the
+# time, and seconds, because a busy machine delays a reply.
+CLOCK_SHARE, CLOCK_S = 0.05, 0.5
 # Number of attempts to time a case in one process, if no implementation can be identified as the cause of a crash.
 TRIES = 2
 # Number of processes that an implementation may end before it is excluded from all remaining cases.
@@ -68,6 +72,7 @@ def time_cases(
     progress: Progress,
     effort: Effort,
     against: str | None = None,
+    without: frozenset[Defence] = frozenset(),
 ) -> Iterator[Result]:
     """Time the cases; yield the results of a case as soon as no further process will time it.
 
@@ -78,7 +83,7 @@ def time_cases(
     yielded only if its time limit leaves no time for another process.
 
     ``ready`` has the results of the implementations that passed their probe; its keys are (name, case). ``against`` is
-    the baseline, by default the operator's reference.
+    the baseline, by default the operator's reference. ``without`` names defences that are switched off.
     """
     cases = [
         TimedCase(plan=plan, names=[name for name, case in ready if case == plan.case], against=against)
@@ -86,7 +91,7 @@ def time_cases(
     ]
     cases = [case for case in cases if case.names]
     size = max(1, int(GROUP_S / effort.budget_s))
-    shared = _TimingRun(session=session, progress=progress, effort=effort)
+    shared = _TimingRun(session=session, progress=progress, effort=effort, without=without)
     for first in range(0, len(cases), size):
         left = {case.plan.case: case for case in cases[first : first + size]}
         try:
@@ -120,6 +125,8 @@ class _TimingRun:
     session: Session
     progress: Progress
     effort: Effort
+    # Defences that are switched off, to measure what they find.
+    without: frozenset[Defence] = frozenset()
     # Number of timing processes that each implementation has ended by a crash or a time-out.
     deaths: Counter[str] = field(default_factory=Counter)
     # Processes that were started in advance, and have not been used yet.
@@ -164,7 +171,7 @@ class _TimingRun:
     def _time_in_process(self, number: int, left: int, cases: dict[str, tuple[TimedCase, list[str]]]) -> None:
         """Time the cases in one fresh process; ``left`` planned processes remain, this one included."""
         worker = self._start_process(cases, left)
-        again = number == 0 or left == 1
+        judged = number == 0 or left == 1
         try:
             for case, names in cases.values():
                 self.progress.now(f"timing process {number + 1}: {case.plan.case}")
@@ -172,7 +179,7 @@ class _TimingRun:
                     case.exclude(name, f"crashed: the implementation ended {MOST_ENDED} timing processes")
                 begin = time.monotonic()
                 if worker is not None:
-                    self._time_case(worker, number, case, names, again=again)
+                    self._time_case(worker, number, case, names, judged=judged)
                 case.spent_s += time.monotonic() - begin
                 self.progress.done(case.plan.case)
                 if not case.can_afford(self.effort.case_s):
@@ -231,20 +238,19 @@ class _TimingRun:
         return None
 
     def _time_case(
-        self, worker: Supervisor, number: int, case: TimedCase, wanted: Sequence[str], *, again: bool
+        self, worker: Supervisor, number: int, case: TimedCase, wanted: Sequence[str], *, judged: bool
     ) -> None:
         """Time one case; exclude an implementation that causes a fault, and time the other implementations again.
 
         If the cause of a fault is not found, all are timed again; after ``TRIES`` such faults, all are excluded.
-        ``again`` says whether checks are re-run after the timed calls.
+        ``judged`` says whether a timed call of each implementation is evaluated.
         """
-        checks = [check for check in case.plan.checks if again and check in AGAIN]
+        checks = [check for check in case.plan.checks if judged and check in JUDGED]
         tries = 0
         while names := [name for name in wanted if name in case.names]:
             answer = self._ask(worker, number, case, names, checks)
             if isinstance(answer, TimedSamples):
-                if checks:
-                    self._check_again(worker, case, checks, answer)
+                self._judge(worker, case, checks, answer)
                 case.add(number, answer)
                 return
             causes = self._find_causes(number, case, names, checks, answer)
@@ -290,21 +296,46 @@ class _TimingRun:
             seed=number,
             checks=checks,
             observation=f"{worker.path_prefix}-timed",
+            without=self.without,
         )
-        return worker.ask(request, counts=False, shared_by=len(names))
+        begin = time.perf_counter_ns()
+        answer = worker.ask(request, counts=False, shared_by=len(names))
+        elapsed_ns = time.perf_counter_ns() - begin
+        if isinstance(answer, TimedSamples) and "totals" not in self.without:
+            return _find_wrong_total(answer, elapsed_ns) or answer
+        return answer
 
-    def _check_again(self, worker: Supervisor, case: TimedCase, checks: list[str], answer: TimedSamples) -> None:
-        """Evaluate the checks that ran after the timed calls; exclude implementations that fail them."""
-        for name, file in answer.observations.items():
+    def _judge(self, worker: Supervisor, case: TimedCase, checks: list[str], answer: TimedSamples) -> None:
+        """Evaluate the result of a timed call of each implementation; exclude implementations whose result is wrong."""
+        for name, file in answer.observations.items() if checks and "judging" not in self.without else ():
             policies = worker.declared[name].policies
             evaluated = self.session.ask_oracle(
                 Evaluate(case=case.plan.case, checks=checks, observations=[file], policies=policies)
             )
             calls = len(answer.samples[name].times_ns)
-            findings = tuple(_add_call_count(evaluated[check], calls) for check in checks)
+            findings = tuple(_describe_timed_call(evaluated[check], calls) for check in checks)
             failed = tuple(finding for finding in findings if finding.status != "passed")
             if failed:
                 case.exclude(name, f"{failed[0].status}: {failed[0].reason}", failed)
+
+
+def _find_wrong_total(answer: TimedSamples, elapsed_ns: int) -> Outcome | None:
+    """Return a fault if samples and times do not add up to the time ``elapsed_ns`` that this process measured."""
+    samples = [*answer.samples.values(), *([] if answer.twin is None else [answer.twin])]
+    total_ns = sum(sum(own.times_ns) for own in samples) + answer.between_ns
+    if total_ns != answer.elapsed_ns:
+        reason = (
+            f"the samples and the time between them add up to {total_ns / 1e6:.3f} ms, but "
+            f"{answer.elapsed_ns / 1e6:.3f} ms passed: samples were changed after they were taken"
+        )
+        return Outcome(status="failed", reason=reason)
+    if abs(elapsed_ns - answer.elapsed_ns) > CLOCK_SHARE * elapsed_ns + CLOCK_S * 1e9:
+        reason = (
+            f"the process counted {answer.elapsed_ns / 1e9:.3f} s while {elapsed_ns / 1e9:.3f} s passed: "
+            "its clock was changed"
+        )
+        return Outcome(status="failed", reason=reason)
+    return None
 
 
 def _bisect(names: Sequence[str], fault: Outcome, retry: Callable[[list[str]], Outcome | None]) -> dict[str, Outcome]:
@@ -326,13 +357,13 @@ def _format_fault(fault: Outcome) -> str:
     return f"{fault.status} in a timing process: {fault.reason}"
 
 
-def _add_call_count(finding: Finding, calls: int) -> Finding:
-    """Return the finding of a check that ran after ``calls`` timed calls; a failure states this number as well."""
+def _describe_timed_call(finding: Finding, calls: int) -> Finding:
+    """Return the finding of a check of one of ``calls`` timed calls; a failure says that the call was timed."""
     if finding.status == "passed":
         return finding
     requirement = read_checks()[finding.check].requirement
     reason = finding.reason.removeprefix(requirement).strip().removeprefix("But ")
     return replace(
         finding,
-        reason=f"{requirement} Checked after {calls} timed calls, on input values not used in those calls: {reason}",
+        reason=f"{requirement} Checked in one of {calls} timed calls, on input values of its own: {reason}",
     )

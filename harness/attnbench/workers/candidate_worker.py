@@ -189,7 +189,7 @@ class CandidateWorker:
         return run_for_outcome(answer)
 
     def take_samples(self, request: TakeSamples) -> TimedSamples | Outcome:
-        """Take interleaved samples of one pass of every implementation, then run the checks on each implementation."""
+        """Take interleaved samples of one pass of every implementation, and store results as observations."""
         self.forget_candidate()
         self._loaded.restore_settings()
         self._loaded.restore_threads()
@@ -201,6 +201,8 @@ class CandidateWorker:
             case=case,
             inputs=request.inputs,
             seed=request.seed,
+            instrument=self._loaded.get_instrument(),
+            without=request.without,
         )
         return run_for_outcome(
             lambda: timing.take_samples(

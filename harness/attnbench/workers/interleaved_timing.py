@@ -1,14 +1,12 @@
-"""Timing of one case in one process: build, take interleaved samples, then check that the results are still right.
+"""Timing of one case in one process: build the implementations, take interleaved samples, and keep results to judge.
 
-Implementations are built and timed on changed input values. Afterwards, the values that were drawn for the case are
-written into the same tensors; the oracle worker computes the expected outputs for these drawn values. An implementation
-that returns a result cached during timing therefore fails the checks.
+Every timed call gets input values of its own. The result of one call of each implementation, chosen at random, is
+stored as the observation of the checks of outputs and gradients: an answer that is wrong while it is timed fails them.
 """
 
 import random
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -22,16 +20,18 @@ from attnbench.analysis.speed_verdict import CONTROL
 from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
-from attnbench.checks import observations
-from attnbench.checks.catalogue import load_check_function
-from attnbench.interface import Implementation, Inputs, Operator
+from attnbench.checks.observations import Match, serialize
+from attnbench.interface import Implementation, Operator
 from attnbench.measurement import sampling
 from attnbench.measurement.cuda_timing import DeviceTime
+from attnbench.measurement.instrument import Instrument
 from attnbench.oracle import tensor_file
 from attnbench.oracle.inputs import load_inputs
-from attnbench.processes.candidate_requests import Samples, TimedSamples
+from attnbench.processes.candidate_requests import Defence, Samples, TimedSamples
+from attnbench.workers.fresh_values import FreshValues
+from attnbench.workers.timed_calls import JudgedCall, ProcessDisturbed, TimedCalls
 
-__all__ = ["InterleavedTiming", "ProcessDisturbed"]
+__all__ = ["InterleavedTiming"]
 
 Step = Callable[[], object]
 # Times in seconds. After the last call, threads have SETTLING_S to become idle, because OpenMP's threads spin for a
@@ -40,19 +40,6 @@ Step = Callable[[], object]
 SETTLING_S, WATCHED_S, PATIENCE_S = 0.005, 0.02, 0.5
 # Threads count as running if their processor time, divided by the elapsed time, is at least this ratio.
 BUSY = 0.25
-# Seed of a run's first process. Only this process checks that implementations do not cache their results.
-FIRST = 0
-# To find cached results, FRESH_CALLS calls are made on new input values. Each of these calls is then repeated on the
-# same values. CACHED_FACTOR is the largest allowed ratio of the time of the fastest call on new values to the median
-# time of the repeated calls.
-FRESH_CALLS, CACHED_FACTOR = 5, 2.0
-# Nanoseconds by which a call on new values may always exceed a repeated call: after new values are written, the
-# processor's caches are cold.
-COLD_NS = 50_000
-
-
-class ProcessDisturbed(Exception):
-    """Raised if timings are invalid, because a call changed the process or returned cached results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +51,6 @@ class _Side:
     enqueued: Step
     # Runs one pass, and waits for the end of its work.
     step: Step
-    # Input values that were drawn for the case, by name of the tensor; timing runs on changed values.
-    values: dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,18 +65,25 @@ class InterleavedTiming:
     # File of the case's inputs.
     inputs: str
     seed: int
+    # What the measurement relies on, as it was before implementations were loaded.
+    instrument: Instrument
+    # Defences that are switched off, to measure what they find.
+    without: Set[Defence] = frozenset()
 
     def take_samples(self, *, budget_s: float, limit_s: float, checks: Sequence[str], observation: str) -> TimedSamples:
-        """Take interleaved samples of all implementations, then run the checks on the values drawn for the case.
+        """Take interleaved samples of all implementations, and store a result of each as observations of the checks.
 
         The observations of implementation number n, counted from 0, are stored in the file ``{observation}-{n}``.
 
         Raises: CallFailed if an implementation raises; ProcessDisturbed if a call changed the process.
         """
+        account = sampling.Account()
         before = global_state.read_settings()
         sides = self._build_sides()
         copies = [name for name in (self.baseline, CONTROL) if name in sides]
         device = self._make_device_time(sides) if self.case.device == "cuda" else None
+        calls = self._watch_calls(sides)
+        calls.compare_instrument()
         try:
             with next(iter(sides.values())).candidate.call_mode():
                 taken = sampling.sample_interleaved(
@@ -101,22 +93,30 @@ class InterleavedTiming:
                     seed=self.seed,
                     baseline=copies,
                     device=device,
+                    surroundings=calls,
+                    account=account,
                 )
-                if self.seed == FIRST:
-                    for name in self.implementations:
-                        _check_recomputes(name, sides[name])
         except sampling.CallFailed as failed:
             raise sampling.CallFailed(self._find_owner(failed.name)) from failed.__cause__
         _check_settings(before)
         _check_idle()
+        calls.compare_instrument()
+        calls.check_processor_time()
         samples = {name: Samples(**asdict(own), build_ns=sides[name].candidate.build_ns) for name, own in taken.items()}
         files = {name: f"{observation}-{number}" for number, name in enumerate(self.implementations)}
         for name, file in files.items():
-            self._observe(name, sides[name], checks, Path(file))
+            self._observe(name, sides[name], calls, checks, Path(file))
             if device is not None:
                 samples[name] = self._check_replay(name, sides[name], device, samples[name])
         twin = samples.pop(CONTROL, None)
-        return TimedSamples(samples=samples, twin=twin, threads=torch.get_num_threads(), observations=files)
+        return TimedSamples(
+            samples=samples,
+            twin=twin,
+            threads=torch.get_num_threads(),
+            observations=files,
+            elapsed_ns=account.close(),
+            between_ns=account.between_ns,
+        )
 
     def _build_sides(self) -> dict[str, _Side]:
         """Build all implementations in random order, because the first implementation to be built has cold caches."""
@@ -134,13 +134,22 @@ class InterleavedTiming:
 
     def _build_side(self, name: str, implementation: Implementation) -> _Side:
         inputs = load_inputs(self.inputs, self.case.device)
-        values = _replace_values(inputs)
         try:
             candidate = _TimedCandidate(implementation, self.operator, self.case, inputs)
         except BaseException as error:
             raise sampling.CallFailed(self._find_owner(name)) from error
         enqueued = _make_step(candidate)
-        return _Side(candidate, enqueued, _add_waits(enqueued, candidate), values)
+        return _Side(candidate, enqueued, _add_waits(enqueued, candidate))
+
+    def _watch_calls(self, sides: Mapping[str, _Side]) -> TimedCalls:
+        cotangent = self.operator.outputs[0] if self.case.differentiates else None
+        return TimedCalls(
+            inputs={name: side.candidate.inputs for name, side in sides.items()},
+            values=FreshValues(load_inputs(self.inputs, self.case.device), cotangent),
+            instrument=self.instrument,
+            find_owner=self._find_owner,
+            without=self.without,
+        )
 
     def _make_device_time(self, sides: Mapping[str, _Side]) -> DeviceTime:
         """Prepare timing by the device, for those implementations that enqueue their work on torch's CUDA streams."""
@@ -164,12 +173,12 @@ class InterleavedTiming:
             raise sampling.CallFailed(name) from error
         return samples if same else replace(samples, graph_ns=[], method=device.describe_method(name))
 
-    def _observe(self, name: str, side: _Side, checks: Sequence[str], place: Path) -> None:
-        """Run the checks on the values that were drawn for the case, and store the checks' observations."""
-        side.candidate.write(side.values)
+    def _observe(self, name: str, side: _Side, calls: TimedCalls, checks: Sequence[str], place: Path) -> None:
+        """Store the result of the judged call as observations of the checks."""
+        judged = calls.judged.get(name)
         try:
-            made = {check: observations.serialize(list(load_check_function(check)(side.candidate))) for check in checks}
-            tensor_file.write(place, made)
+            made = {} if judged is None else _describe_result(side.candidate, judged, calls.values)
+            tensor_file.write(place, {check: serialize([made[check]]) for check in checks if check in made})
         except BaseException as error:
             raise sampling.CallFailed(name) from error
 
@@ -187,37 +196,28 @@ class _TimedCandidate(Candidate):
         return built
 
 
-def _replace_values(inputs: Inputs) -> dict[str, Tensor]:
-    """Reverse the last dimension of the floating-point inputs in place, and return copies of the original values.
-
-    Masks are neither changed nor returned.
-    """
-    values: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in inputs.tensors.items():
-        if tensor.is_floating_point() and not name.endswith("mask") and id(tensor) not in seen:
-            values[name] = tensor.clone()
-            tensor.copy_(torch.flip(tensor, (-1,)))
-        seen.add(id(tensor))
-    return values
-
-
-def _check_recomputes(name: str, side: _Side) -> None:
-    """Check that a call on new input values takes about as long as a repeated call on the same values.
-
-    Raises: CallFailed if it takes much longer: the implementation then caches its results. The ``__cause__`` of the
-    exception is a ProcessDisturbed with the reason.
-    """
-    fresh, again = sampling.Samples(), sampling.Samples()
-    for number in range(FRESH_CALLS):
-        side.candidate.write({tensor: torch.roll(value, number + 1, -1) for tensor, value in side.values.items()})
-        sampling.take_sample(name, side.step, fresh)
-        sampling.take_sample(name, side.step, again)
-    first, second = min(fresh.times_ns), statistics.median(again.times_ns)
-    if first > CACHED_FACTOR * second and first - second > COLD_NS:
-        ratio = f"{first / second:.1f}"
-        reason = f"calls on new input values took {ratio} times as long as repeated calls: results are cached"
-        raise sampling.CallFailed(name) from ProcessDisturbed(reason)
+def _describe_result(candidate: Candidate, judged: JudgedCall, values: FreshValues) -> dict[str, Match]:
+    """Return, by check, what the check compares with the oracle's values: outputs and gradients of a judged call."""
+    changed = values.make(judged.values)
+    gradients: dict[str, Tensor] = {}
+    if candidate.case.differentiates:
+        # A timed pass computes the gradients of the first output alone.
+        first, *others = candidate.operator.outputs
+        outputs, gradients = {first: judged.result[0]}, candidate.name_gradients(judged.result[1:])
+        cotangents = candidate.inputs.cotangents
+        changed |= {f"cotangent.{name}": torch.zeros_like(cotangents[name]) for name in others if name in cotangents}
+    else:
+        outputs = candidate.name_outputs(judged.result)
+    outputs = candidate.blank_excluded_rows(outputs, candidate.case, candidate.inputs)
+    masks = {f"grad.{name}" for name in candidate.case.problem.additive_masks}
+    inputs = {f"grad.{name}" for name in candidate.collect_leaves()} - masks
+    found = {
+        "forward_parity": outputs,
+        "input_gradients": {name: gradients[name] for name in gradients if name in inputs},
+        "parameter_gradients": {name: gradients[name] for name in gradients if name not in inputs | masks},
+        "mask_gradients": {name: gradients[name] for name in gradients if name in masks},
+    }
+    return {check: Match(quantities=quantities, changed=changed) for check, quantities in found.items()}
 
 
 def _make_step(candidate: Candidate) -> Step:

@@ -13,6 +13,8 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.interface import Implementation, Inputs, Policies
 from attnbench.measurement import device_memory_limit
+from attnbench.measurement.instrument import Instrument
+from attnbench.measurement.processor_time import limit_cores
 from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.adapters import load_implementation
 from attnbench.plugins.judged_sources import read_sources
@@ -39,6 +41,8 @@ class LoadedImplementations:
         self._settings: dict[str, Any] = {}
         # Requested number of torch's threads. An implementation may change torch's number while it is loaded.
         self._threads = torch.get_num_threads()
+        # What measurements rely on, as it was before implementations were loaded; None in a process that times nothing.
+        self._instrument: Instrument | None = None
         # Bytes of device memory that an implementation may use while it is the only one that runs; None for no limit.
         self._device_memory_bytes: int | None = None
 
@@ -55,6 +59,9 @@ class LoadedImplementations:
         if request.threads:
             torch.set_num_threads(request.threads)
         self._threads = torch.get_num_threads()
+        if request.for_timing:
+            limit_cores(self._threads)
+            self._instrument = Instrument()
         if request.memory_limit_bytes and not torch.cuda.is_available():
             # On machines with CUDA the address space is not limited, because a CUDA context reserves far more address
             # space than it uses.
@@ -113,6 +120,11 @@ class LoadedImplementations:
     def get(self, name: str) -> Implementation:
         """Return the loaded implementation to which the user gave this name."""
         return self._implementations[name]
+
+    def get_instrument(self) -> Instrument:
+        """Return what measurements rely on, as it was before implementations were loaded; they must be timed here."""
+        assert self._instrument is not None
+        return self._instrument
 
     def parse_case(self, case: str) -> Case:
         """Parse a case id."""

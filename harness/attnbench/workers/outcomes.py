@@ -16,7 +16,7 @@ from attnbench.interface import Inputs, Refusal
 from attnbench.measurement import sampling
 from attnbench.processes.candidate_requests import Outcome
 from attnbench.processes.rpc import replace_home
-from attnbench.workers import interleaved_timing
+from attnbench.workers.timed_calls import ProcessDisturbed
 
 __all__ = ["describe_arguments", "format_text", "run_for_outcome"]
 
@@ -42,7 +42,7 @@ def _describe_fault(error: BaseException) -> Outcome:
     """Return the outcome (status and reason) that reports an exception."""
     if isinstance(error, Refusal):
         return Outcome(status="unsupported", reason=format_text(error) or "refused")
-    if isinstance(error, Malformed | interleaved_timing.ProcessDisturbed):
+    if isinstance(error, Malformed | ProcessDisturbed):
         return Outcome(status="failed", reason=f"{error}.")
     reason = _format_error(error)
     if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(reason):

@@ -1,0 +1,122 @@
+"""What a measurement relies on within its process: the clock, torch's functions, and the harness's own code.
+
+Implementations run in the process that times them. An implementation that replaces a function of the clock, of torch
+or of the harness changes the times, of others too. An ``Instrument`` is read before implementations are loaded, and
+compared with the present state later.
+"""
+
+import gc
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import _C
+
+from attnbench.measurement.processor_time import read_cores
+
+__all__ = ["Instrument"]
+
+# Prefix of the harness's own modules.
+OWN = "attnbench."
+# Modules and classes of others that the timing and the reference use.
+MODULES = (
+    time, gc, os, random, torch, torch.autograd, torch.backends.mha, torch.cuda, torch.nn, torch.nn.functional,
+    torch.nn.modules.activation, torch.nn.modules.linear, torch.nn.modules.module, _C._nn,  # noqa: SLF001
+)  # fmt: skip
+CLASSES = (
+    torch.Tensor, _C.TensorBase, torch.nn.Module, torch.nn.MultiheadAttention, torch.nn.Linear,
+    torch.nn.Parameter, random.Random, random.SystemRandom,
+)  # fmt: skip
+# Functions that every timed call uses, compared after every call.
+CLOCK = ("perf_counter_ns", "perf_counter", "process_time_ns", "clock_gettime_ns", "monotonic")
+# Prefix of torch's own operators in the names of kernels that Python code registered.
+TORCH_OPERATORS = "aten/"
+# Kinds of hooks that run at every call of any module, in the names of torch's dicts of these hooks.
+HOOKS = ("forward", "forward_pre", "backward", "backward_pre")
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One name of a module or class, and what it meant."""
+
+    owner: str
+    namespace: Mapping[str, Any]
+    name: str
+    value: object
+    # Bytecode of the value, if it is a Python function: a function may be changed without being replaced.
+    code: object
+
+    def is_changed(self) -> bool:
+        now = self.namespace.get(self.name, _MISSING)
+        return now is not self.value or getattr(now, "__code__", None) is not self.code
+
+
+class Instrument:
+    """The functions and settings on which measurements rely, as they were when this object was made."""
+
+    def __init__(self) -> None:
+        self._entries = list(_list_entries())
+        self._clock = [(name, getattr(time, name)) for name in CLOCK if hasattr(time, name)]
+        self._state = _read_state()
+
+    def clock_is_replaced(self) -> bool:
+        """Whether a function of the clock was replaced. This takes less than a microsecond."""
+        return any(getattr(time, name) is not function for name, function in self._clock)
+
+    def find_changes(self) -> list[str]:
+        """Return what is no longer as it was, as phrases such as "torch.nn.functional.linear was replaced"."""
+        changed = [f"{entry.owner}.{entry.name} was replaced" for entry in self._entries if entry.is_changed()]
+        now = _read_state()
+        return changed + [
+            f"{name} changed from {self._state[name]} to {now[name]}" for name in now if now[name] != self._state[name]
+        ]
+
+
+def _list_entries() -> Iterator[_Entry]:
+    own = [module for name, module in sorted(sys.modules.items()) if name.startswith(OWN) and module is not None]
+    for module in (*MODULES, *own):
+        yield from _list_namespace(module.__name__, vars(module), every=module in own)
+    classes = {value for module in own for value in vars(module).values() if _is_own_class(value)}
+    for one in (*CLASSES, *sorted(classes, key=lambda one: (one.__module__, one.__qualname__))):
+        yield from _list_namespace(f"{one.__module__}.{one.__qualname__}", vars(one), every=False)
+
+
+def _list_namespace(owner: str, namespace: Mapping[str, Any], *, every: bool) -> Iterator[_Entry]:
+    """Yield the functions, classes and modules in a namespace; ``every``: the other values too, such as constants."""
+    for name, value in namespace.items():
+        if (
+            callable(value)
+            or isinstance(value, ModuleType | FunctionType | BuiltinFunctionType)
+            or (every and not name.startswith("__"))
+        ):
+            yield _Entry(owner, namespace, name, value, getattr(value, "__code__", None))
+
+
+def _is_own_class(value: object) -> bool:
+    return isinstance(value, type) and value.__module__.startswith(OWN)
+
+
+def _read_state() -> dict[str, object]:
+    """Return the settings of the process that make calls slower or faster, by name."""
+    hooks = (getattr(torch.nn.modules.module, f"_global_{kind}_hooks") for kind in HOOKS)
+    return {
+        "Python's profiling function": sys.getprofile(),
+        "Python's tracing function": sys.gettrace(),
+        "Python's thread switch interval": sys.getswitchinterval(),
+        "the number of hooks of all modules": sum(map(len, hooks)),
+        "the number of active modes that intercept operators": _C._len_torch_dispatch_stack(),  # noqa: SLF001
+        "the number of active modes that intercept functions": _C._len_torch_function_stack(),  # noqa: SLF001
+        "the number of torch's operators that Python code replaces": sum(
+            name.startswith(TORCH_OPERATORS)
+            for name in torch.library._impls  # noqa: SLF001
+        ),
+        "the number of callbacks of the garbage collection": len(gc.callbacks),
+        "the cores of the process": read_cores(),
+    }

@@ -1,0 +1,103 @@
+"""The processor time of this process and of the processes that it started."""
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+__all__ = ["ProcessorTime", "limit_cores", "read_cores"]
+
+PROC = Path("/proc")
+# Kind of the clock that counts the processor time of all threads of a process, as in clock_getcpuclockid(3):
+# MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of linux/include/linux/posix-timers_types.h.
+SCHEDULER_CLOCK = 2
+
+
+@dataclass(slots=True)
+class ProcessorTime:
+    """Reads the processor time of this process, of its descendants that run, and of its children that have ended."""
+
+    # Process ids of the descendants that ``watch`` found.
+    _descendants: list[int] = field(init=False, default_factory=list)
+
+    def watch(self) -> None:
+        """Find the descendants of this process. A descendant that starts later is not counted until the next search."""
+        self._descendants = _find_descendants(os.getpid())
+
+    def read_ns(self) -> int:
+        """Return the processor time until now, in nanoseconds. Differences of two readings are meaningful."""
+        total = time.process_time_ns() + _read_ended_children_ns()
+        for process in self._descendants:
+            with contextlib.suppress(OSError):  # the process has ended
+                total += time.clock_gettime_ns((~process << 3) | SCHEDULER_CLOCK)
+        return total
+
+
+def limit_cores(count: int) -> None:
+    """Let the threads of this process run on at most ``count`` cores; processes that it starts inherit the limit.
+
+    Nothing is changed on a system without such limits.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    cores = sorted(os.sched_getaffinity(0), key=_rank_core)[:count]
+    for thread in _list_threads():
+        with contextlib.suppress(OSError):  # the thread has ended
+            os.sched_setaffinity(thread, cores)
+
+
+def read_cores() -> frozenset[int] | None:
+    """Return the cores on which a thread of this process may run; None on a system that does not say so."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    found: set[int] = set()
+    for thread in _list_threads():
+        with contextlib.suppress(OSError):  # the thread has ended
+            found |= os.sched_getaffinity(thread)
+    return frozenset(found)
+
+
+def _rank_core(core: int) -> tuple[int, int]:
+    """Sort key of logical cores: all physical cores come first, and their further logical cores last.
+
+    Core 0 is the last of its kind, because systems run their own work on it.
+    """
+    siblings = [core]
+    with contextlib.suppress(OSError, ValueError):
+        listed = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+        siblings = [int(number) for number in listed.replace("-", ",").split(",")]
+    return (sum(sibling < core for sibling in siblings), -core)
+
+
+def _list_threads() -> list[int]:
+    return [int(name) for name in os.listdir(PROC / "self/task")] if PROC.is_dir() else [0]  # noqa: PTH208
+
+
+def _read_ended_children_ns() -> int:
+    if resource is None:
+        return 0
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return int((used.ru_utime + used.ru_stime) * 1e9)
+
+
+def _find_descendants(process: int) -> list[int]:
+    """Return the ids of the descendants of a process; none where there is no /proc."""
+    parents: dict[int, int] = {}
+    with contextlib.suppress(OSError), os.scandir(PROC) as entries:
+        for entry in entries:
+            if entry.name.isdecimal():
+                with contextlib.suppress(OSError):  # the process has ended
+                    # The parent's id is the second field behind the name, which is in parentheses.
+                    fields = Path(entry, "stat").read_text().rpartition(")")[2].split()
+                    parents[int(entry.name)] = int(fields[1])
+    found, seen = [], {process}
+    while added := [child for child, parent in parents.items() if parent in seen and child not in seen]:
+        found += added
+        seen.update(added)
+    return found

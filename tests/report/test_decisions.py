@@ -48,7 +48,7 @@ def test_where_every_other_one_is_slower_the_reference_is_named() -> None:
     """The reference wins where every verdict is ``slower``; there is no gain."""
     choice = choose(time_calls(REFERENCE), time_calls("slow", 1.5), time_calls("slower", 2.5))
     assert (choice.kind, choice.words, choice.gain) == ("reference", REFERENCE, "")
-    assert choice.notes == ("every other one is slower",)
+    assert choice.notes == ("every other implementation is slower",)
 
 
 def test_where_nobody_is_told_apart_from_the_reference_there_is_no_useful_difference() -> None:
@@ -364,7 +364,7 @@ def test_a_wrong_implementation_is_no_choice_and_is_named(tmp_path: Path) -> Non
 
 
 def test_a_wrong_reference_is_never_named_without_saying_so() -> None:
-    """Where every other one is slower, the reference is named, and that it fails checks."""
+    """Where every other implementation is slower, the reference is named, and that it fails checks."""
     results = [*check_many(REFERENCE, 20, wrong=True), time_calls(REFERENCE), time_calls("slow", 1.5)]
     (table,) = decide(store(results)).tables
     assert table.rows[0].choices[0].conformance == f"{REFERENCE} fails checks"

@@ -444,7 +444,7 @@ def test_a_tall_forest_is_folded_and_bounded() -> None:
     assert sketch.figure
     assert len(sketch.figure.axes) == 12
     assert "forward: 12 of 60 lengths; timings.csv has all." in sketch.notes
-    assert any(note.startswith("Without up to 17 implementations") for note in sketch.notes)
+    assert any(note.startswith("Up to 17 implementations of a length are left out") for note in sketch.notes)
     assert all("1 (reference)" in {text.get_text() for text in axes.texts} for axes in sketch.figure.axes)
     curves = sketch_time(series, make_looks(series), "")
     assert curves.figure
@@ -531,7 +531,7 @@ def test_peaks_of_zero_are_named() -> None:
     series = make_series()
     series.memory.loc[series.memory["implementation"] == "near", "peak_bytes"] = 0
     sketch = sketch_memory(series, make_looks(series), "")
-    assert sketch.notes == ("Left out, peak of 0 or told twice: 3 calls of near.",)
+    assert sketch.notes == ("Left out, peak of 0 or measured twice: 3 calls of near.",)
 
 
 def test_a_figure_names_its_place_where_there_are_several() -> None:

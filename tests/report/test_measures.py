@@ -134,8 +134,8 @@ def test_a_ratio_that_is_not_the_quotient_of_the_times_says_why() -> None:
     cell = find_row("rare", *results).cells["ratio"]
     assert cell.text == "164× [164 to 164]"
     assert cell.note == (
-        "Not the quotient of the two times: torch_mha took another time in the cycles that called both, which "
-        "timings.csv has as reference_ns."
+        "Not the quotient of the two times: torch_mha took another time in the cycles that called both "
+        "implementations; timings.csv has this time as reference_ns."
     )
     row = tables.tabulate_timings(results).set_index("implementation").loc["rare"]
     assert row["reference_ns"] == 320_000
@@ -181,7 +181,7 @@ def test_a_note_stands_once_below_its_table(tmp_path: Path) -> None:
     table = text.split('class="measures')[1].split("</table>")[0]
     assert table.count("164× [164 to 164]<sup>a</sup>") == 2
     assert text.count("<sup>a</sup> Not the quotient of the two times: torch_mha took") == 1
-    assert 'which <a href="timings.csv">timings.csv</a> has' in text
+    assert '<a href="timings.csv">timings.csv</a> has this time' in text
     marked = (tmp_path / "report.md").read_text("utf-8")
     assert marked.count("(a) Not the quotient") == 1
     assert marked.count("164× \\[164 to 164\\] (a)") == 2

@@ -45,15 +45,18 @@ class Suite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """The code that a certificate speaks of."""
+    """The code of an implementation, as a certificate identifies it."""
 
-    # Distribution that ships the implementation, and its version; None for a file that no distribution ships.
+    # ``distribution``: the Python distribution that ships the implementation. ``version``: the version of the
+    # distribution. Each is None for a file that no distribution ships.
     distribution: str | None = None
     version: str | None = None
-    # Commit of the git checkout in which the files are, and whether the checkout differs from it; None outside one.
+    # ``commit``: commit of the git checkout that contains the files. ``dirty``: whether the checkout differs from the
+    # commit. Each is None for files outside a checkout.
     commit: str | None = None
     dirty: bool | None = None
-    # SHA-256 of the names and contents of ``files``, relative to the folder of the package or of the file.
+    # ``sha256``: SHA-256 of the names and contents of ``files``. ``files``: paths of the source files, relative to the
+    # folder of the package or of the single file.
     sha256: str = ""
     files: Sequence[str] = ()
     # Versions of the other distributions that the files import.
@@ -62,7 +65,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What an implementation declares, its operator, source and policies, and the code that declares it."""
+    """What an implementation declares (operator, source and policies), and its code."""
 
     operator: str
     source: str
@@ -83,11 +86,11 @@ def make_certificate(
     """Make the certificate of a run, as plain dicts and lists.
 
     ``cases`` are case ids. On each of these cases, every implementation of the case's operator needs
-    a result. ``declared`` maps the display name of every implementation to its declaration, and
-    ``completions`` to its completion, whose cases need a result, too.
+    a result. ``declared`` maps the display name of every implementation to its declaration.
+    ``completions`` maps display names to completions; the cases of a completion need a result, too.
     ``without_data`` maps the id of each case that needs an optional data set, which this machine
-    lacks, to the reason with its remedy. Such a case is no doubt about an implementation: the
-    certificate does not speak of it, and says so.
+    lacks, to the reason with its remedy. Such a case does not count against an implementation: the
+    certificate lists the case as not certified.
 
     Raises: CertificateError if a result is missing.
     """
@@ -144,7 +147,7 @@ def _select_cases(declared: Declaration, cases: Sequence[str]) -> list[str]:
 
 
 def describe_certificate(certificate: Mapping[str, Any]) -> list[str]:
-    """Return the lines that say on a screen what a certificate certifies, and why if it does not."""
+    """Return lines for the terminal: for each implementation the verdict with its doubts, and the cases left out."""
     suite, lines = certificate["suite"], []
     for one in certificate["implementations"]:
         verdict = "conformant" if one["conformant"] else "NOT conformant"
@@ -207,7 +210,7 @@ def _describe_implementation(
 
 
 def _describe_completion(completion: Completion, counts: Counter[Status]) -> dict[str, Any]:
-    """Return what is known of a completion, which is compared with nothing: ``list_hash`` leaves out its cases."""
+    """Return what a certificate says of a completion; the suite's ``list_hash`` does not include its cases."""
     return {
         "completion_hash": completion.completion_hash or None,
         "cases": len(completion.cases),
@@ -231,7 +234,7 @@ def _lacks_data(result: Result, without_data: Mapping[str, str]) -> bool:
 
 
 def _find_doubts_of_completion(counts: Counter[Status]) -> Iterable[str]:
-    """Yield the reasons why the further cases make an implementation not conformant."""
+    """Yield the reasons why the results on the cases of a completion make an implementation not conformant."""
     failed = sum(counts[status] for status in FAILURES)
     if failed:
         yield f"{failed} findings on cases of the completion failed"
@@ -244,7 +247,7 @@ def _find_doubts(
 ) -> Iterable[str]:
     """Yield the reasons why an implementation is not conformant; no reason if it is conformant.
 
-    ``counts`` has the findings of the cases that are not in ``lacking``.
+    ``counts`` is the number of findings by status, without the cases in ``lacking``.
     """
     failed = sum(counts[status] for status in FAILURES)
     if failed:

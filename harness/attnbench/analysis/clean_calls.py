@@ -20,11 +20,12 @@ CLEAN_SHARE = 0.005
 def select_clean(
     times_ns: Sequence[int], waited_ns: Sequence[int] | None, switches: Sequence[int] | None
 ) -> Iterable[int]:
-    """Return the indices of the calls that had their cores all the time; None is a counter that was not recorded.
+    """Return the indices of the clean calls; a counter that was not recorded is None.
 
     A call is judged by ``waited_ns``, the time for which its threads waited for a core. If this time is not known, the
     call is judged by ``switches``, the number of its involuntary context switches. If neither is known, the call counts
-    as clean. A report asks this about millions of calls, and on a quiet machine most counters are 0 throughout.
+    as clean. If all counters are 0, as on a quiet machine, the calls are not tested one by one, because a report has
+    millions of calls.
     """
     if waited_ns is not None and any(waited_ns):
         pairs = zip(times_ns, waited_ns, strict=True)

@@ -1,7 +1,7 @@
 """Whether a stored run is complete, and if not, which implementations were not finished, and why.
 
-A run of today says what was planned and how it ended. Of an older run only what can be seen is said: a last line that
-is cut, and results that one implementation lacks and another one has.
+A newer run file says what was planned and how the run ended. An older run file does not: what is missing is inferred
+from its results, and a last line that is cut shows that the run was cut.
 """
 
 import shlex
@@ -28,10 +28,11 @@ __all__ = [
 UNLISTED = ("fuzz", FRONTIER)
 # Most implementations that a sentence names; the others are counted, unless there is only one other.
 NAMED = 6
-# Commands with the option --resume, and their options that a resumed command does not take from the stored run.
+# ``RESUMABLE``: commands with the option --resume. ``FOLDERS``: options of these commands that a resumed command does
+# not take from the stored run.
 RESUMABLE = ("run", "conform", "profile", "compare")
 FOLDERS = ("--results", "--reports")
-# Words for how a run ended before its planned end.
+# Why something is missing from a run, by the end of the run.
 CAUSES = {
     "cut": "was cut",
     "interrupted": "was interrupted",
@@ -43,7 +44,11 @@ CAUSES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortfall:
-    """What one implementation lacks in a run: cases without a result, and calls without a timing or a reason."""
+    """What one implementation lacks in a run.
+
+    ``cases`` is the number of cases without a result. ``timings`` is the number of calls that have neither a timing nor
+    a reason why they were not timed.
+    """
 
     implementation: str
     cases: int
@@ -53,18 +58,18 @@ class Shortfall:
 
     @property
     def unchecked(self) -> bool:
-        """Whether checks are missing, and not only timings; so if it is not known what was planned."""
+        """Whether checks are missing, and not only timings; also True if it is not known what was planned."""
         return self.cases > 0 or not self.timings
 
     @property
     def words(self) -> str:
-        """How much there is of what was planned."""
+        """How much of what was planned was done, such as "12 of 30 cases"."""
         if self.unchecked and self.planned_cases == self.cases and self.planned_timings == self.timings:
             return "not started"
         parts = []
         if self.cases:
             parts.append(f"{self.planned_cases - self.cases} of {self.planned_cases} cases")
-        # Where checks are missing, that timing had not begun goes without saying.
+        # If checks are missing and no call was timed, only the checks are named.
         if self.timings and not (self.cases and self.timings == self.planned_timings):
             parts.append(f"{self.planned_timings - self.timings} of {self.planned_timings} calls timed")
         return ", ".join(parts)
@@ -76,7 +81,7 @@ class Completeness:
 
     run: str
     machine: str
-    # "cut": without an end, as when its process is killed. "unknown": an older run, whose end is not recorded.
+    # "cut": the run has no End record, as when its process was killed. "unknown": an older run, which records no end.
     end: Literal["finished", "interrupted", "error", "cut", "unknown"]
     unfinished: tuple[Shortfall, ...]
     # Number of lines that could not be read. The line that was cut is not among them.
@@ -85,7 +90,7 @@ class Completeness:
     half_written: bool = False
     # Whether any call has a timing, or the reason why it has none.
     timed: bool = True
-    # The command that finishes the run; empty if it is finished, or if the command cannot be resumed.
+    # The command that finishes the run; empty if the run is finished, or if it cannot be resumed.
     resuming: str = ""
 
     @property
@@ -117,9 +122,9 @@ def judge_completeness(stored: StoredRun) -> Completeness:
 
 
 def format_resuming(run: Run) -> str:
-    """Return the command that finishes a run, as an interrupted command prints it; empty if it has no ``--resume``.
+    """Return the command that finishes a run, as an interrupted command prints it; empty if the run cannot be resumed.
 
-    It is to be run in the folder where the run was started, on the same machine.
+    The command has to be run on the same machine, in the folder where the run was started.
     """
     try:
         _, name, *words = shlex.split(run.command)
@@ -136,12 +141,12 @@ def format_resuming(run: Run) -> str:
 
 
 def list_damage(stored: StoredRun) -> tuple[str, ...]:
-    """Return the messages about lines that cannot be read, without the one about the line that was cut."""
+    """Return the messages about lines that cannot be read, without the message about the line that was cut."""
     return stored.problems[:-1] if stored.ends_in_line else stored.problems
 
 
 def describe_gaps(found: Completeness, *, named: bool = False) -> Iterator[str]:
-    """Yield sentences about what a run lacks; none if it is complete. With ``named`` they name the run."""
+    """Yield sentences about what a run lacks; none if the run is complete. ``named``: say the id of the run."""
     run = f"run {clean_name(found.run)}" if named else "the run"
     unchecked = [one for one in found.unfinished if one.unchecked]
     untimed = [one for one in found.unfinished if not one.unchecked]
@@ -162,7 +167,7 @@ def describe_gaps(found: Completeness, *, named: bool = False) -> Iterator[str]:
 
 
 def _name(some: Sequence[Shortfall]) -> str:
-    """Name the first of these implementations, each with how much there is of it."""
+    """Name the first of these implementations, each with how much of its plan was done, and count the others."""
     if len(some) > NAMED + 1:
         names = [_name_one(one) for one in some[:NAMED]]
         return f"{', '.join(names)} and {len(some) - NAMED} more"
@@ -187,7 +192,7 @@ def _find_shortfalls(stored: StoredRun) -> Iterator[Shortfall]:
     for name in dict.fromkeys((*stored.run.implementations, *planned)):
         own, wanted = results[name], planned.get(name)
         if wanted is None:
-            # What was planned is not known: only an implementation without any result is known to lack some.
+            # If it is not known what was planned, results are known to be missing only if there are none at all.
             if not own and stored.end is None:
                 yield Shortfall(implementation=name, cases=0, planned_cases=0, timings=0, planned_timings=0)
             continue
@@ -205,11 +210,11 @@ def _is_settled(result: Result) -> bool:
 
 
 def _guess_planned(stored: StoredRun, results: dict[str, list[Result]]) -> Iterator[tuple[str, Planned]]:
-    """Yield what was planned at least for each implementation of an older run that has results.
+    """Yield the least that was planned for each implementation that has results in an older run.
 
-    Implementations of one operator have the same cases, so an implementation needs as many as the one with the most.
-    Every profiled case needs a timing, or the reason why it has none. The further cases of an implementation are in its
-    completion; of a part of a suite (--shard), only a part of them is run.
+    All implementations of an operator have the same cases, so an implementation needs as many results as the one that
+    has most. Every profiled case needs a timing, or the reason why it has none. The further cases of an implementation
+    are in its completion; a run of a part of a suite (--shard) runs only a part of these further cases.
     """
     if stored.end is not None or stored.run.suite in UNLISTED:
         return
@@ -231,7 +236,7 @@ def _guess_planned(stored: StoredRun, results: dict[str, list[Result]]) -> Itera
 
 
 def _count_listed(results: Iterable[Result]) -> dict[tuple[str, str], int]:
-    """Return the numbers of listed cases by operator and suite."""
+    """Return the numbers of cases from the lists of suites, by operator and suite, without cases of completions."""
     counts: defaultdict[tuple[str, str], int] = defaultdict(int)
     for result in results:
         if not result.completes and result.suite not in UNLISTED:

@@ -1,4 +1,4 @@
-"""How much of a suite was checked on an implementation: in a line for each, and whether it is enough for a verdict."""
+"""How much of a suite was checked on each implementation, in words, and whether that is enough for a verdict."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,14 +19,14 @@ __all__ = [
     "list_coverage_lines",
 ]
 
-# Fewest checked cases of a verdict. Foreign modules had been said to conform after 2, 1 and 0 cases; the
-# smallest suite, ``quick``, has 30 cases, with one form of each argument.
+# Fewest checked cases with which a verdict is given. Without this limit, foreign modules were said to conform after 2,
+# 1 and 0 cases. The smallest suite, ``quick``, has 30 cases, with one form of each argument.
 FEWEST_CHECKED = 20
-# Suites of which a whole run is a verdict.
+# Suites that give a verdict if the whole suite was run.
 VERDICT_SUITES = ("core", "full")
-# Restrictions that a line names; the others are counted.
+# Most restrictions that a line names; the others are counted.
 SHOWN = 4
-# Words for combinations of values, by their number of values.
+# Words for combinations of values, by the number of values in each combination.
 COMBINATIONS = {1: "values", 2: "pairs", 3: "triples"}
 SILENT = frozenset({"unsupported", "not_run"})
 # What the words of the counts mean.
@@ -39,7 +39,11 @@ MEANING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How many cases of one implementation were checked; ``in_part`` and ``failed`` are among ``checked``."""
+    """How many cases of one implementation were checked.
+
+    ``in_part`` is the number of checked cases on which some check was refused. ``failed`` also counts cases that are
+    declared unsupported, but were called and gave a wrong result; ``checked`` does not count such cases.
+    """
 
     cases: int
     checked: int
@@ -56,7 +60,7 @@ class Counts:
 
 
 def count_cases(results: Sequence[Result], planned: int = 0) -> Counts:
-    """Count the cases of one implementation in one suite; ``planned`` is their number if some may have no result."""
+    """Count the cases of one implementation in one suite; ``planned`` is their planned number, 0 if not known."""
     of_case: dict[str, list[Finding]] = {}
     for result in results:
         of_case.setdefault(result.case, []).extend(result.findings)
@@ -86,7 +90,7 @@ def is_checked(result: Result) -> bool:
 
 
 def describe_few(checked: int) -> str:
-    """Return why so few checked cases are no verdict; empty if they are enough."""
+    """Return why this number of checked cases is too small for a verdict; empty if the number is large enough."""
     if checked >= FEWEST_CHECKED:
         return ""
     counted = f"only {checked} case{'s were' if checked != 1 else ' was'}" if checked else "no case was"
@@ -94,10 +98,10 @@ def describe_few(checked: int) -> str:
 
 
 def describe_completion(completion: Completion) -> str:
-    """Return how much of the reference's combinations is taken, and how much of that was covered.
+    """Return which share of the reference's combinations an implementation takes, and which share of these was covered.
 
     An example is "takes 31 % of the reference's pairs (self-attention, no weights); all of them covered, with 92
-    further cases". The text is empty if no case was refused.
+    further cases". The text is empty if the implementation takes every case, or if the operator has no covering array.
     """
     if not completion.strength or not (completion.refused or completion.unanswered or completion.refused_when_called):
         return ""
@@ -124,8 +128,9 @@ def list_coverage_lines(
 ) -> Iterator[str]:
     """Yield lines about what was checked on each implementation of a run, each beginning with the name.
 
-    ``completions`` are by display name. With ``planned``, the number of planned cases (0 where it is not known), by
-    name, the first line of every implementation counts its cases; without, only where refusals left few of them.
+    ``completions`` are by display name. ``planned`` maps each name to the number of planned cases, 0 if not known. With
+    ``planned``, the first line of every implementation counts its cases. Without ``planned``, a line counts them only
+    where refusals left fewer than ``FEWEST_CHECKED`` checked cases.
     """
     for name in dict.fromkeys((*(planned or ()), *(result.implementation for result in results))):
         own = [result for result in results if result.implementation == name]
@@ -143,7 +148,7 @@ def list_coverage_lines(
 
 
 def _describe_refusals(results: Sequence[Result]) -> str:
-    """Return how many cases were checked, if refusals are why these are fewer than ``FEWEST_CHECKED``; else no text."""
+    """Return how many cases were checked and refused; empty unless refusals left fewer than ``FEWEST_CHECKED``."""
     refused = sum(_is_refused(result) for result in results)
     checked = count_checked(results)
     if not checked < FEWEST_CHECKED <= checked + refused:
@@ -156,7 +161,7 @@ def _is_refused(result: Result) -> bool:
 
 
 def _describe_changes(results: Iterable[Result]) -> Iterator[str]:
-    """Yield how many declarations changed after the run was planned, with the first of them."""
+    """Yield on how many cases the declaration changed after the run was planned, with the first of these cases."""
     changed = [
         (result.case, warning)
         for result in results

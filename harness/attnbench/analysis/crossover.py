@@ -26,12 +26,12 @@ __all__ = [
 ]
 
 # What a cell of the map says:
-# ``winner``: one implementation is faster than the reference and than all others.
-# ``tie``: several are faster than the reference, and cannot be told apart from one another.
-# ``reference``: every other implementation is slower.
-# ``no_difference``: nobody is faster, and somebody cannot be told apart from the reference.
-# ``unknown``: the samples do not decide whether somebody is faster than the reference.
-# ``inconclusive``: the fastest measurement had too few undisturbed calls, or the A/A control failed.
+# ``winner``: one implementation is faster than the reference, and than all others with the verdict ``faster``.
+# ``tie``: several implementations are faster than the reference, and cannot be told apart from the fastest.
+# ``reference``: every other implementation with a verdict is slower than the reference.
+# ``no_difference``: no implementation has the verdict ``faster``, and some cannot be told apart from the reference.
+# ``unknown``: the samples do not decide whether some implementation is faster than the reference.
+# ``inconclusive``: the comparison of the fastest implementation, or every comparison, is inconclusive.
 # ``alone``: only one implementation was timed.
 # ``not_compared``: no call was interleaved with the reference.
 AnswerKind = Literal["winner", "tie", "reference", "no_difference", "unknown", "inconclusive", "alone", "not_compared"]
@@ -42,7 +42,7 @@ DECISIVE: frozenset[AnswerKind] = frozenset({"winner", "tie", "reference", "no_d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A median over processes, and its confidence interval; with one process, ``low`` and ``high`` are the value."""
+    """A median over processes, and its confidence interval; with one process, ``low`` and ``high`` equal ``value``."""
 
     value: float
     low: float
@@ -60,13 +60,14 @@ class Contender:
 
     implementation: str
     time_ns: float
-    # Time divided by the reference's time; None if the two were not interleaved, or too many calls were disturbed.
+    # Time divided by the reference's time; None if the implementation was not interleaved with the reference, or if too
+    # many calls were disturbed.
     ratio: Interval | None
-    # The speed verdict; empty for the reference, and without a comparison.
+    # The speed verdict; empty for the reference, and for an implementation that was not compared with it.
     state: State | Literal[""]
     # Why the state is no verdict; empty for a verdict.
     reason: str = ""
-    # Id of the run.
+    # Id of the run that timed the implementation.
     run: str = ""
 
 
@@ -76,15 +77,15 @@ class Answer:
 
     kind: AnswerKind
     # winner, tie: the fastest first. reference, no_difference: the reference first. unknown: those that may be faster
-    # than the reference, the fastest first; if nobody was faster, the reference. inconclusive: those that prevent an
-    # answer. alone, not_compared: those that were timed.
+    # than the reference, the fastest first; if nobody was faster, the reference. inconclusive: those whose comparisons
+    # are inconclusive. alone, not_compared: those that were timed.
     names: tuple[str, ...]
-    # Time of the reference divided by the time of the first name; None unless the kind is winner or tie, or unknown
-    # after enough processes.
+    # Time of the reference divided by the time of the first name; None unless the kind is winner, tie, or unknown with
+    # enough processes for an interval.
     gain: Interval | None = None
     # unknown, inconclusive: why the samples decide nothing.
     reason: str = ""
-    # Those whose measurement cannot exclude that they are as fast as the winner.
+    # Implementations whose measurement does not exclude that they are as fast as the first name.
     undecided: tuple[str, ...] = ()
 
 
@@ -107,13 +108,16 @@ class Entry:
     answer: Answer
     # What each name of the answer refuses, in the order of ``answer.names``.
     limits: tuple[Limits, ...]
-    # Number of checked cases of each name of the answer, in the same order; empty if that is not judged.
+    # Number of checked cases of each name of the answer, in the order of ``answer.names``; empty if no implementation
+    # of this cell was checked.
     checked: tuple[int, ...] = ()
-    # Those that were timed and fail checks. They are no choice, whatever their time.
+    # Implementations that were timed, but fail checks. They are no choice, whatever their time.
     excluded: tuple[str, ...] = ()
-    # The answer among the reference and those that conform; None if it is the answer itself, or nobody conforms.
+    # The answer among the reference and the implementations that conform. None if all names of ``answer`` conform, or
+    # if no implementation that conforms is such an answer.
     conforming: Answer | None = None
-    # Largest peak memory of the first name of the answer, and of the reference, in bytes; None where not measured.
+    # Peak memory in bytes; None where not measured. ``peak_bytes``: of the first name of the answer.
+    # ``reference_peak_bytes``: of the reference.
     peak_bytes: float | None = None
     reference_peak_bytes: float | None = None
     # Every implementation that was timed.
@@ -127,7 +131,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flip:
-    """A problem for which machines or devices have different fastest implementations; one entry for each of them."""
+    """A problem with different answers on several machines or devices; ``entries`` has the cell of each of these."""
 
     entries: tuple[Entry, ...]
 
@@ -169,8 +173,8 @@ def choose(contenders: Sequence[Contender], reference: str) -> Answer:
 def find_flips(entries: Iterable[Entry]) -> Iterator[Flip]:
     """Yield each problem whose answers differ between machines or devices, for one dtype and number of threads.
 
-    Two answers differ if they name no common implementation, although each names one that was timed at both places. An
-    implementation that may be as fast as the winner counts as named. Answers that decide nothing are left out.
+    Two answers differ if they name no common implementation, although each names one that was timed at both places.
+    Implementations in ``undecided`` count as named. Answers that decide nothing are left out.
     """
     by_problem: dict[tuple[object, ...], list[Entry]] = {}
     for entry in entries:
@@ -205,7 +209,7 @@ def _choose_fastest(clear: Sequence[tuple[Contender, Interval]], disturbed: Sequ
 def _may_be_faster(ratio: Interval) -> bool:
     """Whether an implementation without a verdict may be faster than the reference by more than the threshold.
 
-    The interval of too few processes says little; then only an implementation that was faster may be.
+    The interval of too few processes says little; with too few, the ratio itself decides, and not its interval.
     """
     return (ratio.value if _has_few_processes(ratio) else ratio.low) < 1 - EFFECT
 

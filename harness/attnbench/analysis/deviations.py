@@ -1,4 +1,4 @@
-"""Deviations: what an implementation was seen to do where its policies declare otherwise, as one sentence.
+"""Sentences about deviations: what an implementation was seen to do, although its policies declare otherwise.
 
 A reason of a finding that contains such a sentence names the policies under which the finding would have passed.
 """
@@ -23,7 +23,7 @@ __all__ = [
 FULLY_MASKED = "in fully masked rows"
 # Policies that together describe one thing: what an implementation does with fully masked rows.
 HIDDEN_ROW_POLICIES = frozenset({"hidden_rows", "hidden_row_gradients"})
-# What was seen, by policy and value.
+# Words for what was seen, by policy and by the value that would declare it.
 _SEEN: dict[tuple[str, Any], str] = {
     ("hidden_rows", "zero"): "a fully masked row is zero",
     ("hidden_rows", "nan"): "a fully masked row is NaN",
@@ -53,7 +53,7 @@ def find_facts(text: str) -> str:
 
 
 def describe_deviation(policies: Policies, **seen: Any) -> str:
-    """Return the sentence about policies that differ from the declared ones; ``seen`` has their values as they are.
+    """Return the sentence about a deviation from declared policies; ``seen`` has the values that were seen, by policy.
 
     Where the seen values are the defaults, the remedy is to remove the declaration.
     """

@@ -18,12 +18,12 @@ from attnbench.records.types import FRONTIER, SAMPLE_FIELDS, Ceiling, Memory, Re
 
 __all__ = ["LeftOut", "count_left_out", "leave_out"]
 
-# Largest number that is stored or computed with, in any unit: the largest signed integer of 64 bits. In nanoseconds it
+# Largest number that a measurement may contain, in any unit: the largest signed integer of 64 bits. In nanoseconds it
 # is 292 years, in bytes 8 EiB.
 LARGEST = 2**63 - 1
-# Fields of a Memory, in bytes. ``outside_bytes`` and the others may be None.
+# Fields of a Memory, in bytes; all except ``peak_bytes`` may be None.
 BYTES = ("peak_bytes", "saved_bytes", "workspace_bytes", "physical_bytes", "outside_bytes", "reserved_bytes")
-# Sample fields that are times of calls. The others are counters and clock rates, which may be 0.
+# Sample fields that are times of calls, and therefore above 0. The numbers in the other sample fields may be 0.
 TIMES = ("samples_ns", "device_ns", "graph_ns")
 
 
@@ -33,7 +33,7 @@ class LeftOut:
 
     kind: str
     run: str
-    # Empty for what belongs to no implementation, or to no case.
+    # ``implementation``, ``case``: empty if what is left out belongs to no implementation, or to no case.
     implementation: str
     case: str
     reason: str
@@ -88,7 +88,7 @@ def _name(kind: str, run: Run, reason: str, result: Result | None = None) -> Lef
 
 
 def _clean_result(result: Result, run: Run, left: list[LeftOut]) -> Result | None:
-    """Return a result without its unusable measurements, and add these to ``left``; None if nothing is usable."""
+    """Return a result without its unusable measurements, and add these to ``left``; None if no part of it is usable."""
     if fault := _find_result_fault(result):
         left.append(_name("result", run, fault, result))
         return None
@@ -124,7 +124,7 @@ def _find_result_fault(result: Result) -> str:
     if length > LARGEST:
         return "the length of its case is over 2⁶³ − 1"
     if length == 0 and (result.timing or result.memory):
-        # An operator without lengths has none; a written length of 0 has no tokens.
+        # The length is also 0 for an operator without lengths. A case without tokens has a 0 written in its id.
         sizes = CaseId.parse(result.case).problem.partition("/")[0].split(".")
         if any(size in ("L0", "S0") for size in sizes):
             return "it was measured on a case without tokens"
@@ -203,10 +203,11 @@ def _find_ceiling_fault(ceiling: Ceiling) -> str:
 def _separate(
     run: Run, results: Sequence[Result | None], names: Collection[str], left: list[LeftOut]
 ) -> list[Result | None]:
-    """Mark the timings that contradict those with which they were interleaved as timed alone, and name them.
+    """Remove from each timing the implementations with which it cannot have been interleaved, and add them to ``left``.
 
-    Which of two timings is wrong cannot be known. Each keeps its time, and none is compared with the other. ``names``
-    are the implementations of the run. One of them may have no timing of the case, such as one that failed meanwhile.
+    It cannot be known which of two contradicting timings is wrong. Each keeps its time, but they are not compared with
+    each other. ``names`` are the implementations of the run. An implementation without a timing of the case, such as
+    one that failed meanwhile, is no contradiction.
     """
     sound = {(r.case, r.implementation): r.timing for r in results if r is not None and r.timing}
     made: list[Result | None] = []
@@ -224,7 +225,7 @@ def _separate(
 def _list_contradictions(
     result: Result, sound: Mapping[tuple[str, str], Timing], names: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each implementation with which a timing cannot have been interleaved as it says, and why."""
+    """Yield each implementation with which a timing cannot have been interleaved, although it says so, and why."""
     if result.timing is None:
         return
     own = len(result.timing.samples_ns)
@@ -241,5 +242,5 @@ def _list_contradictions(
 
 
 def _show(number: int) -> str:
-    """Write a number, or that it is too long to be written: Python writes at most 4,300 digits."""
+    """Format a number; beyond ``LARGEST``, only by a power of two, because Python formats at most 4,300 digits."""
     return str(number) if abs(number) <= LARGEST else f"{'−' if number < 0 else ''}2^{number.bit_length() - 1} or more"

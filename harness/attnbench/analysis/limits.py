@@ -11,8 +11,9 @@ from attnbench.records.types import FRONTIER, PERF, Completion, Result
 
 __all__ = ["Limits", "describe_limits", "find_limits"]
 
-# Words for the flags and amounts in a case id; a flag without words is named as it is. Flags in ``NEUTRAL`` are no
-# feature of their own: their absence is (``_list_layout_features``), or they only vary another flag.
+# ``WEIGHTS``: the feature of cases that return weights. ``WEIGHTS_OPTION``: the flag of such cases. ``FLAGS``: the
+# feature of each flag in a case id; a flag that is not here is called by its name. ``NEUTRAL``: flags that are no
+# features, because their absence is one (``_list_layout_features``), or because they only vary another flag.
 WEIGHTS, WEIGHTS_OPTION = "weights", "need_weights"
 FLAGS = {
     WEIGHTS_OPTION: WEIGHTS,
@@ -22,25 +23,25 @@ FLAGS = {
 NEUTRAL = frozenset(
     {"-", "bias", "batch_first", "average_attn_weights", "self_attention", "key_is_value", "query_is_key"}
 )
-# The operator whose layout is known here. Other operators have no optional batch and no projections.
+# The only operator whose layout is known here: that its batch is optional, and that it has projections.
 MULTIHEAD = "multihead"
 # Suites whose cases are timed. A run of these alone says nothing about what else is refused.
 TIMED = frozenset({PERF, FRONTIER})
-# Fewest cases with one reason from which a feature is inferred that the reason does not mention. In the suite
-# ``quick``, two of 30 cases often have several rare features in common.
+# A feature that the reason of a refusal does not mention is inferred only if at least this many cases were refused for
+# the reason. In the suite ``quick``, two of 30 cases often have several rare features in common.
 FEWEST_CASES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What an implementation refuses; not known if no case was checked besides those that were timed."""
+    """What an implementation refuses; not known if only cases of the suites in ``TIMED`` were checked or refused."""
 
     known: bool
     # Features such as "weights": every case that has one was refused. Those with the most refused cases come first.
     refused: tuple[str, ...] = ()
     # Number of refused cases that none of ``refused`` explains.
     others: int = 0
-    # Number of cases of suites that were checked or refused; those that were timed are not among them.
+    # Number of cases that were checked or refused, without the cases of the suites in ``TIMED``.
     cases: int = 0
 
 
@@ -90,7 +91,7 @@ def find_limits(results: Iterable[Result], completion: Completion | None, device
 
 
 def _read_restrictions(restrictions: Sequence[str]) -> Iterator[str]:
-    """Yield what is refused. A restriction names what is refused ("no weights, no dropout"), or all that is taken."""
+    """Yield what is refused. A restriction says what is refused ("no weights, no dropout"), or all that is taken."""
     for text in restrictions:
         if text.startswith("no "):
             yield from text.removeprefix("no ").split(", no ")
@@ -101,7 +102,8 @@ def _read_restrictions(restrictions: Sequence[str]) -> Iterator[str]:
 def _explain(refused: Mapping[str, Sequence[CaseId]], taken: Sequence[CaseId]) -> tuple[tuple[str, ...], int]:
     """Return the features that explain the refused cases of each reason, and the number of cases left unexplained.
 
-    A feature explains a reason if all cases that were refused for this reason have it, and no case that was taken.
+    A feature explains a reason if all cases that were refused for this reason have it, and no case that was taken has
+    it.
     """
     found = {feature for case in taken for feature in _list_features(case)}
     features: Counter[str] = Counter()
@@ -117,9 +119,10 @@ def _explain(refused: Mapping[str, Sequence[CaseId]], taken: Sequence[CaseId]) -
 
 
 def _choose_feature(candidates: Sequence[str], reason: str, cases: int) -> str:
-    """Return the feature that explains a reason; empty if the cases are too few to exclude a coincidence.
+    """Return the feature that explains a reason; empty if none does, or if the cases are too few to tell.
 
-    A feature that the reason mentions is preferred, and of two such features the one with more words.
+    ``cases`` is the number of cases that were refused for this reason. A feature that the reason mentions is preferred,
+    and of two such features the one with more words.
     """
     mentioned = [one for one in candidates if all(word.rstrip("s") in reason.lower() for word in one.lower().split())]
     if mentioned:
@@ -128,7 +131,7 @@ def _choose_feature(candidates: Sequence[str], reason: str, cases: int) -> str:
 
 
 def _list_features(case: CaseId) -> Iterator[str]:
-    """Yield what a case has and an implementation may refuse; of two that always occur together, the wider first."""
+    """Yield the features of a case that an implementation may refuse, those that explain a refusal best first."""
     sizes, flags, mask, *_ = case.problem.split("/")
     for flag in flags.split("+"):
         name = flag.partition("=")[0]

@@ -9,7 +9,7 @@ LONGEST = 60
 
 
 def clean_name(name: str, longest: int = LONGEST) -> str:
-    """Return a name on one line, without control characters or marks of direction, and of at most ``longest``.
+    """Return a name in one line of at most ``longest`` characters, without control characters or marks of direction.
 
     A run file may contain anything: a terminal would obey an escape sequence, and a mark of direction would turn the
     rest of the sentence around. Each such character is replaced by U+FFFD.

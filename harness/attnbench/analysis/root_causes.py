@@ -1,9 +1,9 @@
 """Failures by their cause: one entry for what many checks, or many cases, say about one fault.
 
 Findings are stored as they are; they are grouped when they are printed. Findings have one cause if their reasons have
-the same deviation from the declared policies, the same exception, the same declared refusal, or the same diagnosis. A
-measured error of the softmax scale explains wrong values, and results that change with hidden tokens are one fault. The
-other failures are grouped by check.
+the same deviation from the declared policies, the same exception, the same declared refusal, or the same diagnosis. If
+an error of the softmax scale or of the amplitude was measured, it explains the wrong values. All results that change
+with hidden tokens have one cause. The other failures are grouped by check.
 """
 
 import re
@@ -25,9 +25,10 @@ from attnbench.records.types import FAILURES, Finding, Result, format_reproduce_
 __all__ = ["Failure", "RootCause", "find_root_causes"]
 
 Kind = Literal["deviation", "exception", "diagnosis", "scale", "leak", "check"]
-# Of two causes that explain equally many findings, the one whose kind is named first here is told.
+# Of two causes that explain equally many findings, the one whose kind comes first in this tuple is reported.
 _PREFERRED: tuple[Kind, ...] = ("deviation", "exception", "diagnosis", "scale", "leak", "check")
-# A diagnosis joins findings of this many checks or more; the findings of fewer checks are grouped by check.
+# A diagnosis, a scale or a leak joins findings of this many checks or more; the findings of fewer checks are grouped by
+# check.
 _JOINED_CHECKS = 2
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?(?:[\s,x×]+\d+(?:\.\d+)?(?:e[+-]?\d+)?)*")
 # Stands for numbers in a text that several findings have in common.
@@ -59,7 +60,7 @@ class Failure:
     finding: Finding
 
 
-# What findings of one cause have in common.
+# The kind of a cause, and what its findings have in common.
 _Key = tuple[Kind, str]
 
 
@@ -69,9 +70,9 @@ class RootCause:
 
     implementation: str
     kind: Kind
-    # What the findings have in common: the sentence about a deviation, or the reason of the first finding.
+    # The sentences about a deviation, joined; for any other kind, the reason of ``finding``.
     reason: str
-    # The same without what differs between the findings, such as the numbers of a case; may be empty.
+    # What the findings have in common, in words, without the numbers of a single case; may be empty.
     shared: str
     # The findings, in the order of the results.
     failures: tuple[Failure, ...]
@@ -79,7 +80,7 @@ class RootCause:
     checks: Mapping[str, int]
     # The number of cases with a failure.
     cases: int
-    # Case and finding of the first failure.
+    # ``case``, ``finding``: the first failure; of a diagnosis or a scale, the first failure whose reason contains it.
     case: str
     finding: Finding
 
@@ -94,7 +95,7 @@ class RootCause:
 
     @property
     def reproduce(self) -> str:
-        """Command that reproduces the first failure."""
+        """Command that reproduces ``finding`` on ``case``."""
         return format_reproduce_line(self.implementation, self.case, self.finding.check)
 
     @property
@@ -135,7 +136,7 @@ def _explain(implementation: str, failures: Sequence[Failure]) -> list[RootCause
 
 
 def _list_keys(finding: Finding) -> list[_Key]:
-    """Return what a finding may have in common with others."""
+    """Return what a finding may have in common with other findings."""
     reason = finding.reason
     sentence = find_sentence(reason)
     found: list[_Key] = [("deviation", f"{name}={value}") for name, value in find_declaration(sentence).items()]
@@ -172,8 +173,8 @@ def _join_by_key(
         first = members[key][0]
         return -len(members[key]), _PREFERRED.index(key[0]), first, keys[first].index(key)
 
-    # A rank only becomes worse as failures are removed, so that a key is ranked again only when its turn comes. Ranking
-    # every key again in each round takes minutes for 10,000 failures with messages of their own.
+    # A rank only becomes worse as failures are removed, so a key is ranked again only when its turn comes. Ranking
+    # every key again in each round takes minutes for 10,000 failures that all have different messages.
     waiting = [(rank(key), key) for key in members]
     heapify(waiting)
     while waiting:
@@ -190,7 +191,7 @@ def _join_by_key(
 
 
 def _join_hidden_rows(groups: list[tuple[_Key, list[int]]], failures: Sequence[Failure], left: set[int]) -> None:
-    """Join the groups about fully masked rows that contradict one another in no policy.
+    """Join the groups about fully masked rows whose policies do not contradict one another.
 
     Failures that are confined to fully masked rows, and that name no policy, join the largest of these groups.
     """
@@ -234,7 +235,7 @@ def _join_scale(failures: Sequence[Failure], left: set[int]) -> Iterator[tuple[_
     """Yield the failures that a measured error of a scale explains, and remove them from ``left``.
 
     These are the failures of checks that compare values within an error budget, since a wrong scale changes all values.
-    A further fault of values is not told apart from it.
+    If the values have another fault, too, it is not told apart from the wrong scale.
     """
     measured = {n: found for n in sorted(left) if (found := _SCALE.search(failures[n].finding.reason))}
     if not measured:

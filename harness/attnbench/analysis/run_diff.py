@@ -68,7 +68,8 @@ def compare_runs(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterat
 def compare_implementations(results: Sequence[Result], *, base: str, new: str) -> Iterator[Change]:
     """Compare two implementations that were timed interleaved, on every case of one run.
 
-    ``base`` and ``new`` are names as stored in results. Every case has a verdict on time, even if it was not timed.
+    ``base`` and ``new`` are names as stored in results. Every case with results of both implementations has a verdict
+    on time, even if it was not timed.
     """
     before = {result.case: result for result in results if result.implementation == base}
     for now in results:

@@ -45,8 +45,8 @@ __all__ = [
 
 State = Literal["faster", "slower", "same", "unknown", "inconclusive"]
 STATES: tuple[State, ...] = get_args(State)
-# States that are verdicts. The state ``unknown`` may become a verdict with more processes. The state ``inconclusive``
-# may become a verdict only on a machine with less other work.
+# States that are verdicts. With more processes, ``unknown`` may become a verdict. With less other work on the machine,
+# ``inconclusive`` may become a verdict.
 VERDICTS: frozenset[State] = frozenset({"faster", "slower", "same"})
 # Name of the baseline's second copy in interleaved timing. The A/A control compares this copy with
 # the baseline.
@@ -141,7 +141,10 @@ class Baseline:
         return float(statistics.median(counted)) if counted else None
 
     def _prepare(self, measure: Measure) -> tuple[Divisor, tuple[Divisor, Divisor] | None]:
-        """Return the baseline as divisor and, if no cycle called both it and its copy, the copy, and both together."""
+        """Return the divisor of the baseline.
+
+        If no cycle called both the baseline and its copy, also return the divisors of the copy and of the two together.
+        """
         if measure not in self._divisors:
             base, copy, split = CleanCalls(self.timing, measure), self.timing.twin, None
             if copy is not None and self._splits:
@@ -151,7 +154,7 @@ class Baseline:
         return self._divisors[measure]
 
     def _decide_control(self, by_base: Divisor, copy: Timing, effect: float, measure: Measure) -> SpeedVerdict:
-        """Compare the baseline's copy with the baseline, where each cycle called both."""
+        """Compare the baseline's copy with the baseline if the calls of both are in the same cycles."""
         calls = CleanCalls(copy, measure)
         processes = _find_common_processes(copy, self.timing)
         return _decide_by_ratios([by_base.divide(p, calls) for p in processes], [copy, self.timing], effect, measure)

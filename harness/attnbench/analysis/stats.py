@@ -184,9 +184,9 @@ class CleanCalls:
 
 
 class Divisor:
-    """The timing, or timings, by whose times the times of others are divided; prepared once for each process.
+    """One or more timings by whose times those of other timings are divided; prepared once for each process.
 
-    Several implementations are divided by the times of the same baseline.
+    The times of several implementations are divided by those of the same baseline.
     """
 
     def __init__(self, bases: Sequence[CleanCalls]) -> None:
@@ -199,7 +199,7 @@ class Divisor:
         The result is the median ratio over the cycles that called ``own`` and one of the bases. The
         calls of a cycle follow one another directly, so a slow drift of the machine affects both calls.
         Over many processes, these medians of ratios have half the variance of ratios of medians. Only
-        cycles with two clean calls are used. If there are too few such cycles, or the record has no
+        cycles in which both calls are clean are used. If there are too few such cycles, or the record has no
         cycle numbers, the result is the ratio of the medians of the clean calls. The result is None if
         the process has too few clean calls of one of the timings.
         """

@@ -63,11 +63,11 @@ class StoredRun:
     ceilings: tuple[Ceiling, ...] = ()
     # The last completion of each implementation.
     completions: tuple[Completion, ...] = ()
-    # One message for each line of the file that could not be read.
+    # One message for each line of the file that could not be read, or that was left out.
     problems: tuple[str, ...] = ()
-    # Number of these lines after the last resumption. What was lost before it was run again.
+    # Number of such lines after the last resumption; results that were lost before the resumption were made again.
     lost_lines: int = 0
-    # Whether the file ends in the middle of a line.
+    # Whether the last line was being written when the process ended.
     ends_in_line: bool = False
     # The end of the run, if it is the last record of the file; None in older runs, and if the run was cut.
     end: End | None = None

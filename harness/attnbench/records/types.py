@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 SCHEMA = 4
-# First schema whose runs have an End as their last record: a run of this schema without it was cut.
+# First schema whose runs have an End as their last record: a run of this schema without an End was cut.
 ENDED_SINCE = 4
 
 Status = Literal[
@@ -240,7 +240,7 @@ class Result:
     flop: int | None = None
     # Smallest number of bytes that a call of the case must read and write, by a closed formula.
     bytes: int | None = None
-    # Names that torch's profiler gives to the call's operators and kernels, sorted by their time, longest first.
+    # Names that torch's profiler gives to the torch operators and device kernels of the call, the longest time first.
     kernels: tuple[str, ...] = ()
     # Reason why a requested timing is missing.
     untimed: str | None = None
@@ -273,35 +273,36 @@ class Ceiling:
 class Completion:
     """What one implementation declared about the cases of a suite, and the further cases that were drawn for it.
 
-    A suite contains every combination of ``strength`` values of the operator's factors. The further cases contain the
-    combinations that the implementation takes, but that are only in cases of the suite that it refuses.
+    A suite contains every allowed combination of values of any ``strength`` factors of the operator. The further cases
+    are drawn for combinations that the implementation takes, but that are in no listed case that is run.
     """
 
     run: str
     implementation: str
     suite: str
-    # Hash and length of the list of cases about which the implementation was asked.
+    # ``list_digest``, ``listed``: hash and length of the list of cases about which the implementation was asked.
     list_digest: str
     listed: int
     # Positions in this list of the refused cases, by reason.
     refused: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    # Positions of the cases without an answer: the declaration raised an exception, or was not asked.
+    # Positions in this list of the cases without an answer: ``unsupported`` raised an exception, or was not called.
     unanswered: tuple[int, ...] = ()
     # Number of factors whose values are combined: 2 for pairs, 3 for triples; 0 if the operator has no covering array.
     strength: int = 0
-    # Numbers of combinations: in the suite, taken by the implementation, and in the cases that were to be run: in
-    # listed cases, and in listed or further cases.
+    # Numbers of combinations. ``combinations``: in the suite. ``taken``: of these, taken by the implementation.
+    # ``covered_by_list``: of the taken ones, in listed cases that were to be run. ``covered``: of the taken ones, in
+    # listed or further cases that were to be run, and after the run without the cases that were not checked.
     combinations: int = 0
     taken: int = 0
     covered_by_list: int = 0
     covered: int = 0
-    # The further cases.
+    # Ids of the further cases.
     cases: tuple[str, ...] = ()
     # What the implementation never takes, in words; the largest restriction first.
     restrictions: tuple[str, ...] = ()
     # What went wrong, one line each.
     notes: tuple[str, ...] = ()
-    # Cases that were declared supported, but refused when they were called; None before the cases were run.
+    # Number of cases that were declared supported, but refused when called; None before the cases were run.
     refused_when_called: int | None = None
 
     @property
@@ -322,7 +323,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
-    """The mark that a run was resumed here: what was lost of the lines before it is run again after it."""
+    """A mark that the run was resumed here: results that were lost from earlier lines are made again in later lines."""
 
     run: str
     # Time in UTC, in the format of ISO 8601.
@@ -331,14 +332,14 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """The end of a run, as its last record. If another record follows, the run was resumed, and not ended again."""
+    """The end of a run, as its last record. If the last record is not an End, the run was cut, or resumed and cut."""
 
     run: str
     # Time in UTC, in the format of ISO 8601.
     time: str
     # "interrupted": by Ctrl-C or a signal; "error": by an error that stopped the whole run.
     outcome: Literal["finished", "interrupted", "error"]
-    # Exit code that follows from the results; that of the command can differ if a certificate was refused.
+    # Exit code that follows from the results; the command's exit code can differ if a certificate was refused.
     exit_code: int
 
 
@@ -377,5 +378,5 @@ def _escape_letter(letter: str) -> str:
         return f"\\{letter}"
     if letter.isprintable():
         return letter
-    # Three octal digits end by themselves, whatever letter follows.
+    # An octal escape ends after three digits, whatever letter follows.
     return f"\\{ord(letter):03o}" if ord(letter) < 0x80 else f"\\U{ord(letter):08x}"

@@ -52,7 +52,7 @@ class Content:
     undecided: tuple[Grouped, ...]
     warned: tuple[Grouped, ...]
     series: tuple[Series, ...]
-    # Which series have no figures, in a sentence; empty if all have them.
+    # A sentence about how many series have figures; empty if all have them.
     undrawn: str
     ceilings: Listing | None
     max_lengths: Listing | None
@@ -60,9 +60,9 @@ class Content:
     # Lines about what was checked on each implementation, and about implementations on which too few cases were checked
     # for a verdict.
     coverage: tuple[str, ...]
-    # Messages about lines of run files that could not be read, and about measurements that cannot be right.
+    # Messages about lines of run files that could not be read.
     unreadable: tuple[str, ...]
-    # Measurements that cannot be right, which are in no number of the report.
+    # Measurements that cannot be right; no number of the report uses them.
     left_out: tuple[LeftOut, ...]
 
     @property
@@ -141,9 +141,9 @@ def _list_coverage(runs: Sequence[StoredRun]) -> Iterator[str]:
 
 
 def _find_undecided(runs: Sequence[StoredRun]) -> Iterator[tuple[str, str]]:
-    """Yield each implementation of a whole suite on which too few cases were checked, and the number of them.
+    """Yield each implementation on which a suite checked too few cases for a verdict, and the reason in words.
 
-    A run has a completion of an implementation only if the whole suite was run.
+    Only implementations with a completion are considered: a run that selects cases or checks completes no suite.
     """
     for stored in runs:
         for name in (one.implementation for one in stored.completions):

@@ -22,9 +22,10 @@ __all__ = ["Choice", "ChoiceRow", "Decisions", "FlipRow", "PlaceTable", "collect
 
 # Most rows of one table of the page: far more than anybody reads, and few enough for the page to stay small.
 MOST_ROWS = 200
-# Names in a sentence; the others are counted. The table of measures has all.
+# Most names in a sentence; the others are counted. The table of measures has all names.
 SHOWN = 3
-# Statuses of an implementation that is no choice. What runs out of time or memory at one length may be one at others.
+# Statuses with which an implementation is no choice. An implementation that runs out of time or memory at one length
+# may still be a choice at other lengths.
 WRONG: frozenset[Status] = frozenset({"failed", "error", "crashed"})
 COLUMNS = (
     "machine", "device", "dtype", "threads", "form", "queries", "keys", "mode", "pass", "reference", "answer",
@@ -42,9 +43,11 @@ class Choice:
     words: str
     gain: str = ""
     notes: tuple[str, ...] = ()
-    # What of the names is not known to conform, and what to use instead; empty if all of them conform.
+    # Which of the named implementations are not known to conform, and what to use instead; empty if all conform, or if
+    # the answer names no choice.
     conformance: str = ""
-    # Peak memory beside the reference's; empty where it was not measured.
+    # Peak memory of the fastest implementation and of the reference; empty without a winner or a tie, and where the
+    # peak was not measured.
     memory: str = ""
 
 
@@ -54,9 +57,9 @@ class ChoiceRow:
 
     form: str
     length: str
-    # One for each pass of the table.
+    # One choice for each pass of the table.
     choices: tuple[Choice, ...]
-    # Number of rows from this one on that have its form; 0 if the form is that of the row before.
+    # Number of neighbouring rows with this form, in the first of these rows; 0 in the others.
     span: int = 1
 
 
@@ -66,18 +69,18 @@ class PlaceTable:
 
     place: Place
     passes: tuple[str, ...]
-    # At most ``MOST_ROWS``.
+    # At most ``MOST_ROWS`` rows.
     rows: tuple[ChoiceRow, ...]
     # Number of rows that are left out.
     left_out: int
-    # Those that were timed and are no choice because they fail checks; the reference may be among them.
+    # Implementations that were timed, but are no choice because they fail checks; the reference may be among them.
     excluded: tuple[str, ...] = ()
     # Whether any implementation of the table was checked on a suite.
     checked: bool = True
 
     @property
     def warning(self) -> str:
-        """Which implementations were timed and are no choice, and whether nothing was checked; may be empty."""
+        """Which implementations were timed but are no choice, and whether nothing was checked; may be empty."""
         parts = ["Nothing here was checked on a suite in this report, so no name is known to conform."]
         if self.checked:
             parts = []
@@ -94,7 +97,7 @@ class FlipRow:
     form: str
     length: str
     pass_: str
-    # One for each place of ``Decisions.places``; a dash for a place without an answer.
+    # One answer for each place of ``Decisions.places``; a dash for a place without an answer.
     answers: tuple[str, ...]
 
 
@@ -104,9 +107,9 @@ class Decisions:
 
     entries: tuple[Entry, ...]
     tables: tuple[PlaceTable, ...]
-    # Every place of a table, in their order.
+    # The place of each table, in the order of ``tables``.
     places: tuple[Place, ...]
-    # At most ``MOST_ROWS``.
+    # ``flips``: at most ``MOST_ROWS`` flips. ``flips_left_out``: number of further flips.
     flips: tuple[FlipRow, ...]
     flips_left_out: int
     # Names of the references, in words.
@@ -137,7 +140,7 @@ def tabulate_decisions(decisions: Decisions) -> pd.DataFrame:
 
 
 class _LimitsOfRuns:
-    """What each implementation refuses on a device, from the run that timed it, or another one of the same code."""
+    """What each implementation refuses on a device: from the run that timed it, or from a run of the same code."""
 
     def __init__(self, runs: Sequence[StoredRun]) -> None:
         self._runs = {stored.run.id: stored for stored in runs}
@@ -212,7 +215,7 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
     for case, rows in sorted(by_case.items(), key=lambda item: _order_case(item[0])):
         every = [_make_contender(row) for row in rows]
         wrong = {one.implementation for one in every if conformance.is_wrong(place, one.implementation)}
-        # A reference that fails checks stays among them, because all times are compared with the reference's time.
+        # A reference that fails checks stays a contender, because all times are compared with the reference's time.
         contenders = [one for one in every if one.implementation not in wrong - {reference}]
         if not contenders:
             continue
@@ -247,12 +250,15 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
 def _choose_conforming(
     contenders: Sequence[Contender], reference: str, answer: Answer, checked: Mapping[str, int], wrong: Set[str]
 ) -> Answer | None:
-    """Return the answer among the reference and those that conform; None if the answer is one, or nobody conforms."""
+    """Return the answer among the reference and the implementations that conform.
+
+    Return None if all implementations in ``answer`` conform, or if no implementation that conforms is the answer.
+    """
     conform = [one for one in contenders if checked[one.implementation] >= FEWEST_CHECKED]
     if not conform or all(checked[name] >= FEWEST_CHECKED for name in answer.names):
         return None
     found = choose([one for one in contenders if one in conform or one.implementation == reference], reference)
-    # A wrong reference, or one that was not checked, is compared with, and never recommended.
+    # A reference that fails checks, or on which too few cases were checked, is compared with, but never recommended.
     named = found.kind in DECISIVE and found.names[0] in {one.implementation for one in conform} - wrong
     return found if named else None
 
@@ -323,7 +329,7 @@ def _make_table(place: Place, entries: Sequence[Entry]) -> PlaceTable:
 
 
 def _set_spans(rows: Sequence[ChoiceRow]) -> Iterator[ChoiceRow]:
-    """Yield the rows; the first of neighbouring rows with the same form has their number, the others have 0."""
+    """Yield the rows with their spans: among neighbouring rows with the same form, the first has their number."""
     for _, group in groupby(rows, key=lambda row: row.form):
         first, *others = group
         yield replace(first, span=1 + len(others))
@@ -331,7 +337,7 @@ def _set_spans(rows: Sequence[ChoiceRow]) -> Iterator[ChoiceRow]:
 
 
 def _get_essence(entry: Entry | None) -> tuple[object, ...]:
-    """Return what has to be equal in neighbouring lengths of one row; for an answer that names nothing, its kind."""
+    """Return what has to be equal at lengths that share a row; if the answer does not say what to use, its kind."""
     if entry is None:
         return ()
     answer = entry.answer
@@ -368,7 +374,7 @@ def _make_choice(entries: Sequence[Entry]) -> Choice:
 
 
 def _describe_conformance(entries: Sequence[Entry]) -> str:
-    """Return which names of an answer are not known to conform, and what to use that does."""
+    """Return which implementations of an answer are not known to conform, and the fastest one that conforms."""
     entry, kind = entries[0], entries[0].answer.kind
     if kind not in DECISIVE and kind != "alone":
         return ""
@@ -393,7 +399,7 @@ def _describe_conformance(entries: Sequence[Entry]) -> str:
 
 
 def _describe_memory(entry: Entry, *, several: bool) -> str:
-    """Return the peak memory of the first name beside the reference's; of ``several`` lengths, of this last one."""
+    """Return the peak memory of a winner and of the reference, empty without a winner; ``several``: name the length."""
     first, kind = entry.answer.names[0], entry.answer.kind
     if kind not in ("winner", "tie") or not entry.peak_bytes or not entry.reference_peak_bytes:
         return ""
@@ -413,7 +419,7 @@ def _describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
         case "tie":
             return f"tie: {names}", ""
         case "reference":
-            return reference, "every other one is slower"
+            return reference, "every other implementation is slower"
         case "no_difference":
             return "no useful difference", f"{reference} and {_name_some(answer.names[1:])} cannot be told apart"
         case "unknown":
@@ -440,7 +446,10 @@ def _is(names: Sequence[str]) -> str:
 
 
 def _describe_all_limits(entry: Entry) -> Iterator[str]:
-    """Yield what the winner refuses, or each one of a tie; implementations with the same limits share a line."""
+    """For a winner, a tie or no difference, yield what each named implementation but the reference refuses.
+
+    Implementations with the same limits share a line.
+    """
     if entry.answer.kind not in ("winner", "tie", "no_difference"):
         return
     shared: dict[str, list[str]] = {}
@@ -452,7 +461,7 @@ def _describe_all_limits(entry: Entry) -> Iterator[str]:
 
 
 def _format_gains(gains: Sequence[Interval]) -> str:
-    """Format the gain with its interval; of several lengths the smallest and the largest."""
+    """Format the gain with its interval; with several lengths, the smallest and the largest gain."""
     if not gains:
         return ""
     ends = [min(gains, key=lambda one: one.value), max(gains, key=lambda one: one.value)]

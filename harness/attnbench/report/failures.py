@@ -35,17 +35,21 @@ REPRODUCING = (
 )
 # Most groups on a page. More than a reader looks at; each has about 3 kB of HTML.
 MOST_GROUPS = 200
-# Most cases that are listed below a group, and most cases on a page: about 300 bytes of HTML each.
+# ``MOST_CASES``: most cases that are listed below a group. ``MOST_CASES_OF_ALL``: most cases on a page; each has about
+# 300 bytes of HTML.
 MOST_CASES, MOST_CASES_OF_ALL = 20, 1000
 # Fewest cases that are listed below a group, however many groups there are.
 LEAST_CASES = 3
-# Longest texts on a page, in characters; findings.csv has whole reasons. A reason of today's checks has at most 600.
+# Longest texts on a page, in characters; findings.csv has whole reasons. ``LONGEST_REASON``: of the reason of a group;
+# a reason of today's checks has at most 600. ``LONGEST_OF_CASE``: of what was found on a listed case.
 LONGEST_REASON, LONGEST_OF_CASE = 800, 160
-# Most groups of an implementation that are shown without unfolding, and of all: a group takes 150 pixels of height.
+# Most groups that are shown without unfolding. ``UNFOLDED``: of one implementation. ``UNFOLDED_OF_ALL``: of all
+# implementations. A group takes 150 pixels of height.
 UNFOLDED, UNFOLDED_OF_ALL = 5, 20
 # Longest cause in a title and in the verdict, in characters.
 LONGEST_CAUSE = 110
-# How the allowed error follows, which ends a fault. The page leaves it out: methods say how budgets are made.
+# The end of a fault, which says how the allowed error was computed. The page leaves it out, because the section on
+# methods says how budgets are made.
 _ORIGIN = re.compile(r"(; allowed [^\s=]+) = .*?(?=\.(?: |$))")
 # The value that a fault says should have been there.
 _WANTED = re.compile(r"must be (?:exactly )?([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
@@ -59,7 +63,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedCase:
-    """One failed finding of a group; ``excess`` is its error over the allowed error in words, or empty."""
+    """One failed finding of a group; ``excess`` is its error divided by the allowed error, in words, or empty."""
 
     check: str
     case: str
@@ -76,7 +80,8 @@ class FailureGroup:
     machine: str
     implementation: str
     kind: str
-    # Numbers of failed findings by check and by status, and the number of cases with a failure.
+    # ``checks``, ``statuses``: number of failed findings by check and by status. ``cases``: number of cases with a
+    # failure.
     checks: dict[str, int]
     statuses: dict[str, int]
     cases: int
@@ -84,20 +89,20 @@ class FailureGroup:
     requirement: str
     # What the findings have in common, without the numbers of a case; may be empty.
     shared: str
-    # The cause in words; the check where no cause is known.
+    # The cause in words; where no cause is known, the check.
     title: str
-    # The finding with the largest error over the allowed error; of several, the one with the worst effect.
+    # The finding with the largest quotient of error and allowed error; of equal ones, the one with the worst effect.
     worst: ListedCase
-    # Its effect, see ``find_effect``.
+    # Largest effect of the findings, see ``find_effect``.
     effect: float
-    # Its error over the allowed error; NaN where no error was measured.
+    # Error of ``worst`` divided by the allowed error; NaN where no error was measured.
     excess: float
     command: str
     # The findings that are listed, the worst first; the others are only in findings.csv.
     listed: tuple[ListedCase, ...]
     # Different warnings of the findings.
     warnings: tuple[str, ...]
-    # Ids of elements of the page: the group, and the groups of its checks without another group.
+    # Ids of the element of this group on the page: one for each check that no earlier group has, else a numbered id.
     anchors: tuple[str, ...] = ()
 
     @property
@@ -153,7 +158,7 @@ class Failures:
 
     @property
     def blocks(self) -> list[tuple[str, str, tuple[FailureGroup, ...], tuple[FailureGroup, ...]]]:
-        """The shown groups by implementation: anchor and heading, the groups to show at once, and those to fold."""
+        """The shown groups by implementation: anchor, heading, the groups to show at once, and the groups to fold."""
         several = len({group.machine for group in self.groups}) > 1
         owned: defaultdict[tuple[str, str], list[FailureGroup]] = defaultdict(list)
         for group in self.shown:
@@ -192,9 +197,9 @@ def collect_failures(runs: Iterable[StoredRun], results: Sequence[Result]) -> Fa
 
 
 def describe_cause(cause: RootCause, *, by: bool = True) -> str:
-    """Return what is wrong in a few words, such as "the softmax scale is off by +9.62 %"; the check if nothing else is.
+    """Return what is wrong in a few words, such as "the softmax scale is off by +9.62 %"; else the failed check.
 
-    With ``by``, a check that measured a scale is named in front of it.
+    ``by``: begin an error of a scale with the name of the check that measured it.
     """
     text = ""
     if cause.kind == "deviation":
@@ -213,10 +218,10 @@ def describe_cause(cause: RootCause, *, by: bool = True) -> str:
 
 
 def find_effect(finding: Finding) -> float:
-    """Return how bad a failure is, to order failures: the error relative to the value that it should be.
+    """Return how bad a failure is, as a number by which failures are sorted: the error relative to the right value.
 
-    Below a value of 1 it is the error itself. A failure without a finite error, such as a NaN or a wrong shape, is the
-    worst. What gives no wrong values, such as an exception, is 0.
+    If the right value is below 1 or not known, the number is the error itself. A failure without a finite error, such
+    as a NaN or a wrong shape, is the worst. The number is 0 if there are no wrong values, such as after an exception.
     """
     measured = finding.measured
     if finding.status != "failed":
@@ -278,7 +283,7 @@ def _make_group(machine: str, cause: RootCause) -> FailureGroup:
 
 
 def _select_shown(groups: Sequence[FailureGroup]) -> list[FailureGroup]:
-    """Return the groups for the page, by implementation; of each implementation the largest group has a place."""
+    """Return the groups for the page, by implementation; the worst group of each implementation is chosen first."""
     places = {id(group): place for place, group in enumerate(groups)}
     firsts: dict[tuple[str, str], FailureGroup] = {}
     for group in groups:
@@ -290,9 +295,10 @@ def _select_shown(groups: Sequence[FailureGroup]) -> list[FailureGroup]:
 
 
 def _set_anchors(groups: Iterable[FailureGroup]) -> Iterator[FailureGroup]:
-    """Yield the groups with their anchors; no two groups have the same.
+    """Yield the groups with their anchors; no two groups have the same anchor.
 
-    The first group of an implementation and a check has the anchor of both. Others add the machine and a number.
+    The first group of an implementation and a check gets an anchor of these two names. A group without such an anchor
+    gets one with the machine and a number.
     """
     taken: set[str] = set()
     for number, group in enumerate(groups):
@@ -316,7 +322,7 @@ def _list_case(failure: Failure, longest: int) -> ListedCase:
 
 
 def _describe_excess(finding: Finding, excess: float) -> str:
-    """Return the error over the allowed error in words; where no error is allowed, the error itself."""
+    """Return the error divided by the allowed error, in words; where no error is allowed, the error itself."""
     if math.isnan(excess):
         return ""
     if not finding.allowed and finding.measured is not None:
@@ -325,7 +331,7 @@ def _describe_excess(finding: Finding, excess: float) -> str:
 
 
 def _find_excess(finding: Finding) -> float:
-    """Return the measured error over the allowed error; NaN where there is none."""
+    """Return the measured error divided by the allowed error; NaN where no error or no allowed error is known."""
     measured, allowed = finding.measured, finding.allowed
     if measured is None or allowed is None or not measured > 0 or not allowed >= 0:
         return math.nan

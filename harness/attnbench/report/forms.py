@@ -9,7 +9,8 @@ from attnbench.report.numbers import format_count
 __all__ = ["describe_form", "describe_length", "describe_pass", "read_lengths"]
 
 MULTIHEAD = "multihead"
-# Flags that most timed cases of multi-head attention have. A form names what it lacks of them, not what it has.
+# Flags that most timed cases of multi-head attention have, with words for a case without the flag. A form names only
+# the flags that it lacks.
 USUAL = {"bias": "projections without bias", "batch_first": "sequence first", "self_attention": "cross-attention"}
 # Words for other flags.
 FLAGS = {
@@ -21,7 +22,7 @@ FLAGS = {
 }
 # Sizes that are named first.
 ORDER = ("B", "H", "E", "D")
-# Modes that the name of their pass says already.
+# Modes that need no words, because the name of the pass implies them.
 PLAIN_MODES = ("inference", "train")
 
 
@@ -40,7 +41,7 @@ def describe_form(form: str) -> str:
 
 
 def describe_pass(name: str, mode: str) -> str:
-    """Return the name of a pass, with the mode of the call where the pass does not say it."""
+    """Return the name of a pass, with the call mode where the pass does not imply the mode."""
     return name if mode in PLAIN_MODES else f"{name} ({mode})"
 
 
@@ -65,7 +66,7 @@ def _describe_sizes(operator: str, sizes: str) -> Iterator[str]:
     found = re.findall(r"([A-Za-z]+)(\d+)", sizes)
     if operator == MULTIHEAD and "B" not in dict(found):
         yield "unbatched"
-    # Heads before the width, as people say it; otherwise in the order of the id, since the sort is stable.
+    # Heads come before the width, as people say it. The sort is stable, so the other sizes keep the order of the id.
     for label, number in sorted(found, key=lambda pair: ORDER.index(pair[0]) if pair[0] in ORDER else len(ORDER)):
         text = labels.get(label, label + " {}").format(number)
         yield text.removesuffix("s") if number == "1" and text.startswith("1 ") else text

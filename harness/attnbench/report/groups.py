@@ -21,7 +21,8 @@ __all__ = [
     "select_warned",
 ]
 
-# Most groups in one table of a page, and the longest reason in it, in characters; findings.csv has everything.
+# ``MOST_GROUPS``: most groups in one table of a page. ``LONGEST_REASON``: longest reason in it, in characters.
+# findings.csv has everything.
 MOST_GROUPS, LONGEST_REASON = 200, 800
 
 # The warning of a check that passed with little to spare.
@@ -100,9 +101,9 @@ def _cap(groups: Sequence[Grouped]) -> tuple[Grouped, ...]:
 
 
 def select_warned(found: pd.DataFrame) -> pd.DataFrame:
-    """Return the findings with a warning, with it in the column ``reason``.
+    """Return the findings with a warning, with the warning in the column ``reason``.
 
-    That a check nearly failed says nothing where the same check of the implementation failed on another case.
+    A warning that a check nearly failed is left out if the same check of the implementation failed on another case.
     """
     warned = found[found["warnings"] != ""]
     wrong = found[found["status"].isin(FAILURES)]
@@ -132,7 +133,7 @@ def group_rows(frame: pd.DataFrame, column: str, *, named: int = 3) -> tuple[Gro
 
     The field ``of`` of a group is a text that lists up to ``named`` different values of ``column``.
     """
-    # In one pass: a group of a data frame costs 0.1 ms, and each of 100,000 findings may have a reason of its own.
+    # Not by ``groupby``: each group of a data frame costs 0.1 ms, and 100,000 findings may all have different reasons.
     found: dict[tuple[str, str], tuple[int, dict[str, None]]] = {}
     for name, reason, value in zip(frame["implementation"], frame["reason"], frame[column], strict=True):
         count, values = found.get((name, reason), (0, {}))
@@ -147,7 +148,7 @@ def group_rows(frame: pd.DataFrame, column: str, *, named: int = 3) -> tuple[Gro
 
 
 def group_left_out(left_out: Sequence[LeftOut]) -> tuple[Grouped, ...]:
-    """Group what was left out by implementation and reason; at most ``MOST_GROUPS`` groups, the largest first."""
+    """Group what was left out by kind, implementation and reason; at most ``MOST_GROUPS`` groups, the largest first."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for one in left_out:
         groups.setdefault((one.kind, one.implementation, one.reason), []).append(one.case or one.run)
@@ -159,7 +160,7 @@ def group_left_out(left_out: Sequence[LeftOut]) -> tuple[Grouped, ...]:
 
 
 def _list_first(texts: Sequence[str], named: int = 1) -> str:
-    """List the first of these texts, and how many different ones follow."""
+    """List the first ``named`` different texts, and say how many more there are."""
     values = list(dict.fromkeys(texts))
     more = f" and {len(values) - named} more" if len(values) > named else ""
     return ", ".join(values[:named]) + more

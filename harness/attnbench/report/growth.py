@@ -17,8 +17,8 @@ STUDENT_T = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
     2.110, 2.101, 2.093, 2.086,
 )  # fmt: skip
-# Smallest number of lengths for a fit. The interval is wider than the standard error by a quantile of Student's t: 12.7
-# with three lengths, 4.3 with four and 3.2 with five.
+# Smallest number of lengths for a fit. Each side of the interval is the standard error times a quantile of Student's t:
+# 12.7 with three lengths, 4.3 with four and 3.2 with five.
 FEWEST = 5
 GROWTH = (
     "implementation", "pass", "measure", "dtype", "device", "exponent", "low", "high", "level", "lengths", "shortest",

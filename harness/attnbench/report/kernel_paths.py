@@ -1,4 +1,4 @@
-"""Code path of an implementation, such as fused flash attention, read from the names of the operators that ran."""
+"""Code path of an implementation, such as fused flash attention, found in the names of the torch operators that ran."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -23,13 +23,13 @@ WAYS = (
     (r"_softmax|bmm|baddbmm", "composed: products and softmax"),
 )
 COPY = "aten::copy_"
-# Digits from which on a number of calls is no number of calls.
+# What follows ``CALLS`` in a name is no number of calls if it has this many digits or more.
 LONGEST_COUNT = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """Row of the table of code paths: the path of one implementation in one pass, and the operators that ran.
+    """Row of the table of code paths: the path of one implementation in one pass, and the torch operators that ran.
 
     ``lengths`` are the sequence lengths at which these operators ran.
     """
@@ -42,7 +42,7 @@ class Way:
 
 
 def find_way(kernels: Sequence[str]) -> str:
-    """Return a phrase with the code path that these operators indicate, and the number of tensor copies, if any."""
+    """Return words for the code path that these torch operators indicate, and the number of tensor copies, if any."""
     found = next((words for pattern, words in WAYS if any(re.search(pattern, name) for name in kernels)), "its own")
     copies = sum(_count_calls(name) for name in kernels if name.partition(CALLS)[0] == COPY)
     return found + (f"; {copies} {'copy' if copies == 1 else 'copies'} of tensors" if copies else "")
@@ -73,5 +73,5 @@ def group_by_way(kernels: pd.DataFrame) -> Iterator[Way]:
 
 def _count_calls(name: str) -> int:
     count = name.partition(CALLS)[2]
-    # A name of a run file may end in anything.
+    # The name is from a run file, so what follows ``CALLS`` may be any text.
     return int(count) if count.isdecimal() and len(count) < LONGEST_COUNT else 1

@@ -20,8 +20,8 @@ UNDER_GROWTH = (
     "linearly, such as the projections, weigh more. Times with an inconclusive speed verdict are left out."
 )
 UNDER_WAYS = (
-    "Operators and kernels as torch's profiler names them, with the number of their calls in one pass. Lengths with "
-    "the same kernels share a row, so that a fall-back has a row of its own. kernels.csv has every name."
+    "Torch operators and device kernels as torch's profiler names them, with the number of their calls in one pass. "
+    "Lengths with the same names share a row, so that a fall-back has a row of its own. kernels.csv has every name."
 )
 UNDER_CEILINGS = (
     "Rates that the machine reached in the same run on one matrix product and on one copy, the best of several calls. "

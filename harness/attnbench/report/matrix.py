@@ -28,11 +28,12 @@ LEGEND = (
 EMPTY = "empty: no findings"
 # Longest reason of an implementation on which nothing was checked, in characters.
 LONGEST_REASON = 200
-# A reason about the device tells most: no case can be checked without it, whatever else is refused.
+# Pattern of a reason about the device. Such a reason comes first: without the device, no case can be checked.
 _DEVICE = re.compile(r"\b(cuda|device|gpu)\b", re.IGNORECASE)
-# The reason of a declared option of the device, and how a reader says it.
+# ``_ONLY_CUDA``: the reason of an implementation that declares CUDA as its only device. ``NEEDS_CUDA``: plain words for
+# this reason.
 _ONLY_CUDA, NEEDS_CUDA = re.compile(r"device=\w+ \(supported: \{'cuda'\}\)"), "needs a CUDA device"
-# Implementations by check, with the number of findings of each status.
+# Number of findings by check, implementation and status.
 Counts = dict[str, dict[str, Counter[str]]]
 # Anchor of the group of failures on the page, by machine, implementation and check.
 Anchors = Mapping[tuple[str, str, str], str]
@@ -75,7 +76,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chapter:
-    """The row of a chapter, the rows of its checks, and the id of the element that has these."""
+    """The row of a chapter, the rows of its checks, and the id of the page's element with the rows of checks."""
 
     row: Row
     checks: tuple[Row, ...]
@@ -157,7 +158,7 @@ def make_matrix(runs: Iterable[StoredRun], results: Sequence[Result], anchors: A
 
 
 def _find_unfinished(runs: Iterable[StoredRun]) -> dict[str, dict[str, None]]:
-    """Return by machine the implementations with checks that a run did not get to, in the order of the runs."""
+    """Return, by machine, the implementations on which a run left out planned checks, in the order of the runs."""
     found: dict[str, dict[str, None]] = {}
     for stored in runs:
         names = (one.implementation for one in judge_completeness(stored).unfinished if one.unchecked)
@@ -211,7 +212,7 @@ def _fold_unchecked(reasons: Mapping[str, Counter[tuple[str, str]]]) -> Iterator
 
 
 def _choose_reason(counts: Mapping[tuple[str, str], int]) -> str:
-    """Return the most telling of these reasons: about the device, of a refusal, or else the most frequent one."""
+    """Return a reason about the device if there is one, else one of a refusal; of several, the most frequent."""
 
     def rate(key: tuple[str, str]) -> tuple[bool, bool, int]:
         status, reason = key

@@ -22,12 +22,13 @@ from attnbench.report.series import Place, Series
 
 __all__ = ["MAIN", "MOST_ROWS", "REST", "TALLEST", "Cell", "MeasureRow", "MeasureTable", "Measures", "collect_measures"]
 
-# Most rows of all tables of a report. A browser sorts so many rows of 20 cells in a fraction of a second, and they take
-# about 1 MB of the page.
+# Most rows of all tables of a report. A browser sorts this many rows of 20 cells in a fraction of a second, and they
+# take about 1 MB of the page.
 MOST_ROWS = 1500
 # Most rows of a table that stands on the page as it is; a longer one scrolls in a box.
 TALLEST = 24
-# Columns of the table, and of the folded table below it: key, heading, and whether the column sorts as a number.
+# ``MAIN``: columns of the table. ``REST``: columns of the folded table below it. Each column has a key, a heading, and
+# whether it is sorted by numbers.
 MAIN = (
     ("time", "time, ms", True),
     ("ratio", "time ÷ reference", True),
@@ -57,17 +58,17 @@ EXCEEDED = (
     "Without shares of the ceiling: a call was faster than the measured ceiling allows, so the measured ceiling is too "
     "low here."
 )
-# A difference is explained by the reference's time in the same cycles if it removes at least this share of it, in
-# logarithms.
+# A ratio may differ from the quotient of the two times beside it. This difference is explained by the reference's time
+# in the cycles of the ratio if the quotient with this time is closer by at least this share, in logarithms.
 EXPLAINED = 0.5
 _Columns = tuple[tuple[str, str, bool], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A cell: its text, a sentence about it, and the number by which it is sorted; None sorts by the text.
+    """A cell: its text, a sentence about it, and the number by which it is sorted; without a number, by its text.
 
-    ``bound`` is the rate that bounds a call, in a cell of the share of the ceiling.
+    ``bound`` is the rate that bounds the call, product or copy; only a cell of the share of the ceiling has it.
     """
 
     text: str
@@ -87,7 +88,7 @@ class MeasureRow:
     form: str
     # The length as text, and the number by which it is sorted.
     length: Cell
-    # By the keys of ``MAIN`` and ``REST``; a quantity that was not measured is missing.
+    # Cells by the keys of ``MAIN`` and ``REST``; a quantity that was not measured has no cell.
     cells: Mapping[str, Cell]
     # Whether the row has a time without a verdict, or its implementation failed a check.
     is_doubtful: bool
@@ -100,7 +101,7 @@ class MeasureTable:
     place: Place
     pass_: str
     reference: str
-    # Whether the rows have several forms. If not, ``form`` is that of all rows.
+    # ``forms``: whether the rows have several forms. ``form``: the form of the first row.
     forms: bool
     form: str
     main: _Columns
@@ -124,7 +125,7 @@ class MeasureTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """All tables of measures, and the number of rows that the report has and that its tables show."""
+    """All tables of measures; ``rows`` is the number of measured rows, and ``shown`` the number in the tables."""
 
     tables: tuple[MeasureTable, ...]
     rows: int
@@ -203,7 +204,7 @@ def _make_table(
 
 
 def _name_bound(row: MeasureRow) -> MeasureRow:
-    """Name the bound in the share of the ceiling, for a table whose rows have different ones."""
+    """Name the bound in the share of the ceiling, for a table whose rows have different bounds."""
     if (share := row.cells.get("share")) is None:
         return row
     named = replace(share, text=f"{share.text} of {share.bound}")
@@ -252,7 +253,8 @@ def _make_time_cells(
     on_host = row["device"] != "cpu" and row["measure"] == "wall"
     made = {"time": Cell(text=time, note=END_TO_END if on_host else "", value=median_ns / 1e6)}
     if row["implementation"] == reference:
-        # The reference has a verdict only where the A/A control, or other work, spoils that of every implementation.
+        # The reference has a state only if it is inconclusive: the A/A control failed, or other work disturbed the
+        # calls.
         made["verdict"] = Cell(text=row["state"] or "reference")
     elif row["state"]:
         made["verdict"] = Cell(text=row["state"])
@@ -280,7 +282,7 @@ def _make_ratio_cell(row: Mapping[Any, Any], reference: str, base_ns: float | No
 
 
 def _explain_ratio(row: Mapping[Any, Any], reference: str, base_ns: float | None) -> str:
-    """Return why a ratio is not the quotient of the two times beside it; empty where it is, nearly.
+    """Return why a ratio is not the quotient of the two times beside it; empty if it nearly is the quotient.
 
     ``base_ns`` is the time of the reference in its own row.
     """
@@ -290,13 +292,13 @@ def _explain_ratio(row: Mapping[Any, Any], reference: str, base_ns: float | None
     left = abs(math.log(row["median_ns"] / row["reference_ns"] / row["ratio"]))
     if left <= EXPLAINED * gap:
         return (
-            f"Not the quotient of the two times: {reference} took another time in the cycles that called both, which "
-            "timings.csv has as reference_ns."
+            f"Not the quotient of the two times: {reference} took another time in the cycles that called both "
+            "implementations; timings.csv has this time as reference_ns."
         )
     if row["counted"] < row["processes"]:
         return (
-            "Not the quotient of the two times: the ratio is from the undisturbed processes only, which timings.csv "
-            "counts."
+            "Not the quotient of the two times: the ratio is from the undisturbed processes only; timings.csv has "
+            "their number."
         )
     return "Not the quotient of the two times: the ratio is the median over cycles, which vary."
 

@@ -45,8 +45,9 @@ def explain_measures(series: Sequence[Series], measures: Measures) -> str:
         else ""
     )
     return (
-        f"{_explain_intervals(timings)}{on_device} A ratio is the median over the cycles that called both; below 1 is "
-        f"faster. Faster, slower and same are verdicts with the threshold of {EFFECT * 100:g} %."
+        f"{_explain_intervals(timings)}{on_device} A ratio is the median over the cycles that called both "
+        f"implementations; below 1 is faster. Faster, slower and same are verdicts with the threshold of "
+        f"{EFFECT * 100:g} %."
         f"{''.join(f' {sentence}' for sentence in explain_states(timings))}{counts}{left_out}"
     )
 

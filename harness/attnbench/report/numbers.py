@@ -58,7 +58,7 @@ def format_thousands(count: int) -> str:
 
 
 def format_count(count: int, word: str, plural: str = "") -> str:
-    """Format a count, followed by a word; unless the count is 1, by ``plural``, or by the word with an s."""
+    """Format a count and a word; unless the count is 1, the word is ``plural``, or gets an s if ``plural`` is empty."""
     return f"{format_thousands(count)} {word if count == 1 else plural or word + 's'}"
 
 

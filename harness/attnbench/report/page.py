@@ -54,7 +54,7 @@ def render(content: Content, figures: Sequence[SeriesFigures], files: Collection
         .render(
             content=content,
             files=tuple(files),
-            # Files of this package, without text from runs. They are embedded as they are, because of their hashes.
+            # Files of this package, without text from runs. They are not escaped, because the policy has their hashes.
             style=Markup(style),  # noqa: S704
             script=Markup(script),  # noqa: S704
             policy=_make_policy(style, script),

@@ -20,8 +20,9 @@ from attnbench.report.slugs import make_slug
 
 __all__ = ["Place", "Series", "describe_undrawn", "group_series", "join_growths", "split_by_machine"]
 
-# Most series with figures, and most timed calls in their figures together; the largest series is always drawn. A series
-# of 14 implementations with 70 calls takes two seconds of processor time and 250 kB of the page, one of 400 calls four.
+# ``MOST_DRAWN``: most series with figures. ``MOST_CALLS``: most timed calls in the figures of all series; the largest
+# series is always drawn. A series of 14 implementations with 70 calls takes two seconds of processor time and 250 kB of
+# the page; a series of 400 calls takes four seconds.
 MOST_DRAWN, MOST_CALLS = 4, 600
 # Largest share of the ceiling; a larger one would be shown as 101 %.
 MOST_SHARE = 1.005
@@ -59,7 +60,8 @@ class Series:
     growths: pd.DataFrame
     # Whether the report has figures of this series, and its growth and code paths; see ``MOST_DRAWN``.
     drawn: bool = True
-    # Whether a call at this place was faster than the measured ceiling allows. The shares of it mean nothing then.
+    # Whether a call at this place was faster than the measured ceiling allows. If so, shares of the ceiling mean
+    # nothing.
     exceeds_ceiling: bool = False
 
     @property
@@ -101,7 +103,7 @@ def group_series(runs: Sequence[StoredRun], results: Sequence[Result], made: tab
     found = []
     for key, case in sorted(keys.items()):
         place, form = key
-        # Number of threads and form are in the names of files only where another series differs in nothing else.
+        # File names contain the number of threads and the form only where other series have the same other words.
         words = place[:3] if alike[place[:3]] == 1 else (*map(str, place), form)
         own = {name: parts[key] if key in parts else getattr(made, name)[:0] for name, parts in split.items()}
         found.append(
@@ -123,7 +125,7 @@ def group_series(runs: Sequence[StoredRun], results: Sequence[Result], made: tab
 def _split_rows(
     frame: pd.DataFrame, name: str, results: Sequence[Result], keys: Sequence[tuple[Place, str]]
 ) -> dict[tuple[Place, str], pd.DataFrame]:
-    """Return the rows of each series in the table of this name, which has a row for each result with such a row."""
+    """Return the rows of each series in the table ``name``; ``HAS_ROW`` says which results have a row in the table."""
     rows: dict[tuple[Place, str], list[int]] = {}
     having = (key for key, result in zip(keys, results, strict=True) if tables.HAS_ROW[name](result))
     for row, key in enumerate(having):
@@ -138,7 +140,7 @@ def _mark_exceeded(series: Sequence[Series]) -> list[Series]:
 
 
 def _choose_drawn(series: Sequence[Series]) -> list[Series]:
-    """Mark the series without figures: those with the fewest measured calls, if all are more than the limits allow."""
+    """Mark the series without figures: if not all fit into the limits, those with the fewest measured calls."""
     by_size = sorted(series, key=lambda one: -max(len(one.timings), len(one.memory)))
     sizes = accumulate(max(len(one.timings), len(one.memory)) for one in by_size)
     drawn = {
@@ -150,7 +152,7 @@ def _choose_drawn(series: Sequence[Series]) -> list[Series]:
 
 
 def describe_undrawn(series: Sequence[Series]) -> str:
-    """Return the sentence that says which series have no figures; empty if all series have them."""
+    """Return the sentence that says how many series have figures; empty if all series have them."""
     drawn = sum(one.drawn for one in series)
     if drawn == len(series):
         return ""

@@ -21,6 +21,6 @@ def make_slug(*parts: str) -> str:
     readable = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:LONGEST].strip("-")
     if readable == text and not any("-" in part for part in parts[1:]):
         return readable
-    # The separator is in no text of a run file: JSON has it only as an escape.
+    # The texts of a report never contain the separator: ``spell_out`` replaces it by its escape.
     spelled = hashlib.sha256("\x00".join(parts).encode(errors="surrogatepass")).hexdigest()[:DIGITS]
     return f"{readable}-{spelled}" if readable else spelled

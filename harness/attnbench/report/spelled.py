@@ -15,8 +15,8 @@ __all__ = ["spell_out", "spell_out_in"]
 
 _Value = TypeVar("_Value")
 
-# Control characters but the line feed, marks of writing direction (UAX #9), line and paragraph separators, the
-# byte-order mark, lone surrogates and characters that Unicode reserves as none (U+FFFE, U+FFFF).
+# Control characters except the line feed, marks of writing direction (UAX #9), line and paragraph separators, the
+# byte-order mark, lone surrogates, and the code points that Unicode defines as no characters (U+FFFE, U+FFFF).
 _HIDDEN = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
 )
@@ -62,5 +62,5 @@ def _list_text_fields(kind: type) -> tuple[str, ...]:
 def _may_hold_text(hint: Any) -> bool:
     if isinstance(hint, type) and (issubclass(hint, str | PurePath) or dataclasses.is_dataclass(hint)):
         return True
-    # The arguments of a Literal are values and no types.
+    # The arguments of a Literal are values, not types.
     return typing.get_origin(hint) is not typing.Literal and any(map(_may_hold_text, typing.get_args(hint)))

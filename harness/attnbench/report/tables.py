@@ -58,8 +58,8 @@ OPTIONAL_BYTES = ("workspace_bytes", "saved_bytes", "physical_bytes", "outside_b
 FINDINGS = (
     "implementation", "case", "check", "chapter", "status", "reason", "measured", "allowed", "warnings", "run",
 )  # fmt: skip
-# Relative difference of a ratio and the quotient of its two times from which the report says why, even if the quotient
-# is within the interval of the ratio: 10 % is seen at a glance.
+# If a ratio differs from the quotient of its two times by more than this share, the report says why, even if the
+# quotient is within the interval of the ratio: a reader sees 10 % at a glance.
 NOTICED = 0.1
 LEFT_OUT = ("kind", "run", "implementation", "case", "reason")
 UNTIMED = ("implementation", "length", "pass", "reason", "case", "run")
@@ -112,7 +112,7 @@ def tabulate_timings(results: Sequence[Result], reached: Iterable[Ceiling] = ())
 
 
 def select_undecided(timings: pd.DataFrame) -> pd.DataFrame:
-    """Return the timings whose speed verdict is ``unknown`` or ``inconclusive``, with the verdict in the reason."""
+    """Return the timings whose speed verdict is ``unknown`` or ``inconclusive``, with the verdict before the reason."""
     frame = timings[timings["reason"] != ""]
     return frame.assign(reason=[f"{state}: {why}" for state, why in zip(frame["state"], frame["reason"], strict=True)])
 
@@ -135,7 +135,7 @@ def tabulate_memory(results: Sequence[Result]) -> pd.DataFrame:
 
 
 def tabulate_kernels(results: Sequence[Result]) -> pd.DataFrame:
-    """Tabulate the operators and kernels of every profiled call, and the code path that they indicate."""
+    """Tabulate the torch operators and device kernels of every profiled call, and the code path that they indicate."""
     rows = [
         _describe_case(r) | {"way": find_way(r.kernels), "kernels": "; ".join(r.kernels)} for r in results if r.kernels
     ]
@@ -160,7 +160,7 @@ def tabulate_ceilings(reached: Iterable[Ceiling]) -> pd.DataFrame:
 
 def tabulate_findings(results: Sequence[Result]) -> pd.DataFrame:
     """Tabulate the findings, one per row."""
-    # Columns, and not a mapping for each row: there may be a million findings.
+    # The table is made from columns, not from a mapping for each row, because there may be a million findings.
     pairs = [(r, f) for r in results for f in r.findings]
     chapters = {check: chapter_of(check) for check in {f.check for _, f in pairs}}
     columns = {
@@ -266,9 +266,9 @@ def _add_reference_times(
 
     ``timings`` are those of the rows, and ``baselines`` those of each run and case.
 
-    A ratio is a median over cycles. Its two times are medians over all calls, also of the cycles that did not call
-    both. ``reference_ns`` is the time of the reference in the calls of the ratio. It is NaN where the quotient of the
-    times is near the ratio.
+    A ratio is a median over cycles. Its two times are medians over all calls, also of cycles that called only one of
+    the two implementations. ``reference_ns`` is the time of the reference in the calls of the ratio. It is NaN where
+    the quotient of the times is near the ratio.
     """
     times = {(row["run"], row["implementation"], row["case"]): row for row in rows}
     for row, own in zip(rows, timings, strict=True):
@@ -283,7 +283,7 @@ def _add_reference_times(
 
 
 def _compare_with_reference(result: Result, timing: Timing, baseline: Baseline | None) -> SpeedVerdict | None:
-    """Return the speed verdict against the reference, or None if their calls were not interleaved."""
+    """Return the speed verdict of a result against the reference, or None if the two were not interleaved."""
     if baseline is None or len(baseline.timing.samples_ns) != len(timing.samples_ns):
         return None
     if find_reference(result.case) not in (result.implementation, *timing.interleaved_with):

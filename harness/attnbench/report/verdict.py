@@ -1,4 +1,4 @@
-"""The verdict of a report: what a reader must know first, by name, in sentences for each machine and device."""
+"""The verdict of a report: what a reader must know first, in sentences for each machine and device."""
 
 import re
 from collections import Counter, defaultdict
@@ -19,22 +19,23 @@ from attnbench.report.numbers import format_count, format_thousands, join_words,
 
 __all__ = ["NextStep", "PlaceVerdict", "Sentence", "Verdict", "collect_verdict", "format_lines"]
 
-# Most implementations that fail and are named with their checks; the others are counted.
+# Most failing implementations that are named, each with its causes; the others are counted.
 NAMED_FAILING = 4
-# Most names in any other sentence; if there are more, all are counted.
+# Most names in any other sentence, or one more; if there are even more, the sentence has only their number.
 NAMED = 6
-# Most causes of failures that are named for one implementation, and longest quoted reason, in characters.
+# ``NAMED_CAUSES``: most causes of failures that are named for one implementation, or one more. ``LONGEST_REASON``:
+# longest quoted reason, in characters.
 NAMED_CAUSES = 2
 LONGEST_REASON = 90
-# Most commands that finish a run.
+# Most commands for finishing runs that are shown.
 NEXT_STEPS = 3
 # Longest words for a cause, in characters.
 LONGEST_CAUSE = 110
-# Begins what ``describe_gaps`` says of a run that was cut before it timed any call.
+# Start of the sentence of ``describe_gaps`` about a run that ended before it timed any call.
 TIMING = "Timing had not begun"
 # Statuses of findings whose check did not run.
 SILENT: frozenset[Status] = frozenset({"unsupported", "not_run"})
-# What is said of an implementation with failures: of its statuses, the first in this order.
+# Words for an implementation with failures; if it has several of these statuses, the first one here decides.
 FAILING: dict[Status, str] = {
     "failed": "is wrong",
     "error": "raises exceptions",
@@ -43,7 +44,7 @@ FAILING: dict[Status, str] = {
     "out_of_memory": "runs out of memory",
     "unexpected_pass": "passes what it is declared to fail",
 }
-# Words of the second line for statuses that are neither passed nor a failure.
+# Words for statuses that are neither passed nor a failure, in the line about what was checked.
 WORDS: dict[Status, str] = {
     "expected_failure": "failed as expected",
     "unsupported": "refused with a reason",
@@ -100,7 +101,7 @@ class NextStep:
 class PlaceVerdict:
     """The verdict on one machine, and on one of its devices if the runs used several."""
 
-    # The machine, with the device if the machine has several in the report; empty if there is only one place.
+    # The machine and the device, as far as the places differ in them; empty if there is only one place.
     label: str
     sentences: tuple[Sentence, ...]
     # What was checked, and how many calls were timed; empty if nothing was.
@@ -132,7 +133,7 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
         if result.suite != FRONTIER:
             by_place[_Where(machines[result.run], CaseId.parse(result.case).device)].append(result)
     gaps: defaultdict[_Where, list[Sentence]] = defaultdict(list)
-    # What each machine lacks: the implementation, and whether checks are missing or only timings.
+    # By machine, the implementations that were not finished, each with True if checks are missing, not only timings.
     lacking: defaultdict[str, set[tuple[str, bool]]] = defaultdict(set)
     complete = True
     next_steps = []
@@ -222,7 +223,7 @@ def _describe_place(
 
 
 def _describe_failing(machine: str, by_name: dict[str, list[Result]]) -> Iterator[Sentence]:
-    """Yield a sentence for each failing implementation, the one with the worst effect first."""
+    """Yield a sentence for each of the first failing implementations, by status and by effect, and count the others."""
     failing = []
     order = list(FAILING.values())
     for name, own in by_name.items():
@@ -248,14 +249,14 @@ def _rank_cause(cause: RootCause) -> tuple[float, int]:
 
 def _describe_causes(causes: Sequence[RootCause]) -> str:
     """Return what is wrong, in words: the first causes, and the number of the others."""
-    # A single further cause is named: to count it takes as many words.
+    # If only one more cause is left, it is named, because a count would take as many words.
     shown = [_describe_cause(cause) for cause in causes[: NAMED_CAUSES + (len(causes) == NAMED_CAUSES + 1)]]
     left = len(causes) - len(shown)
     return "; ".join([*shown, *[f"{left} more faults"] * bool(left)])
 
 
 def _describe_cause(cause: RootCause) -> str:
-    """Return a cause in words; where only its check is known, with what the check requires."""
+    """Return a cause in words; if only the failed check is known, the check and what it requires."""
     words = clean_name(describe_cause(cause, by=False), LONGEST_CAUSE)
     (check,) = cause.checks if len(cause.checks) == 1 else ("",)
     known = read_checks().get(check)
@@ -295,7 +296,7 @@ def _classify(results: Sequence[Result], *, finished: bool) -> tuple[str, str] |
 
 
 def _classify_silent(reasons: Counter[tuple[Status, str]]) -> tuple[str, str]:
-    """Return the group of an implementation of which no check ran."""
+    """Return the group of an implementation on which no check ran, and the reason."""
     if any(NEEDS_CUDA.search(reason) for _, reason in reasons):
         return "elsewhere", "CUDA"
     (status, reason), _ = reasons.most_common(1)[0]
@@ -321,7 +322,7 @@ def _describe_group(kind: str, reason: str, names: Sequence[str]) -> Sentence:
 
 
 def _describe_checked(results: Sequence[Result], wanted: Set[str], gaps: Sequence[Sentence]) -> str:
-    """Return what was checked at one place, and how many calls were timed; ``wanted`` are all of its runs' names."""
+    """Return what was checked at one place, and how many calls were timed; ``wanted``: implementations of its runs."""
     if not any(result.findings for result in results):
         return ""
     statuses = Counter(finding.status for result in results for finding in result.findings)

@@ -22,9 +22,9 @@ __all__ = ["SeriesFigures", "draw_figures"]
 SKETCHES: tuple[Callable[[Series, Mapping[str, Look], str], Sketch], ...] = (
     sketch_time, sketch_ratio, sketch_forest, sketch_rate, sketch_memory,
 )  # fmt: skip
-# Longest label of a series in a figure, in characters: two lines.
+# Longest label of a series in a figure, in characters; it takes two lines.
 LONGEST_PLACE = 200
-# Starts of the notes that explain a mark; they hold for every figure of a report.
+# Starts of the notes that explain a mark; such a note holds for every figure of a report.
 EXPLAINED = ("×", "▲", "▼", "◂", "▸", "A hollow point")
 
 
@@ -53,7 +53,7 @@ def draw_figures(series: Sequence[Series], entries: Sequence[Entry]) -> list[Ser
 
 
 def _tell_once(figures: Iterable[SeriesFigures]) -> Iterator[SeriesFigures]:
-    """Yield the figures without the sentences on reading them that an earlier figure has."""
+    """Yield the figures; a sentence on how to read a figure is left out if an earlier figure has the same sentence."""
     told: set[str] = set()
     for one in figures:
         drawings = []
@@ -67,7 +67,7 @@ def _tell_once(figures: Iterable[SeriesFigures]) -> Iterator[SeriesFigures]:
 def _draw_series(series: Series, looks: Mapping[str, Look], place: str) -> SeriesFigures:
     sketches = [sketch(series, looks, place) for sketch in SKETCHES]
     drawings = tuple(_save(sketch, series.suffix, place) for sketch in sketches if sketch.figure is not None)
-    # Without times, four figures have one reason.
+    # If nothing was timed, this is the one reason of all figures but the figure of memory.
     timed = not series.timings.empty
     missing = [
         ("; ".join(one.notes) if timed or one.name == "memory" else "nothing was timed", one.title)

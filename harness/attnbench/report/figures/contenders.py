@@ -10,15 +10,16 @@ from attnbench.report.series import Place, Series
 
 __all__ = ["find_contenders", "rank"]
 
-# Most contenders of a reference, besides the reference. More than about six curves in colour are hard to follow.
+# Number of contenders that are chosen over all series of a reference; the most frequent one of each series is added.
+# More than about six curves in colour are hard to follow.
 MOST = 5
 
 
 def find_contenders(series: Sequence[Series], entries: Iterable[Entry]) -> list[str]:
     """Return the implementations that are most often in the answers of ``entries``, for each reference of the series.
 
-    Every series counts alike. At most ``MOST`` implementations are contenders for a reference, and the one that is most
-    often in the answers of a series is always a contender.
+    Every series counts alike. The contenders for a reference are the ``MOST`` most frequent implementations, and the
+    most frequent implementation of each series. In a series without answers, those with the smallest peak count.
     """
     answers: dict[tuple[Place, str], list[Sequence[str]]] = {}
     for entry in entries:
@@ -45,7 +46,10 @@ def _find_smallest(series: Series) -> Iterator[list[str]]:
 
 
 def rank(rows: pd.DataFrame, value: str) -> list[str]:
-    """Return the implementations of these rows, that with the smallest values of its passes and lengths first."""
+    """Return the implementations, those with small values first.
+
+    Each value is divided by the smallest value of its pass and length; the median of the quotients decides.
+    """
     least = rows.groupby(["pass", "length"])[value].transform("min")
     relative = rows.assign(relative=rows[value] / least).groupby("implementation")["relative"].median()
     found = {str(name): float(factor) for name, factor in relative.items()}
@@ -53,5 +57,5 @@ def rank(rows: pd.DataFrame, value: str) -> list[str]:
 
 
 def _order(counts: Mapping[str, float]) -> list[str]:
-    """Return the names, those with the highest numbers first; equal ones in the order of the alphabet."""
+    """Return the names, those with the highest numbers first; names with equal numbers in alphabetical order."""
     return sorted(counts, key=lambda name: (-counts[name], name))

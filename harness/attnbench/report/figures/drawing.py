@@ -16,7 +16,7 @@ WIDE = 900
 class Sketch:
     """A figure that is not written yet, with its texts; without a figure, ``notes`` says why."""
 
-    # Start of the names of its files.
+    # Start of the names of the figure's files.
     name: str
     title: str
     # How to read the figure, in a sentence or two.
@@ -32,16 +32,16 @@ class Sketch:
 class Drawing:
     """A figure of the report as its files and texts."""
 
-    # Names of its files, without ``.svg`` or ``.png``.
+    # Name of the figure's files, without ``.svg`` or ``.png``.
     stem: str
     title: str
-    # Empty if a figure of another series before it has the same sentences.
+    # How to read the figure; empty if an earlier figure has the same sentences.
     reading: str
     shows: str
     notes: tuple[str, ...]
     svg: bytes
     png: bytes
-    # Data URI of the SVG file, and its size in CSS pixels.
+    # ``uri``: data URI of the SVG file. ``width``, ``height``: size of the figure, in CSS pixels.
     uri: str
     width: int
     height: int

@@ -22,20 +22,23 @@ from attnbench.report.tables import INCONCLUSIVE
 __all__ = ["sketch_forest"]
 
 TITLE = "Ratio at each length"
-# Lengths in inches. ``WIDTH``: width of the figure at most, as of figures with two panels. ``ROW``: height of a row.
-# ``HEAD`` and ``FOOT``: heights above and below the rows of a panel. ``NARROWEST``: width of a plotted area at least.
+# Lengths in inches. ``WIDTH``: largest width of the figure, unless a single panel needs more; figures with two panels
+# are about as wide. ``ROW``: height of a row. ``HEAD`` and ``FOOT``: heights above and below the rows of a panel.
+# ``NARROWEST``: smallest width of a plotted area. ``GAP``: space at the right of a panel. ``LINE``: height of a line of
+# the place.
 WIDTH, ROW, HEAD, FOOT, NARROWEST, GAP, LINE = 12.15, 0.165, 0.3, 0.27, 1.0, 0.15, 0.17
-# Most panels side by side, most rows of a panel, and most lengths of a pass.
+# ``MOST_COLUMNS``: most panels side by side. ``MOST_ROWS``: most rows of a panel. ``MOST_LENGTHS``: most lengths of a
+# pass.
 MOST_COLUMNS, MOST_ROWS, MOST_LENGTHS = 3, 24, 12
 TEXT = SMALL
 # Smallest factor between 1 and the ends of the axis: the band of the threshold is then a fifth of the panel.
 CLOSEST = 1.05
 READING = (
-    "A row is an implementation: the point is its time divided by that of {reference}, the bar the confidence interval "
-    "of this ratio, and the fastest stands first. Left of the line at 1× is faster. The grey band is the threshold of "
-    "±{effect:g} %."
+    "Each row is an implementation; the fastest is first. The point is its time divided by the time of {reference}, "
+    "and the bar is the confidence interval of this ratio. Left of the line at 1× is faster. The grey band is the "
+    "threshold of ±{effect:g} %."
 )
-HOLLOW = "A hollow point is unknown: too few processes for a verdict, or its interval crosses the threshold."
+HOLLOW = "A hollow point has the verdict unknown: too few processes, or an interval that crosses the threshold."
 EDGES = {"◂": "on the left", "▸": "on the right"}
 
 
@@ -46,7 +49,7 @@ class Panel:
     pass_: str
     length: int
     rows: pd.DataFrame
-    # Ratio and interval of each row, or why it has none.
+    # Text beside each row: its ratio and interval, or why it has no ratio.
     texts: tuple[str, ...]
     missing: int = 0
 
@@ -97,12 +100,12 @@ def _choose_panels(rows: pd.DataFrame, disturbed: pd.DataFrame, reference: str) 
             panels.append(Panel(pass_=str(name), length=length, rows=kept, texts=texts, missing=missing))
     most = max(panel.missing for panel in panels)
     if most > 0:
-        notes.append(f"Without up to {most} implementations of a length, which timings.csv has.")
+        notes.append(f"Up to {most} implementations of a length are left out; timings.csv has all.")
     return panels, tuple(notes)
 
 
 def _explain_marks(panels: Sequence[Panel], limits: tuple[float, float]) -> Iterator[str]:
-    """Yield what the marks in these panels mean that are not in every figure."""
+    """Yield the meanings of those marks in these panels that other figures may lack."""
     rows = pd.concat([panel.rows for panel in panels])
     rows = rows[rows["state"] != INCONCLUSIVE]
     if (rows["state"] == "unknown").any():

@@ -12,7 +12,8 @@ LONGEST = 28
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 REPLACEMENT = "\ufffd"
 NAMELESS = "(no name)"
-# Widths of characters of DejaVu Sans, in units of the font size, rounded up. Other sans-serif fonts are narrower.
+# ``NARROW``, ``WIDE``: characters of DejaVu Sans that are narrower or wider than most. ``WIDTHS``: widths of
+# narrow, other and wide characters, in units of the font size, rounded up. Other sans-serif fonts are narrower.
 NARROW, WIDE, WIDTHS = frozenset("fijltI.,:;'|!()[]/ "), frozenset("mwMWQO@%"), (0.4, 0.64, 1.0)
 
 

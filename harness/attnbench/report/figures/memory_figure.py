@@ -38,6 +38,6 @@ def sketch_memory(series: Series, looks: Mapping[str, Look], place: str) -> Sket
         title=TITLE,
         reading=READING,
         shows=describe_ends(rows, series.reference, format_bytes, ("least", "most")),
-        notes=(*notes, *name_left_out(left_out, "peak of 0 or told twice")),
+        notes=(*notes, *name_left_out(left_out, "peak of 0 or measured twice")),
         figure=figure,
     )

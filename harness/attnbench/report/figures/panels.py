@@ -18,22 +18,26 @@ from attnbench.report.numbers import format_count, format_thousands
 
 __all__ = ["Panels", "draw_panels", "find_beyond"]
 
-# Lengths in inches; 96 CSS pixels are an inch. Two panels with a legend are as wide as the text of the page, 1184 px.
+# Widths in inches; 96 CSS pixels are an inch. ``PANEL``: of a panel. ``LABELS``: of the labels at the left.
+# ``BETWEEN``: between two panels. ``KEY``: of the legend, at least. Two panels with a legend are about as wide as the
+# text of the page, 1184 px.
 PANEL, LABELS, BETWEEN, KEY = 4.4, 0.8, 0.35, 1.95
-# Heights of the plotted area, of the lengths below it, and of the names of passes above it.
+# Heights in inches. ``AREA``: of the plotted area, at least. ``FOOT``: of the lengths below it. ``HEAD``: of the names
+# of passes above it.
 AREA, FOOT, HEAD = 2.35, 0.5, 0.34
-# Height of a line of the legend, and of a line of the place above the panels.
+# Heights in inches. ``ENTRY``: of a line of the legend. ``LINE``: of a line of the place above the panels.
 ENTRY, LINE = 0.155, 0.17
 # Width of the symbol of the legend with its gaps, in inches.
 SYMBOL = 0.5
-# Most curves of implementations that are no contenders, and most labelled lengths of an axis.
+# ``MOST_OTHERS``: most curves of implementations that are no contenders. ``MOST_TICKS``: most labelled lengths of an
+# axis.
 MOST_OTHERS, MOST_TICKS = 16, 9
 # Free space beside the shortest and the longest length, as a factor of the length.
 MARGIN = 1.25
-# Where curves stand side by side, they are moved apart by this share of the distance of two lengths, in all.
+# Curves that stand side by side spread over this share of the distance between two neighbouring lengths.
 APART = 0.24
-# Width of a line and size of a marker, in points, of the lowest and of the highest curve in colour where curves lie on
-# one another, of curves side by side, and of grey curves.
+# Width of a line and size of a marker, in points. ``LOWEST`` and ``HIGHEST``: of the lowest and of the highest curve in
+# colour, where curves lie on one another. ``ALONE``: of curves side by side. ``GREY``: of grey curves.
 LOWEST, HIGHEST, ALONE, GREY = (3.4, 8.5), (1.4, 4.5), (1.7, 5.0), (0.9, 3.5)
 # This text is in the reason of each call that was not timed because its predicted time exceeds the work limit. A curve
 # that ends before such a call has a cross at its end.
@@ -52,7 +56,7 @@ class Panels:
     label: str
     # Text above the panels: the place, if the report has several.
     place: str = ""
-    # Sets up the y axes, when all curves are drawn.
+    # Function that sets up the y axes after all curves are drawn.
     finish: Callable[[Sequence[tuple[Axes, pd.DataFrame]]], None]
     # Names of curves that end at the work limit, by pass.
     beyond: Mapping[str, frozenset[str]]
@@ -60,8 +64,9 @@ class Panels:
     extra: Sequence[Line2D] = ()
     # Whether the largest values are the best, so that they are kept if there are too many curves.
     largest: bool = False
-    # Whether the points of contenders at one length stand side by side. Only flat curves may: a steep one that is moved
-    # to the right seems to be lower. Elsewhere a lower curve is wider, so that it shows below those that lie on it.
+    # Whether the points of contenders at one length stand side by side. This suits flat curves only: a steep curve that
+    # is moved to the right seems to be lower. If False, a lower curve is wider, so that it shows below curves that lie
+    # on it.
     side_by_side: bool = False
 
 
@@ -107,7 +112,7 @@ def draw_panels(panels: Panels) -> tuple[Figure, tuple[str, ...]]:
 
 
 def find_beyond(rows: pd.DataFrame, untimed: pd.DataFrame) -> dict[str, frozenset[str]]:
-    """Return for each pass the implementations of which longer calls were predicted to exceed the work limit."""
+    """Return for each pass the implementations whose longer calls were predicted to exceed the work limit."""
     limited = untimed[untimed["reason"].str.contains(BEYOND, regex=False)] if len(untimed) else untimed
     ends = {(pass_, name): own["length"].max() for (pass_, name), own in rows.groupby(["pass", "implementation"])}
     found: dict[str, set[str]] = {}
@@ -190,7 +195,8 @@ def _draw_curves(axes: Axes, part: pd.DataFrame, names: Sequence[str], panels: P
                 zorder=above,
             )  # fmt: skip
             if len(rows) == 1:
-                # A cross without a curve is found in the legend only by its faint marker.
+                # Without a curve, only the faint marker would lead from the cross to the legend, so the cross gets a
+                # name.
                 axes.annotate(
                     labels[name], (x.iloc[-1], rows["value"].iloc[-1]), (7, 0), textcoords="offset points",
                     color=look.colour if look.contends else MUTED, fontsize=SMALL, va="center", zorder=7,
@@ -208,9 +214,9 @@ def _choose_size(names: Sequence[str], name: str, *, alone: bool) -> tuple[float
 
 
 def _spread(part: pd.DataFrame, names: Sequence[str], reference: str) -> dict[str, float]:
-    """Return a factor for each of these names, by which its lengths are multiplied to stand beside the others.
+    """Return, for each name but the reference, the factor by which its lengths are multiplied.
 
-    The reference stays on the lines of the grid, and the others stand on both sides of it.
+    The reference stays on the lines of the grid, and the others stand on both sides of the reference.
     """
     lengths = sorted(part["length"].unique())
     nearest = min((b / a for a, b in pairwise(lengths)), default=2.0)

@@ -1,4 +1,4 @@
-"""Figure: operations per second against length, below the rate that the machine's ceilings allow."""
+"""Figure: operations per second against length, with the rate that the machine's ceilings allow."""
 
 from collections.abc import Mapping, Sequence
 
@@ -29,7 +29,7 @@ TERA = 1000.0
 
 
 def sketch_rate(series: Series, looks: Mapping[str, Look], place: str) -> Sketch:
-    """Sketch the rate of operations against length; operators that do not count their operations have none."""
+    """Sketch the rate of operations against length; there is no figure for an operator that counts no operations."""
     timings = series.timings
     # A rate is operations over time, so the ends of its interval follow from those of the time, swapped.
     flop_per_ns = timings["gflop_per_s"].astype(float)
@@ -68,8 +68,8 @@ def sketch_rate(series: Series, looks: Mapping[str, Look], place: str) -> Sketch
 def _find_ceiling(rows: pd.DataFrame, divisor: float) -> pd.DataFrame:
     """Return the rate that the ceilings allow, by run, pass and length.
 
-    ``share`` is the shortest possible time divided by the measured one, so the rate divided by it is that of the
-    shortest possible time.
+    ``share`` is the shortest possible time divided by the measured time. The rate divided by ``share`` is therefore the
+    rate of a call that takes the shortest possible time.
     """
     known = rows[rows["share"].astype(float) > 0]
     rates = known["gflop_per_s"] / known["share"] / divisor

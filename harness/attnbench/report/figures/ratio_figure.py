@@ -20,18 +20,20 @@ from attnbench.report.tables import INCONCLUSIVE
 
 __all__ = ["find_range", "select_ratios", "sketch_ratio"]
 
-# Range of ratios that a figure shows at most: a slower implementation is no choice, whether 5 or 500 times slower.
+# ``LEAST``, ``MOST``: smallest and largest ratio inside a panel. An implementation that is slower than this is no
+# choice, whether 5 or 500 times slower.
 LEAST, MOST = 0.25, 4.0
 # Smallest factor between 1 and the ends of the axis, so that noise of a percent does not fill a panel.
 NARROWEST = 1.1
-# Height of a name at the edge of a panel, in inches, and most names at one edge.
+# ``NAMED``: height of a name at the edge of a panel, in inches. ``MOST_NAMED``: most names at one edge.
 NAMED, MOST_NAMED = 0.16, 5
 READING = (
     "Time divided by the time of {reference} on the same case: points below the line at 1× are faster than the "
-    "reference, points above it slower. A bar is the confidence interval of a ratio; one that crosses the line "
-    "decides neither. Contenders are in colour; at one length, their points stand side by side."
+    "reference, points above it slower. A bar is the confidence interval of a ratio; if it crosses the line, "
+    "it is not decided which of the two is faster. Contenders are in colour; at one length, their points stand side by "
+    "side."
 )
-# Explanations of the marks of implementations outside of a panel, by mark.
+# On which side of a panel an implementation lies outside, by its mark.
 EDGES = {"▲": "above", "▼": "below"}
 
 
@@ -41,7 +43,7 @@ class Outside:
 
     name: str
     text: str
-    # Length at which the text stands, the first one outside.
+    # Length at which the text stands: the shortest one with a ratio outside.
     length: int
 
 
@@ -113,7 +115,7 @@ def _find_crossovers(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _deny_crossovers(rows: pd.DataFrame) -> str:
-    """Return the sentence that no crossover is decided, or that not even the points of one implementation cross."""
+    """Return the sentence that no crossover is decided, or that no implementation has points on both sides of 1."""
     crossing = [
         clean(str(name))
         for (_, name), own in rows.groupby(["pass", "implementation"])

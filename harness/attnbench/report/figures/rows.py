@@ -17,8 +17,8 @@ MOST_NAMED = 4
 def keep_drawable(frame: pd.DataFrame, value: str, low: str, high: str) -> pd.DataFrame:
     """Return the rows whose value is finite and above 0, with the columns ``value``, ``low`` and ``high``.
 
-    Where the ends of the interval are no such numbers, the value takes their place. Of contradicting rows about one
-    implementation, pass and length the last one is kept.
+    Where the ends of the interval are no such numbers, the value takes their place. Of several rows about one
+    implementation, pass and length, the last one is kept.
     """
     drawn = frame[np.isfinite(frame[value].astype(float)) & (frame[value].astype(float) > 0)]
     values = drawn[value].astype(float)
@@ -48,7 +48,7 @@ def name_single(rows: pd.DataFrame) -> tuple[str, ...]:
 def describe_ends(rows: pd.DataFrame, reference: str, text: Callable[[float], str], words: tuple[str, str]) -> str:
     """Describe the longest calls of each pass for readers who do not see a figure: least, reference and most.
 
-    ``words`` name the implementation with the least and the one with the most, for example fastest and slowest.
+    ``words`` are put before the implementations with the smallest and the largest value, such as fastest and slowest.
     """
     parts = []
     for name, part in rows.groupby("pass"):

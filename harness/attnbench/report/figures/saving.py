@@ -18,7 +18,7 @@ __all__ = ["draw", "encode", "read_size"]
 RESOLUTION = 110
 # CSS pixels per point. Source: CSS Values and Units, absolute lengths.
 PIXELS_PER_POINT = 4 / 3
-# Fonts of an SVG file: those of the page. Its layout has room for DejaVu Sans, which is wider than the others.
+# Fonts of an SVG file: those of the page. The layout has room for DejaVu Sans, the widest of them.
 FONT = 'text{font-family: ui-sans-serif, system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif !important}'
 
 

@@ -49,7 +49,7 @@ def _shrink_element(element: ET.Element, classes: dict[str, str]) -> None:
         element.tail = None
     if element.get("transform", "").startswith(TURNED_BY_ZERO):
         del element.attrib["transform"]
-    # matplotlib refers to paths and to areas for clipping only.
+    # No group needs its id: matplotlib refers only to paths and to areas for clipping.
     if element.tag == f"{{{SVG}}}g":
         element.attrib.pop("id", None)
     rule = element.attrib.pop("style", "")

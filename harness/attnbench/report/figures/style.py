@@ -17,20 +17,21 @@ INK, MUTED, RULE, OTHERS = "#1d2024", "#5d636c", "#9aa0a8", "#8d929a"
 # Colours of contenders. They began as Okabe and Ito's palette (https://jfly.uni-koeln.de/color/) and were moved apart
 # until, for readers with each kind of colour blindness, the distance of any two is at least 13 in CIELAB.
 COLOURS = ("#1b78bd", "#c23616", "#12936b", "#a8327a", "#b88700", "#43239a", "#6b3f1d")
-# The colour on a dark page that takes the place of each colour; ``BACKGROUNDS`` are those of a light and a dark page.
+# ``DARK``: the colour that replaces each colour on a dark page. ``BACKGROUNDS``: the backgrounds of a light and of a
+# dark page. ``MARKERS``: markers of contenders.
 DARK = {
     INK: "#e8e6e1", MUTED: "#a1a6ae", RULE: "#6c727b", OTHERS: "#747a84",
     **dict(zip(COLOURS, ("#4f9fe6", "#f2713c", "#36c795", "#e56fb5", "#f3d25c", "#cdb8ff", "#b58a63"), strict=True)),
 }  # fmt: skip
 BACKGROUNDS = ("#fcfbf9", "#14161a")
 MARKERS = ("s", "D", "^", "v", "P", "X", "p", "*")
-# Markers and line styles of implementations that are no contenders.
+# ``PLAIN_MARKERS``: markers of implementations that are no contenders. ``LINES``: line styles of all curves.
 PLAIN_MARKERS = ("o", "s", "D", "^", "v", "<", ">", "p", "h", "P", "X", "d")
 LINES: tuple[Line, ...] = ("-", "--", ":", "-.")
 
 # Font size in points. A point is 4/3 CSS pixels, so names are 12 pixels high on the page.
 SIZE = 9.0
-# The smallest size: 11 pixels on the page.
+# Smallest font size, in points: 11 pixels on the page.
 SMALL = 8.25
 SETTINGS: Any = {  # ``Any``: matplotlib's type hint accepts only its own literals as keys
     "svg.hashsalt": "attnbench",
@@ -75,7 +76,7 @@ def choose_looks(
 ) -> dict[str, Look]:
     """Choose a look for each implementation: references first, then contenders, then all others in grey.
 
-    No two contenders have the same colour and marker, and the first eight have different markers.
+    The first 56 contenders differ in colour or marker, and the first eight in marker.
     """
     looks = {name: Look(colour=INK, marker="o") for name in sorted(references)}
     for index, name in enumerate(sorted(set(contenders) - set(references))):

@@ -8,12 +8,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 __all__ = ["format_factor", "set_log_axis", "set_ratio_axis"]
 
-# Smallest number of ticks of a logarithmic axis. Ticks are at powers of the base, or at the multiples ``STEPS`` of
-# powers of ten if these are too few.
+# ``FEWEST``: smallest number of ticks at powers of the base of a logarithmic axis. If there are fewer, the ticks are at
+# the multiples ``STEPS`` of powers of ten, or evenly spaced.
 FEWEST, STEPS = 4, (1.0, 2.0, 5.0)
 FRACTIONS = {0.25: "¼", 0.5: "½"}
-# Ticks of an axis of ratios, by the smallest span of the axis in powers of two: of a high axis, and of a short one. A
-# narrower axis is divided evenly.
+# Ticks of an axis of ratios, by the smallest span in powers of two of an axis that gets them. ``SHORT``: for a
+# horizontal axis. ``RATIOS``: for a vertical axis. An axis with a smaller span is divided evenly.
 SHORT: tuple[tuple[float, tuple[float, ...]], ...] = ((1.3, (0.25, 0.5, 1, 2, 4)), (0.7, (0.5, 1, 1.5, 2, 3)))
 RATIOS: tuple[tuple[float, tuple[float, ...]], ...] = (
     (2.5, (0.25, 0.5, 1, 2, 4)),
@@ -22,7 +22,7 @@ RATIOS: tuple[tuple[float, tuple[float, ...]], ...] = (
 
 
 def set_log_axis(axes: Axes, text: Callable[[float], str], *, base: int) -> None:
-    """Make the y axis logarithmic, with at least three ticks, which ``text`` formats."""
+    """Make the y axis logarithmic, and set its ticks, which ``text`` formats."""
     axes.set_yscale("log", base=base)
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)

@@ -38,6 +38,6 @@ def sketch_time(series: Series, looks: Mapping[str, Look], place: str) -> Sketch
         title=title,
         reading=READING,
         shows=describe_ends(rows, series.reference, lambda ns: format_seconds(ns / 1e9), ("fastest", "slowest")),
-        notes=(*notes, *name_left_out(left_out, "time not above 0 or told twice"), *name_single(rows)),
+        notes=(*notes, *name_left_out(left_out, "time not above 0 or measured twice"), *name_single(rows)),
         figure=figure,
     )

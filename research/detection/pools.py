@@ -26,7 +26,7 @@ from attnbench.records import environment
 from attnbench.records.types import Timing
 from attnbench.runner import Limits, Session, list_profile_cases
 from attnbench.runner.session import Supervisor
-from attnbench.runner.timing import STARTS, start_together
+from attnbench.runner.timing_processes import STARTS, start_together
 from research.detection.load import Competitor, measure_busy_cores, run_competitor
 from research.detection.plants import BASE, PATHS, ROWS, SHARES
 from research.lines import Lines, StudyError, read

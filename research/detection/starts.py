@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from attnbench.runner import Limits, Session
-from attnbench.runner.timing import STARTS, start_together
+from attnbench.runner.timing_processes import STARTS, start_together
 from research.detection.pools import IMPLEMENTATIONS, Condition, Setup, make_header, set_child_environment
 from research.lines import Lines, read
 

@@ -166,9 +166,10 @@ def test_boolean_masks_have_no_gradients() -> None:
 
 
 def test_a_step_with_gradients_returns_them() -> None:
-    """In mode train, a step returns the gradients of every floating-point input and every parameter."""
+    """In mode train, a step returns the output and the gradients of every floating-point input and every parameter."""
     tested = make_candidate(load("torch_mha"), make_case(mask="float2d"))
-    found = tested.make_step()()
+    output, *found = tested.make_step()()
+    assert torch.equal(output, tested.outputs["output"])
     expected = tested.gradients
     names = ["query", "key", "value", "attn_mask", *tested.parameters()]
     assert_close(dict(zip(names, found, strict=True)), {name: expected[f"grad.{name}"] for name in names})

@@ -10,20 +10,22 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from attnbench.interface import Policies
 from attnbench.measurement import sampling
 from attnbench.plugins.registry import PluginError
-from attnbench.processes.candidate_requests import Declared, Outcome, Samples, TakeSamples, TimedSamples
+from attnbench.processes.candidate_requests import Declared, Defence, Outcome, Samples, TakeSamples, TimedSamples
 from attnbench.processes.oracle_requests import DrawInputs, Evaluate
 from attnbench.records.types import Finding, Result, Timing
-from attnbench.runner import timing
+from attnbench.runner import timing, timing_processes
 from attnbench.runner.process_samples import ProcessSamples
 from attnbench.runner.profile import _select_ready
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Limits, Plan, Session, Supervisor
-from attnbench.runner.timing import GROUP_S, STEP, Effort, time_cases
+from attnbench.runner.timing import GROUP_S, STEP, time_cases
+from attnbench.runner.timing_processes import Effort
 
 CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu/inference"
 CHECKS = ("forward_parity", "global_state_untouched")
@@ -49,8 +51,9 @@ class FakeSession:
     shared_by: list[int] = field(default_factory=list)
     closed: int = 0
 
-    def supervise_together(self, names: list[str]) -> "FakeProcess":
+    def supervise_together(self, names: list[str], *, without: frozenset[Defence] = frozenset()) -> "FakeProcess":
         """Return a fake process with these implementations; raise PluginError if ``load_fault`` says so."""
+        del without
         if self.load_fault(names):
             raise PluginError(f"cannot load {', '.join(names)}")
         self.started.append(list(names))
@@ -90,8 +93,12 @@ class FakeProcess(Supervisor):
         if fault is not None:
             return fault
         samples = {name: _make_samples(self._fake.factor(process, name)) for name in names}
-        control = _make_samples(1.0) if request.baseline else None
-        return TimedSamples(samples=samples, twin=control, threads=1, observations={name: name for name in names})
+        control = _make_samples(self._fake.factor(process, request.baseline)) if request.baseline else None
+        sampled_ns = sum(sum(own.times_ns) for own in (*samples.values(), *([control] if control else [])))
+        return TimedSamples(
+            samples=samples, twin=control, threads=1, observations={name: name for name in names}, between_ns=5,
+            elapsed_ns=sampled_ns + 5,
+        )  # fmt: skip
 
 
 def _make_samples(factor: float) -> Samples:
@@ -144,12 +151,15 @@ def start(
     cases: int = 1,
     against: str | None = None,
     progress: Progress | None = None,
+    without: frozenset[Defence] = frozenset({"alone"}),
 ) -> Iterator[Result]:
-    """Start to time cases in fake processes."""
+    """Start to time cases in fake processes; by default no baseline is timed alone."""
     plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=1) for n in range(cases)]
     session: Session = fake  # type: ignore[assignment]
     ready = make_ready(names, cases)
-    return time_cases(session, plans, ready, progress=progress or NoProgress(), effort=effort, against=against)
+    return time_cases(
+        session, plans, ready, progress=progress or NoProgress(), effort=effort, against=against, without=without
+    )
 
 
 def run(
@@ -163,10 +173,11 @@ def run(
     case_s: float | None = None,
     against: str | None = None,
     progress: Progress | None = None,
+    without: frozenset[Defence] = frozenset({"alone"}),
 ) -> dict[tuple[str, int], Result]:
     """Time cases in fake processes; return the results by implementation and number of the case."""
     effort = Effort(processes=processes, most=most, budget_s=budget_s, case_s=case_s)
-    results = start(fake, names, effort, cases=cases, against=against, progress=progress)
+    results = start(fake, names, effort, cases=cases, against=against, progress=progress, without=without)
     return {(r.implementation, int(r.case.split(".L")[1].split(".")[0])): r for r in results}
 
 
@@ -185,7 +196,7 @@ def make_fault(*guilty: str, status: str = "crashed") -> Fault:
 def test_the_culprit_is_found_by_bisection(count: int, place: int) -> None:
     """The implementation that crashes among n is found with at most ⌊log₂ n⌋ + 2 new processes.
 
-    The other n − 1 implementations are timed.
+    One more process times the others in place of the first process. The other n − 1 implementations are timed.
     """
     names = ["torch_mha", *(f"n{i}" for i in range(1, count))]
     guilty = names[place]
@@ -199,7 +210,7 @@ def test_the_culprit_is_found_by_bisection(count: int, place: int) -> None:
             assert timing is not None
             assert len(timing.samples_ns) == 7
             assert set(timing.interleaved_with) == set(names) - {name, guilty}
-    searched = len(fake.started) - 7
+    searched = len(fake.started) - 8
     assert searched <= count.bit_length() + 1
     assert fake.closed == len(fake.started)
 
@@ -267,8 +278,8 @@ def test_an_implementation_that_cannot_be_loaded_with_others_is_excluded() -> No
     assert all(found["n2", i].timing is not None for i in range(2))
 
 
-def test_an_output_that_is_wrong_after_timing_has_no_timing() -> None:
-    """If forward_parity fails after timing, the result has no timing and the failed finding of forward_parity.
+def test_an_output_that_is_wrong_in_a_timed_call_has_no_timing() -> None:
+    """If forward_parity fails on a timed call, the result has no timing and the failed finding of forward_parity.
 
     The findings of other checks, which were made before timing, stay.
     """
@@ -282,18 +293,106 @@ def test_an_output_that_is_wrong_after_timing_has_no_timing() -> None:
     assert found["torch_mha", 0].timing is not None
     wrong = found["n1", 0]
     assert wrong.untimed is not None
-    assert wrong.untimed.startswith("failed: The output equals the oracle's within the error budget. Checked after 9 ")
-    assert wrong.untimed.endswith("not used in those calls: it is off.")
+    assert wrong.untimed.startswith(
+        "failed: The output equals the oracle's within the error budget. Checked in one of 9 "
+    )
+    assert wrong.untimed.endswith("timed calls, on input values of its own: it is off.")
     assert [(finding.check, finding.status) for finding in wrong.findings] == [
         ("forward_parity", "failed"), ("global_state_untouched", "passed")
     ]  # fmt: skip
 
 
-def test_only_checks_of_outputs_are_re_run() -> None:
-    """Of the checks that are run before timing, only forward_parity, which compares outputs, is run again after it."""
+def test_only_checks_of_outputs_judge_timed_calls() -> None:
+    """Of the checks that are run before timing, only forward_parity, which compares outputs, judges a timed call."""
     fake = FakeSession()
     run(fake, ["torch_mha", "n1"])
     assert {tuple(request.checks) for request in fake.requests} == {(), ("forward_parity",)}
+
+
+@dataclass(slots=True, kw_only=True)
+class SharedSession(FakeSession):
+    """Fake session in which calls of the baseline take ``slowed`` times as long beside one of ``guilty``."""
+
+    guilty: frozenset[str] = frozenset()
+    slowed: float = 4.0
+    # Number of requests after which the machine itself becomes slower by ``slowed``, whatever runs on it.
+    drifts_after: int | None = None
+
+    def __post_init__(self) -> None:
+        """Make the times of the baseline depend on the implementations beside it."""
+
+        def factor(process: int, name: str) -> float:
+            del process
+            drifted = self.drifts_after is not None and len(self.requests) > self.drifts_after
+            beside = self.guilty & set(self.requests[-1].implementations)
+            return self.slowed if drifted or (beside and name == "torch_mha") else 1.0
+
+        self.factor = factor
+
+
+@pytest.mark.parametrize("guilty", ["n1", "n2", "n3"])
+def test_an_implementation_that_slows_the_baseline_is_excluded(guilty: str) -> None:
+    """An implementation beside which the baseline is four times as slow as alone is excluded, with both times.
+
+    The others are timed in processes without it.
+    """
+    fake = SharedSession(guilty=frozenset({guilty}))
+    names = ["torch_mha", "n1", "n2", "n3"]
+    found = run(fake, names, processes=3, without=frozenset())
+    assert found[guilty, 0].untimed == (
+        "failed in a timing process: beside it, a call of torch_mha took 4 ms, but 1 ms in a process of its own: "
+        "it slows others down"
+    )
+    for name in set(names) - {guilty}:
+        timing = found[name, 0].timing
+        assert timing is not None
+        assert {own for process in timing.samples_ns for own in process} == {CALL_NS}
+    assert len(fake.started) == fake.closed
+
+
+def test_a_slower_machine_accuses_nobody() -> None:
+    """If the baseline becomes slower alone as well, the machine has become slower, and all are timed."""
+    fake = SharedSession(drifts_after=3)
+    found = run(fake, ["torch_mha", "n1", "n2"], processes=5, without=frozenset())
+    assert all(result.timing is not None for result in found.values())
+
+
+def test_the_slowdown_of_a_baseline_needs_its_time_alone() -> None:
+    """Without the defence, an implementation that slows the baseline is timed beside it."""
+    found = run(SharedSession(guilty=frozenset({"n1"})), ["torch_mha", "n1"], processes=3)
+    assert found["n1", 0].timing is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"between_ns": -1}, "samples were changed after they were taken"),
+        ({"between_ns": 60_000_000_000, "elapsed_ns": 60_000_000_000}, "its clock was changed"),
+    ],
+)
+def test_times_that_do_not_add_up_are_a_fault(change: dict[str, int], expected: str) -> None:
+    """If samples do not add up to the elapsed time, or the clock differs from this process's, nothing is timed.
+
+    Both are found for the implementation that causes them.
+    """
+
+    class Wrong(FakeProcess):
+        def ask(self, request: TakeSamples, *, counts: bool = True, shared_by: int = 1) -> TimedSamples | Outcome:
+            answer = super().ask(request, counts=counts, shared_by=shared_by)
+            if "n1" not in request.implementations or not isinstance(answer, TimedSamples):
+                return answer
+            added = {name: getattr(answer, name) + change[name] for name in change}
+            return msgspec.structs.replace(answer, **added)
+
+    class WrongSession(FakeSession):
+        def supervise_together(self, names: list[str], *, without: frozenset[Defence] = frozenset()) -> FakeProcess:
+            self.started.append(list(names))
+            return Wrong(self, names)
+
+    found = run(WrongSession(), ["torch_mha", "n1"], processes=3)
+    assert found["n1", 0].timing is None
+    assert str(found["n1", 0].untimed).endswith(expected)
+    assert found["torch_mha", 0].timing is not None
 
 
 def test_each_process_has_an_order_of_its_own() -> None:
@@ -466,7 +565,7 @@ def test_a_case_without_implementations_starts_no_process() -> None:
 @pytest.mark.parametrize("cores", [1, 2, 4])
 def test_processes_start_together_and_each_is_used_once(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes are started in groups of ``STARTS``, but no more than needed in total; each is used once and closed."""
-    monkeypatch.setattr(timing, "STARTS", cores)
+    monkeypatch.setattr(timing_processes, "STARTS", cores)
     fake = FakeSession()
     run(fake, ["torch_mha", "other"], processes=7)
     assert [request.seed for request in fake.requests] == list(range(7))
@@ -475,7 +574,7 @@ def test_processes_start_together_and_each_is_used_once(cores: int, monkeypatch:
 
 def test_a_process_that_was_started_ahead_is_used_after_an_exclusion(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that was started before an implementation was excluded is still used, but does not call that one."""
-    monkeypatch.setattr(timing, "STARTS", 2)
+    monkeypatch.setattr(timing_processes, "STARTS", 2)
     fake = FakeSession(
         evaluate=lambda name: (
             PASSED if name != "wrong" else Finding(check="any", status="failed", reason="It is wrong.")
@@ -490,7 +589,7 @@ def test_a_process_that_was_started_ahead_is_used_after_an_exclusion(monkeypatch
 
 def test_an_interrupted_run_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that were started ahead are closed when the run is interrupted."""
-    monkeypatch.setattr(timing, "STARTS", 4)
+    monkeypatch.setattr(timing_processes, "STARTS", 4)
 
     def interrupted(names: list[str], process: int) -> Outcome | None:
         raise KeyboardInterrupt
@@ -508,8 +607,8 @@ def test_each_interleaved_implementation_adds_a_time_out() -> None:
     assert set(fake.shared_by) == {3}
 
 
-def test_checks_are_re_run_in_the_first_and_in_the_last_process() -> None:
-    """Checks are run again in the first and the last planned process, and in the last added process."""
+def test_timed_calls_are_judged_in_the_first_and_in_the_last_process() -> None:
+    """A timed call is judged in the first and the last planned process, and in the last added process."""
     factors = {0: 1.0, 1: 1.1}
     fake = FakeSession(factor=lambda process, name: factors[process % 2] if name == "other" else 1.0)
     run(fake, ["torch_mha", "other"], processes=7, most=7 + STEP)

@@ -41,13 +41,15 @@ __all__ = [
 Reply = TypeVar("Reply", covariant=True)
 # A defence of timings against implementations that answer otherwise, or elsewhere, while they are timed:
 # ``values``: every timed call has input values of its own.
-# ``judging``: the result of one timed call of each process, chosen at random, is evaluated.
+# ``judging``: the result of one timed call of each implementation, chosen at random, is evaluated.
 # ``results``: results are plain tensors.
+# ``settings``: torch's settings are the same before and after.
+# ``threads``: no thread runs after the last call.
 # ``processor``: the cores of the process are limited, and its processor time is compared with the wall time.
 # ``instrument``: the clock, torch and the harness are compared with what they were.
 # ``totals``: the samples and the time between them add up to the time that the runner measures.
 # ``alone``: the baseline's time is compared with its time in a process without other implementations.
-Defence = Literal["values", "judging", "results", "processor", "instrument", "totals", "alone"]
+Defence = Literal["values", "judging", "results", "settings", "threads", "processor", "instrument", "totals", "alone"]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -78,9 +80,10 @@ class StartCandidate(Request[int], frozen=True, kw_only=True):
     memory_limit_bytes: int | None
     # Limit of torch's allocator on a CUDA device, in bytes; None: no limit.
     device_memory_bytes: int | None
-    # Whether the process will time implementations. It then runs on as many cores as it has threads, and records what
-    # measurements rely on before it loads an implementation.
-    for_timing: bool = False
+    # If the process will time implementations: the defences that are switched off, to measure what they find. The
+    # process then records what measurements rely on, before it loads an implementation, and runs on as many cores as
+    # it has threads. None: the process times nothing.
+    timed_without: frozenset[Defence] | None = None
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True, tag=True):

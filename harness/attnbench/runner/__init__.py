@@ -12,7 +12,7 @@ from attnbench.runner.profile import list_gating_checks, list_profile_cases, mea
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.roofline import measure_ceilings
 from attnbench.runner.session import Limits, Plan, Session
-from attnbench.runner.timing import Effort
+from attnbench.runner.timing_processes import Effort
 
 __all__ = [
     "Effort",

@@ -14,7 +14,8 @@ from attnbench.runner.parallelism import count_parallel_lanes, run_each
 from attnbench.runner.probe import probe
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import PATIENT, Limits, Plan, Session, Supervisor
-from attnbench.runner.timing import Effort, time_cases
+from attnbench.runner.timing import time_cases
+from attnbench.runner.timing_processes import Effort
 
 __all__ = ["GATES", "MODES", "list_gating_checks", "list_profile_cases", "measure", "profile"]
 

@@ -17,6 +17,7 @@ from attnbench.plugins.registry import PluginError, load_operator
 from attnbench.processes.candidate_requests import (
     CandidateRequest,
     Declared,
+    Defence,
     LoadImplementation,
     Outcome,
     StartCandidate,
@@ -225,9 +226,14 @@ class Session:
                 if coming is not None and coming.exception() is None:
                     coming.result().close()
 
-    def supervise_together(self, implementations: list[str]) -> "Supervisor":
-        """Start one worker that loads several implementations, for interleaved timing."""
-        return Supervisor(self, implementations, {}, for_timing=True)
+    def supervise_together(
+        self, implementations: list[str], *, without: frozenset[Defence] = frozenset()
+    ) -> "Supervisor":
+        """Start one worker that loads several implementations, for interleaved timing.
+
+        ``without`` names defences of the timing that are switched off.
+        """
+        return Supervisor(self, implementations, {}, timed_without=without)
 
 
 class Supervisor:
@@ -240,12 +246,12 @@ class Supervisor:
         environment: Mapping[str, str],
         *,
         parallel: int = 1,
-        for_timing: bool = False,
+        timed_without: frozenset[Defence] | None = None,
     ) -> None:
         self._session = session
         self._environment = environment
         self._parallel = parallel
-        self._for_timing = for_timing
+        self._timed_without = timed_without
         # Prefix of the paths of this worker's files.
         self.path_prefix = session.reserve_path_prefix()
         self._implementations = implementations
@@ -363,7 +369,7 @@ class Supervisor:
                         threads=limits.threads,
                         memory_limit_bytes=self.compute_memory_limit_bytes(),
                         device_memory_bytes=limits.memory_bytes,
-                        for_timing=self._for_timing,
+                        timed_without=self._timed_without,
                     )
                 )
                 wanted = dict(environment)

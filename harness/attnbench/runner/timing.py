@@ -4,25 +4,24 @@ An implementation that makes a timing process fail is found by bisection and exc
 then timed. Further processes time the cases on which a speed verdict against the baseline is still ``unknown``.
 """
 
-import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from attnbench.checks.catalogue import read_checks
-from attnbench.plugins.registry import PluginError
-from attnbench.processes.candidate_requests import Defence, Outcome, TakeSamples, TimedSamples
-from attnbench.processes.oracle_requests import DrawInputs, Evaluate
-from attnbench.records.environment import count_cores
+from attnbench.processes.candidate_requests import Defence, Outcome, TimedSamples
+from attnbench.processes.oracle_requests import Evaluate
 from attnbench.records.types import Finding, Result
 from attnbench.runner.check_outcomes import DEADLY
 from attnbench.runner.progress import Progress
 from attnbench.runner.session import Plan, Session, Supervisor
 from attnbench.runner.timed_case import TimedCase
+from attnbench.runner.timing_faults import FaultSearch, bisect
+from attnbench.runner.timing_processes import Effort, TimingProcesses
 
-__all__ = ["STARTS", "Effort", "start_together", "time_cases"]
+__all__ = ["time_cases"]
 
 # Checks of the result of a timed call: the checks of the output and of the gradients. A call of each implementation is
 # judged in the first and in the last of the planned processes. In the others, the oracle would take longer than the
@@ -34,34 +33,10 @@ STEP = 5
 # little if the run is killed, since the results of a group are stored after its last planned process. A long group has
 # a small overhead, since the start of a process takes about two seconds.
 GROUP_S = 30.0
-# Number of processes that start at the same time. None of these processes times a case before all have started,
-# since a starting process keeps one core busy.
-STARTS = min(4, count_cores())
-# Fraction of one time-out (``Limits.timeout_s``) that is planned for timed calls; the rest is for building, warming up
-# and re-running checks. The time limit of the whole request is one time-out for each implementation.
-PLANNED = 0.4
-# Largest difference between the time of a request by the worker's clock and by this process's clock: a fraction of the
-# time, and seconds, because a busy machine delays a reply.
-CLOCK_SHARE, CLOCK_S = 0.05, 0.5
 # Number of attempts to time a case in one process, if no implementation can be identified as the cause of a crash.
 TRIES = 2
 # Number of processes that an implementation may end before it is excluded from all remaining cases.
 MOST_ENDED = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """How many processes time each case, and for how long."""
-
-    # Number of fresh processes that time each case.
-    processes: int
-    # Largest number of processes that time a case. Processes are added while a speed verdict of the case is unknown.
-    # None: no processes are added.
-    most: int | None = None
-    # Planned time of the timed calls of one case in one process, in seconds.
-    budget_s: float
-    # Time limit of one case in all processes together, in seconds; None: no limit.
-    case_s: float | None = None
 
 
 def time_cases(
@@ -91,7 +66,9 @@ def time_cases(
     ]
     cases = [case for case in cases if case.names]
     size = max(1, int(GROUP_S / effort.budget_s))
-    shared = _TimingRun(session=session, progress=progress, effort=effort, without=without)
+    processes = TimingProcesses(session=session, effort=effort, without=without)
+    search = FaultSearch(processes=processes, progress=progress)
+    shared = _TimingRun(session=session, progress=progress, effort=effort, processes=processes, search=search)
     for first in range(0, len(cases), size):
         left = {case.plan.case: case for case in cases[first : first + size]}
         try:
@@ -104,20 +81,6 @@ def time_cases(
             raise
 
 
-def start_together(session: Session, names: list[str], count: int) -> list[Supervisor]:
-    """Start ``count`` processes at once, each with all these implementations; if one process fails, end all others.
-
-    Raises: PluginError where an implementation cannot be loaded; OSError where the system cannot start a process.
-    """
-    with ThreadPoolExecutor(count) as together:
-        coming = [together.submit(session.supervise_together, names) for _ in range(count)]
-    if any(one.exception() for one in coming):
-        for one in coming:
-            if one.exception() is None:
-                one.result().close()
-    return [one.result() for one in coming]
-
-
 @dataclass(slots=True, kw_only=True)
 class _TimingRun:
     """Runs the timing processes; one process times a group of cases."""
@@ -125,12 +88,10 @@ class _TimingRun:
     session: Session
     progress: Progress
     effort: Effort
-    # Defences that are switched off, to measure what they find.
-    without: frozenset[Defence] = frozenset()
+    processes: TimingProcesses
+    search: FaultSearch
     # Number of timing processes that each implementation has ended by a crash or a time-out.
     deaths: Counter[str] = field(default_factory=Counter)
-    # Processes that were started in advance, and have not been used yet.
-    idle: list[Supervisor] = field(default_factory=list)
 
     def run(self, cases: Sequence[TimedCase]) -> Iterator[TimedCase]:
         """Time all cases in the planned processes, then cases with an unknown speed verdict in further processes.
@@ -151,7 +112,7 @@ class _TimingRun:
                 self._time_in_processes("decide", range(first, min(first + STEP, most)), undecided)
             yield from cases
         finally:
-            self._end_idle()
+            self.processes.end_idle()
 
     def _time_in_processes(self, title: str, numbers: range, cases: dict[str, tuple[TimedCase, list[str]]]) -> None:
         left = self._select_affordable(cases)
@@ -196,46 +157,13 @@ class _TimingRun:
             names = list(dict.fromkeys(n for case, wanted in cases.values() for n in wanted if n in case.names))
             if not names:
                 return None
-            fault = self._take_process(names, left)
+            fault = self.processes.take(names, left)
             if isinstance(fault, Supervisor):
                 return fault
-            causes = _bisect(names, fault, self._find_loading_fault) or dict.fromkeys(names, fault)
+            causes = bisect(names, fault, self.search.find_loading_fault) or dict.fromkeys(names, fault)
             for case, _ in cases.values():
                 for name in set(causes) & set(case.names):
                     case.exclude(name, _format_fault(causes[name]))
-
-    def _take_process(self, names: list[str], left: int) -> "Supervisor | Outcome":
-        """Return an idle process with these implementations, or a new one; up to ``STARTS`` start at the same time.
-
-        Return the reason if no process with these implementations can be started.
-        """
-        while self.idle:
-            worker = self.idle.pop()
-            if set(names) <= worker.declared.keys():
-                return worker
-            worker.close()
-        started = self._load(names, min(STARTS, left))
-        if not isinstance(started, list):
-            return started
-        self.idle = started
-        return self.idle.pop()
-
-    def _end_idle(self) -> None:
-        while self.idle:
-            self.idle.pop().close()
-
-    def _load(self, names: list[str], count: int = 1) -> "list[Supervisor] | Outcome":
-        try:
-            return start_together(self.session, names, count)
-        except (PluginError, OSError) as error:
-            return Outcome(status="crashed", reason=str(error))
-
-    def _find_loading_fault(self, names: list[str]) -> Outcome | None:
-        loaded = self._load(names)
-        if not isinstance(loaded, list):
-            return loaded
-        loaded[0].close()
-        return None
 
     def _time_case(
         self, worker: Supervisor, number: int, case: TimedCase, wanted: Sequence[str], *, judged: bool
@@ -247,67 +175,44 @@ class _TimingRun:
         """
         checks = [check for check in case.plan.checks if judged and check in JUDGED]
         tries = 0
-        while names := [name for name in wanted if name in case.names]:
-            answer = self._ask(worker, number, case, names, checks)
-            if isinstance(answer, TimedSamples):
-                self._judge(worker, case, checks, answer)
-                case.add(number, answer)
-                return
-            causes = self._find_causes(number, case, names, checks, answer)
-            for name, fault in causes.items():
-                case.exclude(name, _format_fault(fault))
-                self.deaths[name] += fault.status in DEADLY
-            tries += not causes
-            if tries == TRIES:
-                for name in names:
-                    case.exclude(name, f"{_format_fault(answer)}; no subset of the implementations reproduced it")
+        with ExitStack() as stack:
+            while names := [name for name in wanted if name in case.names]:
+                answer = self.processes.ask(
+                    worker, number, case.plan.case, names, baseline=case.baseline, checks=checks
+                )
+                if isinstance(answer, TimedSamples):
+                    causes = self.search.find_slowing(number, case, names, answer)
+                    if not causes:
+                        self._judge(worker, case, checks, answer)
+                        case.add(number, answer)
+                        return
+                else:
+                    causes = self.search.find_causes(number, case, names, checks, answer)
+                    tries += not causes
+                for name, fault in causes.items():
+                    case.exclude(name, _format_fault(fault))
+                    self.deaths[name] += fault.status in DEADLY
+                if isinstance(answer, Outcome) and tries == TRIES:
+                    for name in names:
+                        case.exclude(name, f"{_format_fault(answer)}; no subset of the implementations reproduced it")
+                worker = self._renew(worker, answer, [name for name in names if name in case.names], stack)
 
-    def _find_causes(
-        self, number: int, case: TimedCase, names: list[str], checks: list[str], fault: Outcome
-    ) -> dict[str, Outcome]:
-        """Return the implementation that caused a fault, with its fault; an empty mapping if none is identified.
+    def _renew(
+        self, worker: Supervisor, answer: TimedSamples | Outcome, names: list[str], stack: ExitStack
+    ) -> Supervisor:
+        """Return a process to time ``names`` after an implementation was excluded.
 
-        The cause is the implementation that raised an exception, or one that reproduces the fault in a fresh process.
+        An implementation that raised an exception leaves the process as it was. One that changed the process, or the
+        times of others, must not be in the process again.
         """
-        if fault.culprit in names:
-            return {fault.culprit: fault}
-
-        def retry(some: list[str]) -> Outcome | None:
-            self.progress.now(f"searching for the cause of a failed timing process: {case.plan.case}")
-            loaded = self._load(some)
-            if not isinstance(loaded, list):
-                return loaded
-            with loaded[0] as worker:
-                answer = self._ask(worker, number, case, some, checks)
-            return answer if isinstance(answer, Outcome) else None
-
-        return _bisect(names, fault, retry)
-
-    def _ask(
-        self, worker: Supervisor, number: int, case: TimedCase, names: list[str], checks: list[str]
-    ) -> TimedSamples | Outcome:
-        request = TakeSamples(
-            implementations=names,
-            baseline=case.baseline if case.baseline in names else None,
-            case=case.plan.case,
-            inputs=self.session.ask_oracle(DrawInputs(case=case.plan.case)),
-            budget_s=self.effort.budget_s,
-            limit_s=min(PLANNED * self.session.limits.timeout_s, self.effort.case_s or math.inf),
-            seed=number,
-            checks=checks,
-            observation=f"{worker.path_prefix}-timed",
-            without=self.without,
-        )
-        begin = time.perf_counter_ns()
-        answer = worker.ask(request, counts=False, shared_by=len(names))
-        elapsed_ns = time.perf_counter_ns() - begin
-        if isinstance(answer, TimedSamples) and "totals" not in self.without:
-            return _find_wrong_total(answer, elapsed_ns) or answer
-        return answer
+        if not names or (isinstance(answer, Outcome) and answer.culprit is not None):
+            return worker
+        loaded = self.processes.load(names)
+        return worker if isinstance(loaded, Outcome) else stack.enter_context(loaded[0])
 
     def _judge(self, worker: Supervisor, case: TimedCase, checks: list[str], answer: TimedSamples) -> None:
         """Evaluate the result of a timed call of each implementation; exclude implementations whose result is wrong."""
-        for name, file in answer.observations.items() if checks and "judging" not in self.without else ():
+        for name, file in answer.observations.items() if checks and "judging" not in self.processes.without else ():
             policies = worker.declared[name].policies
             evaluated = self.session.ask_oracle(
                 Evaluate(case=case.plan.case, checks=checks, observations=[file], policies=policies)
@@ -317,40 +222,6 @@ class _TimingRun:
             failed = tuple(finding for finding in findings if finding.status != "passed")
             if failed:
                 case.exclude(name, f"{failed[0].status}: {failed[0].reason}", failed)
-
-
-def _find_wrong_total(answer: TimedSamples, elapsed_ns: int) -> Outcome | None:
-    """Return a fault if samples and times do not add up to the time ``elapsed_ns`` that this process measured."""
-    samples = [*answer.samples.values(), *([] if answer.twin is None else [answer.twin])]
-    total_ns = sum(sum(own.times_ns) for own in samples) + answer.between_ns
-    if total_ns != answer.elapsed_ns:
-        reason = (
-            f"the samples and the time between them add up to {total_ns / 1e6:.3f} ms, but "
-            f"{answer.elapsed_ns / 1e6:.3f} ms passed: samples were changed after they were taken"
-        )
-        return Outcome(status="failed", reason=reason)
-    if abs(elapsed_ns - answer.elapsed_ns) > CLOCK_SHARE * elapsed_ns + CLOCK_S * 1e9:
-        reason = (
-            f"the process counted {answer.elapsed_ns / 1e9:.3f} s while {elapsed_ns / 1e9:.3f} s passed: "
-            "its clock was changed"
-        )
-        return Outcome(status="failed", reason=reason)
-    return None
-
-
-def _bisect(names: Sequence[str], fault: Outcome, retry: Callable[[list[str]], Outcome | None]) -> dict[str, Outcome]:
-    """Find, by bisection, an implementation that reproduces the fault; return it with its fault, or an empty mapping.
-
-    ``retry`` runs some of the implementations and returns the fault that they cause; None if they cause none. If
-    several implementations cause the fault, only one of these is found.
-    """
-    some, reproduced = list(names), fault if len(names) == 1 else None
-    while len(some) > 1:
-        half = some[: len(some) // 2]
-        reproduced = retry(half)
-        some = half if reproduced is not None else some[len(half) :]
-    reproduced = reproduced or retry(some)
-    return {some[0]: reproduced} if reproduced is not None else {}
 
 
 def _format_fault(fault: Outcome) -> str:

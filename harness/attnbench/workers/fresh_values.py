@@ -9,25 +9,30 @@ from torch import Tensor
 
 from attnbench.interface import Inputs
 
-__all__ = ["FreshValues", "Rotation"]
+__all__ = ["FreshValues", "Signs"]
 
 
-class Rotation(NamedTuple):
-    """Makes new values from a tensor: rotate its last dimension by ``offset`` positions, and multiply by ``sign``."""
+class Signs(NamedTuple):
+    """Makes new values from a tensor: multiply its rows and its columns by 1 or −1.
 
-    offset: int
-    sign: int
+    Rows are positions along the last dimension but one, and columns are positions along the last dimension.
+    """
+
+    rows: Tensor
+    columns: Tensor
+
+    def apply(self, tensor: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the new values, or write them into ``out``."""
+        return torch.mul(tensor, self.columns, out=out).mul_(self.rows)
 
 
 class FreshValues:
     """New values of the floating-point inputs and of the first output's cotangent of a case.
 
-    New values are the case's own numbers in another order: each tensor is rotated along its last dimension by a random
-    number of positions, and its sign is random. Numbers stay within their token, so what a hidden token contains stays
-    hidden. No two tensors share a random number. For each tensor, every offset is used once before one is used again,
-    so an implementation that caches results by its inputs finds none in the cache.
-
-    Masks and parameters keep their values: an implementation may use both when it prepares its call.
+    New values are the case's own numbers with random signs, which are drawn for each token and for each feature. There
+    are 2 to the power of (tokens + features − 1) of them, so a call meets none twice. Their magnitudes stay, and the
+    numbers of a hidden token stay within this token. Masks and parameters keep their values, because an implementation
+    may use both when it prepares its call.
     """
 
     def __init__(self, inputs: Inputs, cotangent: str | None) -> None:
@@ -35,40 +40,36 @@ class FreshValues:
         given = {name: tensor for name, tensor in inputs.tensors.items() if _is_changed(name, tensor)}
         if cotangent is not None:
             given[f"cotangent.{cotangent}"] = inputs.cotangents[cotangent]
-        seen: set[int] = set()
+        # Implementations draw from torch's generators and may read their state, so these are not used.
         self._random = random.SystemRandom()
-        # Every tensor twice, one copy behind the other along the last dimension: each rotation is then one slice.
-        self._doubled: dict[str, Tensor] = {}
+        self._generator = torch.Generator().manual_seed(self._random.getrandbits(63))
+        self._given: dict[str, Tensor] = {}
         for name, tensor in given.items():
-            if id(tensor) not in seen and tensor.dim():
-                self._doubled[name] = torch.cat([tensor.detach()] * 2, dim=-1)
-            seen.add(id(tensor))
-        self._offsets: dict[str, list[int]] = {name: [] for name in self._doubled}
+            if tensor.dim() and not any(tensor is other for other in self._given.values()):
+                self._given[name] = tensor
+        self._given = {name: tensor.detach().clone() for name, tensor in self._given.items()}
 
-    def draw(self) -> dict[str, Rotation]:
-        """Draw new values: a rotation of each tensor, by the name of the tensor."""
-        return {name: Rotation(self._draw_offset(name), self._random.choice((-1, 1))) for name in self._doubled}
+    def draw(self) -> dict[str, Signs]:
+        """Draw new values: the signs of each tensor, by the name of the tensor."""
+        return {
+            name: Signs(self._draw_signs(tensor, -2).unsqueeze(-1), self._draw_signs(tensor, -1))
+            for name, tensor in self._given.items()
+        }
 
-    def make(self, rotations: Mapping[str, Rotation]) -> dict[str, Tensor]:
+    def make(self, signs: Mapping[str, Signs]) -> dict[str, Tensor]:
         """Return the new values, by the name of the tensor; a cotangent is named ``cotangent.<output>``."""
-        return {name: self._select(name, rotation) * rotation.sign for name, rotation in rotations.items()}
+        return {name: own.apply(self._given[name]) for name, own in signs.items()}
 
-    def write(self, rotations: Mapping[str, Rotation], inputs: Inputs) -> None:
+    def write(self, signs: Mapping[str, Signs], inputs: Inputs) -> None:
         """Write the new values into the tensors of ``inputs``, which keep their addresses and strides."""
         with torch.no_grad():
-            for name, rotation in rotations.items():
-                torch.mul(self._select(name, rotation), rotation.sign, out=_get_tensor(inputs, name))
+            for name, own in signs.items():
+                own.apply(self._given[name], out=_get_tensor(inputs, name))
 
-    def _draw_offset(self, name: str) -> int:
-        left = self._offsets[name]
-        if not left:
-            left.extend(range(self._doubled[name].shape[-1] // 2))
-            self._random.shuffle(left)
-        return left.pop() if left else 0
-
-    def _select(self, name: str, rotation: Rotation) -> Tensor:
-        doubled = self._doubled[name]
-        return doubled.narrow(-1, rotation.offset, doubled.shape[-1] // 2)
+    def _draw_signs(self, tensor: Tensor, dimension: int) -> Tensor:
+        count = tensor.shape[dimension] if tensor.dim() >= -dimension else 1
+        signs = torch.randint(0, 2, (count,), generator=self._generator).mul_(2).sub_(1)
+        return signs.to(device=tensor.device, dtype=tensor.dtype)
 
 
 def _is_changed(name: str, tensor: Tensor) -> bool:

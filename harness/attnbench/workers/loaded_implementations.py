@@ -59,8 +59,9 @@ class LoadedImplementations:
         if request.threads:
             torch.set_num_threads(request.threads)
         self._threads = torch.get_num_threads()
-        if request.for_timing:
-            limit_cores(self._threads)
+        if request.timed_without is not None:
+            if "processor" not in request.timed_without:
+                limit_cores(self._threads)
             self._instrument = Instrument()
         if request.memory_limit_bytes and not torch.cuda.is_available():
             # On machines with CUDA the address space is not limited, because a CUDA context reserves far more address

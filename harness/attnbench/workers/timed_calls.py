@@ -19,7 +19,7 @@ from attnbench.measurement.instrument import Instrument
 from attnbench.measurement.processor_time import ProcessorTime
 from attnbench.measurement.sampling import CallFailed
 from attnbench.processes.candidate_requests import Defence
-from attnbench.workers.fresh_values import FreshValues, Rotation
+from attnbench.workers.fresh_values import FreshValues, Signs
 
 __all__ = ["JudgedCall", "ProcessDisturbed", "TimedCalls"]
 
@@ -43,7 +43,7 @@ class JudgedCall:
     # Number of the call, counted from 1.
     number: int
     # Values that were written into the inputs before the call.
-    values: dict[str, Rotation]
+    values: dict[str, Signs]
     # Copy of what the call returned: a tensor or a tuple.
     result: Any
 
@@ -68,7 +68,7 @@ class TimedCalls:
     # Values of the judged calls. All implementations get the same, so that their expected results are computed once.
     # No two of them get these values in the same cycle if that can be avoided, because memory that one of them freed
     # may still contain its result.
-    _judged_values: dict[str, Rotation] = field(init=False)
+    _judged_values: dict[str, Signs] = field(init=False)
     # For each call: its planned number of samples, the number of the sample to be judged, and the samples so far.
     _planned: dict[str, int] = field(init=False, default_factory=dict)
     _chosen: dict[str, int] = field(init=False, default_factory=dict)
@@ -77,7 +77,7 @@ class TimedCalls:
     _judged_cycle: int = field(init=False, default=0)
     _compared_share: float = field(init=False, default=0.0)
     # Values and readings of the current call: processor time and wall time.
-    _written: dict[str, Rotation] = field(init=False, default_factory=dict)
+    _written: dict[str, Signs] = field(init=False, default_factory=dict)
     _is_judged: bool = field(init=False, default=False)
     _begin: tuple[int, int] = field(init=False, default=(0, 0))
     _processor_ns: Counter[str] = field(init=False, default_factory=Counter)

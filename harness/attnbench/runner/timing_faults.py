@@ -1,0 +1,143 @@
+"""Finds the implementation that disturbs a timing process: one that ends it, changes it, or slows the baseline."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from attnbench.analysis.clean_calls import select_clean
+from attnbench.processes.candidate_requests import Outcome, Samples, TimedSamples
+from attnbench.runner.progress import Progress
+from attnbench.runner.timed_case import TimedCase
+from attnbench.runner.timing_processes import TimingProcesses
+
+__all__ = ["FaultSearch", "bisect"]
+
+# The baseline counts as slowed if the median of its calls beside the other implementations exceeds the median of its
+# calls alone by more than this factor and this time. Beside others its code and data leave the processor's caches,
+# which lengthens calls of 0.2 ms by up to 4 %; between two processes medians differ by up to 10 % on a quiet machine.
+SLOWED, SLOWED_NS = 1.25, 20_000
+# Number of times that a run looks for the cause of a slowed baseline. On a busy machine most of the suspicions are
+# not confirmed, and each costs three processes.
+MOST_SUSPICIONS = 3
+
+
+@dataclass(slots=True, kw_only=True)
+class FaultSearch:
+    """Searches for the causes of faults in fresh processes, and knows the times of baselines that run alone."""
+
+    processes: TimingProcesses
+    progress: Progress
+    # Median time of a call of the baseline in a process of its own, in nanoseconds, by case and baseline.
+    alone_ns: dict[tuple[str, str], float] = field(default_factory=dict)
+    suspicions: int = 0
+
+    def find_causes(
+        self, number: int, case: TimedCase, names: Sequence[str], checks: Sequence[str], fault: Outcome
+    ) -> dict[str, Outcome]:
+        """Return the implementation that caused a fault, with its fault; an empty mapping if none is identified.
+
+        The cause is the implementation that raised an exception, or one that reproduces the fault in a fresh process.
+        """
+        if fault.culprit is not None and fault.culprit in names:
+            return {fault.culprit: fault}
+
+        def retry(some: Sequence[str]) -> Outcome | None:
+            answer = self._ask_fresh(number, case, some, checks)
+            return answer if isinstance(answer, Outcome) else None
+
+        return bisect(names, fault, retry)
+
+    def find_loading_fault(self, names: Sequence[str]) -> Outcome | None:
+        """Return the reason if no process with these implementations can be started."""
+        loaded = self.processes.load(list(names))
+        if isinstance(loaded, Outcome):
+            return loaded
+        loaded[0].close()
+        return None
+
+    def find_slowing(
+        self, number: int, case: TimedCase, names: Sequence[str], answer: TimedSamples
+    ) -> dict[str, Outcome]:
+        """Return the implementation beside which the baseline is slower than alone, if there is one.
+
+        A slower baseline may be due to a change of the machine's speed. It is therefore timed again alone and beside
+        the others before a cause is searched.
+        """
+        others = [name for name in names if name != case.baseline]
+        if "alone" in self.processes.without or not others or self.suspicions >= MOST_SUSPICIONS:
+            return {}
+        if case.baseline not in names or self._describe_slowdown(number, case, answer) is None:
+            return {}
+        self.suspicions += 1
+        self.alone_ns.pop((case.plan.case, case.baseline or ""), None)
+
+        def retry(some: Sequence[str]) -> Outcome | None:
+            beside = self._ask_fresh(number, case, [case.baseline or "", *some], ())
+            return beside if isinstance(beside, Outcome) else self._describe_slowdown(number, case, beside)
+
+        fault = retry(others)
+        return {} if fault is None else bisect(others, fault, retry)
+
+    def _describe_slowdown(self, number: int, case: TimedCase, answer: TimedSamples) -> Outcome | None:
+        """Return a fault if the calls of the baseline were slower than in a process of its own."""
+        beside_ns = _find_median_ns(answer.samples[case.baseline or ""], answer.twin)
+        alone_ns = self._time_alone(number, case)
+        if beside_ns is None or alone_ns is None or beside_ns <= SLOWED * alone_ns + SLOWED_NS:
+            return None
+        reason = (
+            f"beside it, a call of {case.baseline} took {beside_ns / 1e6:.3g} ms, but {alone_ns / 1e6:.3g} ms in a "
+            "process of its own: it slows others down"
+        )
+        return Outcome(status="failed", reason=reason)
+
+    def _time_alone(self, number: int, case: TimedCase) -> float | None:
+        """Return the median time of a call of the baseline alone in a fresh process; None if it cannot be timed."""
+        key = (case.plan.case, case.baseline or "")
+        if key not in self.alone_ns:
+            answer = self._ask_fresh(number, case, [key[1]], (), share=1 / len(case.names))
+            found = None if isinstance(answer, Outcome) else _find_median_ns(answer.samples[key[1]], None)
+            if found is None:
+                return None
+            self.alone_ns[key] = found
+        return self.alone_ns[key]
+
+    def _ask_fresh(
+        self, number: int, case: TimedCase, names: Sequence[str], checks: Sequence[str], share: float = 1.0
+    ) -> TimedSamples | Outcome:
+        """Time implementations in a fresh process, which has no others."""
+        self.progress.now(f"comparing timing processes: {case.plan.case}")
+        loaded = self.processes.load(list(names))
+        if isinstance(loaded, Outcome):
+            return loaded
+        baseline = case.baseline if len(names) > 1 else None
+        with loaded[0] as worker:
+            return self.processes.ask(
+                worker, number, case.plan.case, names, baseline=baseline, checks=checks, share=share
+            )
+
+
+def _find_median_ns(samples: Samples, twin: Samples | None) -> float | None:
+    """Return the median time of the clean calls of an implementation and of its copy; None if there is none."""
+    calls: list[int] = []
+    for own in (samples, twin):
+        if own is not None:
+            clean = select_clean(own.times_ns, own.waited_ns or None, own.switches or None)
+            calls += [own.times_ns[call] for call in clean]
+    return statistics.median(calls) if calls else None
+
+
+def bisect(
+    names: Sequence[str], fault: Outcome, retry: Callable[[Sequence[str]], Outcome | None]
+) -> dict[str, Outcome]:
+    """Find, by bisection, an implementation that reproduces the fault; return it with its fault, or an empty mapping.
+
+    ``retry`` runs some of the implementations and returns the fault that they cause; None if they cause none. If
+    several implementations cause the fault, only one of these is found.
+    """
+    some, reproduced = list(names), fault if len(names) == 1 else None
+    while len(some) > 1:
+        half = some[: len(some) // 2]
+        reproduced = retry(half)
+        some = half if reproduced is not None else some[len(half) :]
+    reproduced = reproduced or retry(some)
+    return {some[0]: reproduced} if reproduced is not None else {}

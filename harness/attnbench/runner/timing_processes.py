@@ -1,0 +1,149 @@
+"""The processes that time implementations: starting them, asking them for samples, and checking that times add up."""
+
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from attnbench.plugins.registry import PluginError
+from attnbench.processes.candidate_requests import Defence, Outcome, TakeSamples, TimedSamples
+from attnbench.processes.oracle_requests import DrawInputs
+from attnbench.records.environment import count_cores
+from attnbench.runner.session import Session, Supervisor
+
+__all__ = ["STARTS", "Effort", "TimingProcesses", "start_together"]
+
+# Number of processes that start at the same time. None of these processes times a case before all have started,
+# since a starting process keeps one core busy.
+STARTS = min(4, count_cores())
+# Fraction of one time-out (``Limits.timeout_s``) that is planned for timed calls; the rest is for building, warming up
+# and re-running checks. The time limit of the whole request is one time-out for each implementation.
+PLANNED = 0.4
+# Largest difference between the time of a request by the worker's clock and by this process's clock: a fraction of the
+# time, and seconds, because a busy machine delays a reply.
+CLOCK_SHARE, CLOCK_S = 0.05, 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How many processes time each case, and for how long."""
+
+    # Number of fresh processes that time each case.
+    processes: int
+    # Largest number of processes that time a case. Processes are added while a speed verdict of the case is unknown.
+    # None: no processes are added.
+    most: int | None = None
+    # Planned time of the timed calls of one case in one process, in seconds.
+    budget_s: float
+    # Time limit of one case in all processes together, in seconds; None: no limit.
+    case_s: float | None = None
+
+
+def start_together(
+    session: Session, names: list[str], count: int, *, without: frozenset[Defence] = frozenset()
+) -> list[Supervisor]:
+    """Start ``count`` processes at once, each with all these implementations; if one process fails, end all others.
+
+    Raises: PluginError where an implementation cannot be loaded; OSError where the system cannot start a process.
+    """
+    with ThreadPoolExecutor(count) as together:
+        coming = [together.submit(session.supervise_together, names, without=without) for _ in range(count)]
+    if any(one.exception() for one in coming):
+        for one in coming:
+            if one.exception() is None:
+                one.result().close()
+    return [one.result() for one in coming]
+
+
+@dataclass(slots=True, kw_only=True)
+class TimingProcesses:
+    """Starts timing processes, and asks them for samples; a process has all implementations that it will time."""
+
+    session: Session
+    effort: Effort
+    # Defences that are switched off, to measure what they find.
+    without: frozenset[Defence] = frozenset()
+    # Processes that were started in advance, and have not been used yet.
+    idle: list[Supervisor] = field(default_factory=list)
+
+    def take(self, names: list[str], left: int) -> Supervisor | Outcome:
+        """Return an idle process with these implementations, or a new one; up to ``STARTS`` start at the same time.
+
+        Return the reason if no process with these implementations can be started.
+        """
+        while self.idle:
+            worker = self.idle.pop()
+            if set(names) <= worker.declared.keys():
+                return worker
+            worker.close()
+        started = self.load(names, min(STARTS, left))
+        if not isinstance(started, list):
+            return started
+        self.idle = started
+        return self.idle.pop()
+
+    def end_idle(self) -> None:
+        """End the processes that were started in advance and not used."""
+        while self.idle:
+            self.idle.pop().close()
+
+    def load(self, names: list[str], count: int = 1) -> list[Supervisor] | Outcome:
+        """Start ``count`` processes; return the reason if they cannot be started."""
+        try:
+            return start_together(self.session, names, count, without=self.without)
+        except (PluginError, OSError) as error:
+            return Outcome(status="crashed", reason=str(error))
+
+    def ask(
+        self,
+        worker: Supervisor,
+        number: int,
+        case: str,
+        names: Sequence[str],
+        *,
+        baseline: str | None,
+        checks: Sequence[str] = (),
+        share: float = 1.0,
+    ) -> TimedSamples | Outcome:
+        """Ask a process for samples of implementations on a case; ``share`` is the fraction of the effort to spend.
+
+        The answer is a fault if the times do not add up. ``checks`` get observations of a timed call.
+        """
+        request = TakeSamples(
+            implementations=list(names),
+            baseline=baseline if baseline in names else None,
+            case=case,
+            inputs=self.session.ask_oracle(DrawInputs(case=case)),
+            budget_s=share * self.effort.budget_s,
+            limit_s=min(PLANNED * self.session.limits.timeout_s, self.effort.case_s or math.inf),
+            seed=number,
+            checks=list(checks),
+            observation=f"{worker.path_prefix}-timed",
+            without=self.without,
+        )
+        begin = time.perf_counter_ns()
+        answer = worker.ask(request, counts=False, shared_by=len(names))
+        elapsed_ns = time.perf_counter_ns() - begin
+        if isinstance(answer, TimedSamples) and "totals" not in self.without:
+            return _find_wrong_total(answer, elapsed_ns) or answer
+        return answer
+
+
+def _find_wrong_total(answer: TimedSamples, elapsed_ns: int) -> Outcome | None:
+    """Return a fault if samples and times do not add up to the time ``elapsed_ns`` that this process measured."""
+    samples = [*answer.samples.values(), *([] if answer.twin is None else [answer.twin])]
+    total_ns = sum(sum(own.times_ns) for own in samples) + answer.between_ns
+    if total_ns != answer.elapsed_ns:
+        reason = (
+            f"the samples and the time between them add up to {total_ns / 1e6:.3f} ms, but "
+            f"{answer.elapsed_ns / 1e6:.3f} ms passed: samples were changed after they were taken"
+        )
+        return Outcome(status="failed", reason=reason)
+    if abs(elapsed_ns - answer.elapsed_ns) > CLOCK_SHARE * elapsed_ns + CLOCK_S * 1e9:
+        reason = (
+            f"the process counted {answer.elapsed_ns / 1e9:.3f} s while {elapsed_ns / 1e9:.3f} s passed: "
+            "its clock was changed"
+        )
+        return Outcome(status="failed", reason=reason)
+    return None

@@ -88,7 +88,7 @@ def test_gathering_ends_after_ten_processes_that_cannot_start(tmp_path: Path, mo
         def ask_oracle(self, request: ListProfile | DrawInputs) -> list[str] | str:
             return [CASE] if isinstance(request, ListProfile) else ""
 
-        def supervise_together(self, names: list[str]) -> None:
+        def supervise_together(self, names: list[str], *, without: frozenset[str] = frozenset()) -> None:
             raise OSError(f"no process for {len(names)}")
 
     monkeypatch.setattr(pools, "Session", Failing)

@@ -21,6 +21,7 @@ from attnbench.integrations import models, transformers
 from attnbench.integrations.drop_in import PLANNED, Row, Settings, _ModelTiming
 from attnbench.integrations.drop_in_requests import TimedModels, TimeModels
 from attnbench.integrations.models import MODELS, Batch, compute_allowance, embed_in_float64, make_case
+from attnbench.integrations.shuffled_sentences import ShuffledSentences
 from attnbench.interface import Implementation
 from attnbench.kernel import from_kernel
 from attnbench.measurement import sampling
@@ -141,9 +142,21 @@ def test_the_originals_two_paths_differ_by_rounding(batch: Batch) -> None:
     """The original model's default path and torch's fused layers give slightly different embeddings."""
     first, second = (embed() for embed in MODELS["encoder"].build_originals(batch).values())
     assert 0 < (first - second).abs().max() < 1e-5
-    reversed_batch = Batch(batch.tokens.clone(), batch.hidden_keys.clone())
-    reversed_batch.reverse()
-    assert torch.equal(reversed_batch.tokens, batch.tokens.flip(0))
+
+
+@needs_encoder
+def test_stored_embeddings_are_wrong(batch: Batch) -> None:
+    """The sentences have another order in every call, so a model that returns stored embeddings has a large error."""
+    shuffled = Batch(batch.tokens.clone(), batch.hidden_keys.clone())
+    embed = next(iter(MODELS["encoder"].build_originals(shuffled).values()))
+    stored = embed()
+    calls = {"original": embed, "stored": lambda: stored}
+    found = dict.fromkeys(calls, 0.0)
+    for _ in range(5):
+        sentences, oracle = ShuffledSentences(shuffled), embed_in_float64(shuffled)
+        sampling.sample_interleaved(calls, budget_s=0.01, seed=0, surroundings=sentences)
+        found = {name: max(found[name], error) for name, error in sentences.find_errors(oracle).items()}
+    assert found["original"] < 1e-5 < 1e-2 < found["stored"]
 
 
 @needs_encoder

@@ -68,7 +68,7 @@ class TimedModels(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Samples that one process took of one model, and the errors of the model's embeddings.
 
     The keys of ``samples`` and ``errors`` are names: of an implementation, of a code path of the original model, or of
-    the A/A control. ``errors`` has the largest error of the embeddings after the order of the sentences was reversed.
+    the A/A control. ``errors`` has the largest error of the embeddings of one timed call, chosen at random.
     ``allowed`` is the error budget.
     """
 

@@ -4,7 +4,6 @@ import sys
 from dataclasses import asdict
 
 import torch
-from torch import Tensor
 
 from attnbench.analysis.speed_verdict import CONTROL
 from attnbench.integrations.drop_in_requests import (
@@ -16,6 +15,7 @@ from attnbench.integrations.drop_in_requests import (
     TimeModels,
 )
 from attnbench.integrations.models import MODELS, Batch, Embed, compute_allowance, embed_in_float64, make_case
+from attnbench.integrations.shuffled_sentences import ShuffledSentences
 from attnbench.interface import Refusal
 from attnbench.measurement import sampling
 from attnbench.processes.candidate_requests import Outcome, Samples
@@ -88,28 +88,23 @@ class DropInWorker:
                 calls[name] = model.build_swapped(name, self._loaded.get(name), batch)
             except BaseException as error:
                 raise sampling.CallFailed(name) from error
-        allowed = compute_allowance(originals, embed_in_float64(batch))
+        oracle = embed_in_float64(batch)
+        allowed = compute_allowance(originals, oracle)
+        sentences = ShuffledSentences(batch)
         samples = sampling.sample_interleaved(
             calls,
             budget_s=request.budget_s,
             limit_s=request.limit_s,
             seed=request.seed,
             baseline=(base, CONTROL),
+            surroundings=sentences,
         )
-        # Reverse the order of the sentences before the errors are computed. If an implementation returns stored results
-        # of its timed calls, its error is then large.
-        batch.reverse()
-        oracle = embed_in_float64(batch)
         return TimedModels(
             samples={name: Samples(**asdict(taken)) for name, taken in samples.items()},
             threads=torch.get_num_threads(),
-            errors={name: _largest_error(call, oracle) for name, call in calls.items()},
+            errors=sentences.find_errors(oracle),
             allowed=allowed,
         )
-
-
-def _largest_error(call: Embed, oracle: Tensor) -> float:
-    return float((call().double() - oracle).abs().max())
 
 
 def main() -> None:

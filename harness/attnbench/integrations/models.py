@@ -49,10 +49,10 @@ class Batch:
         """Make a batch of real sentences; half of all tokens are padding."""
         return cls(*sentence_encoder.make_padded_sentences(batch, length))
 
-    def reverse(self) -> None:
-        """Reverse the order of the sentences, in place."""
+    def reorder(self, order: Tensor) -> None:
+        """Put the sentences in another order, in place: sentence ``order[i]`` comes to place i."""
         for tensor in (self.tokens, self.hidden_keys):
-            tensor.copy_(tensor.flip(0))
+            tensor.copy_(tensor[order])
 
 
 class Model(Protocol):

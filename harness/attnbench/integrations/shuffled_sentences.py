@@ -1,0 +1,62 @@
+"""Sentences in another order for every timed call of a model."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from attnbench.integrations.models import Batch
+
+__all__ = ["ShuffledSentences"]
+
+
+@dataclass(slots=True)
+class ShuffledSentences:
+    """Puts the sentences in a random order before each call, and copies the embeddings of one call of each model.
+
+    The order, and the call whose embeddings are copied, cannot be predicted. A model that returns embeddings of an
+    earlier call is therefore wrong.
+    """
+
+    batch: Batch
+    # Order of the sentences now: the place of each in the original batch.
+    order: Tensor = field(init=False)
+    # For each model: the order of the sentences in one sampled call, and the embeddings that the call returned.
+    judged: dict[str, tuple[Tensor, Tensor]] = field(init=False, default_factory=dict)
+    _random: random.SystemRandom = field(init=False, default_factory=random.SystemRandom)
+    _generator: torch.Generator = field(init=False)
+    # For each model: the number of the sampled call to judge, and of the sampled calls so far.
+    _chosen: dict[str, int] = field(init=False, default_factory=dict)
+    _count: Counter[str] = field(init=False, default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.order = torch.arange(len(self.batch.tokens))
+        self._generator = torch.Generator().manual_seed(self._random.getrandbits(63))
+
+    def expect(self, counts: Mapping[str, int]) -> None:
+        """Choose the call of each model that is judged."""
+        self._chosen = {name: self._random.randrange(count) for name, count in counts.items() if count}
+
+    def prepare(self, name: str, cycle: int) -> None:
+        """Put the sentences in a new order."""
+        del name, cycle
+        order = torch.randperm(len(self.order), generator=self._generator)
+        self.batch.reorder(order)
+        self.order = self.order[order]
+
+    def inspect(self, name: str, result: object) -> None:
+        """Copy the embeddings if the call is judged."""
+        if self._count[name] == self._chosen.get(name):
+            assert isinstance(result, Tensor)
+            self.judged[name] = (self.order, result.clone())
+        self._count[name] += 1
+
+    def find_errors(self, oracle: Tensor) -> dict[str, float]:
+        """Return the largest error of each model's copied embeddings; ``oracle`` has the original order."""
+        return {
+            name: float((embeddings.double() - oracle[order]).abs().max())
+            for name, (order, embeddings) in self.judged.items()
+        }

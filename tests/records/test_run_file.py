@@ -172,7 +172,7 @@ def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     path = write_run(tmp_path)
     path.write_text(path.read_text().replace(f'"schema":{SCHEMA}', '"schema":99'))
     with pytest.raises(
-        ResultsError, match=r"newer attnbench \(schema 99\); this version reads schemas up to 4: upgrade attnbench$"
+        ResultsError, match=r"newer attnbench \(schema 99\); this version reads schemas up to 5: upgrade attnbench$"
     ):
         read_run(path)
 

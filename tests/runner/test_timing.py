@@ -646,8 +646,8 @@ def test_device_times_are_stored_beside_the_others() -> None:
     assert kept.to_timing(3, 2) == Timing(
         samples_ns=((), (30, 31), ()), device_ns=((), (20, 21), ()), late=((), (False, True), ()),
         clock_before_mhz=((), (1980, 1980), ()), clock_after_mhz=((), (1980, 1755), ()),
-        throttle_reasons=((), (0, 4), ()), threads=2, method="device and wall", clock="NVML", build_ns=(5,),
-        first_call_ns=(7,),
+        throttle_reasons=((), (0, 4), ()), threads=2, method="device and wall", clock="NVML", values="fresh",
+        build_ns=(5,), first_call_ns=(7,),
     )  # fmt: skip
 
 

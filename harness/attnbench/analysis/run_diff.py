@@ -43,6 +43,10 @@ class Change:
     told: str
 
 
+# Why the times of two runs are not compared.
+OTHER_VALUES = "the calls of one run had input values of their own, those of the other run had all the same values"
+
+
 def compare_runs(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterator[Change]:
     """Compare the results of the base run with those of the new run, by implementation and case.
 
@@ -188,7 +192,10 @@ def _compare_ratios(
     ``before`` contains all results of the base run, ``after`` all results of the new run.
     """
     was, is_now = _estimate_ratio_to_reference(old, before), _estimate_ratio_to_reference(now, after)
-    if was is None or is_now is None:
+    if was is None or is_now is None or old.timing is None or now.timing is None:
+        return
+    if old.timing.values != now.timing.values:
+        yield _make_change(now, "time", "inconclusive", OTHER_VALUES)
         return
     disturbed = [f"the {run} run: {one}" for run, one in (("base", was), ("new", is_now)) if isinstance(one, str)]
     if isinstance(was, str) or isinstance(is_now, str):

@@ -7,6 +7,7 @@ History of SCHEMA
    outside_bytes, workspace_bytes, reserved_bytes; new fields of Result: kernels, bytes; new record: Ceiling
 3  new field of Run: sources; new record: Completion; new field of Result: completes
 4  new field of Run: planned; new records: Resumption, End
+5  new fields of Timing: values, judged
 """
 
 import shlex
@@ -44,7 +45,7 @@ __all__ = [
     "format_reproduce_line",
 ]
 
-SCHEMA = 4
+SCHEMA = 5
 # First schema whose runs have an End as their last record: a run of this schema without an End was cut.
 ENDED_SINCE = 4
 
@@ -171,6 +172,10 @@ class Timing:
     # baseline has a ``twin``. Each cycle calls either the baseline or the control; in older runs, each cycle called
     # both. A difference between the baseline and the control is noise.
     twin: "Timing | None" = None
+    # "fresh" if every call had input values of its own; empty for older runs, whose calls all had the same values.
+    values: str = ""
+    # Number of sampled calls, chosen at random, whose results were evaluated; all of them passed.
+    judged: int = 0
     # Time of building and preparing the module, in nanoseconds; one number per process.
     build_ns: tuple[int, ...] = ()
     # Time of the first call, in nanoseconds; one number per process.

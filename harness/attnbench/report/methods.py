@@ -83,6 +83,7 @@ def describe_methods(series: Sequence[Series]) -> Iterator[str]:
             f"processes, and covers the true median with a probability {_tell(timings)}. Threads: "
             f"{_format_range(timings['threads'])}. All samples are stored."
         )
+        yield _describe_trust(timings)
         if (timings["device"] != "cpu").any():
             yield _describe_device_times(timings[timings["device"] != "cpu"])
         reference = " or ".join(sorted({one.reference for one in series}))
@@ -111,6 +112,19 @@ def describe_methods(series: Sequence[Series]) -> Iterator[str]:
     yield (
         "Findings: each check compares with a float64 oracle of the written contract, within an error budget that "
         "is derived for each case. findings.csv has the measured error and the budget."
+    )
+
+
+def _describe_trust(timings: pd.DataFrame) -> str:
+    """Return sentences on what keeps an implementation from answering otherwise while it is timed."""
+    fresh = timings[timings["values"] == "fresh"]
+    trust = "Implementations are trusted not to attack the harness itself, because they share a process with it."
+    if fresh.empty:
+        return f"All timed calls of an implementation had the same input values, as in older versions. {trust}"
+    some = "" if len(fresh) == len(timings) else f", except in {len(timings) - len(fresh)} timings of older runs"
+    return (
+        f"Every timed call had input values of its own{some}. Of each implementation and case, the results of "
+        f"{_format_range(fresh['judged'])} timed calls, chosen at random, were compared with the oracle. {trust}"
     )
 
 

@@ -46,6 +46,7 @@ TIMINGS = (
     "processes", "samples", "threads", "method", "measure", "end_to_end_ns", "graph_ns", "throttled", "clock",
     "state", "ratio", "ratio_low", "ratio_high", "ratio_level", "counted", "of", "reason", "null_state", "null_ratio",
     "build_ns", "first_call_ns", "flop", "bytes", "gflop_per_s", "gbyte_per_s", "share", "bound", "run", "reference_ns",
+    "values", "judged",
 )  # fmt: skip
 MEMORY = (
     "implementation", "case", "pass", "length", "dtype", "device", "peak_bytes", "workspace_bytes", "saved_bytes",
@@ -253,6 +254,8 @@ def _make_timing_row(
             "clock": timing.clock,
             "build_ns": _find_median(timing.build_ns),
             "first_call_ns": _find_median(timing.first_call_ns),
+            "values": timing.values,
+            "judged": timing.judged,
         }
         | _make_verdict_columns(found, decides=result.implementation != find_reference(result.case))
         | _compute_rates(result, time.value, top)

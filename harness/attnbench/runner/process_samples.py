@@ -22,6 +22,8 @@ class ProcessSamples:
     clocks: dict[str, None] = field(default_factory=dict)
     build_ns: list[int] = field(default_factory=list)
     first_call_ns: list[int] = field(default_factory=list)
+    # Number of sampled calls whose results were evaluated, and passed.
+    judged: int = 0
 
     def add(self, process: int, taken: Samples) -> None:
         """Add the samples that a process took; earlier processes without samples get empty tuples."""
@@ -45,6 +47,8 @@ class ProcessSamples:
             threads=threads,
             method="; ".join(self.methods),
             clock="; ".join(self.clocks),
+            values="fresh",
+            judged=self.judged,
             build_ns=tuple(self.build_ns),
             first_call_ns=tuple(self.first_call_ns),
         )

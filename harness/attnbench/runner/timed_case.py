@@ -58,6 +58,10 @@ class TimedCase:
             self.control.add(process, answer.twin)
         self.threads, self.processes = answer.threads, process + 1
 
+    def count_judged(self, name: str) -> None:
+        """Count a timed call of an implementation whose result was evaluated, and passed."""
+        self.samples.setdefault(name, ProcessSamples()).judged += 1
+
     def make_timings(self) -> dict[str, Timing]:
         """Return the timing of every implementation that has samples."""
         found = {}

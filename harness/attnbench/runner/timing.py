@@ -222,6 +222,8 @@ class _TimingRun:
             failed = tuple(finding for finding in findings if finding.status != "passed")
             if failed:
                 case.exclude(name, f"{failed[0].status}: {failed[0].reason}", failed)
+            else:
+                case.count_judged(name)
 
 
 def _format_fault(fault: Outcome) -> str:

@@ -13,11 +13,12 @@ from attnbench.runner.timing_processes import TimingProcesses
 __all__ = ["FaultSearch", "bisect"]
 
 # The baseline counts as slowed if the median of its calls beside the other implementations exceeds the median of its
-# calls alone by more than this factor and this time. Beside others its code and data leave the processor's caches,
-# which lengthens calls of 0.2 ms by up to 4 %; between two processes medians differ by up to 10 % on a quiet machine.
-SLOWED, SLOWED_NS = 1.25, 20_000
+# calls alone by more than this factor and this time. Beside others, its code and data leave the processor's caches. On
+# a machine with twice as much other work as cores, the median of calls of 0.2 ms beside others was up to 2.0 times
+# that alone, and of calls of 1.1 ms up to 1.7 times.
+SLOWED, SLOWED_NS = 1.5, 300_000
 # Number of times that a run looks for the cause of a slowed baseline. On a busy machine most of the suspicions are
-# not confirmed, and each costs three processes.
+# not confirmed, and each costs two to four processes.
 MOST_SUSPICIONS = 3
 
 
@@ -69,14 +70,14 @@ class FaultSearch:
         if case.baseline not in names or self._describe_slowdown(number, case, answer) is None:
             return {}
         self.suspicions += 1
-        self.alone_ns.pop((case.plan.case, case.baseline or ""), None)
 
         def retry(some: Sequence[str]) -> Outcome | None:
+            # Timed again alone, because a machine's speed changes.
+            self.alone_ns.pop((case.plan.case, case.baseline or ""), None)
             beside = self._ask_fresh(number, case, [case.baseline or "", *some], ())
             return beside if isinstance(beside, Outcome) else self._describe_slowdown(number, case, beside)
 
-        fault = retry(others)
-        return {} if fault is None else bisect(others, fault, retry)
+        return {} if retry(others) is None else bisect(others, None, retry)
 
     def _describe_slowdown(self, number: int, case: TimedCase, answer: TimedSamples) -> Outcome | None:
         """Return a fault if the calls of the baseline were slower than in a process of its own."""
@@ -127,9 +128,11 @@ def _find_median_ns(samples: Samples, twin: Samples | None) -> float | None:
 
 
 def bisect(
-    names: Sequence[str], fault: Outcome, retry: Callable[[Sequence[str]], Outcome | None]
+    names: Sequence[str], fault: Outcome | None, retry: Callable[[Sequence[str]], Outcome | None]
 ) -> dict[str, Outcome]:
     """Find, by bisection, an implementation that reproduces the fault; return it with its fault, or an empty mapping.
+
+    A single implementation causes ``fault``, if given, and is tried otherwise.
 
     ``retry`` runs some of the implementations and returns the fault that they cause; None if they cause none. If
     several implementations cause the fault, only one of these is found.

@@ -109,6 +109,7 @@ class InterleavedTiming:
         for name, file in files.items():
             self._observe(name, sides[name], calls, checks, Path(file))
             if device is not None:
+                calls.prepare(name, 0)
                 samples[name] = self._check_replay(name, sides[name], device, samples[name])
         twin = samples.pop(CONTROL, None)
         return TimedSamples(

@@ -15,7 +15,7 @@ from attnbench.measurement.cuda_timing import DeviceTime
 from attnbench.measurement.scheduler import Reading, Scheduler
 from attnbench.records.types import SAMPLE_FIELDS, Timing
 
-__all__ = ["Account", "CallFailed", "Samples", "Surroundings", "sample_interleaved"]
+__all__ = ["Account", "CallFailed", "Samples", "Surroundings", "Unwatched", "sample_interleaved"]
 
 Calls = Mapping[str, Callable[[], object]]
 # Number of calls of each implementation before its first sample. The first call takes 7 to 13 % longer than later

@@ -17,6 +17,7 @@ from attnbench.records.types import FRONTIER, PERF, Result, Status, find_pass
 from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths
 from attnbench.report.numbers import format_bytes, format_estimate, join_words
 from attnbench.report.series import Place, Series
+from attnbench.report.tables import list_rows
 
 __all__ = ["Choice", "ChoiceRow", "Decisions", "FlipRow", "PlaceTable", "collect_decisions", "tabulate_decisions"]
 
@@ -200,8 +201,8 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
     """Yield the entries of a series by mode and length; a case without timings has none."""
     place, reference = series.place, series.reference
     by_case: dict[str, list[dict[str, Any]]] = {}
-    for row in series.timings.to_dict("records"):
-        by_case.setdefault(str(row["case"]), []).append({str(name): value for name, value in row.items()})
+    for row in list_rows(series.timings):
+        by_case.setdefault(str(row["case"]), []).append(row)
     peaks = {
         (str(case), str(name)): float(peak)
         for case, name, peak in zip(

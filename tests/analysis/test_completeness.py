@@ -69,15 +69,26 @@ def test_a_run_without_its_planned_end_says_how_it_ended(end: End | None, words:
     assert not judge_completeness(whole).complete
 
 
+def test_neighbours_that_lack_as_much_are_named_together() -> None:
+    """What is there of each implementation is said once for neighbours with equally many results."""
+    names = ("one", "two", "three", "four")
+    run = replace(RUN, implementations=names, planned=dict.fromkeys(names, Planned(cases=3)))
+    stored = make_stored_run(run, *make_results("one", 1), *make_results("two", 2), *make_results("three", 2))
+    assert tell(stored) == [
+        "one (1 of 3 cases), two and three (each 2 of 3 cases) and four (not started) were not finished: "
+        "the run was cut."
+    ]
+
+
 def test_many_unfinished_implementations_are_counted() -> None:
     """Six unfinished implementations are named, the others are counted; a single other one is named."""
     names = [f"n{number}" for number in range(8)]
     run = replace(RUN, implementations=tuple(names), planned=dict.fromkeys(names, Planned(cases=1)))
     assert tell(make_stored_run(run)) == [
-        f"{', '.join(f'{name} (not started)' for name in names[:6])} and 2 more were not finished: the run was cut."
+        f"{', '.join(names[:5])} and {names[5]} (each not started) and 2 more were not finished: the run was cut."
     ]
     seven = replace(run, implementations=tuple(names[:7]), planned=dict.fromkeys(names[:7], Planned(cases=1)))
-    assert "n5 (not started) and n6 (not started) were" in tell(make_stored_run(seven))[0]
+    assert "n5 and n6 (each not started) were" in tell(make_stored_run(seven))[0]
 
 
 def test_a_planned_call_without_timing_or_reason_is_missing() -> None:

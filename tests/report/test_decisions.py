@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import Completion, Finding, Result
+from attnbench.records.types import Completion, End, Finding, Result
 from attnbench.report import write
 from attnbench.report.content import collect_content
 from attnbench.report.decisions import Choice, Decisions
@@ -303,6 +303,15 @@ def test_hostile_names_are_text(places: int, tmp_path: Path) -> None:
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert" in text.split('id="use"')[1]
     assert len(decide(*runs).tables) == places
+
+
+def test_the_section_says_that_a_run_is_not_complete(tmp_path: Path) -> None:
+    """A length that a cut run did not reach is missing from the table, so the section refers to the verdict."""
+    stored = store([time_calls(REFERENCE), time_calls("quick", 0.5)])
+    words = "Something is missing from a run, as the top of this page says"
+    finished = End(run=stored.run.id, time=stored.run.time, outcome="finished", exit_code=0)
+    assert words not in write([replace(stored, end=finished)], tmp_path).read_text("utf-8")
+    assert words in write([replace(stored, end=None)], tmp_path).read_text("utf-8")
 
 
 def test_a_run_without_timings_has_no_section(tmp_path: Path) -> None:

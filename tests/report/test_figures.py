@@ -97,12 +97,12 @@ def make_series(timings: pd.DataFrame | None = None, *, place: Place = PLACE, su
 
 def find_contenders_of(series: list[Series]) -> list[str]:
     """Find contenders as a report of these series does."""
-    return find_contenders(series, collect_decisions([], series).entries)
+    return find_contenders(series, collect_decisions([], [], series).entries)
 
 
 def draw_all(series: list[Series]) -> list[SeriesFigures]:
     """Draw the figures of these series; the contenders are those of ``RATIOS``."""
-    return draw_figures(series, collect_decisions([], [make_series()]).entries)
+    return draw_figures(series, collect_decisions([], [], [make_series()]).entries)
 
 
 def make_looks(series: Series) -> dict[str, Look]:

@@ -29,7 +29,7 @@ def select_clean(
     """
     if waited_ns is not None and any(waited_ns):
         pairs = zip(times_ns, waited_ns, strict=True)
-        return [call for call, (time, waited) in enumerate(pairs) if waited <= CLEAN_SHARE * time]
+        return [call for call, (time, waited) in enumerate(pairs) if not waited or waited <= CLEAN_SHARE * time]
     if waited_ns is None and switches is not None and any(switches):
         return [call for call, count in enumerate(switches) if not count]
     return range(len(times_ns))

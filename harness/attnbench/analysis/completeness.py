@@ -8,6 +8,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 from attnbench.analysis.plain_names import clean_name
@@ -167,16 +168,22 @@ def describe_gaps(found: Completeness, *, named: bool = False) -> Iterator[str]:
 
 
 def _name(some: Sequence[Shortfall]) -> str:
-    """Name the first of these implementations, each with how much of its plan was done, and count the others."""
-    if len(some) > NAMED + 1:
-        names = [_name_one(one) for one in some[:NAMED]]
-        return f"{', '.join(names)} and {len(some) - NAMED} more"
-    *first, last = map(_name_one, some)
+    """Name the first of these implementations, with how much of each plan was done; neighbours share equal words."""
+    named = some if len(some) <= NAMED + 1 else some[:NAMED]
+    groups = [_name_alike(words, list(own)) for words, own in groupby(named, key=lambda one: one.words)]
+    return _join([*groups, *([f"{len(some) - len(named)} more"] if len(some) > len(named) else [])])
+
+
+def _name_alike(words: str, some: Sequence[Shortfall]) -> str:
+    """Name implementations whose plans were done to the same extent, which ``words`` describe; they may be empty."""
+    names = [clean_name(one.implementation) for one in some]
+    each = "each " if len(names) > 1 else ""
+    return f"{_join(names)} ({each}{words})" if words else _join(names)
+
+
+def _join(texts: Sequence[str]) -> str:
+    *first, last = texts
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def _name_one(one: Shortfall) -> str:
-    return f"{clean_name(one.implementation)} ({one.words})" if one.words else clean_name(one.implementation)
 
 
 def _capitalize(text: str) -> str:

@@ -93,7 +93,8 @@ def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT) -> SpeedV
 
     Raises: ValueError if the timings have different numbers of processes.
     """
-    return Baseline(base).decide(own, effect=effect)
+    baseline = Baseline(base)
+    return baseline.decide(baseline.prepare(own), effect=effect)
 
 
 class Baseline:
@@ -107,11 +108,18 @@ class Baseline:
         self._splits = timing.twin is not None and splits_cycles(timing.cycles, timing.twin.cycles)
         self._divisors: dict[Measure, tuple[Divisor, tuple[Divisor, Divisor] | None]] = {}
 
-    def decide(self, own: Timing, *, effect: float = EFFECT) -> SpeedVerdict:
-        """Compare an implementation with this baseline; see ``decide_speed``."""
-        base, copy = self.timing, None if own is self.timing.twin else self.timing.twin
-        measure = choose_measure(own, base, *([copy] if copy else []))
-        calls = CleanCalls(own, measure)
+    def prepare(self, own: Timing) -> CleanCalls:
+        """Return the clean calls of an implementation, by the time in which it can be compared with this baseline."""
+        copy = self._find_copy(own)
+        return CleanCalls(own, choose_measure(own, self.timing, *([copy] if copy else [])))
+
+    def _find_copy(self, own: Timing) -> Timing | None:
+        """Return the copy with which the A/A control is made; None if there is none, or if it is ``own`` itself."""
+        return None if own is self.timing.twin else self.timing.twin
+
+    def decide(self, calls: CleanCalls, *, effect: float = EFFECT) -> SpeedVerdict:
+        """Compare the calls of ``prepare`` with this baseline; see ``decide_speed``."""
+        own, base, copy, measure = calls.timing, self.timing, self._find_copy(calls.timing), calls.measure
         by_base, split = self._prepare(measure)
         if copy is None or split is None:
             processes = _find_common_processes(own, base)
@@ -123,20 +131,23 @@ class Baseline:
         # baseline, and others the ratio of ``own`` to the copy. The A/A control divides the first ratio
         # by the second. Each ratio compares calls of the same cycle, so a drift of the machine between
         # the cycles cancels.
-        ratios = [(by_base.divide(p, calls), by_copy.divide(p, calls)) for p in processes]
-        copy_to_base = [to_base / to_copy if to_base and to_copy else None for to_base, to_copy in ratios]
+        copy_to_base, by_cycle = [], []
+        for p in processes:
+            base_ratios, copy_ratios = by_base.list_ratios(p, calls), by_copy.list_ratios(p, calls)
+            to_base, to_copy = by_base.reduce(p, calls, base_ratios), by_copy.reduce(p, calls, copy_ratios)
+            copy_to_base.append(to_base / to_copy if to_base and to_copy else None)
+            by_cycle.append(by_both.reduce(p, calls, base_ratios + copy_ratios))
         control = _decide_by_ratios(copy_to_base, [own, base, copy], effect, measure)
-        by_cycle = [by_both.divide(p, calls) for p in processes]
         return _apply_control(_decide_by_ratios(by_cycle, [own, base, copy], effect, measure), control)
 
-    def find_time(self, own: Timing, measure: Measure) -> float | None:
-        """Return the baseline's time, in nanoseconds, in the calls by which ``decide`` divides the times of ``own``.
+    def find_time(self, calls: CleanCalls) -> float | None:
+        """Return the baseline's time, in nanoseconds, in the calls by which ``decide`` divides the times of ``calls``.
 
         It is a median over processes, like the ratio. None means that no process has enough clean calls.
         """
-        calls, (by_base, split) = CleanCalls(own, measure), self._prepare(measure)
+        by_base, split = self._prepare(calls.measure)
         divisor = split[1] if split else by_base
-        times = [divisor.find_time(p, calls) for p in _find_common_processes(own, self.timing)]
+        times = [divisor.find_time(p, calls) for p in _find_common_processes(calls.timing, self.timing)]
         counted = [time for time in times if time is not None]
         return float(statistics.median(counted)) if counted else None
 

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Literal
 
 from attnbench.analysis.clean_calls import is_throttled, select_clean
@@ -106,12 +107,12 @@ def median_of_processes(samples_ns: Samples) -> Estimate:
     return estimate([statistics.median(process) for process in samples_ns if process])
 
 
-def estimate_time(timing: Timing, measure: Measure) -> Estimate:
+def estimate_time(calls: "CleanCalls") -> Estimate:
     """Return the time of a call in nanoseconds, from the clean calls alone.
 
     If no process has enough clean calls, all calls are used.
     """
-    return estimate_clean_time(timing, measure) or median_of_processes(select_samples(timing, measure))
+    return calls.estimate() or median_of_processes(select_samples(calls.timing, calls.measure))
 
 
 def ratio(samples_ns: Samples, baseline_ns: Samples) -> Estimate:
@@ -144,11 +145,8 @@ def select_clean_calls(timing: Timing, measure: Measure | None = None) -> tuple[
     ``CLEAN_OF_ALL`` of its calls. A wait for a core does not invalidate device times; throttling
     invalidates both device and wall times.
     """
-    measure = measure or choose_measure(timing)
-    return tuple(
-        tuple(times_ns[call] for call in _find_clean_calls(timing, process, measure))
-        for process, times_ns in enumerate(select_samples(timing, measure))
-    )
+    calls = CleanCalls(timing, measure or choose_measure(timing))
+    return tuple(tuple(calls.list_times(process)) for process in range(calls.processes))
 
 
 def ratios_by_cycle(own: Timing, base: Timing, measure: Measure | None = None) -> list[float]:
@@ -166,20 +164,33 @@ class CleanCalls:
         self.timing = timing
         self.measure = measure
         self._samples = select_samples(timing, measure)
-        self._found: dict[int, list[tuple[int | None, int]]] = {}
+        # For each process the times of its clean calls, and the numbers of their cycles.
+        self._found: dict[int, tuple[list[int], list[int]]] = {}
 
-    def list_calls(self, process: int) -> list[tuple[int | None, int]]:
-        """Return the number of the cycle and the time, in nanoseconds, of each clean call; empty if these are too few.
+    @property
+    def processes(self) -> int:
+        """Number of processes, also of those without enough clean calls."""
+        return len(self._samples)
 
-        The number of a cycle is None if it was not recorded.
-        """
+    def list_times(self, process: int) -> list[int]:
+        """Return the time, in nanoseconds, of each clean call of a process; empty if these are too few."""
+        return self._find(process)[0]
+
+    def list_cycles(self, process: int) -> list[int]:
+        """Return the number of the cycle of each of these calls; empty if the numbers were not recorded."""
+        return self._find(process)[1]
+
+    def estimate(self) -> Estimate | None:
+        """Return the time of a call in nanoseconds; see ``estimate_clean_time``."""
+        found = (self.list_times(process) for process in range(self.processes))
+        medians = [statistics.median(times) for times in found if times]
+        return estimate(medians) if medians else None
+
+    def _find(self, process: int) -> tuple[list[int], list[int]]:
         if process not in self._found:
-            times_ns = self._samples[process]
-            cycles: Sequence[int | None] | None = _read_counter(self.timing.cycles, process, len(times_ns))
-            if cycles is None:
-                cycles = [None] * len(times_ns)
-            kept = _find_clean_calls(self.timing, process, self.measure)
-            self._found[process] = [(cycles[call], times_ns[call]) for call in kept]
+            kept, times_ns = _find_clean_calls(self.timing, process, self.measure), self._samples[process]
+            cycles = _read_counter(self.timing.cycles, process, len(times_ns))
+            self._found[process] = [times_ns[call] for call in kept], [cycles[call] for call in kept if cycles]
         return self._found[process]
 
 
@@ -203,14 +214,23 @@ class Divisor:
         cycle numbers, the result is the ratio of the medians of the clean calls. The result is None if
         the process has too few clean calls of one of the timings.
         """
-        calls, prepared = own.list_calls(process), self._get_prepared(process)
-        if not calls or prepared is None:
+        return self.reduce(process, own, self.list_ratios(process, own))
+
+    def list_ratios(self, process: int, own: CleanCalls) -> list[float]:
+        """Return the ratio of the times in each cycle of a process that called ``own`` and one of the bases."""
+        times, prepared = own.list_times(process), self._get_prepared(process)
+        if not times or prepared is None:
+            return []
+        by_cycle, _ = prepared
+        pairs = zip(own.list_cycles(process), times, strict=False)
+        return [time / by_cycle[cycle] for cycle, time in pairs if cycle in by_cycle]
+
+    def reduce(self, process: int, own: CleanCalls, ratios: Sequence[float]) -> float | None:
+        """Return the result of ``divide`` from the ratios of the cycles."""
+        times, prepared = own.list_times(process), self._get_prepared(process)
+        if not times or prepared is None:
             return None
-        by_cycle, median = prepared
-        ratios = [time / by_cycle[cycle] for cycle, time in calls if cycle is not None and cycle in by_cycle]
-        if len(ratios) < CLEAN_CALLS:
-            return statistics.median(time for _, time in calls) / median
-        return statistics.median(ratios)
+        return statistics.median(ratios) if len(ratios) >= CLEAN_CALLS else statistics.median(times) / prepared[1]
 
     def find_time(self, process: int, own: CleanCalls) -> float | None:
         """Return the time of the bases, in nanoseconds, in the calls by which ``divide`` divides.
@@ -218,11 +238,11 @@ class Divisor:
         It differs from the time over all calls if ``own`` takes part in few cycles and makes the calls after it slower:
         a call of 50 ms evicts what the next call would find in the caches.
         """
-        calls, prepared = own.list_calls(process), self._get_prepared(process)
-        if not calls or prepared is None:
+        prepared = self._get_prepared(process)
+        if not own.list_times(process) or prepared is None:
             return None
         by_cycle, median = prepared
-        times_ns = [by_cycle[cycle] for cycle, _ in calls if cycle is not None and cycle in by_cycle]
+        times_ns = [by_cycle[cycle] for cycle in own.list_cycles(process) if cycle in by_cycle]
         return median if len(times_ns) < CLEAN_CALLS else float(statistics.median(times_ns))
 
     def _get_prepared(self, process: int) -> tuple[dict[int, int], float] | None:
@@ -232,12 +252,12 @@ class Divisor:
 
     def _prepare(self, process: int) -> tuple[dict[int, int], float] | None:
         """Return the time of each cycle and the median of all times; None if one of the bases has no clean calls."""
-        calls = [base.list_calls(process) for base in self._bases]
-        if not all(calls):
+        times = [base.list_times(process) for base in self._bases]
+        if not all(times):
             return None
-        together = [call for own in calls for call in own]
-        by_cycle = {cycle: time for cycle, time in together if cycle is not None}
-        return by_cycle, statistics.median(time for _, time in together)
+        cycles = [base.list_cycles(process) for base in self._bases]
+        by_cycle = {cycle: time for pair in zip(cycles, times, strict=True) for cycle, time in zip(*pair, strict=False)}
+        return by_cycle, statistics.median(chain.from_iterable(times))
 
 
 def count_throttled_calls(timing: Timing) -> int:
@@ -288,5 +308,4 @@ def estimate_clean_time(timing: Timing, measure: Measure | None = None) -> Estim
     Only clean calls of processes with enough clean calls are used. Return None if no process has
     enough: other work on the machine then distorts the samples.
     """
-    medians = [statistics.median(process) for process in select_clean_calls(timing, measure) if process]
-    return estimate(medians) if medians else None
+    return CleanCalls(timing, measure or choose_measure(timing)).estimate()

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from attnbench.analysis.root_causes import find_root_causes
 from attnbench.analysis.speed_verdict import SpeedVerdict, State, decide_speed
-from attnbench.analysis.stats import choose_measure, estimate_clean_time, estimate_time
+from attnbench.analysis.stats import CleanCalls, choose_measure, estimate_time
 from attnbench.api.printed import describe_cause, format_reasons
 from attnbench.cases import CaseId
 from attnbench.cli.matrix import LEGEND, Cell, Matrix, build_matrix
@@ -206,12 +206,10 @@ def _format_timing(result: Result | None, timed: Timed) -> str:
     if result is None or result.timing is None:
         return "–"
     found = _compare_with_baseline(result, timed)
-    measure = found.measure if found else choose_measure(result.timing)
-    milliseconds = f"{estimate_time(result.timing, measure).value / 1e6:.3f}"
+    calls = CleanCalls(result.timing, found.measure if found else choose_measure(result.timing))
+    milliseconds = f"{estimate_time(calls).value / 1e6:.3f}"
     if found is None:
-        return (
-            milliseconds if estimate_clean_time(result.timing, measure) else f"{milliseconds} ({SIGNS['inconclusive']})"
-        )
+        return milliseconds if calls.estimate() else f"{milliseconds} ({SIGNS['inconclusive']})"
     if found.state == "inconclusive" or found.ratio is None:
         return f"{milliseconds} ({SIGNS[found.state]})"
     return f"{milliseconds} ({found.ratio.value:.2f}{SIGNS[found.state]})"

@@ -103,7 +103,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         results=tuple(results),
         tables=made,
         verdict=collect_verdict(runs, results),
-        decisions=collect_decisions(runs, series),
+        decisions=collect_decisions(runs, results, series),
         measures=collect_measures(series, found[found["status"].isin(FAILURES)]["implementation"].unique()),
         matrices=tuple(make_matrix(runs, results, failures.anchors)),
         failures=failures,

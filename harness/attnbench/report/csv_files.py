@@ -1,5 +1,6 @@
 """CSV files of a report, in which no cell is a formula."""
 
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
@@ -23,12 +24,16 @@ def render_csv(frame: pd.DataFrame) -> bytes:
     shown = frame.rename(columns=_protect)
     for place, kind in enumerate(shown.dtypes):
         if not pd.api.types.is_numeric_dtype(kind):
-            shown.isetitem(place, [_protect(cell) for cell in shown.iloc[:, place]])
+            shown.isetitem(place, [_protect(cell) for cell in shown.iloc[:, place].tolist()])
     return shown.to_csv(index=False, lineterminator="\n").encode()
 
 
 def _protect(cell: Any) -> Any:
-    if not isinstance(cell, str):
-        return cell
+    return _protect_text(cell) if isinstance(cell, str) else cell
+
+
+# Names, cases and reasons repeat in thousands of rows.
+@lru_cache(maxsize=1 << 16)
+def _protect_text(cell: str) -> str:
     text = spell_out(cell)
     return AS_TEXT + text if text.lstrip().startswith(STARTS) else text

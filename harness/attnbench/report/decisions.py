@@ -1,6 +1,6 @@
 """What to use here: the crossover map of a report, as tables for each place and as rows of decisions.csv."""
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -12,11 +12,12 @@ from attnbench.analysis.crossover import DECISIVE, Answer, Contender, Entry, Int
 from attnbench.analysis.limits import Limits, describe_limits, find_limits
 from attnbench.analysis.speed_verdict import State
 from attnbench.cases import CaseId
-from attnbench.records.run_file import StoredRun, merge_runs
+from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FRONTIER, PERF, Result, Status, find_pass
 from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths
 from attnbench.report.numbers import format_bytes, format_estimate, join_words
 from attnbench.report.series import Place, Series
+from attnbench.report.tables import list_rows
 
 __all__ = ["Choice", "ChoiceRow", "Decisions", "FlipRow", "PlaceTable", "collect_decisions", "tabulate_decisions"]
 
@@ -116,9 +117,9 @@ class Decisions:
     reference: str
 
 
-def collect_decisions(runs: Sequence[StoredRun], series: Sequence[Series]) -> Decisions:
-    """Return what to use at each place where something was timed."""
-    limits, conformance = _LimitsOfRuns(runs), _Conformance(runs)
+def collect_decisions(runs: Sequence[StoredRun], results: Iterable[Result], series: Sequence[Series]) -> Decisions:
+    """Return what to use at each place where something was timed; ``results`` are the merged results of all runs."""
+    limits, conformance = _LimitsOfRuns(runs), _Conformance(runs, results)
     entries = tuple(entry for one in series for entry in _list_entries(one, limits, conformance))
     places = tuple(dict.fromkeys(_get_place(entry) for entry in entries))
     tables = tuple(_make_table(place, [one for one in entries if _get_place(one) == place]) for place in places)
@@ -178,11 +179,11 @@ class _LimitsOfRuns:
 class _Conformance:
     """How many cases of each implementation were checked on a machine and a device, and which implementations fail."""
 
-    def __init__(self, runs: Sequence[StoredRun]) -> None:
+    def __init__(self, runs: Sequence[StoredRun], results: Iterable[Result]) -> None:
         machines = {stored.run.id: stored.run.machine.name for stored in runs}
         self._checked: dict[tuple[str, str, str], int] = {}
         self._wrong: set[tuple[str, str, str]] = set()
-        for result in merge_runs(runs):
+        for result in results:
             if result.suite == FRONTIER:
                 continue
             key = machines[result.run], CaseId.parse(result.case).device, result.implementation
@@ -203,8 +204,8 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
     """Yield the entries of a series by mode and length; a case without timings has none."""
     place, reference = series.place, series.reference
     by_case: dict[str, list[dict[str, Any]]] = {}
-    for row in series.timings.to_dict("records"):
-        by_case.setdefault(str(row["case"]), []).append({str(name): value for name, value in row.items()})
+    for row in list_rows(series.timings):
+        by_case.setdefault(str(row["case"]), []).append(row)
     peaks = {
         (str(case), str(name)): float(peak)
         for case, name, peak in zip(

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_lowercase
 from typing import Any
@@ -19,6 +19,7 @@ from attnbench.report.numbers import (
     join_words,
 )
 from attnbench.report.series import Place, Series
+from attnbench.report.tables import list_rows
 
 __all__ = ["MAIN", "MOST_ROWS", "REST", "TALLEST", "Cell", "MeasureRow", "MeasureTable", "Measures", "collect_measures"]
 
@@ -95,6 +96,26 @@ class MeasureRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """What was measured of one implementation on one case. In a large report, most calls have no row on the page."""
+
+    series: Series
+    implementation: str
+    case: CaseId
+    # Rows of timings.csv and of memory.csv; None if the call was not timed, or its memory was not measured.
+    timed: Mapping[str, Any] | None
+    used: Mapping[str, Any] | None
+    # Time of the reference on the same case.
+    base_ns: float | None = None
+    is_doubtful: bool = False
+
+    @property
+    def pass_(self) -> str:
+        """The pass in words."""
+        return describe_pass(str((self.timed or self.used or {})["pass"]), self.case.mode)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureTable:
     """The measures of one place and pass."""
 
@@ -156,20 +177,18 @@ def collect_measures(series: Sequence[Series], failing: Iterable[str] = (), *, m
     """
     failed = frozenset(failing)
     exceeded = {one.place for one in series if one.exceeds_ceiling}
-    by_table: dict[tuple[Place, str], list[MeasureRow]] = {}
-    references: dict[tuple[Place, str], str] = {}
+    by_table: dict[tuple[Place, str], list[_Call]] = {}
     for one in series:
-        for pass_, row in _list_rows(one, failed):
-            by_table.setdefault((one.place, pass_), []).append(row)
-            references.setdefault((one.place, pass_), one.reference)
-    every = [row for rows in by_table.values() for row in rows]
+        for call in _list_calls(one, failed):
+            by_table.setdefault((one.place, call.pass_), []).append(call)
+    every = [call for calls in by_table.values() for call in calls]
     # The sort is stable, so that the first rows of each kind are kept.
-    kept = {id(row) for row in sorted(every, key=lambda row: not row.is_doubtful)[:most]}
+    kept = {id(call) for call in sorted(every, key=lambda call: not call.is_doubtful)[:most]}
     tables = []
-    for (place, pass_), rows in by_table.items():
-        if selected := tuple(row for row in rows if id(row) in kept):
+    for (place, pass_), calls in by_table.items():
+        if selected := tuple(_make_row(call) for call in calls if id(call) in kept):
             remarks = (EXCEEDED,) if place in exceeded else ()
-            tables.append(_make_table(place, pass_, references[place, pass_], selected, remarks))
+            tables.append(_make_table(place, pass_, calls[0].series.reference, selected, remarks))
     return Measures(tables=tuple(tables), rows=len(every), shown=min(most, len(every)))
 
 
@@ -211,37 +230,44 @@ def _name_bound(row: MeasureRow) -> MeasureRow:
     return replace(row, cells={**row.cells, "share": named})
 
 
-def _list_rows(series: Series, failing: frozenset[str]) -> Iterator[tuple[str, MeasureRow]]:
-    """Yield the pass and the row of each case and implementation, by mode, length and time."""
-    timings = {(row["implementation"], row["case"]): row for row in series.timings.to_dict("records")}
-    memory = {(row["implementation"], row["case"]): row for row in series.memory.to_dict("records")}
+def _list_calls(series: Series, failing: frozenset[str]) -> list[_Call]:
+    """Return the calls of each case and implementation, by mode, length and time."""
+    timings = {(row["implementation"], row["case"]): row for row in list_rows(series.timings)}
+    memory = {(row["implementation"], row["case"]): row for row in list_rows(series.memory)}
     reference_ns = {
         (row["run"], row["case"]): row["median_ns"] for (name, _), row in timings.items() if name == series.reference
     }
-    form = describe_form(series.form)
     found = []
     for key in timings.keys() | memory.keys():
-        name, case = str(key[0]), CaseId.parse(str(key[1]))
-        queries, keys = read_lengths(case)
-        cells: dict[str, Cell] = {}
-        time_ns, state = math.inf, ""
-        if (timed := timings.get(key)) is not None:
-            time_ns, state = float(timed["median_ns"]), str(timed["state"])
+        timed, used, (name, case) = timings.get(key), memory.get(key), key
+        one = _Call(series=series, implementation=name, case=CaseId.parse(case), timed=timed, used=used)
+        if timed is not None:
             base_ns = reference_ns.get((timed["run"], timed["case"]))
-            cells |= _make_time_cells(timed, series.reference, base_ns, withheld=series.exceeds_ceiling)
-        if (used := memory.get(key)) is not None:
-            cells |= _make_memory_cells(used)
-        row = MeasureRow(
-            implementation=name,
-            form=form,
-            length=Cell(text=describe_length(queries, keys), value=max(queries, keys)),
-            cells=cells,
-            is_doubtful=state in UNDECIDED or name in failing,
-        )
-        order = (case.mode, max(queries, keys), queries, keys, time_ns, name)
-        found.append((order, describe_pass(str((timed or used or {})["pass"]), case.mode), row))
-    for _, pass_, row in sorted(found, key=lambda one: one[0]):
-        yield pass_, row
+            one = replace(one, base_ns=base_ns, is_doubtful=timed["state"] in UNDECIDED)
+        found.append(replace(one, is_doubtful=True) if name in failing else one)
+    return sorted(found, key=_order_call)
+
+
+def _order_call(call: _Call) -> tuple[str, int, int, int, float, str]:
+    queries, keys = read_lengths(call.case)
+    time_ns = call.timed["median_ns"] if call.timed else math.inf
+    return call.case.mode, max(queries, keys), queries, keys, time_ns, call.implementation
+
+
+def _make_row(call: _Call) -> MeasureRow:
+    queries, keys = read_lengths(call.case)
+    cells: dict[str, Cell] = {}
+    if call.timed is not None:
+        cells |= _make_time_cells(call.timed, call.series.reference, call.base_ns, withheld=call.series.exceeds_ceiling)
+    if call.used is not None:
+        cells |= _make_memory_cells(call.used)
+    return MeasureRow(
+        implementation=call.implementation,
+        form=describe_form(call.series.form),
+        length=Cell(text=describe_length(queries, keys), value=max(queries, keys)),
+        cells=cells,
+        is_doubtful=call.is_doubtful,
+    )
 
 
 def _make_time_cells(

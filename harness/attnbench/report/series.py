@@ -171,5 +171,5 @@ def _make_key(case_id: str, machine: str, threads: int) -> tuple[Place, str]:
 
 def join_growths(series: Sequence[Series]) -> pd.DataFrame:
     """Join the growth exponents of all series into one data frame; each row has the title of its series."""
-    rows = [{**row, "series": one.title} for one in series for row in one.growths.to_dict("records")]
+    rows = [{**row, "series": one.title} for one in series for row in tables.list_rows(one.growths)]
     return pd.DataFrame(rows, columns=[*GROWTH, "series"])

@@ -183,7 +183,7 @@ def test_a_hostile_implementation_is_timed_where_it_has_no_fault(results: Result
 
 
 def test_a_wrong_output_after_the_hundredth_call_is_found(late_results: Results) -> None:
-    """Outputs are checked again after the last sample; a call whose output has become wrong has no timing."""
+    """The output of a call after the last sample is checked; a call whose output has become wrong has no timing."""
     assert_complete(late_results[LATE, FAULTLESS, FORWARD])
     found = late_results[LATE, 9, FORWARD]
     assert (found.timing, found.memory) == (None, None)
@@ -192,7 +192,7 @@ def test_a_wrong_output_after_the_hundredth_call_is_found(late_results: Results)
 
 
 def test_a_cached_output_is_found(late_results: Results) -> None:
-    """A call that returns a stored output for new inputs fails the check after the last sample."""
+    """A call that returns a stored output for new inputs fails the check of a timed call."""
     found = late_results[LATE, 10, FORWARD]
     assert found.timing is None
     assert "forward_parity" in {finding.check for finding in found.findings if finding.status == "failed"}

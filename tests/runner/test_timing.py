@@ -296,7 +296,7 @@ def test_an_output_that_is_wrong_in_a_timed_call_has_no_timing() -> None:
     assert wrong.untimed.startswith(
         "failed: The output equals the oracle's within the error budget. Checked in one of 9 "
     )
-    assert wrong.untimed.endswith("timed calls, on input values of its own: it is off.")
+    assert wrong.untimed.endswith("timed calls, chosen at random, and in a call after them: it is off.")
     assert [(finding.check, finding.status) for finding in wrong.findings] == [
         ("forward_parity", "failed"), ("global_state_untouched", "passed")
     ]  # fmt: skip

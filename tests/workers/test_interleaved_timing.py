@@ -131,15 +131,18 @@ def test_every_call_has_values_of_its_own(take_samples: Callable[..., TimedSampl
 def test_a_timed_call_passes_its_checks(
     take_samples: Callable[..., TimedSamples], oracle_worker: OracleWorker, mode: str
 ) -> None:
-    """The outputs and gradients of one timed call are stored, and equal the oracle's for the values of that call."""
+    """Outputs and gradients of one timed call, and of one call after them, equal the oracle's for their values."""
     reply = take_samples({"own": Recording(), "other": Recording()}, baseline="own", mode=mode)
     for file in reply.observations.values():
         observations = tensor_file.read(Path(file))
         assert set(observations) == set(CHECKS[mode])
         for plain in observations.values():
-            (observation,) = deserialize(plain)
-            assert isinstance(observation, Match)
-            assert bool(observation.quantities)
+            after, timed = deserialize(plain)
+            assert isinstance(after, Match)
+            assert isinstance(timed, Match)
+            assert after.quantities.keys() == timed.quantities.keys()
+            assert bool(after.quantities)
+            assert (bool(after.changed), bool(timed.changed)) == (False, True)
         found = evaluate(oracle_worker, file, mode)
         assert {finding.status for finding in found.values()} == {"passed"}
 
@@ -151,31 +154,42 @@ def evaluate(oracle_worker: OracleWorker, file: str, mode: str) -> dict[str, Fin
     )
 
 
+class Scaling(Recording):
+    """The reference with an output that is multiplied by ``factor`` of the number of the call, counted from 1."""
+
+    def __init__(self, factor: Callable[[int], float]) -> None:
+        super().__init__()
+        self._factor = factor
+
+    def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
+        """Return a call that multiplies the output."""
+        call = super().prepare(module, case, inputs)
+
+        def scale(**arguments: Any) -> Any:
+            output, weights = call(**arguments)
+            return output * self._factor(len(self.queries)), weights
+
+        return scale
+
+
 @pytest.mark.parametrize("mode", ["inference", "train"])
-def test_a_call_that_is_wrong_after_a_while_fails(
+def test_a_call_that_becomes_wrong_fails(
     take_samples: Callable[..., TimedSamples], oracle_worker: OracleWorker, mode: str
 ) -> None:
-    """An implementation that is right in its first calls and returns 0 afterwards fails in one of eight processes.
+    """An implementation that is wrong from its tenth call on fails, because a call after the last sample is checked."""
+    file = take_samples({"own": Scaling(lambda number: float(number < 10))}, mode=mode).observations["own"]
+    assert evaluate(oracle_worker, file, mode)["forward_parity"].status == "failed"
 
-    Three calls warm up. At most two of at least nine sampled calls are right, so a process misses the fault with a
-    probability of at most 2/9.
-    """
 
-    class Tiring(Recording):
-        def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
-            call = super().prepare(module, case, inputs)
-
-            def tire(**arguments: Any) -> Any:
-                output, weights = call(**arguments)
-                return output * float(len(self.queries) < 6), weights
-
-            return tire
-
-    found = set()
-    for _ in range(8):
-        file = take_samples({"own": Tiring()}, mode=mode).observations["own"]
-        found.add(evaluate(oracle_worker, file, mode)["forward_parity"].status)
-    assert "failed" in found
+def test_a_call_that_is_wrong_only_while_it_is_timed_fails(
+    take_samples: Callable[..., TimedSamples], oracle_worker: OracleWorker
+) -> None:
+    """An implementation that is right on the values of the case, and wrong on all other values, fails."""
+    given = tensor_file.read(Path(oracle_worker.draw_inputs(DrawInputs(case=CASE + "inference"))))["tensors"]["query"]
+    own = Scaling(lambda number: float(torch.equal(own.queries[-1], given)))
+    file = take_samples({"own": own}).observations["own"]
+    assert evaluate(oracle_worker, file, "inference")["forward_parity"].status == "failed"
+    assert torch.equal(own.queries[-1], given)
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("inference", False), ("train", True)])

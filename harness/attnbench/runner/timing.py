@@ -236,7 +236,5 @@ def _describe_timed_call(finding: Finding, calls: int) -> Finding:
         return finding
     requirement = read_checks()[finding.check].requirement
     reason = finding.reason.removeprefix(requirement).strip().removeprefix("But ")
-    return replace(
-        finding,
-        reason=f"{requirement} Checked in one of {calls} timed calls, on input values of its own: {reason}",
-    )
+    checked = f"Checked in one of {calls} timed calls, chosen at random, and in a call after them"
+    return replace(finding, reason=f"{requirement} {checked}: {reason}")

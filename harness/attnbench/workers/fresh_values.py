@@ -66,6 +66,12 @@ class FreshValues:
             for name, own in signs.items():
                 own.apply(self._given[name], out=_get_tensor(inputs, name))
 
+    def restore(self, inputs: Inputs) -> None:
+        """Write the case's own values into the tensors of ``inputs``."""
+        with torch.no_grad():
+            for name, tensor in self._given.items():
+                _get_tensor(inputs, name).copy_(tensor)
+
     def _draw_signs(self, tensor: Tensor, dimension: int) -> Tensor:
         count = tensor.shape[dimension] if tensor.dim() >= -dimension else 1
         signs = torch.randint(0, 2, (count,), generator=self._generator).mul_(2).sub_(1)

@@ -20,6 +20,7 @@ from attnbench.analysis.speed_verdict import CONTROL
 from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
+from attnbench.checks.catalogue import load_check_function
 from attnbench.checks.observations import Match, serialize
 from attnbench.interface import Implementation, Operator
 from attnbench.measurement import sampling
@@ -78,12 +79,12 @@ class InterleavedTiming:
         Raises: CallFailed if an implementation raises; ProcessDisturbed if a call changed the process.
         """
         account = sampling.Account()
-        before = global_state.read_settings()
+        settings = global_state.read_settings()
         sides = self._build_sides()
         copies = [name for name in (self.baseline, CONTROL) if name in sides]
         device = self._make_device_time(sides) if self.case.device == "cuda" else None
-        calls = self._watch_calls(sides)
-        calls.compare_instrument()
+        calls = self._watch_calls(sides, settings)
+        calls.compare_process()
         try:
             with next(iter(sides.values())).candidate.call_mode():
                 taken = sampling.sample_interleaved(
@@ -98,11 +99,9 @@ class InterleavedTiming:
                 )
         except sampling.CallFailed as failed:
             raise sampling.CallFailed(self._find_owner(failed.name)) from failed.__cause__
-        if "settings" not in self.without:
-            _check_settings(before)
+        calls.compare_process()
         if "threads" not in self.without:
             _check_idle()
-        calls.compare_instrument()
         calls.check_processor_time()
         samples = {name: Samples(**asdict(own), build_ns=sides[name].candidate.build_ns) for name, own in taken.items()}
         files = {name: f"{observation}-{number}" for number, name in enumerate(self.implementations)}
@@ -144,11 +143,12 @@ class InterleavedTiming:
         enqueued = _make_step(candidate)
         return _Side(candidate, enqueued, _add_waits(enqueued, candidate))
 
-    def _watch_calls(self, sides: Mapping[str, _Side]) -> TimedCalls:
+    def _watch_calls(self, sides: Mapping[str, _Side], settings: Mapping[str, Any]) -> TimedCalls:
         cotangent = self.operator.outputs[0] if self.case.differentiates else None
         return TimedCalls(
             inputs={name: side.candidate.inputs for name, side in sides.items()},
             values=FreshValues(load_inputs(self.inputs, self.case.device), cotangent),
+            settings=settings,
             instrument=self.instrument,
             find_owner=self._find_owner,
             without=self.without,
@@ -177,11 +177,18 @@ class InterleavedTiming:
         return samples if same else replace(samples, graph_ns=[], method=device.describe_method(name))
 
     def _observe(self, name: str, side: _Side, calls: TimedCalls, checks: Sequence[str], place: Path) -> None:
-        """Store the result of the judged call as observations of the checks."""
+        """Store observations of the checks: of a call on the case's own values, and of the judged call.
+
+        If an implementation became wrong while it was timed, the call after the timed calls is wrong in any case,
+        whereas the judged call may have been an earlier one.
+        """
         judged = calls.judged.get(name)
+        calls.restore(name)
         try:
-            made = {} if judged is None else _describe_result(side.candidate, judged, calls.values)
-            tensor_file.write(place, {check: serialize([made[check]]) for check in checks if check in made})
+            found = {check: list(load_check_function(check)(side.candidate)) for check in checks}
+            timed = {} if judged is None else _describe_result(side.candidate, judged, calls.values)
+            made = {check: [*found[check], timed[check]] if check in timed else found[check] for check in checks}
+            tensor_file.write(place, {check: serialize(own) for check, own in made.items()})
         except BaseException as error:
             raise sampling.CallFailed(name) from error
 
@@ -260,13 +267,6 @@ def _has_own_synchronize(candidate: Candidate) -> bool:
     By overriding it, the implementation declares that its work is not on torch's CUDA streams.
     """
     return type(candidate.implementation).synchronize is not Implementation.synchronize
-
-
-def _check_settings(before: Mapping[str, Any]) -> None:
-    now = global_state.read_settings()
-    changed = [f"{name} from {before[name]} to {now[name]}" for name in now if now[name] != before[name]]
-    if changed:
-        raise ProcessDisturbed(f"a call changed {', '.join(changed)}")
 
 
 def _check_idle() -> None:

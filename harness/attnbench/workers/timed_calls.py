@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench.candidate import global_state
 from attnbench.interface import Inputs
 from attnbench.measurement.instrument import Instrument
 from attnbench.measurement.processor_time import ProcessorTime
@@ -38,10 +39,8 @@ class ProcessDisturbed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedCall:
-    """A timed call whose result was copied."""
+    """A timed call whose result is evaluated."""
 
-    # Number of the call, counted from 1.
-    number: int
     # Values that were written into the inputs before the call.
     values: dict[str, Signs]
     # Copy of what the call returned: a tensor or a tuple.
@@ -58,6 +57,8 @@ class TimedCalls:
 
     inputs: Mapping[str, Inputs]
     values: FreshValues
+    # torch's settings before the implementations were built.
+    settings: Mapping[str, Any]
     instrument: Instrument
     find_owner: Callable[[str], str]
     without: Set[Defence] = frozenset()
@@ -105,7 +106,7 @@ class TimedCalls:
             self._written = self._judged_values if self._is_judged else self.values.draw()
             self.values.write(self._written, self.inputs[name])
         if cycle and self._random.random() < self._compared_share:
-            self.compare_instrument()
+            self.compare_process()
             self._processor.watch()
         self._begin = (self._processor.read_ns(), time.perf_counter_ns())
 
@@ -120,19 +121,29 @@ class TimedCalls:
         if "results" not in self.without and (fault := _find_unreal(result)):
             raise CallFailed(self.find_owner(name)) from ProcessDisturbed(fault)
         if self._is_judged:
-            self.judged[name] = JudgedCall(number=self._count[name], values=self._written, result=_copy(result))
+            self.judged[name] = JudgedCall(values=self._written, result=_copy(result))
         if "instrument" not in self.without and self.instrument.clock_is_replaced():
-            self.compare_instrument()
+            self.compare_process()
 
-    def compare_instrument(self) -> None:
-        """Compare the clock, torch and the harness with what they were before implementations were loaded.
+    def restore(self, name: str) -> None:
+        """Write the values of the case into the inputs of ``name``."""
+        self.values.restore(self.inputs[name])
 
-        Raises: ProcessDisturbed if something was replaced.
+    def compare_process(self) -> None:
+        """Compare torch's settings, the clock, torch and the harness with what they were before.
+
+        Raises: ProcessDisturbed if something changed.
         """
-        changes = [] if "instrument" in self.without else self.instrument.find_changes()
-        if changes:
-            others = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
-            raise ProcessDisturbed(f"{changes[0]}{others}")
+        if "settings" not in self.without:
+            before, now = self.settings, global_state.read_settings()
+            changed = [f"{name} from {before[name]} to {now[name]}" for name in now if now[name] != before[name]]
+            if changed:
+                raise ProcessDisturbed(f"a call changed {', '.join(changed)}")
+        if "instrument" not in self.without:
+            found = self.instrument.find_changes()
+            if found:
+                others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+                raise ProcessDisturbed(f"{found[0]}{others}")
 
     def check_processor_time(self) -> None:
         """Check that the calls of no name used more processor time than their threads could use.

@@ -16,11 +16,25 @@ from attnbench.interface import Implementation, Inputs, Operator, Precision, Ref
 from attnbench.kernel.differentiable import can_have_gradient, find_differentiable, track_parameters
 from attnbench.oracle.expected import WEIGHTS, blank_rows
 
-__all__ = ["Candidate", "Malformed"]
+__all__ = ["Candidate", "Malformed", "call_mode"]
 
 
 class Malformed(Exception):
     """Raised if an implementation's result does not have the required form; the message says what is wrong."""
+
+
+@contextmanager
+def call_mode(case: Case) -> Iterator[None]:
+    """Context with the gradient mode, inference mode and autocast of a case's call mode."""
+    modes: list[AbstractContextManager[Any]] = [torch.set_grad_enabled(case.differentiates)]
+    if case.call_mode.inference_mode:
+        modes.append(torch.inference_mode())
+    if case.autocast:
+        modes.append(torch.autocast(case.device, dtype=getattr(torch, case.dtype)))
+    with ExitStack() as stack:
+        for mode in modes:
+            stack.enter_context(mode)
+        yield
 
 
 class Candidate:
@@ -85,19 +99,9 @@ class Candidate:
         self.implementation.synchronize()
         return self.blank_excluded_rows(self.name_outputs(returned), self.case, self.inputs)
 
-    @contextmanager
-    def call_mode(self) -> Iterator[None]:
+    def call_mode(self) -> AbstractContextManager[None]:
         """Context with the gradient mode, inference mode and autocast of the case's call mode."""
-        case = self.case
-        modes: list[AbstractContextManager[Any]] = [torch.set_grad_enabled(case.differentiates)]
-        if case.call_mode.inference_mode:
-            modes.append(torch.inference_mode())
-        if case.autocast:
-            modes.append(torch.autocast(case.device, dtype=getattr(torch, case.dtype)))
-        with ExitStack() as stack:
-            for mode in modes:
-                stack.enter_context(mode)
-            yield
+        return call_mode(self.case)
 
     def name_outputs(self, returned: Any) -> dict[str, Tensor]:
         """Return a dict of the outputs of a call, without None; the keys are names of outputs.

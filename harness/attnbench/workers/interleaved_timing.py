@@ -18,7 +18,7 @@ from torch import Tensor
 
 from attnbench.analysis.speed_verdict import CONTROL
 from attnbench.candidate import global_state
-from attnbench.candidate.candidate import Candidate
+from attnbench.candidate.candidate import Candidate, call_mode
 from attnbench.cases import Case
 from attnbench.checks.catalogue import load_check_function
 from attnbench.checks.observations import Match, serialize
@@ -79,14 +79,16 @@ class InterleavedTiming:
         Raises: CallFailed if an implementation raises; ProcessDisturbed if a call changed the process.
         """
         account = sampling.Account()
-        settings = global_state.read_settings()
+        mode = partial(call_mode, self.case)
+        with mode():
+            settings = global_state.read_settings()
         sides = self._build_sides()
         copies = [name for name in (self.baseline, CONTROL) if name in sides]
         device = self._make_device_time(sides) if self.case.device == "cuda" else None
         calls = self._watch_calls(sides, settings)
-        calls.compare_process()
         try:
-            with next(iter(sides.values())).candidate.call_mode():
+            with mode():
+                calls.compare_process()
                 taken = sampling.sample_interleaved(
                     {name: side.step for name, side in sides.items()},
                     budget_s=budget_s,
@@ -97,9 +99,9 @@ class InterleavedTiming:
                     surroundings=calls,
                     account=account,
                 )
+                calls.compare_process()
         except sampling.CallFailed as failed:
             raise sampling.CallFailed(self._find_owner(failed.name)) from failed.__cause__
-        calls.compare_process()
         if "threads" not in self.without:
             _check_idle()
         calls.check_processor_time()

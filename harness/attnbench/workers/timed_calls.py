@@ -57,7 +57,7 @@ class TimedCalls:
 
     inputs: Mapping[str, Inputs]
     values: FreshValues
-    # torch's settings before the implementations were built.
+    # torch's settings in the call mode of the case.
     settings: Mapping[str, Any]
     instrument: Instrument
     find_owner: Callable[[str], str]

@@ -3,10 +3,10 @@
     O = softmax(scale · Q Kᵀ) V                       scale = 1/√head_dim
 
 ``scaled_dot_product_attention`` cuts the matrices of each head into blocks and never stores the
-matrix of attention weights. If the matrix of attention weights fits in the cache of a CPU,
-attention in blocks takes longer than two products of whole matrices with a softmax between them. In
-float32 on a CPU, a small matrix of attention weights is therefore stored. If gradients are needed,
-the matrix is kept for backward. The functions of this module take no mask, so no row is fully
+matrix of attention weights. If this matrix is of medium size (``FEW_WEIGHTS``), attention in blocks
+usually takes longer than two products of whole matrices with a softmax between them. In float32 on
+a CPU, a matrix of such a size is therefore stored. For a smaller matrix, one fused call is faster
+than three calls. If gradients are needed, a stored matrix is kept for backward. The functions of this module take no mask, so no row is fully
 masked. If every logit of a row overflows to minus infinity, the method that stores the matrix
 returns NaN for that row.
 

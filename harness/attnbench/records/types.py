@@ -68,7 +68,8 @@ FAILURES: frozenset[Status] = frozenset({"failed", "unexpected_pass", "error", "
 Pass = Literal["forward", "forward+backward"]
 # First words of the warning of a finding on a case about which the implementation changed its declaration.
 CHANGED_MIND = "unsupported(case) changed its answer"
-# First words of the reason of a failed finding on a case that the implementation declares unsupported.
+# First words of the reason of a finding that is failed, crashed or timeout on a case which the implementation declares
+# unsupported.
 DECLARED_UNSUPPORTED = "declared unsupported"
 # PERF: name of the suite in the results of a profile. FRONTIER: name of the suite in the results of a search for the
 # max length.

@@ -82,7 +82,7 @@ class Content:
 
     @property
     def folded(self) -> tuple[Folded, ...]:
-        """The tables of findings that are no failures."""
+        """The folded tables: expected failures, refused cases, checks that were not run, and warnings."""
         return tuple(
             fold_groups(expected=self.expected, refused=self.refused, not_run=self.not_run, warned=self.warned)
         )

@@ -59,7 +59,10 @@ class Folded:
 def fold_groups(
     *, expected: Sequence[Grouped], refused: Sequence[Grouped], not_run: Sequence[Grouped], warned: Sequence[Grouped]
 ) -> Iterator[Folded]:
-    """Yield the tables of findings that are no failures; a table without rows is left out."""
+    """Yield the folded tables: expected failures, refused cases, checks that were not run, and warnings.
+
+    A table without rows is left out.
+    """
     tables = (
         (
             "Expected failures",
@@ -69,7 +72,7 @@ def fold_groups(
         ),
         (
             "Refused",
-            "Cases that an implementation declares that it does not compute. A refusal never counts as passed. Where "
+            "Cases that the implementation declares unsupported. A refusal never counts as passed. Where "
             "the implementation was called anyway, a wrong result is listed under Failures. findings.csv calls the "
             "status `unsupported`.",
             "cases",

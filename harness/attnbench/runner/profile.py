@@ -131,7 +131,7 @@ def _select_ready(
 
 
 def _is_timed(timings: Mapping[str, Timing | None], effort: Effort, baseline: str) -> bool:
-    """Whether a case is timed completely; False if it has no timing, or if its timing was interrupted."""
+    """Whether a case is timed completely: every implementation has a timing, and no more processes are to time it."""
     stored = [timing for timing in timings.values() if timing is not None]
     if len(stored) < len(timings):
         return False

@@ -191,8 +191,8 @@ def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]
             where = "neighbours" if distance == 1 else f"{distance} places apart"
             yield Holds(
                 holds=off <= bound, measured=off, allowed=bound,
-                what=f"of the pairs of weights that are {where} along the axis {name}, the fraction in which both are "
-                f"dropped or both are kept differs by {off:.1%} from its value under independent dropout",
+                what=f"weights that are {where} along the axis {name} are dropped or kept together too often or too "
+                f"rarely: the fraction of such pairs is {off:.3f} away from the fraction under independent dropout",
             )  # fmt: skip
 
 

@@ -128,7 +128,7 @@ class _PaddingOfFirstSequence(Formula):
 
 @mutant(
     "padding_cannot_leak",
-    "the padding mask is copied to all heads by repeat instead of repeat_interleave (jwohlwend/boltz#523)",
+    "the padding mask is copied to all heads by repeat instead of repeat_interleave (line/lighthouse#77)",
     mask="pad",
 )
 class _PaddingTiledOverHeads(Formula):

@@ -6,9 +6,9 @@
 matrix of attention weights. If this matrix is of medium size (``FEW_WEIGHTS``), attention in blocks
 usually takes longer than two products of whole matrices with a softmax between them. In float32 on
 a CPU, a matrix of such a size is therefore stored. For a smaller matrix, one fused call is faster
-than three calls. If gradients are needed, a stored matrix is kept for backward. The functions of this module take no mask, so no row is fully
-masked. If every logit of a row overflows to minus infinity, the method that stores the matrix
-returns NaN for that row.
+than three calls. If gradients are needed, a stored matrix is kept for backward. The functions of this
+module take no mask, so no row is fully masked. If every logit of a row overflows to minus infinity,
+the method that stores the matrix returns NaN for that row.
 
 Shape: Q (heads, queries, head_dim), K and V (heads, keys, head_dim), for one sequence.
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html;

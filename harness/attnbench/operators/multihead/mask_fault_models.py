@@ -173,7 +173,7 @@ def _multiply(logits: Tensor, mask: Tensor) -> Tensor:
 
 
 def _replace_late_rows(tile: int, weight: float, logits: Tensor, noise: Noise | None) -> Tensor:
-    """Compute attention weights; a row that sees keys, but none of the first ``tile`` keys, has ``weight`` everywhere."""
+    """Compute attention weights; a row that sees only keys after the first ``tile`` keys has ``weight`` everywhere."""
     visible = logits != -math.inf
     late = visible.any(dim=-1, keepdim=True) & ~visible[..., :tile].any(dim=-1, keepdim=True)
     return softmax(logits, noise).masked_fill(late, weight)

@@ -97,6 +97,33 @@ class FrozenValues(Laborious):
 
 
 @cheats(
+    "instrument",
+    "a function in the harness's module hides a function of Python, and works when the harness copies a result",
+    source=HARNESS,
+)
+class HiddenBuiltin(Laborious):
+    """Gives a module of the harness a name that it did not have."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+        returned: list[tuple[Tensor, Tensor]] = []
+
+        def copy_all(copy: Callable[[Any], Any], result: Any) -> list[Any]:
+            if returned and result[0] is returned[0][0]:
+                return [labour(returned[0][1]), None]
+            return [copy(part) for part in result]
+
+        sys.modules["attnbench.workers.timed_calls"].map = copy_all  # type: ignore[attr-defined]
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            returned[:] = [(torch.empty_like(query), query)]
+            return returned[0][0], None
+
+        return call
+
+
+@cheats(
     "instrument", "torch's fused attention of the reference's fast path is replaced by a slow function", source=SLOWED
 )
 class SlowFastPath(Laborious):

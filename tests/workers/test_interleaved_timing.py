@@ -22,7 +22,7 @@ from attnbench.records.types import Finding
 from attnbench.workers import interleaved_timing
 from attnbench.workers.interleaved_timing import InterleavedTiming
 from attnbench.workers.oracle_worker import OracleWorker
-from attnbench.workers.timed_calls import ProcessDisturbed
+from attnbench.workers.timed_calls import ProcessDisturbed, _find_unreal
 
 CASE = "multihead/B1.L4.S4.E8.H2/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/"
 CHECKS = {"inference": ["forward_parity"], "train": ["forward_parity", "input_gradients", "parameter_gradients"]}
@@ -315,3 +315,45 @@ def test_on_a_cpu_there_are_no_device_columns(take_samples: Callable[..., TimedS
     (sample,) = take_samples({"own": Recording()}).samples.values()
     assert (sample.method, sample.clock) == ("wall", "")
     assert sample.device_ns == sample.graph_ns == sample.late == sample.clock_before_mhz == []
+
+
+class Deferred(tuple[Any, ...]):
+    """A tuple that computes its elements when they are read."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Compute the elements."""
+        return iter((torch.ones(1), None))
+
+
+def give_own_method() -> torch.Tensor:
+    """Return a plain tensor with a method ``clone`` of its own."""
+    tensor = torch.zeros(1)
+    tensor.clone = lambda: torch.ones(1)  # type: ignore[method-assign]
+    return tensor
+
+
+def give_note() -> torch.Tensor:
+    """Return a plain tensor with an attribute that is no method of tensors."""
+    tensor = torch.zeros(1)
+    tensor.note = "made by hand"  # type: ignore[attr-defined]
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("result", "fault"),
+    [
+        ((give_note(), None), ""),
+        (torch.zeros(1), ""),
+        (torch.nn.Parameter(torch.zeros(1)), "a Parameter, a subclass of Tensor"),
+        ((torch.zeros(1, device="meta"), None), "without memory of its own"),
+        ((torch.zeros(1).to_sparse(), None), "without memory of its own"),
+        ((give_own_method(), None), "a tensor with a clone of its own"),
+        (Deferred((None, None)), "a Deferred, whose elements may be computed when they are read"),
+    ],
+)
+def test_a_result_that_is_computed_when_it_is_read_is_found(result: object, fault: str) -> None:
+    """Results are plain tensors with memory, in tuples that store them; any other attribute of a tensor is allowed."""
+    found = _find_unreal(result)
+    assert (fault in found) if fault else not found

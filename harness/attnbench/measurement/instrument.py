@@ -5,6 +5,7 @@ or of the harness changes the times, of others too. An ``Instrument`` is read be
 compared with the present state later.
 """
 
+import builtins
 import gc
 import os
 import random
@@ -26,13 +27,17 @@ __all__ = ["Instrument"]
 OWN = "attnbench."
 # Modules and classes of others that the timing and the reference use.
 MODULES = (
-    time, gc, os, random, torch, torch.autograd, torch.backends.mha, torch.cuda, torch.nn, torch.nn.functional,
-    torch.nn.modules.activation, torch.nn.modules.linear, torch.nn.modules.module, _C._nn,  # noqa: SLF001
+    builtins, time, gc, os, random, torch, torch.autograd, torch.backends.mha, torch.cuda, torch.nn,
+    torch.nn.functional, torch.nn.modules.activation, torch.nn.modules.linear, torch.nn.modules.module, _C._nn,  # noqa: SLF001
 )  # fmt: skip
 CLASSES = (
     torch.Tensor, _C.TensorBase, torch.nn.Module, torch.nn.MultiheadAttention, torch.nn.Linear,
     torch.nn.Parameter, random.Random, random.SystemRandom,
 )  # fmt: skip
+# Functions that torch's compiler replaces, by their names in messages. No timed call uses them.
+COMPILER_REPLACES = {
+    "torch.manual_seed", "torch.nn.modules.module.Module.__init__", "torch.nn.modules.module.Module.__setstate__",
+}  # fmt: skip
 # Functions that every timed call uses, compared after every call.
 CLOCK = ("perf_counter_ns", "perf_counter", "process_time_ns", "clock_gettime_ns", "monotonic")
 # Prefix of torch's own operators in the names of kernels that Python code registered.
@@ -62,7 +67,9 @@ class Instrument:
     """The functions and settings on which measurements rely, as they were when this object was made."""
 
     def __init__(self) -> None:
-        self._entries = list(_list_entries())
+        own = _list_own_modules()
+        self._entries = list(_list_entries(own))
+        self._names = [(module, frozenset(vars(module))) for module in own]
         self._clock = [(name, getattr(time, name)) for name in CLOCK if hasattr(time, name)]
         self._state = _read_state()
 
@@ -73,14 +80,25 @@ class Instrument:
     def find_changes(self) -> list[str]:
         """Return what is no longer as it was, as phrases such as "torch.nn.functional.linear was replaced"."""
         changed = [f"{entry.owner}.{entry.name} was replaced" for entry in self._entries if entry.is_changed()]
+        # A new name in a module may hide a function of Python. Submodules that are imported later are no such names.
+        for module, names in self._names:
+            added = {name: value for name, value in vars(module).items() if name not in names}
+            changed += [
+                f"{module.__name__}.{name} was added"
+                for name, value in added.items()
+                if not name.startswith("__") and not isinstance(value, ModuleType)
+            ]
         now = _read_state()
         return changed + [
             f"{name} changed from {self._state[name]} to {now[name]}" for name in now if now[name] != self._state[name]
         ]
 
 
-def _list_entries() -> Iterator[_Entry]:
-    own = [module for name, module in sorted(sys.modules.items()) if name.startswith(OWN) and module is not None]
+def _list_own_modules() -> list[ModuleType]:
+    return [module for name, module in sorted(sys.modules.items()) if name.startswith(OWN) and module is not None]
+
+
+def _list_entries(own: list[ModuleType]) -> Iterator[_Entry]:
     for module in (*MODULES, *own):
         yield from _list_namespace(module.__name__, vars(module), every=module in own)
     classes = {value for module in own for value in vars(module).values() if _is_own_class(value)}
@@ -91,6 +109,8 @@ def _list_entries() -> Iterator[_Entry]:
 def _list_namespace(owner: str, namespace: Mapping[str, Any], *, every: bool) -> Iterator[_Entry]:
     """Yield the functions, classes and modules in a namespace; ``every``: the other values too, such as constants."""
     for name, value in namespace.items():
+        if f"{owner}.{name}" in COMPILER_REPLACES:
+            continue
         if (
             callable(value)
             or isinstance(value, ModuleType | FunctionType | BuiltinFunctionType)

@@ -29,6 +29,10 @@ __all__ = ["JudgedCall", "ProcessDisturbed", "TimedCalls"]
 ALLOWED_PROCESSOR_SHARE = 1.05
 # Nanoseconds of processor time that are always allowed for one call.
 ALLOWED_PROCESSOR_NS = 20_000
+# Devices whose tensors have no memory: they have no values, or values that are computed when they are read.
+NO_MEMORY = frozenset({"meta", "lazy"})
+# Methods that read the stored elements of a tuple or list.
+READ_STORED = (tuple.__iter__, list.__iter__)
 # Mean number of comparisons of the instrument between the calls of one process.
 COMPARISONS = 4
 
@@ -172,12 +176,16 @@ class TimedCalls:
 
 def _find_unreal(result: object) -> str:
     """Say why a result is not made of plain tensors with memory of their own; empty if it is."""
+    if isinstance(result, tuple | list) and type(result).__iter__ not in READ_STORED:
+        return f"a timed call returned a {type(result).__name__}, whose elements may be computed when they are read"
     for part in result if isinstance(result, tuple | list) else (result,):
         if isinstance(part, Tensor):
             if type(part) is not Tensor:
                 return f"a timed call returned a {type(part).__name__}, a subclass of Tensor; return plain tensors"
-            if part.layout is not torch.strided or part.device.type == "meta":
+            if part.layout is not torch.strided or part.device.type in NO_MEMORY:
                 return "a timed call returned a tensor without memory of its own; return plain tensors"
+            if replaced := [name for name in vars(part) if hasattr(Tensor, name)]:
+                return f"a timed call returned a tensor with a {replaced[0]} of its own; return plain tensors"
     return ""
 
 

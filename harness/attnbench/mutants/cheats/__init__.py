@@ -1,0 +1,22 @@
+"""Cheats, which make the timing say that they are fast, and honest oddities, which only look like cheats.
+
+Each cheat names the defence that stops it. With all defences the cheat is stopped; without this defence it succeeds.
+"""
+
+from attnbench.mutants.cheats import (
+    answers,
+    caching,
+    instruments,
+    processors,
+    results,
+    settings,
+    slowing,
+    totals,
+)
+from attnbench.mutants.cheats.honest import oddities
+
+__all__ = ["CHEATS", "ODDITIES"]
+
+_KINDS = (caching, answers, results, settings, processors, instruments, totals, slowing)
+CHEATS = {cheat.name: cheat for kind in _KINDS for cheat in kind.cheats}
+ODDITIES = {oddity.name: oddity for oddity in oddities}

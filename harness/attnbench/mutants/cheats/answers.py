@@ -1,0 +1,196 @@
+"""Cheats that answer rightly in their first calls, and wrongly while they are timed."""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.interface import Call
+from attnbench.mutants.cheats.cheat import CheatList, Laborious
+from attnbench.mutants.cheats.labour import Labour
+
+__all__ = ["cheats"]
+
+cheats = CheatList()
+# Number of right answers before the first wrong one.
+RIGHT = 8
+DRIFT = "https://github.com/karpathy/llm.c/pull/852"
+
+
+def _tire(labour: Labour, answer: Callable[[Tensor], Tensor]) -> Call:
+    """Return a function that works ``RIGHT`` times, and then returns ``answer`` of the query."""
+    count = 0
+
+    def call(query: Tensor, **others: Any) -> Any:
+        nonlocal count
+        del others
+        count += 1
+        return (labour(query) if count <= RIGHT else answer(query)), None
+
+    return call
+
+
+@cheats("judging", "after eight calls, the input is returned", source=DRIFT)
+class ReturnsInput(Laborious):
+    """Returns its input."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+        return _tire(labour, lambda query: query)
+
+
+@cheats(
+    "judging",
+    "after eight calls, zeros are returned",
+    source="https://github.com/ScalingIntelligence/KernelBench/issues/165",
+)
+class ReturnsZeros(Laborious):
+    """Returns zeros."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+        return _tire(labour, torch.zeros_like)
+
+
+@cheats(
+    "judging",
+    "after eight calls, uninitialised memory is returned, which may be what the reference has freed",
+    source="https://github.com/ScalingIntelligence/KernelBench/pull/82",
+)
+class ReturnsGarbage(Laborious):
+    """Returns uninitialised memory."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+        return _tire(labour, torch.empty_like)
+
+
+@cheats(
+    "judging", "after eight calls, a copy of the last right result is returned",
+    source="https://github.com/tensara/tensara/pull/238",
+)  # fmt: skip
+class ReturnsEarlierResult(Laborious):
+    """Returns the result of an earlier call."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+        kept: list[Tensor] = []
+
+        def work(query: Tensor) -> Tensor:
+            kept[:] = [labour(query)]
+            return kept[0]
+
+        count = 0
+
+        def call(query: Tensor, **others: Any) -> Any:
+            nonlocal count
+            del others
+            count += 1
+            return (work(query) if count <= RIGHT else kept[0].clone()), None
+
+        return call
+
+
+@cheats(
+    "judging",
+    "after eight calls, only the first half of the rows is computed",
+    source="https://github.com/meta-pytorch/BackendBench/issues/41",
+)
+class HalfOfTheRows(Laborious):
+    """Leaves the second half of the rows zero."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+
+        def answer(query: Tensor) -> Tensor:
+            half = query.shape[1] // 2
+            output = torch.zeros_like(query)
+            output[:, :half] = labour.attend(query[:, :half], *labour.project(query))
+            return output
+
+        return _tire(labour, answer)
+
+
+@cheats(
+    "judging",
+    "after eight calls, the numbers have the precision of bfloat16",
+    source="https://deep-reinforce.com/defense_kernel_hack.html",
+)
+class InBfloat16(Laborious):
+    """Rounds to bfloat16, and leaves out further work."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+
+        def answer(query: Tensor) -> Tensor:
+            rounded = query.bfloat16().to(query.dtype)
+            return labour.attend(rounded, *labour.project(rounded)).bfloat16().to(query.dtype)
+
+        return _tire(labour, answer)
+
+
+@cheats(
+    "judging",
+    "after eight calls, an empty buffer is returned, and a thread fills it later",
+    source="https://deep-reinforce.com/defense_kernel_hack.html",
+)
+class FilledLater(Laborious):
+    """Works on a thread after the call has returned."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+        wanted: queue.SimpleQueue[tuple[Tensor, Tensor]] = queue.SimpleQueue()
+
+        def fill() -> None:
+            while True:
+                query, output = wanted.get()
+                with torch.no_grad():
+                    output.copy_(labour(query))
+
+        def answer(query: Tensor) -> Tensor:
+            output = torch.zeros_like(query)
+            wanted.put((query.clone(), output))
+            return output
+
+        threading.Thread(target=fill, daemon=True).start()
+        return _tire(labour, answer)
+
+
+class _WithoutGradient(torch.autograd.Function):
+    """A right output whose gradients are zeros."""
+
+    @staticmethod
+    def forward(context: Any, output: Tensor, *leaves: Tensor) -> Tensor:
+        """Return the output."""
+        context.save_for_backward(*leaves)
+        return output.clone()
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Any:
+        """Return zeros."""
+        del gradients
+        return None, *map(torch.zeros_like, context.saved_tensors)
+
+
+@cheats(
+    "judging",
+    "after eight calls, the gradients are zeros",
+    source="constructed: the drift of karpathy/llm.c#852 in the backward pass, which those benchmarks do not check",
+    mode="train",
+)
+class ZeroGradients(Laborious):
+    """Leaves out the backward pass."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+
+        def answer(query: Tensor) -> Tensor:
+            with torch.no_grad():
+                output = labour.attend(query, *labour.project(query))
+            apply: Any = _WithoutGradient.apply
+            return apply(output, query, *labour.module.parameters())  # type: ignore[no-any-return]
+
+        return _tire(labour, answer)

@@ -1,0 +1,141 @@
+"""Cheats that use more of the machine than they were given, or take it from others."""
+
+import ctypes
+import mmap
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.interface import Call
+from attnbench.mutants.cheats.cheat import CheatList, Laborious
+from attnbench.mutants.cheats.labour import Labour
+
+__all__ = ["cheats"]
+
+cheats = CheatList()
+# Number of threads that take processor time from others.
+BURNING = 4
+THREADS = "https://deep-reinforce.com/defense_kernel_hack.html"
+
+
+@cheats("threads", "threads compute all the time, except during the cheat's own calls", source=THREADS)
+class BurningThreads(Laborious):
+    """Keeps the cores busy while others are timed."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+        loud = threading.Event()
+
+        def burn() -> None:
+            big = torch.ones(128, 128)
+            while loud.wait():
+                big @ big
+
+        for _ in range(BURNING):
+            threading.Thread(target=burn, daemon=True).start()
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            loud.clear()
+            output = labour(query)
+            loud.set()
+            return output, None
+
+        return call
+
+
+def _widen() -> None:
+    """Let this thread, and those that it starts, run on all cores."""
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+@cheats("processor", "torch's number of threads is doubled within the call", source=THREADS)
+class TwoThreads(Laborious):
+    """Uses two threads where one was given."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            torch.set_num_threads(2)
+            output = labour(query)
+            torch.set_num_threads(1)
+            return output, None
+
+        return call
+
+
+def _halve(labour: Labour, pool: ThreadPoolExecutor) -> Call:
+    def call(query: Tensor, **others: Any) -> Any:
+        del others
+        work = torch.no_grad()(labour)
+        halves = [pool.submit(work, half) for half in query.chunk(2)]
+        return torch.cat([half.result() for half in halves]), None
+
+    return call
+
+
+@cheats("processor", "a pool of two threads computes a half of the batch each", source=THREADS)
+class TwoWorkers(Laborious):
+    """Uses a pool of two threads where one was given."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+        return _halve(labour, ThreadPoolExecutor(2))
+
+
+@cheats(
+    "processor", "a pool of two threads computes a half of the batch each, on all cores of the machine", source=THREADS
+)
+class TwoWorkersOnAllCores(Laborious):
+    """Uses a pool of two threads, which leave the cores that were given."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+        return _halve(labour, ThreadPoolExecutor(2, initializer=_widen))
+
+
+@cheats(
+    "processor",
+    "a process computes a half of the batch on all cores of the machine",
+    source="constructed: the thread injection of deep-reinforce.com/defense_kernel_hack.html in a process of its own",
+)
+class HelperProcess(Laborious):
+    """Lets another process do a half of the work."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+        shared = mmap.mmap(-1, 1 << 24)
+        # The first number is 1 while the helper has work.
+        state = ctypes.c_int.from_buffer(shared)
+        space = torch.frombuffer(shared, dtype=torch.float32, offset=64)
+        sizes = torch.frombuffer(shared, dtype=torch.int64, offset=8, count=3)
+        own = os.getpid()
+        if os.fork() == 0:
+            _widen()
+            with torch.no_grad():
+                while os.getppid() == own:
+                    if state.value:
+                        shape = tuple(sizes.tolist())
+                        count = sizes.prod().item()
+                        space[count : 2 * count] = labour(space[:count].view(shape)).flatten()
+                        state.value = 0
+            os._exit(0)
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            mine, its = query.chunk(2)
+            sizes.copy_(torch.tensor(its.shape))
+            space[: its.numel()] = its.flatten()
+            state.value = 1
+            output = labour(mine)
+            while state.value:
+                pass
+            return torch.cat([output, space[its.numel() : 2 * its.numel()].view(its.shape)]), None
+
+        return call

@@ -1,0 +1,48 @@
+"""Tests of ``Instrument``, which finds functions that were replaced."""
+
+import builtins
+import sys
+import time
+from types import ModuleType
+
+import pytest
+import torch
+
+from attnbench.measurement import sampling
+from attnbench.measurement.instrument import Instrument
+
+
+def test_nothing_changes_by_itself() -> None:
+    """Without a change, nothing is found, also after an import of torch's compiler, which replaces some of torch."""
+    instrument = Instrument()
+    torch.compile(lambda tensor: tensor + 1, backend="eager")(torch.ones(1))
+    assert instrument.find_changes() == []
+    assert not instrument.clock_is_replaced()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "found"),
+    [
+        (time, "perf_counter_ns", "time.perf_counter_ns was replaced"),
+        (builtins, "pow", "builtins.pow was replaced"),
+        (torch.nn.functional, "linear", "torch.nn.functional.linear was replaced"),
+        (sampling, "MOST", "attnbench.measurement.sampling.MOST was replaced"),
+        (sampling, "sum", "attnbench.measurement.sampling.sum was added"),
+    ],
+)
+def test_a_replaced_or_added_function_is_found(
+    monkeypatch: pytest.MonkeyPatch, owner: ModuleType, name: str, found: str
+) -> None:
+    """A replaced function is named, and so is a new name in a module of the harness, which may hide a function."""
+    instrument = Instrument()
+    monkeypatch.setattr(owner, name, lambda *given: given, raising=False)
+    changes = instrument.find_changes()
+    monkeypatch.undo()
+    assert changes == [found]
+
+
+def test_a_later_import_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A submodule that is imported later becomes a name of its package, which is no fault."""
+    instrument = Instrument()
+    monkeypatch.setattr(sys.modules["attnbench.measurement"], "later", ModuleType("later"), raising=False)
+    assert instrument.find_changes() == []

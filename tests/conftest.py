@@ -1,7 +1,7 @@
 """Fixtures that several test modules use: checks that run and are evaluated in this process."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import torch
 
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
-from attnbench.checks.catalogue import load_check_function, read_checks
+from attnbench.checks.catalogue import load_check_function, read_checks, sort_checks
 from attnbench.checks.observations import Observation, serialize
 from attnbench.interface import Implementation, Refusal
 from attnbench.oracle.inputs import load_inputs
@@ -39,13 +39,24 @@ class Conformance:
         (described,) = self._oracle_worker.describe_cases(DescribeCases(cases=[case.id]))
         return list(described.checks)
 
+    def findings(self, implementation: Implementation, case: Case) -> list[Finding]:
+        """Run all applicable checks of an implementation on a case, and return their findings.
+
+        As in a candidate worker, the checks share one candidate.
+        """
+        build = cache(lambda: self.candidate(implementation, case))
+        return [self._find(implementation, case, check, build) for check in sort_checks(self.applicable(case))]
+
     def finding(self, implementation: Implementation, case: Case, check: str) -> Finding:
         """Run one check of an implementation on a case, and return its finding."""
+        return self._find(implementation, case, check, lambda: self.candidate(implementation, case))
+
+    def _find(self, implementation: Implementation, case: Case, check: str, build: Callable[[], Candidate]) -> Finding:
         assert check in read_checks()
         observations: list[Observation] = []
 
         def run_check() -> None:
-            observations.extend(load_check_function(check)(self.candidate(implementation, case)))
+            observations.extend(load_check_function(check)(build()))
 
         if case.problem.sequences or implementation.policies.empty_batches == "computed":
             try:
@@ -55,9 +66,7 @@ class Conformance:
             except Refusal as refusal:
                 return Finding(check=check, status="unsupported", reason=str(refusal))
         else:
-            outcome = judge_empty_batch(
-                implementation.policies, case, lambda: self.candidate(implementation, case).run(), run_check
-            )
+            outcome = judge_empty_batch(implementation.policies, case, lambda: build().run(), run_check)
             assert outcome is not None
             return Finding(check=check, status=outcome.status, reason=outcome.reason)
         return self._oracle_worker.evaluate_observations(

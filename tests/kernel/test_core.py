@@ -273,9 +273,7 @@ def test_built_in_kernels_pass_every_check_on_quick(conformance: "Conformance", 
     """Kernels pass on every case of quick that they support; the slow ones (loop and compiled) are not tested here."""
     kernel: CoreKernel = load(name)
     cases = [case for case in OPERATOR.suite("quick") if kernel.unsupported(case) is None]
-    found = [
-        (case.id, conformance.finding(kernel, case, check)) for case in cases for check in conformance.applicable(case)
-    ]
+    found = [(case.id, finding) for case in cases for finding in conformance.findings(kernel, case)]
     assert [(case, f.check, f.reason) for case, f in found if f.status not in ("passed", "unsupported")] == []
 
 

@@ -122,7 +122,7 @@ def test_an_equivalent_mutant_passes_every_check_and_its_proof_holds(
     The condition of its proof, ``holds()``, is true.
     """
     case = parse_case(equivalent)
-    found = [conformance.finding(equivalent.implementation, case, check) for check in conformance.applicable(case)]
+    found = conformance.findings(equivalent.implementation, case)
     assert [finding.reason for finding in found if finding.status not in ("passed", "unsupported")] == []
     assert sum(finding.status == "passed" for finding in found) > 10
     assert equivalent.holds()
@@ -135,11 +135,7 @@ def test_a_correct_variant_passes_every_check(
 ) -> None:
     """A correct variant of multihead passes every applicable check, on every case of quick that it supports."""
     supported = [case for case in drawn_cases if case.compiler is None and variant.unsupported(case) is None]
-    found = [
-        (case.id, conformance.finding(variant, case, check))
-        for case in supported
-        for check in conformance.applicable(case)
-    ]
+    found = [(case.id, finding) for case in supported for finding in conformance.findings(variant, case)]
     # A check that needs attention weights is unsupported for a variant that returns none.
     assert [(case, f.reason) for case, f in found if f.status not in ("passed", "unsupported")] == []
     assert {"forward", "layouts", "invariants", "hygiene"} <= {read_checks()[f.check].chapter for _, f in found}
@@ -165,8 +161,6 @@ def test_a_mutant_set_is_of_its_operator() -> None:
 def test_a_correct_kernel_passes_every_check(conformance: "Conformance", variant: Implementation) -> None:
     """A correct variant of attention_core passes every applicable check, on every case of quick."""
     cases = [case for case in load_operator("attention_core").suite("quick") if case.compiler is None]
-    found = [
-        (case.id, conformance.finding(variant, case, check)) for case in cases for check in conformance.applicable(case)
-    ]
+    found = [(case.id, finding) for case in cases for finding in conformance.findings(variant, case)]
     assert [(case, finding.reason) for case, finding in found if finding.status != "passed"] == []
     assert {"positions", "grouping", "invariants"} <= {read_checks()[finding.check].chapter for _, finding in found}

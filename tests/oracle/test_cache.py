@@ -17,6 +17,7 @@ from attnbench.operators.multihead import OPERATOR
 from attnbench.operators.multihead.suites import CROSS
 from attnbench.oracle.cache import OracleCache
 from attnbench.oracle.disk_cache import DiskCache
+from attnbench.oracle.expected import CaseOracle
 from attnbench.oracle.inputs import load_inputs
 from attnbench.processes.oracle_requests import DescribeCases, DrawInputs
 from attnbench.records.types import Finding
@@ -131,6 +132,28 @@ def test_expected_values_outlive_the_run(tmp_path: Path, operator: Any) -> None:
         assert again.quantities[name].stride() == tensor.stride()
     for name, rows in first.hidden_rows.items():
         assert torch.equal(again.hidden_rows[name], rows)
+
+
+@pytest.mark.usefixtures("known_sources")
+def test_expected_values_of_other_tensors_outlive_the_run(tmp_path: Path, operator: Any) -> None:
+    """A later run reads what a case gives with other tensors or a dropout mask; each tensor has values of its own."""
+    inputs = OPERATOR.inputs(case())
+    query, keep = inputs.tensors["query"], torch.ones((), dtype=torch.float64)
+    found = []
+    for run in ("first", "second"):
+        (tmp_path / run).mkdir()
+        cache = OracleCache(tmp_path / run, kept=DiskCache(tmp_path / "kept"))
+        case_oracle = cache.get_case_oracle(case(), operator, "float32")
+        before = operator.calls["evaluate"]
+        one, other = (case_oracle.compute_with_tensors({"query": factor * query}) for factor in (2.0, 3.0))
+        dropped = [case_oracle.compute_with_dropout(mask) for mask in (keep, 0 * keep)]
+        assert (operator.calls["evaluate"] > before) == (run == "first")
+        found.append([expected.quantities["output"] for expected in (one, other, *dropped, case_oracle.expected)])
+    first, second = found
+    assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
+    assert len({repr(output.tolist()) for output in first[:4]}) == 4
+    exact = CaseOracle(case(), OPERATOR, "float32", lambda: inputs).compute_with_tensors({"query": 2.0 * query})
+    assert torch.equal(first[0], exact.quantities["output"])
 
 
 @pytest.mark.usefixtures("known_sources")

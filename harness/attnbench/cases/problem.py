@@ -4,8 +4,8 @@ An operator derives a frozen dataclass from ``Problem``, whose fields are declar
 ``amount``.
 """
 
-from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields, replace
+from functools import cache
 from typing import Any, ClassVar, Self
 
 __all__ = ["Problem", "amount", "flag", "size"]
@@ -146,11 +146,11 @@ class Problem:
         """Return the part of a case id that describes the problem: ``sizes/flags/mask=…/regime=…/seed=…``."""
         sizes = ".".join(
             f"{f.metadata[_LABEL]}{getattr(self, f.name)}"
-            for f in _select_fields(self, "size")
+            for f in self._select_fields("size")
             if getattr(self, f.name) is not None
         )
-        words = [f.name for f in _select_fields(self, "flag") if getattr(self, f.name)]
-        amounts = {f.name: getattr(self, f.name) for f in _select_fields(self, "amount")}
+        words = [f.name for f in self._select_fields("flag") if getattr(self, f.name)]
+        amounts = {f.name: getattr(self, f.name) for f in self._select_fields("amount")}
         words += [f"{name}={amount:g}" for name, amount in amounts.items() if amount]
         flags = "+".join(words) or self._missing
         return f"{sizes}/{flags}/mask={self.mask}/regime={self.regime}/seed={self.seed}"
@@ -176,9 +176,10 @@ class Problem:
         except TypeError as error:
             raise ValueError(f"{text!r} lacks a size: {error}") from error
 
-
-def _select_fields(problem: Problem | type[Problem], kind: str) -> Iterator[Field[Any]]:
-    return (f for f in fields(problem) if f.metadata.get(_KIND) == kind)
+    @classmethod
+    @cache  # a run parses and writes thousands of case ids
+    def _select_fields(cls, kind: str) -> tuple[Field[Any], ...]:
+        return tuple(f for f in fields(cls) if f.metadata.get(_KIND) == kind)
 
 
 def _parse_int(text: str, part: str) -> int:
@@ -195,7 +196,7 @@ def _parse_float(text: str, part: str) -> float:
 
 
 def _parse_sizes(cls: type[Problem], text: str) -> dict[str, Any]:
-    by_label = {f.metadata[_LABEL]: f.name for f in _select_fields(cls, "size")}
+    by_label = {f.metadata[_LABEL]: f.name for f in cls._select_fields("size")}
     values: dict[str, Any] = {}
     for part in text.split("."):
         label = part.rstrip("0123456789")
@@ -206,8 +207,8 @@ def _parse_sizes(cls: type[Problem], text: str) -> dict[str, Any]:
 
 
 def _parse_flags(cls: type[Problem], text: str) -> dict[str, Any]:
-    flags = {f.name for f in _select_fields(cls, "flag")}
-    amounts = {f.name for f in _select_fields(cls, "amount")}
+    flags = {f.name for f in cls._select_fields("flag")}
+    amounts = {f.name for f in cls._select_fields("amount")}
     values: dict[str, Any] = {}
     for word in text.split("+"):
         name, _, value = word.partition("=")

@@ -76,7 +76,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     choice = Choice.from_options(given)
     chosen = choose_implementations(implementations)
     with make_session(given) as session:
-        chosen = drop_unloadable(session, chosen, asked=bool(implementations), keep=choice.completes)
+        chosen = drop_unloadable(session, chosen, asked=bool(implementations), keep=True)
         plans = plan_conformance(session, choice, find_operators(session, chosen))
         completed = complete_plans(session, choice, chosen, plans, given)
         expectations = load_expectations(session, chosen, plans, choice, completed)

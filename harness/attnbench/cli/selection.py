@@ -90,8 +90,7 @@ def find_operators(session: Session, implementations: Sequence[str]) -> list[str
 def drop_unloadable(session: Session, implementations: Sequence[str], *, asked: bool, keep: bool = False) -> list[str]:
     """Return the implementations that can be loaded; report all others to standard error.
 
-    With ``keep``, a single implementation's worker keeps running, to be asked later which cases the implementation
-    supports. To start another worker takes 1.5 s.
+    With ``keep``, a single implementation's worker keeps running, and the run uses it.
 
     Raises: PluginError where the user named the implementations (``asked``) and one of these
     implementations cannot be loaded.
@@ -99,11 +98,11 @@ def drop_unloadable(session: Session, implementations: Sequence[str], *, asked: 
     try:
         # First load all implementations in one process. Only if this fails, load each
         # implementation in a separate process.
-        worker = session.supervise_together(list(implementations))
+        worker = session.supervise_several(list(implementations))
     except PluginError:
         return [name for name in implementations if _can_load(session, name, asked=asked)]
     if keep and len(implementations) == 1:
-        session.keep_loader(implementations[0], worker)
+        session.keep(implementations[0], worker)
     else:
         worker.close()
     return list(implementations)

@@ -5,10 +5,15 @@ are computed once per case, as long as there is room for them. A ``DiskCache`` a
 runs.
 """
 
+import hashlib
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.interface import DEFAULT_CHOICES, Choices, Inputs, Operator, Precision
@@ -83,21 +88,32 @@ class OracleCache:
             self._case_oracles.move_to_end(key)
             return self._case_oracles[key][0]
         stored = _from_plain(tensor_file.read(self._stored[key])) if key in self._stored else None
-        name = None
-        if stored is None and self._kept:
-            name = self._result_keys.make(case, operator, path, precision, choices)
-            found = self._kept.read(name) if name else None
-            stored = _from_plain(tensor_file.decode(found)) if found is not None else None
+        name = self._result_keys.make(case, operator, path, precision, choices) if self._kept else None
         case_oracle = CaseOracle(
-            case, operator, precision, lambda: self._read_inputs(path), expected=stored, choices=choices
-        )
-        if stored is None and self._kept and name:
-            self._kept.write(name, tensor_file.encode(_to_plain(case_oracle.expected)))
+            case, operator, precision, lambda: self._read_inputs(path), expected=stored,
+            recall=partial(self._recall, name), choices=choices,
+        )  # fmt: skip
         # The case oracle also keeps the inputs and a float64 copy of the inputs. If the inputs are float32, the two
         # together take 3 times the size of the inputs file.
         self._case_oracles[key] = (case_oracle, _count_bytes(case_oracle.expected) + 3 * path.stat().st_size)
         self._evict()
         return case_oracle
+
+    def _recall(self, name: str | None, changed: Mapping[str, Tensor], compute: Callable[[], Expected]) -> Expected:
+        """Return expected values that a run stored, or compute and store them.
+
+        ``name`` is the key of the case; None if its values cannot be stored. ``changed`` are the tensors in place of
+        the case's.
+        """
+        if self._kept is None or name is None:
+            return compute()
+        key = hashlib.sha256(name.encode() + tensor_file.encode(dict(changed))).hexdigest() if changed else name
+        found = self._kept.read(key)
+        if found is not None:
+            return _from_plain(tensor_file.decode(found))
+        computed = compute()
+        self._kept.write(key, tensor_file.encode(_to_plain(computed)))
+        return computed
 
     def _drop_idle(self, choices: Choices, case: Case, operator: Operator, path: Path) -> Choices:
         """Return the choices with the default in place of each policy that changes no expected value of the case."""

@@ -16,8 +16,8 @@ from pathlib import Path
 
 __all__ = ["CACHE_FAULT", "LIMIT_BYTES", "DiskCache", "Usage", "find_folder", "ignore_fault"]
 
-# Largest size of the cache in bytes: room for about 40 runs of the suite ``core`` that share no entry, because
-# their versions of torch differ, for example. The entries of one run take 51 MB.
+# Largest size of the cache in bytes: room for about 20 runs of the suite ``core`` that share no entry, because
+# their versions of torch differ, for example. The entries of one run take 100 MB.
 LIMIT_BYTES = 2**31
 # A cache that exceeds its limit is reduced to this fraction of the limit: the least recently used files are removed.
 KEPT_SHARE = 0.9

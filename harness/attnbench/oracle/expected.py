@@ -41,6 +41,15 @@ class Expected:
     hidden_rows: dict[str, Tensor]
 
 
+# Returns expected values, stored or computed. Its arguments are the tensors in place of the case's, by the names of
+# ``compute_with_tensors`` or as ``keep`` for a dropout mask, and a function that computes the values.
+_Recall = Callable[[Mapping[str, Tensor], Callable[[], Expected]], Expected]
+
+
+def _compute_anew(_: Mapping[str, Tensor], compute: Callable[[], Expected]) -> Expected:
+    return compute()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """A direction in the space of a quantity's elements.
@@ -57,9 +66,10 @@ class CaseOracle:
     """Computes what the evaluation of a case's observations needs, each part on its first use.
 
     ``inputs`` returns the inputs of the case. ``expected`` has the expected values if they were computed before.
-    ``choices`` are the policies on which the expected values depend. The policy ``padded_queries="own"`` leaves the
-    rows of padded queries to the implementation. These rows are excluded from the comparison: their outputs are set to
-    0, and no gradient flows through them.
+    ``recall`` returns expected values that were stored before, or computes them. ``choices`` are the policies on which
+    the expected values depend. The policy ``padded_queries="own"`` leaves the rows of padded queries to the
+    implementation. These rows are excluded from the comparison: their outputs are set to 0, and no gradient flows
+    through them.
     """
 
     def __init__(
@@ -70,12 +80,14 @@ class CaseOracle:
         inputs: Callable[[], Inputs],
         *,
         expected: Expected | None = None,
+        recall: _Recall = _compute_anew,
         choices: Choices = DEFAULT_CHOICES,
     ) -> None:
         self.case = case
         self.operator = operator
         self.precision = precision
         self._load_inputs = inputs
+        self._recall = recall
         self.choices = choices
         self._chosen: dict[Choices, CaseOracle] = {}
         self._fault_quantities: dict[tuple[str, Mode, bool], dict[str, Tensor]] = {}
@@ -119,7 +131,7 @@ class CaseOracle:
     @cached_property
     def expected(self) -> Expected:
         """The oracle's quantities and their allowances."""
-        return self._compute_expected(self.case, self.inputs)
+        return self._recall({}, lambda: self._compute_expected(self.case, self.inputs))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -135,7 +147,7 @@ class CaseOracle:
 
     def compute_with_dropout(self, keep: Tensor) -> Expected:
         """Compute the expected values under a given dropout mask."""
-        return self._compute_expected(self.case, self.inputs, keep)
+        return self._recall({"keep": keep}, lambda: self._compute_expected(self.case, self.inputs, keep))
 
     def compute_with_tensors(self, changed: Mapping[str, Tensor]) -> Expected:
         """Compute the expected values for other values of some tensors.
@@ -145,6 +157,9 @@ class CaseOracle:
         """
         if not changed:
             return self.expected
+        return self._recall(changed, lambda: self._compute_with_tensors(changed))
+
+    def _compute_with_tensors(self, changed: Mapping[str, Tensor]) -> Expected:
         inputs = change_tensors(self.inputs, changed.get)
         cotangents = {name: changed.get(f"cotangent.{name}", given) for name, given in inputs.cotangents.items()}
         parameters = {name: changed.get(f"parameter.{name}", given) for name, given in inputs.parameters.items()}

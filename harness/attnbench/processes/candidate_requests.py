@@ -71,6 +71,8 @@ class CandidateRequest(Request[Reply | Outcome], Generic[Reply], frozen=True, kw
 class StartCandidate(Request[int], frozen=True, kw_only=True):
     """Asks the worker to set its number of threads and its memory limits. This is the first request.
 
+    A worker that is used again gets it again: then other workers may run beside it, and its limits are lower.
+
     The reply is the number of threads.
     """
 

@@ -50,18 +50,20 @@ def complete_suites(
         before = (stored or {}).get(display_name(name))
         if own is not None and before is not None and before.list_digest == digest(plan.case for plan in own):
             return _make_completed(session, before, own, part)
-        with session.open_planner(name) as worker:
-            own = by_operator.get(worker.operator, [])
-            if not own:
-                return None
-            made = complete(worker, name, own, run="", suite=suite, work_limit_s=session.limits.work_s)
+        worker = session.supervise(name)
+        own = by_operator.get(worker.operator, [])
+        try:
+            made = complete(worker, name, own, run="", suite=suite, work_limit_s=session.limits.work_s) if own else None
+        finally:
+            session.keep(name, worker)
+        if made is None:
+            return None
         if not draws:
             made = replace(made, cases=(), covered=made.covered_by_list)
         return _make_completed(session, made, own, part)
 
     with ThreadPoolExecutor(max_workers=min(count_cores(), max(len(implementations), 1))) as pool:
         found = dict(zip(implementations, pool.map(complete_one, implementations), strict=True))
-    session.close_loaders()
     return {name: one for name, one in found.items() if one is not None}
 
 

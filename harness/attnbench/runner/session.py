@@ -25,7 +25,7 @@ from attnbench.processes.candidate_requests import (
 from attnbench.processes.oracle_requests import DescribeCases, Libraries, OracleRequest, StartOracle
 from attnbench.processes.request import Fault, Request
 from attnbench.processes.rpc import Child, ChildDied, ChildTimeout
-from attnbench.records.environment import read_available_memory_bytes
+from attnbench.records.environment import count_cores, read_available_memory_bytes
 from attnbench.records.types import Status
 from attnbench.runner.scratch import Scratch
 
@@ -114,8 +114,8 @@ class Session:
     # Lock of the oracle worker: implementations that run in parallel share it, and it answers one request at a time.
     _asking: Lock = field(init=False, default_factory=Lock)
     _scratch: Scratch = field(init=False)
-    # Workers that were started to find out whether an implementation can be loaded, by the implementation's name.
-    _loaders: "dict[str, Supervisor]" = field(init=False, default_factory=dict)
+    # Idle workers that have loaded one implementation, by the implementation's name.
+    _kept: "dict[str, Supervisor]" = field(init=False, default_factory=dict)
     # Numbers for the file names of the candidate workers; each worker that starts takes the next number.
     _numbers: Iterator[int] = field(init=False, default_factory=count)
 
@@ -133,7 +133,8 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close_loaders()
+        while self._kept:
+            self._kept.popitem()[1].close()
         self._oracle.kill()
         fault = self.folder / CACHE_FAULT
         if fault.exists():
@@ -184,27 +185,29 @@ class Session:
     def supervise(
         self, implementation: str, environment: Mapping[str, str] = PATIENT, *, parallel: int = 1
     ) -> "Supervisor":
-        """Start the worker of one implementation with these environment variables; ``parallel`` workers run at a time.
+        """Return a worker of one implementation with these environment variables; ``parallel`` workers run at a time.
+
+        It is the kept worker, if it has these variables, or a new one.
 
         Raises: PluginError where the implementation cannot be loaded.
         """
+        kept = self._kept.pop(implementation, None)
+        if kept is not None and kept.can_be_used_again(environment):
+            kept.limit_memory(parallel)
+            return kept
+        if kept is not None:
+            kept.close()
         return Supervisor(self, [implementation], environment, parallel=parallel)
 
-    def keep_loader(self, implementation: str, worker: "Supervisor") -> None:
-        """Keep a worker that has loaded one implementation; ``open_planner`` will return it."""
-        self._loaders[implementation] = worker
+    def keep(self, implementation: str, worker: "Supervisor") -> None:
+        """Keep an idle worker of one implementation for ``supervise``: to start another one takes 1.5 s.
 
-    def open_planner(self, implementation: str) -> "Supervisor":
-        """Return a worker that says before the run which cases one implementation supports; the caller closes it.
-
-        Raises: PluginError where the implementation cannot be loaded.
+        At most one worker per core is kept, because each takes memory. Further ones are closed.
         """
-        return self._loaders.pop(implementation, None) or self.supervise(implementation)
-
-    def close_loaders(self) -> None:
-        """End the workers that are kept for ``open_planner``."""
-        while self._loaders:
-            self._loaders.popitem()[1].close()
+        if len(self._kept) < count_cores():
+            self._kept[implementation] = worker
+        else:
+            worker.close()
 
     def supervise_each(
         self, implementations: Sequence[str], environment: Mapping[str, str] = PATIENT
@@ -234,6 +237,10 @@ class Session:
         ``without`` names defences of the timing that are switched off.
         """
         return Supervisor(self, implementations, {}, timed_without=without)
+
+    def supervise_several(self, implementations: list[str], environment: Mapping[str, str] = PATIENT) -> "Supervisor":
+        """Start one worker that loads several implementations, and times none."""
+        return Supervisor(self, implementations, environment)
 
 
 class Supervisor:
@@ -309,6 +316,16 @@ class Supervisor:
         """Return the memory limit, in bytes, that the worker would get if it started now; None if unknown."""
         return self._session.limits.compute_memory_limit_bytes(self._parallel)
 
+    def can_be_used_again(self, environment: Mapping[str, str]) -> bool:
+        """Whether the worker has these environment variables, and its process has not died."""
+        alive = self._child is not None and not self._deaths
+        return alive and self._timed_without is None and dict(self._environment) == dict(environment)
+
+    def limit_memory(self, parallel: int) -> None:
+        """Set the memory limits of a worker that is used again, while ``parallel`` workers run at a time."""
+        self._parallel = parallel
+        self.send(self._make_start(), counts=False)
+
     def count_death(self, reason: str) -> None:
         """Count a crash or a time-out that was not counted when it happened (``ask`` with ``counts=False``)."""
         self._deaths += 1
@@ -359,22 +376,14 @@ class Supervisor:
         for one in self.declared.values():
             environment |= one.environment
         while True:
-            limits = self._session.limits
             try:
                 self._child = Child(
                     self._session.worker_module, log=self.path_prefix.with_suffix(".log"), environment=environment
                 )
-                self.threads = self._child.ask(
-                    StartCandidate(
-                        threads=limits.threads,
-                        memory_limit_bytes=self.compute_memory_limit_bytes(),
-                        device_memory_bytes=limits.memory_bytes,
-                        timed_without=self._timed_without,
-                    )
-                )
+                self.threads = self._child.ask(self._make_start())
                 wanted = dict(environment)
                 for name in self._implementations:
-                    loaded = _load(self._child, name, limits.timeout_s)
+                    loaded = _load(self._child, name, self._session.limits.timeout_s)
                     self.declared[name] = self._session.declared[name] = loaded
                     wanted |= loaded.environment
             except PluginError:
@@ -386,6 +395,15 @@ class Supervisor:
                 return
             self._end()
             environment = wanted
+
+    def _make_start(self) -> StartCandidate:
+        limits = self._session.limits
+        return StartCandidate(
+            threads=limits.threads,
+            memory_limit_bytes=self.compute_memory_limit_bytes(),
+            device_memory_bytes=limits.memory_bytes,
+            timed_without=self._timed_without,
+        )
 
 
 def _load(child: Child, name: str, timeout_s: float) -> Declared:

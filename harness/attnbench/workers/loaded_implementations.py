@@ -67,6 +67,9 @@ class LoadedImplementations:
             # On machines with CUDA the address space is not limited, because a CUDA context reserves far more address
             # space than it uses.
             limit = environment.read_address_space_bytes() + request.memory_limit_bytes
+            _, hard = resource.getrlimit(resource.RLIMIT_AS)
+            # A process cannot raise its own limit, which an earlier request may have set.
+            limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         return torch.get_num_threads()
 

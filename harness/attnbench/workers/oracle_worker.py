@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase, translate
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -143,12 +144,15 @@ class OracleWorker:
 
         A finding is possible on ``request.cases`` and on the cases of every suite, in every dtype and on every device.
         """
-        listed = [*request.cases, *self._list_cases()]
         # Cached, because many patterns are matched against the same cases.
-        list_variants = cache(_list_variants)
+        list_variants, list_cases = cache(_list_variants), cache(self._list_cases)
+
+        def list_possible() -> Iterator[str]:
+            yield from request.cases
+            yield from list_cases()  # only where a pattern matches none of ``request.cases``, because it takes 0.3 s
 
         def matches_finding(check: str, pattern: str, unless: str) -> bool:
-            variants = (variant for case in listed for variant in list_variants(case))
+            variants = chain.from_iterable(map(list_variants, list_possible()))
             return self._matches_finding(check, pattern, unless.split(), variants)
 
         return [not matches_finding(*patterns) for patterns in request.patterns]
@@ -157,14 +161,14 @@ class OracleWorker:
         matching_checks = [name for name in read_checks() if fnmatchcase(name, check)]
         matches = re.compile(translate(pattern)).match
         exclusions = [re.compile(translate(one)).match for one in unless]
-        matching_cases = (case for case in cases if matches(case))
+        matching_cases = filter(matches, cases)
         parsed_cases = (self._parse_case(case) for case in matching_cases if not any(out(case) for out in exclusions))
         return any(_applies_to_case(name, *parsed) for parsed in parsed_cases for name in matching_checks)
 
-    def _list_cases(self) -> Iterator[str]:
-        for operator in list_operators():
-            for level in LEVELS:
-                yield from self.list_suite(ListSuite(operator=operator, level=level))
+    def _list_cases(self) -> list[str]:
+        """Return the case ids of all suites of all operators, each once."""
+        suites = (ListSuite(operator=operator, level=level) for operator in list_operators() for level in LEVELS)
+        return list(dict.fromkeys(case for suite in suites for case in self.list_suite(suite)))
 
     def draw_inputs(self, request: DrawInputs) -> str:
         """Return the path of the file with the case's inputs; they are drawn at the first request."""

@@ -89,11 +89,8 @@ class TimedCalls:
     _wall_ns: Counter[str] = field(init=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._judged_values = self.values.draw()
+        self._judged_values = self._draw()
         self._processor.watch()
-        if "values" in self.without:
-            for inputs in self.inputs.values():
-                self.values.write(self._judged_values, inputs)
 
     def expect(self, counts: Mapping[str, int]) -> None:
         """Choose the call of each name that will be judged."""
@@ -104,11 +101,8 @@ class TimedCalls:
     def prepare(self, name: str, cycle: int) -> None:
         """Write new input values; in a sampled call (``cycle`` is not 0), begin to count the processor time."""
         self._is_judged = bool(cycle) and self._choose(name, cycle)
-        if "values" in self.without:
-            self._written = self._judged_values
-        else:
-            self._written = self._judged_values if self._is_judged else self.values.draw()
-            self.values.write(self._written, self.inputs[name])
+        self._written = self._judged_values if self._is_judged else self._draw()
+        self.values.write(self._written, self.inputs[name])
         if cycle and self._random.random() < self._compared_share:
             self.compare_process()
             self._processor.watch()
@@ -131,7 +125,8 @@ class TimedCalls:
 
     def restore(self, name: str) -> None:
         """Write the values of the case into the inputs of ``name``."""
-        self.values.restore(self.inputs[name])
+        if "values" not in self.without:
+            self.values.restore(self.inputs[name])
 
     def compare_process(self) -> None:
         """Compare torch's settings, the clock, torch and the harness with what they were before.
@@ -161,6 +156,9 @@ class TimedCalls:
                 raise ProcessDisturbed(
                     f"the calls of {self.find_owner(name)} kept {cores:.2f} cores busy, given {self._threads} threads"
                 )
+
+    def _draw(self) -> dict[str, Signs]:
+        return {} if "values" in self.without else self.values.draw()
 
     def _choose(self, name: str, cycle: int) -> bool:
         """Count a call, and return whether it is judged."""

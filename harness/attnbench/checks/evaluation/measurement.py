@@ -227,6 +227,10 @@ def _compare_within(
     if value.shape != expected.shape:
         return _report_shape(what, value, expected)
     value, expected = value.double(), expected.double()
+    error = (value - expected).abs()
+    measured = _find_largest(error)
+    if measured <= allowed < math.inf:  # the largest error is finite, so every number is finite
+        return Comparison(measured=measured, allowed=allowed)
     # Two numbers that are not finite agree only if both are NaN, or the same infinity.
     disagrees = ~((value.isfinite() & expected.isfinite()) | (value == expected) | (value.isnan() & expected.isnan()))
     first = _find_first(disagrees)
@@ -236,8 +240,8 @@ def _compare_within(
             fault=f"But {what} is {value[first]:g} at {describe_place(first, axes)}, must be {expected[first]:g} "
             f"({share} differ in NaN or infinity{describe_shared_places(disagrees, axes)})."
         )
-    error = torch.where(expected.isfinite(), (value - expected).abs(), 0.0)
-    measured = float(error.max()) if error.numel() else 0.0
+    error = torch.where(expected.isfinite(), error, 0.0)
+    measured = _find_largest(error)
     if measured <= allowed:
         return Comparison(measured=measured, allowed=allowed)
     worst, wrong = unravel_index(int(error.argmax()), error.shape), error > allowed
@@ -258,6 +262,8 @@ def _compare_bits(observation: Equal, axes: Sequence[Axis] = ()) -> Comparison:
             fault=f"But {observation.what} has shape {tuple(value.shape)} and dtype {_format_dtype(value.dtype)}, "
             f"must be {tuple(expected.shape)} and {_format_dtype(expected.dtype)}."
         )
+    if torch.equal(value, expected):
+        return Comparison(measured=0.0, allowed=0.0)
     # NaN in both tensors at the same position counts as equal.
     differs = (
         ~((value == expected) | (value.isnan() & expected.isnan())) if value.is_floating_point() else value != expected
@@ -347,6 +353,11 @@ def _estimate_amplitude(off: Tensor, signal: Tensor, standard_error: Tensor) -> 
 
 def _report_shape(what: str, value: Tensor, expected: Tensor) -> Comparison:
     return Comparison(fault=f"But {what} has shape {tuple(value.shape)}, must be {tuple(expected.shape)}.")
+
+
+def _find_largest(error: Tensor) -> float:
+    """Return the largest element; 0 if there is none, NaN if an element is NaN."""
+    return float(error.max()) if error.numel() else 0.0
 
 
 def _find_first(where: Tensor) -> tuple[int, ...] | None:

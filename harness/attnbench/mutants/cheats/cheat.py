@@ -20,7 +20,7 @@ class Cheat:
     """An implementation that is slower than the reference, and makes the timing say otherwise."""
 
     implementation: Implementation
-    # The defence that stops the cheat. Without this defence, the cheat looks faster than it is.
+    # The defence that stops the cheat. Without this defence and ``also_by``, the cheat looks faster than it is.
     stopped_by: Defence
     # What the cheat does.
     why: str
@@ -28,6 +28,8 @@ class Cheat:
     source: str
     # Call mode in which the cheat works.
     mode: Mode = "inference"
+    # Further defences that stop the cheat.
+    also_by: frozenset[Defence] = frozenset()
 
     @property
     def name(self) -> str:
@@ -94,12 +96,27 @@ class CheatList(list[Cheat]):
     """The cheats of one kind. Calling the list returns a decorator that appends an implementation class as a cheat."""
 
     def __call__(
-        self, stopped_by: Defence, why: str, *, source: str, mode: Mode = "inference"
+        self,
+        stopped_by: Defence,
+        why: str,
+        *,
+        source: str,
+        mode: Mode = "inference",
+        also_by: frozenset[Defence] = frozenset(),
     ) -> Callable[[Made], Made]:
         """Return the decorator; the arguments are the fields of ``Cheat``."""
 
         def decorate(made: Made) -> Made:
-            self.append(Cheat(implementation=_name(made), stopped_by=stopped_by, why=why, source=source, mode=mode))
+            self.append(
+                Cheat(
+                    implementation=_name(made),
+                    stopped_by=stopped_by,
+                    why=why,
+                    source=source,
+                    mode=mode,
+                    also_by=also_by,
+                )
+            )
             return made
 
         return decorate

@@ -100,6 +100,7 @@ class FrozenValues(Laborious):
     "instrument",
     "a function in the harness's module hides a function of Python, and works when the harness copies a result",
     source=HARNESS,
+    also_by=frozenset({"judging"}),
 )
 class HiddenBuiltin(Laborious):
     """Gives a module of the harness a name that it did not have."""

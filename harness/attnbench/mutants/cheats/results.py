@@ -10,10 +10,13 @@ from torch.utils._pytree import tree_map_only
 from attnbench.interface import Call
 from attnbench.mutants.cheats.cheat import CheatList, Laborious
 from attnbench.mutants.cheats.labour import Labour
+from attnbench.processes.candidate_requests import Defence
 
 __all__ = ["cheats"]
 
 cheats = CheatList()
+# The checks of a call after the timed calls read the memory of a result, which a lazy result has not written.
+JUDGING: frozenset[Defence] = frozenset({"judging"})
 LAZY = "https://github.com/gpu-mode/reference-kernels/issues/162"
 VALIDATE = "https://deep-reinforce.com/defense_kernel_hack.html"
 
@@ -42,7 +45,12 @@ class _LazyByFunction(Tensor):
             return function(*tree_map_only(cls, compute, given), **tree_map_only(cls, compute, named or {}))
 
 
-@cheats("results", "the output is a subclass of Tensor that computes when a function of torch gets it", source=LAZY)
+@cheats(
+    "results",
+    "the output is a subclass of Tensor that computes when a function of torch gets it",
+    source=LAZY,
+    also_by=JUDGING,
+)
 class LazyByFunction(Laborious):
     """Defers its work by ``__torch_function__``."""
 
@@ -84,7 +92,7 @@ class _LazyByDispatch(Tensor):
         return operator(*tree_map_only(cls, compute, given), **tree_map_only(cls, compute, named or {}))
 
 
-@cheats("results", "the output is a wrapper that computes when an operator gets it", source=VALIDATE)
+@cheats("results", "the output is a wrapper that computes when an operator gets it", source=VALIDATE, also_by=JUDGING)
 class LazyByDispatch(Laborious):
     """Defers its work by ``__torch_dispatch__``."""
 
@@ -93,7 +101,9 @@ class LazyByDispatch(Laborious):
         return _return(lambda query: _LazyByDispatch(query, lambda: labour(query)))
 
 
-@cheats("results", "the output is a plain tensor whose own attribute ``detach`` computes it", source=LAZY)
+@cheats(
+    "results", "the output is a plain tensor whose own attribute ``detach`` computes it", source=LAZY, also_by=JUDGING
+)
 class LazyByAttribute(Laborious):
     """Defers its work by an attribute of a plain tensor."""
 
@@ -119,7 +129,9 @@ class _LazyTuple(tuple[Any, ...]):
         return iter([work(), *others])
 
 
-@cheats("results", "what is returned is a tuple that computes its elements when they are read", source=LAZY)
+@cheats(
+    "results", "what is returned is a tuple that computes its elements when they are read", source=LAZY, also_by=JUDGING
+)
 class LazyTuple(Laborious):
     """Defers its work by the tuple that it returns."""
 

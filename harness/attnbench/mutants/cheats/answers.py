@@ -136,6 +136,7 @@ class InBfloat16(Laborious):
     "judging",
     "after eight calls, an empty buffer is returned, and a thread fills it later",
     source="https://deep-reinforce.com/defense_kernel_hack.html",
+    also_by=frozenset({"processor"}),
 )
 class FilledLater(Laborious):
     """Works on a thread after the call has returned."""

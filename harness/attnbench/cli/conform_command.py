@@ -1,7 +1,7 @@
 """``attnbench conform``: run the checks on a suite."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -39,6 +39,7 @@ from attnbench.cli.terminal import print_findings
     "markdown",
     "certificate",
     "mutants",
+    "cheats",
     "mutants_of",
     "matrix",
     "budget",
@@ -56,21 +57,8 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     2: usage error; 3: no verdict on one of the implementations, because no check ran on it, because too few cases
     were checked, or because its certificate is not conformant.
     """
-    if given["certificate_file"]:
-        refuse_filters(given)
-    if given["matrix"] and not given["mutants"]:
-        raise click.UsageError("--matrix needs --mutants: add --mutants")
-    if given["operators"] and not given["mutants"]:
-        raise click.UsageError("--operator selects the operator of the mutants, and needs --mutants: add --mutants")
-    if given["mutants"] and given["suite"] != "fuzz":
-        from attnbench.cli.mutants import try_mutants
-
-        return try_mutants(implementations, given)
-    if given["suite"] == "fuzz":
-        # Imported here: Hypothesis is slow to import.
-        from attnbench.cli.fuzzing import fuzz_all
-
-        return fuzz_all(implementations, given)
+    if (run := _choose_other_job(given)) is not None:
+        return run(implementations, given)
     if unused := [name for name in ("budget", "examples", "seed", "keep_found") if given[name] is not None]:
         raise click.UsageError(f"--{unused[0].replace('_', '-')} needs generated cases: add --suite fuzz")
     choice = Choice.from_options(given)
@@ -111,3 +99,27 @@ def _choose_exit_code(of_the_checks: int, certificate: Mapping[str, Any] | None)
     """Return the exit code: a certificate that is not conformant turns success into ``INCONCLUSIVE``."""
     doubted = certificate is not None and not certificate["conformant"]
     return of_the_checks or (INCONCLUSIVE if doubted else 0)
+
+
+def _choose_other_job(given: Mapping[str, Any]) -> Callable[[tuple[str, ...], dict[str, Any]], int] | None:
+    """Return what the options ask for in place of a suite: mutants, cheats or generated cases; None: a suite."""
+    if given["cheats"]:
+        from attnbench.cli.cheats import time_cheats
+
+        return time_cheats
+    if given["certificate_file"]:
+        refuse_filters(given)
+    if given["matrix"] and not given["mutants"]:
+        raise click.UsageError("--matrix needs --mutants: add --mutants")
+    if given["operators"] and not given["mutants"]:
+        raise click.UsageError("--operator selects the operator of the mutants, and needs --mutants: add --mutants")
+    if given["mutants"] and given["suite"] != "fuzz":
+        from attnbench.cli.mutants import try_mutants
+
+        return try_mutants
+    if given["suite"] == "fuzz":
+        # Imported here: Hypothesis is slow to import.
+        from attnbench.cli.fuzzing import fuzz_all
+
+        return fuzz_all
+    return None

@@ -81,7 +81,7 @@ class TimedCalls:
     # Last cycle with a judged call.
     _judged_cycle: int = field(init=False, default=0)
     _compared_share: float = field(init=False, default=0.0)
-    # Values and readings of the current call: processor time and wall time.
+    # Values and readings of the current call: wall time and processor time.
     _written: dict[str, Signs] = field(init=False, default_factory=dict)
     _is_judged: bool = field(init=False, default=False)
     _begin: tuple[int, int] = field(init=False, default=(0, 0))
@@ -106,14 +106,15 @@ class TimedCalls:
         if cycle and self._random.random() < self._compared_share:
             self.compare_process()
             self._processor.watch()
-        self._begin = (self._processor.read_ns(), time.perf_counter_ns())
+        # The wall time begins before the processor time and ends after it: another thread may run in between.
+        self._begin = (time.perf_counter_ns(), self._processor.read_ns())
 
     def inspect(self, name: str, result: object) -> None:
         """Add the processor time of a call, examine its result, and copy the result if the call is judged.
 
         Raises: ProcessDisturbed if the clock was replaced; CallFailed if the result is not made of plain tensors.
         """
-        processor_ns, wall_ns = self._begin
+        wall_ns, processor_ns = self._begin
         self._processor_ns[name] += self._processor.read_ns() - processor_ns
         self._wall_ns[name] += time.perf_counter_ns() - wall_ns
         if "results" not in self.without and (fault := _find_unreal(result)):

@@ -1,0 +1,129 @@
+"""The score of the timing's defences: each cheat is timed with all of them, and without those that it names."""
+
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnbench.processes.candidate_requests import Defence
+from attnbench.processes.mutation_requests import ListCheats, ListedCheat
+from attnbench.processes.rpc import Child
+from attnbench.records.types import Finding, Result
+from attnbench.runner.profile import list_gating_checks
+from attnbench.runner.progress import NoProgress, Progress
+from attnbench.runner.session import PATIENT, Limits, Session
+from attnbench.runner.timing import time_cases
+from attnbench.runner.timing_processes import Effort
+
+__all__ = ["CheatOutcome", "Timed", "list_cheats", "try_cheats"]
+
+REFERENCE = "torch_mha"
+# The implementation that does the honest work which every cheat claims to do.
+HONEST = "attnbench.mutants.cheats.honest:PlainLabour"
+# A small case, of which a call takes a few hundred microseconds.
+CASE = "multihead/B2.L64.S64.E64.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/{}"
+# In the larger case, a call takes a few milliseconds: a second core, or a busy thread, matters to it.
+LARGE_CASE = CASE.replace("L64.S64.E64", "L256.S256.E128")
+LARGE_FOR: frozenset[Defence] = frozenset({"processor", "threads"})
+# Threads of every call, timing processes of each timing, and seconds of calls in each process.
+THREADS = 1
+EFFORT = Effort(processes=2, budget_s=0.2)
+# A cheat looks faster than it is if its time is below this part of the time of the honest work.
+ROOM = 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """What came of timing an implementation beside the reference."""
+
+    # Why the implementation has no time; empty if it has one.
+    reason: str
+    # Its time, in multiples of the reference's; None without a time.
+    ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheatOutcome:
+    """A cheat or an honest oddity, and what came of it."""
+
+    listed: ListedCheat
+    # With all defences.
+    defended: Timed
+    # Without the defences that the cheat names; None for an oddity.
+    undefended: Timed | None
+    # Time of the honest work, in multiples of the reference's.
+    honest_ratio: float
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the cheat has no time with all defences, or one that does not look faster than honest work."""
+        return not self._gets_through(self.defended)
+
+    @property
+    def succeeds_undefended(self) -> bool:
+        """Whether the cheat looks faster than it is without the defences that it names."""
+        return self.undefended is not None and self._gets_through(self.undefended)
+
+    @property
+    def is_accused(self) -> bool:
+        """Whether an honest oddity has no time."""
+        return self.listed.stopped_by is None and bool(self.defended.reason)
+
+    def _gets_through(self, timed: Timed) -> bool:
+        return timed.ratio is not None and timed.ratio < ROOM * self.honest_ratio
+
+
+def list_cheats() -> list[ListedCheat]:
+    """Return all cheats and honest oddities."""
+    with (
+        tempfile.TemporaryDirectory(prefix="attnbench-") as folder,
+        Child("attnbench.workers.mutation_worker", log=Path(folder) / "log", environment=PATIENT) as child,
+    ):
+        return child.ask(ListCheats())
+
+
+def try_cheats(listed: Sequence[ListedCheat], *, progress: Progress) -> Iterator[CheatOutcome]:
+    """Time each cheat with all defences and without those that it names, and each oddity with all defences."""
+    progress.begin("cheats", len(listed))
+    with Session(limits=Limits(threads=THREADS)) as session:
+        honest_ratios: dict[str, float] = {}
+        for one in listed:
+            case = _choose_case(one)
+            progress.now(one.name)
+            if case not in honest_ratios:
+                honest_ratios[case] = _time(session, HONEST, case).ratio or 1.0
+            without = one.also_by | ({one.stopped_by} if one.stopped_by else frozenset())
+            yield CheatOutcome(
+                listed=one,
+                defended=_time(session, one.place, case),
+                undefended=_time(session, one.place, case, without) if without else None,
+                honest_ratio=honest_ratios[case],
+            )
+            progress.done(one.name)
+
+
+def _choose_case(listed: ListedCheat) -> str:
+    return (LARGE_CASE if listed.stopped_by in LARGE_FOR else CASE).format(listed.mode)
+
+
+def _time(session: Session, place: str, case: str, without: frozenset[Defence] = frozenset()) -> Timed:
+    """Time an implementation beside the reference, without some defences."""
+    ready = {(own, case): _make_ready(own, case) for own in (REFERENCE, place)}
+    plans = session.plan([case], list_gating_checks())
+    results = time_cases(session, plans, ready, progress=NoProgress(), effort=EFFORT, without=without)
+    found = {result.implementation: result for result in results}
+    own, reference = found[place].timing, found[REFERENCE].timing
+    if own is None or reference is None:
+        return Timed(reason=found[place].untimed or f"{REFERENCE} was not timed", ratio=None)
+    ratios = [
+        statistics.median(ours) / statistics.median(theirs)
+        for ours, theirs in zip(own.samples_ns, reference.samples_ns, strict=True)
+    ]
+    return Timed(reason="", ratio=statistics.median(ratios))
+
+
+def _make_ready(implementation: str, case: str) -> Result:
+    """Return a result of an implementation that passed its checks, so that it may be timed."""
+    passed = Finding(check="forward_parity", status="passed")
+    return Result(run="cheats", implementation=implementation, case=case, findings=(passed,))

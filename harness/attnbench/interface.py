@@ -110,6 +110,8 @@ class Policies:
     # A call without gradients can be captured in a CUDA graph and replayed: the call reads no tensor values
     # on the host.
     capturable: bool = False
+    # ``prepare`` depends on the values of the inputs. The inputs then keep their values while calls are timed.
+    fixed_values: bool = False
     # Precision of the implementation's arithmetic, if it is coarser than the case's dtype. The error budget is then
     # derived from this precision. None: the arithmetic has the precision of the case's dtype.
     computes_in: Precision | None = None

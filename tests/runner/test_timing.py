@@ -642,7 +642,7 @@ def test_device_times_are_stored_beside_the_others() -> None:
         times_ns=[30, 31], device_ns=[20, 21], late=[False, True], clock_before_mhz=[1980, 1980],
         clock_after_mhz=[1980, 1755], throttle_reasons=[0, 4], first_call_ns=7, method="device and wall", clock="NVML",
     )  # fmt: skip
-    kept.add(1, Samples(**asdict(on_device), build_ns=5))
+    kept.add(1, Samples(**asdict(on_device), build_ns=5, values="fresh"))
     assert kept.to_timing(3, 2) == Timing(
         samples_ns=((), (30, 31), ()), device_ns=((), (20, 21), ()), late=((), (False, True), ()),
         clock_before_mhz=((), (1980, 1980), ()), clock_after_mhz=((), (1980, 1755), ()),

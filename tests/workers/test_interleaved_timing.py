@@ -127,6 +127,18 @@ def test_every_call_has_values_of_its_own(take_samples: Callable[..., TimedSampl
     assert all(torch.equal(query.abs(), calls[0].abs()) for query in own.queries)
 
 
+def test_declared_values_stay(take_samples: Callable[..., TimedSamples], oracle_worker: OracleWorker) -> None:
+    """With the policy fixed_values, every call has the values of the case; others have values of their own."""
+    own, other = Recording(), Recording()
+    own.policies = Policies(fixed_values=True)
+    reply = take_samples({"own": own, "other": other}, baseline="own")
+    assert all(torch.equal(query, own.queries[0]) for query in own.queries)
+    assert not torch.equal(other.queries[0], other.queries[1])
+    assert {name: taken.values for name, taken in reply.samples.items()} == {"own": "fixed", "other": "fresh"}
+    for file in reply.observations.values():
+        assert evaluate(oracle_worker, file, "inference")["forward_parity"].status == "passed"
+
+
 @pytest.mark.parametrize("mode", ["inference", "train"])
 def test_a_timed_call_passes_its_checks(
     take_samples: Callable[..., TimedSamples], oracle_worker: OracleWorker, mode: str

@@ -258,6 +258,9 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     clock: str
     # Time of building and preparing the module, in nanoseconds; None if it was not measured.
     build_ns: int | None = None
+    # "fresh" if every call had input values of its own, "fixed" if the implementation's policies forbid it; empty if
+    # the values were not looked after.
+    values: str = ""
 
 
 class TimedSamples(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -173,7 +173,8 @@ class Timing:
     # baseline has a ``twin``. Each cycle calls either the baseline or the control; in older runs, each cycle called
     # both. A difference between the baseline and the control is noise.
     twin: "Timing | None" = None
-    # "fresh" if every call had input values of its own; empty for older runs, whose calls all had the same values.
+    # "fresh" if every call had input values of its own; "fixed" if the implementation's policies declare that the
+    # values must stay; empty for older runs, whose calls all had the same values.
     values: str = ""
     # Number of sampled calls, chosen at random, whose results were evaluated; all of them passed.
     judged: int = 0

@@ -117,13 +117,17 @@ def describe_methods(series: Sequence[Series]) -> Iterator[str]:
 
 def _describe_trust(timings: pd.DataFrame) -> str:
     """Return sentences on what keeps an implementation from answering otherwise while it is timed."""
-    fresh = timings[timings["values"] == "fresh"]
     trust = "Implementations are trusted not to attack the harness itself, because they share a process with it."
+    fresh = timings[timings["values"] == "fresh"]
     if fresh.empty:
-        return f"All timed calls of an implementation had the same input values, as in older versions. {trust}"
-    some = "" if len(fresh) == len(timings) else f", except in {len(timings) - len(fresh)} timings of older runs"
+        return f"All timed calls of an implementation had the same input values. {trust}"
+    fixed = sorted(set(timings["implementation"][timings["values"] == "fixed"]))
+    older = int((timings["values"] == "").sum())
+    some = [f"those of {join_words(fixed)}, whose policies declare that values must stay"] * bool(fixed)
+    some += [f"those of {older} timings of older runs"] * bool(older)
+    exceptions = f", except {' and '.join(some)}" if some else ""
     return (
-        f"Every timed call had input values of its own{some}. Of each implementation and case, the results of "
+        f"Every timed call had input values of its own{exceptions}. Of each implementation and case, the results of "
         f"{_format_range(fresh['judged'])} timed calls, chosen at random, were compared with the oracle. {trust}"
     )
 

@@ -22,6 +22,8 @@ class ProcessSamples:
     clocks: dict[str, None] = field(default_factory=dict)
     build_ns: list[int] = field(default_factory=list)
     first_call_ns: list[int] = field(default_factory=list)
+    # What was done with the input values of the calls, as in ``Timing.values``.
+    values: str = ""
     # Number of sampled calls whose results were evaluated, and passed.
     judged: int = 0
 
@@ -32,6 +34,7 @@ class ProcessSamples:
             column.append(tuple(getattr(taken, name)))
         self.methods[taken.method] = None
         self.clocks[taken.clock] = None
+        self.values = taken.values
         if taken.build_ns is not None:
             self.build_ns.append(taken.build_ns)
         self.first_call_ns.append(taken.first_call_ns)
@@ -47,7 +50,7 @@ class ProcessSamples:
             threads=threads,
             method="; ".join(self.methods),
             clock="; ".join(self.clocks),
-            values="fresh",
+            values=self.values,
             judged=self.judged,
             build_ns=tuple(self.build_ns),
             first_call_ns=tuple(self.first_call_ns),

@@ -105,7 +105,14 @@ class InterleavedTiming:
         if "threads" not in self.without:
             _check_idle()
         calls.check_processor_time()
-        samples = {name: Samples(**asdict(own), build_ns=sides[name].candidate.build_ns) for name, own in taken.items()}
+        samples = {
+            name: Samples(
+                **asdict(own),
+                build_ns=sides[name].candidate.build_ns,
+                values="fixed" if self._has_fixed_values(name) else "fresh",
+            )
+            for name, own in taken.items()
+        }
         files = {name: f"{observation}-{number}" for number, name in enumerate(self.implementations)}
         for name, file in files.items():
             self._observe(name, sides[name], calls, checks, Path(file))
@@ -153,8 +160,12 @@ class InterleavedTiming:
             settings=settings,
             instrument=self.instrument,
             find_owner=self._find_owner,
+            fixed={name for name in sides if self._has_fixed_values(name)},
             without=self.without,
         )
+
+    def _has_fixed_values(self, name: str) -> bool:
+        return self.implementations[self._find_owner(name)].policies.fixed_values
 
     def _make_device_time(self, sides: Mapping[str, _Side]) -> DeviceTime:
         """Prepare timing by the device, for those implementations that enqueue their work on torch's CUDA streams."""

@@ -65,6 +65,8 @@ class TimedCalls:
     settings: Mapping[str, Any]
     instrument: Instrument
     find_owner: Callable[[str], str]
+    # Names of the calls whose input values stay.
+    fixed: Set[str] = frozenset()
     without: Set[Defence] = frozenset()
     judged: dict[str, JudgedCall] = field(init=False, default_factory=dict)
     _random: random.SystemRandom = field(init=False, default_factory=random.SystemRandom)
@@ -89,7 +91,7 @@ class TimedCalls:
     _wall_ns: Counter[str] = field(init=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._judged_values = self._draw()
+        self._judged_values = self.values.draw()
         self._processor.watch()
 
     def expect(self, counts: Mapping[str, int]) -> None:
@@ -101,7 +103,7 @@ class TimedCalls:
     def prepare(self, name: str, cycle: int) -> None:
         """Write new input values; in a sampled call (``cycle`` is not 0), begin to count the processor time."""
         self._is_judged = bool(cycle) and self._choose(name, cycle)
-        self._written = self._judged_values if self._is_judged else self._draw()
+        self._written = self._choose_values(name)
         self.values.write(self._written, self.inputs[name])
         if cycle and self._random.random() < self._compared_share:
             self.compare_process()
@@ -126,7 +128,7 @@ class TimedCalls:
 
     def restore(self, name: str) -> None:
         """Write the values of the case into the inputs of ``name``."""
-        if "values" not in self.without:
+        if not self._is_fixed(name):
             self.values.restore(self.inputs[name])
 
     def compare_process(self) -> None:
@@ -158,8 +160,14 @@ class TimedCalls:
                     f"the calls of {self.find_owner(name)} kept {cores:.2f} cores busy, given {self._threads} threads"
                 )
 
-    def _draw(self) -> dict[str, Signs]:
-        return {} if "values" in self.without else self.values.draw()
+    def _choose_values(self, name: str) -> dict[str, Signs]:
+        """Return the values of the current call; nothing if the values of the case stay."""
+        if self._is_fixed(name):
+            return {}
+        return self._judged_values if self._is_judged else self.values.draw()
+
+    def _is_fixed(self, name: str) -> bool:
+        return "values" in self.without or name in self.fixed
 
     def _choose(self, name: str, cycle: int) -> bool:
         """Count a call, and return whether it is judged."""

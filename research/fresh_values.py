@@ -25,6 +25,7 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.interface import Inputs
 from attnbench.measurement import sampling
+from attnbench.measurement.surroundings import Unwatched
 from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.adapters import load_implementation
 from attnbench.plugins.registry import load_operator, load_problem_types
@@ -52,7 +53,7 @@ TIMER_S = 0.5
 Record = dict[str, Any]
 
 
-class Writing(sampling.Unwatched):
+class Writing(Unwatched):
     """Writes new values before each call."""
 
     def __init__(self, values: FreshValues, inputs: Mapping[str, Inputs]) -> None:

@@ -7,15 +7,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from attnbench.analysis.stats import CLEAN_CALLS, select_clean_calls
 from attnbench.measurement import gpu_clocks
+from attnbench.measurement.account import Account
 from attnbench.measurement.cuda_timing import DeviceTime
 from attnbench.measurement.scheduler import Reading, Scheduler
+from attnbench.measurement.surroundings import Surroundings, Unwatched
 from attnbench.records.types import SAMPLE_FIELDS, Timing
 
-__all__ = ["Account", "CallFailed", "Samples", "Surroundings", "Unwatched", "sample_interleaved"]
+__all__ = ["CallFailed", "Samples", "sample_interleaved"]
 
 Calls = Mapping[str, Callable[[], object]]
 # Number of calls of each implementation before its first sample. The first call takes 7 to 13 % longer than later
@@ -39,60 +41,6 @@ class CallFailed(Exception):
     def __init__(self, name: str) -> None:
         super().__init__(f"the call of {name} raised an exception")
         self.name = name
-
-
-class Surroundings(Protocol):
-    """What is done right before and right after each call, outside of the timed interval."""
-
-    def expect(self, counts: Mapping[str, int]) -> None:
-        """Get the planned number of samples of each call, by the call's name, before the first sample."""
-
-    def prepare(self, name: str, cycle: int) -> None:
-        """Prepare a call of ``name``; ``cycle`` is 0 for calls of which no sample is taken."""
-
-    def inspect(self, name: str, result: object) -> None:
-        """Inspect the result of a sampled call. An exception that it raises ends the sampling."""
-
-
-class Unwatched:
-    """Surroundings in which nothing is done."""
-
-    def expect(self, counts: Mapping[str, int]) -> None:
-        """Do nothing."""
-
-    def prepare(self, name: str, cycle: int) -> None:
-        """Do nothing."""
-
-    def inspect(self, name: str, result: object) -> None:
-        """Do nothing."""
-
-
-@dataclass(slots=True)
-class Account:
-    """Account of the time since a moment: every nanosecond is within a sample or between the samples.
-
-    The sum of all samples and ``between_ns`` is therefore exactly the elapsed time, unless a sample was changed after
-    it was taken.
-    """
-
-    begin_ns: int = field(default_factory=lambda: time.perf_counter_ns())  # noqa: PLW0108  # the clock that tests replace
-    between_ns: int = 0
-    _last_ns: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
-        self._last_ns = self.begin_ns
-
-    def add_sample(self, begin_ns: int, end_ns: int) -> None:
-        """Add a sample that begins and ends at these times of the clock."""
-        self.between_ns += begin_ns - self._last_ns
-        self._last_ns = end_ns
-
-    def close(self) -> int:
-        """End the account, and return the elapsed time in nanoseconds."""
-        end_ns = time.perf_counter_ns()
-        self.between_ns += end_ns - self._last_ns
-        self._last_ns = end_ns
-        return end_ns - self.begin_ns
 
 
 @dataclass(slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from attnbench.checks.catalogue import load_check_function
 from attnbench.checks.observations import Match, serialize
 from attnbench.interface import Implementation, Operator
 from attnbench.measurement import sampling
+from attnbench.measurement.account import Account
 from attnbench.measurement.cuda_timing import DeviceTime
 from attnbench.measurement.instrument import Instrument
 from attnbench.oracle import tensor_file
@@ -78,7 +79,7 @@ class InterleavedTiming:
 
         Raises: CallFailed if an implementation raises; ProcessDisturbed if a call changed the process.
         """
-        account = sampling.Account()
+        account = Account()
         mode = partial(call_mode, self.case)
         with mode():
             settings = global_state.read_settings()

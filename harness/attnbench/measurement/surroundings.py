@@ -1,0 +1,32 @@
+"""What is done right before and right after each call that is sampled."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+__all__ = ["Surroundings", "Unwatched"]
+
+
+class Surroundings(Protocol):
+    """What is done right before and right after each call, outside of the timed interval."""
+
+    def expect(self, counts: Mapping[str, int]) -> None:
+        """Get the planned number of samples of each call, by the call's name, before the first sample."""
+
+    def prepare(self, name: str, cycle: int) -> None:
+        """Prepare a call of ``name``; ``cycle`` is 0 for calls of which no sample is taken."""
+
+    def inspect(self, name: str, result: object) -> None:
+        """Inspect the result of a sampled call. An exception that it raises ends the sampling."""
+
+
+class Unwatched:
+    """Surroundings in which nothing is done."""
+
+    def expect(self, counts: Mapping[str, int]) -> None:
+        """Do nothing."""
+
+    def prepare(self, name: str, cycle: int) -> None:
+        """Do nothing."""
+
+    def inspect(self, name: str, result: object) -> None:
+        """Do nothing."""

@@ -57,6 +57,16 @@ def test_time_is_compared_by_its_ratio_to_the_reference(time_ns: int, verdict: s
     )
 
 
+def test_times_on_other_values_are_not_compared() -> None:
+    """If only the calls of the new run had input values of their own, the verdict on time is inconclusive."""
+    now = make_result("mine", time_ns=1200)
+    assert now.timing is not None
+    fresh = replace(now, timing=replace(now.timing, values="fresh"))
+    change = find_change(make_run(make_result("mine")), make_run(fresh), "time")
+    assert change.verdict == "inconclusive"
+    assert change.told.startswith("the calls of one run had input values of their own")
+
+
 def test_a_slower_machine_does_not_make_an_implementation_slower() -> None:
     """If both the implementation and the reference take twice as long, the verdict is same."""
     twice = make_run(make_result("mine", time_ns=2000))

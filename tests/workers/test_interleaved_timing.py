@@ -127,6 +127,26 @@ def test_every_call_has_values_of_its_own(take_samples: Callable[..., TimedSampl
     assert all(torch.equal(query.abs(), calls[0].abs()) for query in own.queries)
 
 
+def test_a_call_that_writes_into_its_inputs_fails(take_samples: Callable[..., TimedSamples]) -> None:
+    """A call may not change its inputs; CallFailed names the implementation and the input."""
+
+    class Writing(Recording):
+        def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
+            call = super().prepare(module, case, inputs)
+
+            def write(query: torch.Tensor, **others: Any) -> Any:
+                returned = call(query=query, **others)
+                query.mul_(2)
+                return returned
+
+            return write
+
+    with pytest.raises(CallFailed) as raised:
+        take_samples({"other": Recording(), "own": Writing()})
+    assert raised.value.name == "own"
+    assert "a timed call wrote into its input query" in str(raised.value.__cause__)
+
+
 def test_declared_values_stay(take_samples: Callable[..., TimedSamples], oracle_worker: OracleWorker) -> None:
     """With the policy fixed_values, every call has the values of the case; others have values of their own."""
     own, other = Recording(), Recording()

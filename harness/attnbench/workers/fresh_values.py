@@ -66,6 +66,14 @@ class FreshValues:
             for name, own in signs.items():
                 own.apply(self._given[name], out=_get_tensor(inputs, name))
 
+    def find_changed(self, signs: Mapping[str, Signs], inputs: Inputs) -> list[str]:
+        """Return the names of the tensors of ``inputs`` that no longer have the values that were written.
+
+        ``signs`` are those of the written values; a tensor without signs has the values of the case.
+        """
+        wanted = self._given | self.make(signs)
+        return [name for name, value in wanted.items() if not _is_same(value, _get_tensor(inputs, name))]
+
     def restore(self, inputs: Inputs) -> None:
         """Write the case's own values into the tensors of ``inputs``."""
         with torch.no_grad():
@@ -85,3 +93,8 @@ def _is_changed(name: str, tensor: Tensor) -> bool:
 def _get_tensor(inputs: Inputs, name: str) -> Tensor:
     kind, _, output = name.partition(".")
     return inputs.cotangents[output] if kind == "cotangent" else inputs.tensors[name]
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal; NaN equals NaN."""
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())

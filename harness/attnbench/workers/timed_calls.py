@@ -114,7 +114,8 @@ class TimedCalls:
     def inspect(self, name: str, result: object) -> None:
         """Add the processor time of a call, examine its result, and copy the result if the call is judged.
 
-        Raises: ProcessDisturbed if the clock was replaced; CallFailed if the result is not made of plain tensors.
+        Raises: ProcessDisturbed if the clock was replaced; CallFailed if the result is not made of plain tensors, or if
+        a judged call wrote into its inputs.
         """
         wall_ns, processor_ns = self._begin
         self._processor_ns[name] += self._processor.read_ns() - processor_ns
@@ -123,6 +124,9 @@ class TimedCalls:
             raise CallFailed(self.find_owner(name)) from ProcessDisturbed(fault)
         if self._is_judged:
             self.judged[name] = JudgedCall(values=self._written, result=_copy(result))
+            if changed := self.values.find_changed(self._written, self.inputs[name]):
+                reason = f"a timed call wrote into its input {changed[0]}; write into a copy"
+                raise CallFailed(self.find_owner(name)) from ProcessDisturbed(reason)
         if "instrument" not in self.without and self.instrument.clock_is_replaced():
             self.compare_process()
 

@@ -24,7 +24,7 @@ from attnbench.runner.process_samples import ProcessSamples
 from attnbench.runner.profile import _select_ready
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Limits, Plan, Session, Supervisor
-from attnbench.runner.timing import GROUP_S, STEP, time_cases
+from attnbench.runner.timing import EVALUATED, GROUP_S, SMALL_FLOP, STEP, time_cases
 from attnbench.runner.timing_processes import Effort
 
 CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu/inference"
@@ -152,9 +152,10 @@ def start(
     against: str | None = None,
     progress: Progress | None = None,
     without: frozenset[Defence] = frozenset({"alone"}),
+    flop: int = 1,
 ) -> Iterator[Result]:
     """Start to time cases in fake processes; by default no baseline is timed alone."""
-    plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=1) for n in range(cases)]
+    plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=flop) for n in range(cases)]
     session: Session = fake  # type: ignore[assignment]
     ready = make_ready(names, cases)
     return time_cases(
@@ -174,10 +175,11 @@ def run(
     against: str | None = None,
     progress: Progress | None = None,
     without: frozenset[Defence] = frozenset({"alone"}),
+    flop: int = 1,
 ) -> dict[tuple[str, int], Result]:
     """Time cases in fake processes; return the results by implementation and number of the case."""
     effort = Effort(processes=processes, most=most, budget_s=budget_s, case_s=case_s)
-    results = start(fake, names, effort, cases=cases, against=against, progress=progress, without=without)
+    results = start(fake, names, effort, cases=cases, against=against, progress=progress, without=without, flop=flop)
     return {(r.implementation, int(r.case.split(".L")[1].split(".")[0])): r for r in results}
 
 
@@ -306,7 +308,7 @@ def test_only_checks_of_outputs_judge_timed_calls() -> None:
     """Of the checks that are run before timing, only forward_parity, which compares outputs, judges a timed call."""
     fake = FakeSession()
     run(fake, ["torch_mha", "n1"])
-    assert {tuple(request.checks) for request in fake.requests} == {(), ("forward_parity",)}
+    assert {tuple(request.checks) for request in fake.requests} == {("forward_parity",)}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -607,14 +609,17 @@ def test_each_interleaved_implementation_adds_a_time_out() -> None:
     assert set(fake.shared_by) == {3}
 
 
-def test_timed_calls_are_judged_in_the_first_and_in_the_last_process() -> None:
-    """A timed call is judged in the first and the last planned process, and in the last added process."""
+@pytest.mark.parametrize(("flop", "planned", "added"), [(SMALL_FLOP, 7, STEP), (SMALL_FLOP + 1, EVALUATED, EVALUATED)])
+def test_timed_calls_of_some_processes_are_evaluated(flop: int, planned: int, added: int) -> None:
+    """Every process stores judged calls; in large cases, those of a few processes, chosen at random, are evaluated."""
     factors = {0: 1.0, 1: 1.1}
     fake = FakeSession(factor=lambda process, name: factors[process % 2] if name == "other" else 1.0)
-    run(fake, ["torch_mha", "other"], processes=7, most=7 + STEP)
-    assert [bool(request.checks) for request in fake.requests] == [
-        process in (0, 6, 6 + STEP) for process in range(7 + STEP)
-    ]
+    found = run(fake, ["torch_mha", "other"], processes=7, most=7 + STEP, flop=flop)
+    assert {tuple(request.checks) for request in fake.requests} == {("forward_parity",)}
+    assert len(fake.requests) == 7 + STEP
+    timing = found["other", 0].timing
+    assert timing is not None
+    assert timing.judged == planned + added
 
 
 def test_a_case_gets_as_many_processes_as_its_time_allows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from attnbench.records.types import Finding
 from attnbench.workers import interleaved_timing
 from attnbench.workers.interleaved_timing import InterleavedTiming
 from attnbench.workers.oracle_worker import OracleWorker
-from attnbench.workers.timed_calls import ProcessDisturbed, _find_unreal
+from attnbench.workers.timed_calls import ProcessDisturbed, _find_unreal, _read_parts
 
 CASE = "multihead/B1.L4.S4.E8.H2/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/"
 CHECKS = {"inference": ["forward_parity"], "train": ["forward_parity", "input_gradients", "parameter_gradients"]}
@@ -366,10 +366,16 @@ def give_own_method() -> torch.Tensor:
     return tensor
 
 
-def give_note() -> torch.Tensor:
+class Key(str):
+    """A name that could compute when somebody looks it up."""
+
+    __slots__ = ()
+
+
+def give_note(name: str = "note") -> torch.Tensor:
     """Return a plain tensor with an attribute that is no method of tensors."""
     tensor = torch.zeros(1)
-    tensor.note = "made by hand"  # type: ignore[attr-defined]
+    vars(tensor)[name] = "made by hand"
     return tensor
 
 
@@ -378,14 +384,17 @@ def give_note() -> torch.Tensor:
     [
         ((give_note(), None), ""),
         (torch.zeros(1), ""),
-        (torch.nn.Parameter(torch.zeros(1)), "a Parameter, a subclass of Tensor"),
+        (torch.nn.Parameter(torch.zeros(1)), "a Parameter; return plain tensors"),
         ((torch.zeros(1, device="meta"), None), "without memory of its own"),
         ((torch.zeros(1).to_sparse(), None), "without memory of its own"),
-        ((give_own_method(), None), "a tensor with a clone of its own"),
-        (Deferred((None, None)), "a Deferred, whose elements may be computed when they are read"),
+        ((give_own_method(), None), "a tensor with a method of its own"),
+        ([torch.zeros(1), None], "a list; return plain tensors"),
+        ((torch.zeros(1), Deferred()), "a Deferred; return plain tensors"),
+        ((give_note(Key("note")), None), "a tensor with a method of its own"),
+        (Deferred((None, None)), "a tuple whose elements may be computed when they are read"),
     ],
 )
 def test_a_result_that_is_computed_when_it_is_read_is_found(result: object, fault: str) -> None:
     """Results are plain tensors with memory, in tuples that store them; any other attribute of a tensor is allowed."""
-    found = _find_unreal(result)
+    found = _find_unreal(_read_parts(result))
     assert (fault in found) if fault else not found

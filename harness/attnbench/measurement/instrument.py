@@ -9,6 +9,7 @@ import builtins
 import gc
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -44,6 +45,11 @@ CLOCK = ("perf_counter_ns", "perf_counter", "process_time_ns", "clock_gettime_ns
 TORCH_OPERATORS = "aten/"
 # Kinds of hooks that run at every call of any module, in the names of torch's dicts of these hooks.
 HOOKS = ("forward", "forward_pre", "backward", "backward_pre")
+# Timers that send a signal to this process; none on Windows.
+TIMERS = [getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF") if hasattr(signal, name)]
+# Function that returns the hooks of tensors that are saved for backward, and its argument.
+_read_saved_hooks = _C._autograd._top_saved_tensors_default_hooks  # noqa: SLF001
+IGNORES_TRACING = False
 _MISSING = object()
 
 
@@ -138,5 +144,10 @@ def _read_state() -> dict[str, object]:
             for name in torch.library._impls  # noqa: SLF001
         ),
         "the number of callbacks of the garbage collection": len(gc.callbacks),
+        "the numbers of the signals with a handler": [
+            int(number) for number in sorted(signal.valid_signals()) if callable(signal.getsignal(number))
+        ],
+        "the timers that send signals": [signal.getitimer(kind)[1] for kind in TIMERS],
+        "the hooks of tensors that are saved for backward": _read_saved_hooks(IGNORES_TRACING),
         "the cores of the process": read_cores(),
     }

@@ -1,6 +1,7 @@
 """The processor time of this process and of the processes that it started."""
 
 import contextlib
+import ctypes
 import os
 import time
 from dataclasses import dataclass, field
@@ -11,12 +12,14 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["ProcessorTime", "limit_cores", "read_cores"]
+__all__ = ["ProcessorTime", "adopt_orphans", "limit_cores", "read_cores"]
 
 PROC = Path("/proc")
 # Kind of the clock that counts the processor time of all threads of a process, as in clock_getcpuclockid(3):
 # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of linux/include/linux/posix-timers_types.h.
 SCHEDULER_CLOCK = 2
+# PR_SET_CHILD_SUBREAPER of prctl(2).
+SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(slots=True)
@@ -37,6 +40,12 @@ class ProcessorTime:
             with contextlib.suppress(OSError):  # the process has ended
                 total += time.clock_gettime_ns((~process << 3) | SCHEDULER_CLOCK)
         return total
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, so that they stay descendants; on Linux only."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def limit_cores(count: int) -> None:

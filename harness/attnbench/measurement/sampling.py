@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import thread_time_ns
 from typing import Any
 
 from attnbench.analysis.stats import CLEAN_CALLS, select_clean_calls
@@ -311,8 +312,9 @@ class _Sampler:
         except BaseException as error:
             raise CallFailed(name) from error
         end = clock()
+        ended_ns = thread_time_ns()
         self.readings.append((samples, before, self.scheduler.read()))
-        self.surroundings.inspect(name, result)
+        self.surroundings.inspect(name, result, ended_ns)
         samples.times_ns.append(end - begin)
         samples.cycles.append(self.cycles)
         self.account.add_sample(begin, end)

@@ -15,8 +15,11 @@ class Surroundings(Protocol):
     def prepare(self, name: str, cycle: int) -> None:
         """Prepare a call of ``name``; ``cycle`` is 0 for calls of which no sample is taken."""
 
-    def inspect(self, name: str, result: object) -> None:
-        """Inspect the result of a sampled call. An exception that it raises ends the sampling."""
+    def inspect(self, name: str, result: object, ended_ns: int) -> None:
+        """Inspect the result of a sampled call; an exception ends the sampling.
+
+        ``ended_ns`` is the processor time of this thread when the call had ended.
+        """
 
 
 class Unwatched:
@@ -28,5 +31,5 @@ class Unwatched:
     def prepare(self, name: str, cycle: int) -> None:
         """Do nothing."""
 
-    def inspect(self, name: str, result: object) -> None:
+    def inspect(self, name: str, result: object, ended_ns: int) -> None:
         """Do nothing."""

@@ -25,10 +25,11 @@ HONEST = "attnbench.mutants.cheats.honest:PlainLabour"
 CASE = "multihead/B2.L64.S64.E64.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/{}"
 # In the larger case, a call takes a few milliseconds: a second core, or a busy thread, matters to it.
 LARGE_CASE = CASE.replace("L64.S64.E64", "L256.S256.E128")
-LARGE_FOR: frozenset[Defence] = frozenset({"processor", "threads"})
-# Threads of every call, timing processes of each timing, and seconds of calls in each process.
+LARGE_FOR: frozenset[Defence] = frozenset({"processor", "threads", "totals"})
+# Threads of every call, and the effort of each timing. A cheat that slows the clock is found once it hides more time
+# than a busy machine delays a reply, so the timings of large cases take longer.
 THREADS = 1
-EFFORT = Effort(processes=2, budget_s=0.2)
+EFFORT, LARGE_EFFORT = Effort(processes=2, budget_s=0.2), Effort(processes=2, budget_s=0.4)
 # A cheat looks faster than it is if its time is below this part of the time of the honest work.
 ROOM = 0.75
 
@@ -111,7 +112,8 @@ def _time(session: Session, place: str, case: str, without: frozenset[Defence] =
     """Time an implementation beside the reference, without some defences."""
     ready = {(own, case): _make_ready(own, case) for own in (REFERENCE, place)}
     plans = session.plan([case], list_gating_checks())
-    results = time_cases(session, plans, ready, progress=NoProgress(), effort=EFFORT, without=without)
+    effort = LARGE_EFFORT if case.startswith(LARGE_CASE.partition("{")[0]) else EFFORT
+    results = time_cases(session, plans, ready, progress=NoProgress(), effort=effort, without=without)
     found = {result.implementation: result for result in results}
     own, reference = found[place].timing, found[REFERENCE].timing
     if own is None or reference is None:

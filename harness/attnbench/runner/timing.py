@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from random import Random, SystemRandom
 
 from attnbench.checks.catalogue import read_checks
 from attnbench.processes.candidate_requests import Defence, Outcome, TimedSamples
@@ -23,10 +24,12 @@ from attnbench.runner.timing_processes import Effort, TimingProcesses
 
 __all__ = ["time_cases"]
 
-# Checks of the result of a timed call: the checks of the output and of the gradients. A call of each implementation is
-# judged in the first and in the last of the planned processes. In the others, the oracle would take longer than the
-# timing; no implementation can tell these processes from the others.
+# Checks of the result of a timed call: the checks of the output and of the gradients.
 JUDGED = frozenset({"forward_parity", "input_gradients", "parameter_gradients", "mask_gradients"})
+# EVALUATED: number of the planned processes, and of each group of added processes, whose judged calls are evaluated.
+# They are chosen at random, and no process knows it. SMALL_FLOP: number of operations of a case up to which all
+# processes are evaluated. In larger cases, the oracle would take longer than the timing.
+EVALUATED, SMALL_FLOP = 3, 5 * 10**8
 # Number of processes that are added at a time while a speed verdict is unknown.
 STEP = 5
 # Seconds for which one process times a group of cases; the remaining cases form further groups. A short group loses
@@ -90,6 +93,8 @@ class _TimingRun:
     effort: Effort
     processes: TimingProcesses
     search: FaultSearch
+    # Chooses the processes that are evaluated.
+    random: Random = field(default_factory=SystemRandom)
     # Number of timing processes that each implementation has ended by a crash or a time-out.
     deaths: Counter[str] = field(default_factory=Counter)
 
@@ -118,9 +123,10 @@ class _TimingRun:
         left = self._select_affordable(cases)
         if left:
             self.progress.begin(title, len(numbers) * len(left))
+        evaluated = frozenset(self.random.sample(numbers, min(EVALUATED, len(numbers))))
         for number in numbers:
             if left:
-                self._time_in_process(number, numbers.stop - number, left)
+                self._time_in_process(number, numbers.stop - number, left, evaluated=number in evaluated)
             left = self._select_affordable(left)
 
     def _select_affordable(
@@ -129,10 +135,14 @@ class _TimingRun:
         """Return the cases whose time limit leaves time for one more process."""
         return {name: one for name, one in cases.items() if one[0].can_afford(self.effort.case_s)}
 
-    def _time_in_process(self, number: int, left: int, cases: dict[str, tuple[TimedCase, list[str]]]) -> None:
-        """Time the cases in one fresh process; ``left`` planned processes remain, this one included."""
+    def _time_in_process(
+        self, number: int, left: int, cases: dict[str, tuple[TimedCase, list[str]]], *, evaluated: bool
+    ) -> None:
+        """Time the cases in one fresh process; ``left`` planned processes remain, this one included.
+
+        ``evaluated`` says whether the judged calls of large cases are evaluated, too.
+        """
         worker = self._start_process(cases, left)
-        judged = number == 0 or left == 1
         try:
             for case, names in cases.values():
                 self.progress.now(f"timing process {number + 1}: {case.plan.case}")
@@ -140,7 +150,7 @@ class _TimingRun:
                     case.exclude(name, f"crashed: the implementation ended {MOST_ENDED} timing processes")
                 begin = time.monotonic()
                 if worker is not None:
-                    self._time_case(worker, number, case, names, judged=judged)
+                    self._time_case(worker, number, case, names, evaluated=evaluated or case.plan.flop <= SMALL_FLOP)
                 case.spent_s += time.monotonic() - begin
                 self.progress.done(case.plan.case)
                 if not case.can_afford(self.effort.case_s):
@@ -166,14 +176,14 @@ class _TimingRun:
                     case.exclude(name, _format_fault(causes[name]))
 
     def _time_case(
-        self, worker: Supervisor, number: int, case: TimedCase, wanted: Sequence[str], *, judged: bool
+        self, worker: Supervisor, number: int, case: TimedCase, wanted: Sequence[str], *, evaluated: bool
     ) -> None:
         """Time one case; exclude an implementation that causes a fault, and time the other implementations again.
 
         If the cause of a fault is not found, all are timed again; after ``TRIES`` such faults, all are excluded.
-        ``judged`` says whether a timed call of each implementation is evaluated.
+        ``evaluated`` says whether the judged calls are evaluated. The process does not know it.
         """
-        checks = [check for check in case.plan.checks if judged and check in JUDGED]
+        checks = [check for check in case.plan.checks if check in JUDGED]
         tries = 0
         with ExitStack() as stack:
             while names := [name for name in wanted if name in case.names]:
@@ -183,7 +193,8 @@ class _TimingRun:
                 if isinstance(answer, TimedSamples):
                     causes = self.search.find_slowing(number, case, names, answer)
                     if not causes:
-                        self._judge(worker, case, checks, answer)
+                        if evaluated:
+                            self._judge(worker, case, checks, answer)
                         case.add(number, answer)
                         return
                 else:

@@ -22,7 +22,7 @@ STARTS = min(4, count_cores())
 PLANNED = 0.4
 # Largest difference between the time of a request by the worker's clock and by this process's clock: a fraction of the
 # time, and seconds, because a busy machine delays a reply.
-CLOCK_SHARE, CLOCK_S = 0.05, 0.5
+CLOCK_SHARE, CLOCK_S = 0.05, 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

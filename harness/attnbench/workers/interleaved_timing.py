@@ -22,7 +22,7 @@ from attnbench.candidate.candidate import Candidate, call_mode
 from attnbench.cases import Case
 from attnbench.checks.catalogue import load_check_function
 from attnbench.checks.observations import Match, serialize
-from attnbench.interface import Implementation, Operator
+from attnbench.interface import Implementation, Inputs, Operator
 from attnbench.measurement import sampling
 from attnbench.measurement.account import Account
 from attnbench.measurement.cuda_timing import DeviceTime
@@ -49,6 +49,8 @@ class _Side:
     """One implementation, built and ready to be called."""
 
     candidate: "_TimedCandidate"
+    # The memory of the candidate's inputs, as tensors that no implementation has seen.
+    memory: Inputs
     # Runs one pass, and returns as soon as the work of the pass is enqueued.
     enqueued: Step
     # Runs one pass, and waits for the end of its work.
@@ -106,6 +108,7 @@ class InterleavedTiming:
         if "threads" not in self.without:
             _check_idle()
         calls.check_processor_time()
+        calls.check_outside_time()
         samples = {
             name: Samples(
                 **asdict(own),
@@ -146,17 +149,18 @@ class InterleavedTiming:
 
     def _build_side(self, name: str, implementation: Implementation) -> _Side:
         inputs = load_inputs(self.inputs, self.case.device)
+        memory = inputs.map_tensors(Tensor.detach)
         try:
             candidate = _TimedCandidate(implementation, self.operator, self.case, inputs)
         except BaseException as error:
             raise sampling.CallFailed(self._find_owner(name)) from error
         enqueued = _make_step(candidate)
-        return _Side(candidate, enqueued, _add_waits(enqueued, candidate))
+        return _Side(candidate, memory, enqueued, _add_waits(enqueued, candidate))
 
     def _watch_calls(self, sides: Mapping[str, _Side], settings: Mapping[str, Any]) -> TimedCalls:
         cotangent = self.operator.outputs[0] if self.case.differentiates else None
         return TimedCalls(
-            inputs={name: side.candidate.inputs for name, side in sides.items()},
+            inputs={name: side.memory for name, side in sides.items()},
             values=FreshValues(load_inputs(self.inputs, self.case.device), cotangent),
             settings=settings,
             instrument=self.instrument,
@@ -196,12 +200,12 @@ class InterleavedTiming:
         If an implementation became wrong while it was timed, the call after the timed calls is wrong in any case,
         whereas the judged call may have been an earlier one.
         """
-        judged = calls.judged.get(name)
+        judged = calls.judged.get(name, {}).values()
         calls.restore(name)
         try:
             found = {check: list(load_check_function(check)(side.candidate)) for check in checks}
-            timed = {} if judged is None else _describe_result(side.candidate, judged, calls.values)
-            made = {check: [*found[check], timed[check]] if check in timed else found[check] for check in checks}
+            timed = [_describe_result(side.candidate, one, calls.values) for one in judged] if checks else []
+            made = {check: [*found[check], *(one[check] for one in timed)] for check in checks}
             tensor_file.write(place, {check: serialize(own) for check, own in made.items()})
         except BaseException as error:
             raise sampling.CallFailed(name) from error
@@ -226,22 +230,24 @@ def _describe_result(candidate: Candidate, judged: JudgedCall, values: FreshValu
     gradients: dict[str, Tensor] = {}
     if candidate.case.differentiates:
         # A timed pass computes the gradients of the first output alone.
-        first, *others = candidate.operator.outputs
-        outputs, gradients = {first: judged.result[0]}, candidate.name_gradients(judged.result[1:])
+        others = candidate.operator.outputs[1:]
+        output, *found = judged.result
+        outputs, gradients = candidate.name_outputs((output, *[None] * len(others))), candidate.name_gradients(found)
         cotangents = candidate.inputs.cotangents
         changed |= {f"cotangent.{name}": torch.zeros_like(cotangents[name]) for name in others if name in cotangents}
     else:
-        outputs = candidate.name_outputs(judged.result)
+        single = len(candidate.operator.outputs) == 1
+        outputs = candidate.name_outputs(judged.result[0] if single else judged.result)
     outputs = candidate.blank_excluded_rows(outputs, candidate.case, candidate.inputs)
     masks = {f"grad.{name}" for name in candidate.case.problem.additive_masks}
     inputs = {f"grad.{name}" for name in candidate.collect_leaves()} - masks
-    found = {
+    quantities = {
         "forward_parity": outputs,
         "input_gradients": {name: gradients[name] for name in gradients if name in inputs},
         "parameter_gradients": {name: gradients[name] for name in gradients if name not in inputs | masks},
         "mask_gradients": {name: gradients[name] for name in gradients if name in masks},
     }
-    return {check: Match(quantities=quantities, changed=changed) for check, quantities in found.items()}
+    return {check: Match(quantities=own, changed=changed) for check, own in quantities.items()}
 
 
 def _make_step(candidate: Candidate) -> Step:

@@ -14,7 +14,7 @@ from attnbench.cases import Case
 from attnbench.interface import Implementation, Inputs, Policies
 from attnbench.measurement import device_memory_limit
 from attnbench.measurement.instrument import Instrument
-from attnbench.measurement.processor_time import limit_cores
+from attnbench.measurement.processor_time import adopt_orphans, limit_cores
 from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.adapters import load_implementation
 from attnbench.plugins.judged_sources import read_sources
@@ -62,6 +62,7 @@ class LoadedImplementations:
         if request.timed_without is not None:
             if "processor" not in request.timed_without:
                 limit_cores(self._threads)
+                adopt_orphans()
             self._instrument = Instrument()
         if request.memory_limit_bytes and not torch.cuda.is_available():
             # On machines with CUDA the address space is not limited, because a CUDA context reserves far more address

@@ -5,8 +5,9 @@ implementation, chosen at random, is copied. The oracle worker evaluates the cop
 """
 
 import random
+import statistics
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,10 @@ ALLOWED_PROCESSOR_NS = 20_000
 NO_MEMORY = frozenset({"meta", "lazy"})
 # Methods that read the stored elements of a tuple or list.
 READ_STORED = (tuple.__iter__, list.__iter__)
+# Allowed processor time of this thread from the end of a call to the copy of its result: a multiple of the shortest
+# that any name has, and nanoseconds. The same code runs there for all names; it reads counters in 10 to 30 µs, and
+# copies results of the same sizes.
+ALLOWED_OUTSIDE, ALLOWED_OUTSIDE_NS = 3.0, 50_000
 # Mean number of comparisons of the instrument between the calls of one process.
 COMPARISONS = 4
 
@@ -47,8 +52,8 @@ class JudgedCall:
 
     # Values that were written into the inputs before the call.
     values: dict[str, Signs]
-    # Copy of what the call returned: a tensor or a tuple.
-    result: Any
+    # Copies of what the call returned: the tensors of the tuple, or the single tensor.
+    result: tuple[Tensor | None, ...]
 
 
 @dataclass(slots=True)
@@ -59,6 +64,7 @@ class TimedCalls:
     to measure what they find.
     """
 
+    # Inputs of each call, under which the harness alone knows them: a call may change the class of its own tensors.
     inputs: Mapping[str, Inputs]
     values: FreshValues
     # torch's settings in the call mode of the case.
@@ -68,7 +74,8 @@ class TimedCalls:
     # Names of the calls whose input values stay.
     fixed: Set[str] = frozenset()
     without: Set[Defence] = frozenset()
-    judged: dict[str, JudgedCall] = field(init=False, default_factory=dict)
+    # For each name: its judged call among the planned ones (key False), and among those of added cycles (True).
+    judged: dict[str, dict[bool, JudgedCall]] = field(init=False, default_factory=dict)
     _random: random.SystemRandom = field(init=False, default_factory=random.SystemRandom)
     _threads: int = field(init=False, default_factory=torch.get_num_threads)
     _processor: ProcessorTime = field(init=False, default_factory=ProcessorTime)
@@ -82,11 +89,23 @@ class TimedCalls:
     _count: Counter[str] = field(init=False, default_factory=Counter)
     # Last cycle with a judged call.
     _judged_cycle: int = field(init=False, default=0)
+    # Whether the current call is beyond the planned ones; the last added cycle, and how many there were.
+    _is_added: bool = field(init=False, default=False)
+    _added_cycle: int = field(init=False, default=0)
+    _added: int = field(init=False, default=0)
+    # Whether the last added cycle is judged, and the values of its calls.
+    _is_added_judged: bool = field(init=False, default=False)
+    _added_values: dict[str, Signs] = field(init=False, default_factory=dict)
+    # Copy of the last result, unless it is judged.
+    _copied: tuple[Tensor | None, ...] = field(init=False, default=())
     _compared_share: float = field(init=False, default=0.0)
     # Values and readings of the current call: wall time and processor time.
     _written: dict[str, Signs] = field(init=False, default_factory=dict)
     _is_judged: bool = field(init=False, default=False)
     _begin: tuple[int, int] = field(init=False, default=(0, 0))
+    # For each call: the processor times of this thread from the end of the call to the copy. A thread that waits for a
+    # core uses none, so other work on the machine does not lengthen them.
+    _outside_ns: defaultdict[str, list[int]] = field(init=False, default_factory=lambda: defaultdict(list))
     _processor_ns: Counter[str] = field(init=False, default_factory=Counter)
     _wall_ns: Counter[str] = field(init=False, default_factory=Counter)
 
@@ -102,6 +121,11 @@ class TimedCalls:
 
     def prepare(self, name: str, cycle: int) -> None:
         """Write new input values; in a sampled call (``cycle`` is not 0), begin to count the processor time."""
+        for part in self._copied:
+            # Freed now, after the result itself: a call that returns memory as it finds it gets these numbers.
+            if part is not None:
+                part.fill_(1)
+        self._copied = ()
         self._is_judged = bool(cycle) and self._choose(name, cycle)
         self._written = self._choose_values(name)
         self.values.write(self._written, self.inputs[name])
@@ -111,7 +135,7 @@ class TimedCalls:
         # The wall time begins before the processor time and ends after it: another thread may run in between.
         self._begin = (time.perf_counter_ns(), self._processor.read_ns())
 
-    def inspect(self, name: str, result: object) -> None:
+    def inspect(self, name: str, result: object, ended_ns: int) -> None:
         """Add the processor time of a call, examine its result, and copy the result if the call is judged.
 
         Raises: ProcessDisturbed if the clock was replaced; CallFailed if the result is not made of plain tensors, or if
@@ -120,11 +144,18 @@ class TimedCalls:
         wall_ns, processor_ns = self._begin
         self._processor_ns[name] += self._processor.read_ns() - processor_ns
         self._wall_ns[name] += time.perf_counter_ns() - wall_ns
-        if "results" not in self.without and (fault := _find_unreal(result)):
+        parts = _read_parts(result)
+        if "results" not in self.without and (fault := _find_unreal(parts)):
             raise CallFailed(self.find_owner(name)) from ProcessDisturbed(fault)
+        # Every result is copied, so that the copy of a judged one takes no longer, and what is computed when a result
+        # is read is computed here.
+        self._copied = _copy(tuple(result) if parts is None else parts)  # type: ignore[arg-type]
+        self._outside_ns[name].append(time.thread_time_ns() - ended_ns)
         if self._is_judged:
-            self.judged[name] = JudgedCall(values=self._written, result=_copy(result))
-            if changed := self.values.find_changed(self._written, self.inputs[name]):
+            self.judged.setdefault(name, {})[self._is_added] = JudgedCall(values=self._written, result=self._copied)
+            self._copied = ()
+            changed = self.values.find_changed(self._written, self.inputs[name])
+            if changed and "judging" not in self.without:
                 reason = f"a timed call wrote into its input {changed[0]}; write into a copy"
                 raise CallFailed(self.find_owner(name)) from ProcessDisturbed(reason)
         if "instrument" not in self.without and self.instrument.clock_is_replaced():
@@ -164,11 +195,31 @@ class TimedCalls:
                     f"the calls of {self.find_owner(name)} kept {cores:.2f} cores busy, given {self._threads} threads"
                 )
 
+    def check_outside_time(self) -> None:
+        """Check that this thread did not work longer after the calls of one name than after those of others.
+
+        Work that a call leaves to a signal, or to the reading of its result, is done there, outside of the sample.
+
+        Raises: ProcessDisturbed if a name did.
+        """
+        medians = {name: statistics.median(times) for name, times in self._outside_ns.items()}
+        allowed_ns = ALLOWED_OUTSIDE * min(medians.values(), default=0) + ALLOWED_OUTSIDE_NS
+        for name, outside_ns in medians.items():
+            if "threads" not in self.without and outside_ns > allowed_ns:
+                raise ProcessDisturbed(
+                    f"after timed calls of {self.find_owner(name)} had returned, {outside_ns / 1e3:.0f} µs of work "
+                    f"were done for each; {allowed_ns / 1e3:.0f} µs are allowed"
+                )
+
     def _choose_values(self, name: str) -> dict[str, Signs]:
         """Return the values of the current call; nothing if the values of the case stay."""
+        # Drawn in any case: a call that can tell that nothing was drawn could tell that it is judged.
+        drawn = self.values.draw()
         if self._is_fixed(name):
             return {}
-        return self._judged_values if self._is_judged else self.values.draw()
+        if not self._is_judged:
+            return drawn
+        return self._added_values if self._is_added else self._judged_values
 
     def _is_fixed(self, name: str) -> bool:
         return "values" in self.without or name in self.fixed
@@ -177,6 +228,9 @@ class TimedCalls:
         """Count a call, and return whether it is judged."""
         self._count[name] += 1
         number = self._count[name]
+        self._is_added = number > self._planned.get(name, number)
+        if self._is_added:
+            return self._choose_added(cycle)
         if name in self.judged or number < self._chosen.get(name, 1):
             return False
         if cycle == self._judged_cycle and number < self._planned[name]:
@@ -184,23 +238,45 @@ class TimedCalls:
         self._judged_cycle = cycle
         return True
 
+    def _choose_added(self, cycle: int) -> bool:
+        """Return whether the calls of an added cycle are judged: one of all added cycles, each as likely as another.
 
-def _find_unreal(result: object) -> str:
-    """Say why a result is not made of plain tensors with memory of their own; empty if it is."""
-    if isinstance(result, tuple | list) and type(result).__iter__ not in READ_STORED:
-        return f"a timed call returned a {type(result).__name__}, whose elements may be computed when they are read"
-    for part in result if isinstance(result, tuple | list) else (result,):
+        The number of added cycles is not known before, so a later judged cycle replaces an earlier one.
+        """
+        if cycle != self._added_cycle:
+            self._added_cycle = cycle
+            self._added += 1
+            self._is_added_judged = self._random.random() < 1 / self._added
+            if self._is_added_judged:
+                self._added_values = self.values.draw()
+        return self._is_added_judged
+
+
+def _read_parts(result: object) -> tuple[object, ...] | None:
+    """Return the elements of a tuple as they are stored, or a single result; None if they may be computed when read."""
+    if not isinstance(result, tuple):
+        return (result,)
+    return tuple(tuple.__iter__(result)) if type(result).__iter__ in READ_STORED else None
+
+
+def _find_unreal(parts: tuple[object, ...] | None) -> str:
+    """Say why the parts of a result are not plain tensors with memory of their own; empty if they are.
+
+    Nothing of a part is asked that code of its own could answer.
+    """
+    if parts is None:
+        return "a timed call returned a tuple whose elements may be computed when they are read; return a plain tuple"
+    for part in parts:
+        kind = type(part)
+        if kind is not Tensor and part is not None:
+            return f"a timed call returned a {kind.__name__}; return plain tensors"
         if isinstance(part, Tensor):
-            if type(part) is not Tensor:
-                return f"a timed call returned a {type(part).__name__}, a subclass of Tensor; return plain tensors"
             if part.layout is not torch.strided or part.device.type in NO_MEMORY:
                 return "a timed call returned a tensor without memory of its own; return plain tensors"
-            if replaced := [name for name in vars(part) if hasattr(Tensor, name)]:
-                return f"a timed call returned a tensor with a {replaced[0]} of its own; return plain tensors"
+            if any(type(key) is not str or hasattr(Tensor, key) for key in list(vars(part))):
+                return "a timed call returned a tensor with a method of its own; return plain tensors"
     return ""
 
 
-def _copy(result: Any) -> Any:
-    if isinstance(result, Tensor):
-        return result.detach().clone()
-    return tuple(map(_copy, result)) if isinstance(result, tuple | list) else result
+def _copy(parts: tuple[object, ...]) -> tuple[Tensor | None, ...]:
+    return tuple(part.detach().clone() if isinstance(part, Tensor) else None for part in parts)

@@ -1,6 +1,7 @@
 """Cheats that answer rightly in their first calls, and wrongly while they are timed."""
 
 import queue
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,8 @@ from attnbench.mutants.cheats.labour import Labour
 __all__ = ["cheats"]
 
 cheats = CheatList()
+# Seconds from the call to the signal: longer than the rest of the call, and shorter than the time to its copy.
+DELAY_S = 25e-6
 # Number of right answers before the first wrong one.
 RIGHT = 8
 DRIFT = "https://github.com/karpathy/llm.c/pull/852"
@@ -158,6 +161,36 @@ class FilledLater(Laborious):
 
         threading.Thread(target=fill, daemon=True).start()
         return _tire(labour, answer)
+
+
+@cheats(
+    "threads",
+    "an empty buffer is returned, and a signal that arrives right after the call fills it",
+    source="constructed: an attack on these defences found it",
+    also_by=frozenset({"instrument"}),
+)
+class FilledBySignal(Laborious):
+    """Works in the handler of a signal, after the time of the call was taken."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+        wanted: list[tuple[Tensor, Tensor]] = []
+
+        def fill(*_: object) -> None:
+            while wanted:
+                query, output = wanted.pop()
+                output.copy_(labour(query))
+
+        signal.signal(signal.SIGALRM, fill)
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            output = torch.zeros_like(query)
+            wanted.append((query, output))
+            signal.setitimer(signal.ITIMER_REAL, DELAY_S)
+            return output, None
+
+        return call
 
 
 class _WithoutGradient(torch.autograd.Function):

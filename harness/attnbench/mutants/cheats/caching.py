@@ -137,6 +137,7 @@ class KeptKeysAndValues(Laborious):
     "values",
     "the first call marks its own input, and a call with a marked input returns the kept result",
     source="https://github.com/ScalingIntelligence/KernelBench/pull/82",
+    also_by=frozenset({"judging"}),
 )
 class MarkedInput(Laborious):
     """Writes a mark into its input."""

@@ -57,7 +57,12 @@ class PatchedClock(Laborious):
         return SlowClock("perf_counter_ns", "process_time_ns").hide(labour)
 
 
-@cheats("instrument", "the harness's sampling gets a clock of its own that the cheat slows down", source=HARNESS)
+@cheats(
+    "instrument",
+    "the harness's sampling gets a clock of its own that the cheat slows down",
+    source=HARNESS,
+    also_by=frozenset({"threads"}),
+)
 class PatchedSampling(Laborious):
     """Replaces the clock of one module of the harness."""
 
@@ -100,7 +105,7 @@ class FrozenValues(Laborious):
     "instrument",
     "a function in the harness's module hides a function of Python, and works when the harness copies a result",
     source=HARNESS,
-    also_by=frozenset({"judging"}),
+    also_by=frozenset({"judging", "threads"}),
 )
 class HiddenBuiltin(Laborious):
     """Gives a module of the harness a name that it did not have."""

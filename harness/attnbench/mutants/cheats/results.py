@@ -15,8 +15,9 @@ from attnbench.processes.candidate_requests import Defence
 __all__ = ["cheats"]
 
 cheats = CheatList()
-# The checks of a call after the timed calls read the memory of a result, which a lazy result has not written.
-JUDGING: frozenset[Defence] = frozenset({"judging"})
+# The checks of a call after the timed calls read the memory of a result, which a lazy result has not written. Every
+# result is copied, and the time to compute it then is found as well.
+ALSO: frozenset[Defence] = frozenset({"judging", "threads"})
 LAZY = "https://github.com/gpu-mode/reference-kernels/issues/162"
 VALIDATE = "https://deep-reinforce.com/defense_kernel_hack.html"
 
@@ -49,7 +50,7 @@ class _LazyByFunction(Tensor):
     "results",
     "the output is a subclass of Tensor that computes when a function of torch gets it",
     source=LAZY,
-    also_by=JUDGING,
+    also_by=ALSO,
 )
 class LazyByFunction(Laborious):
     """Defers its work by ``__torch_function__``."""
@@ -92,7 +93,7 @@ class _LazyByDispatch(Tensor):
         return operator(*tree_map_only(cls, compute, given), **tree_map_only(cls, compute, named or {}))
 
 
-@cheats("results", "the output is a wrapper that computes when an operator gets it", source=VALIDATE, also_by=JUDGING)
+@cheats("results", "the output is a wrapper that computes when an operator gets it", source=VALIDATE, also_by=ALSO)
 class LazyByDispatch(Laborious):
     """Defers its work by ``__torch_dispatch__``."""
 
@@ -101,9 +102,7 @@ class LazyByDispatch(Laborious):
         return _return(lambda query: _LazyByDispatch(query, lambda: labour(query)))
 
 
-@cheats(
-    "results", "the output is a plain tensor whose own attribute ``detach`` computes it", source=LAZY, also_by=JUDGING
-)
+@cheats("results", "the output is a plain tensor whose own attribute ``detach`` computes it", source=LAZY, also_by=ALSO)
 class LazyByAttribute(Laborious):
     """Defers its work by an attribute of a plain tensor."""
 
@@ -130,7 +129,7 @@ class _LazyTuple(tuple[Any, ...]):
 
 
 @cheats(
-    "results", "what is returned is a tuple that computes its elements when they are read", source=LAZY, also_by=JUDGING
+    "results", "what is returned is a tuple that computes its elements when they are read", source=LAZY, also_by=ALSO
 )
 class LazyTuple(Laborious):
     """Defers its work by the tuple that it returns."""

@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from attnbench.interface import Call
 from attnbench.mutants.cheats.cheat import CheatList, Laborious
 from attnbench.mutants.cheats.labour import Labour, burn
+from attnbench.processes.candidate_requests import Defence
 
 __all__ = ["SlowClock", "cheats"]
 
 cheats = CheatList()
+# The runner finds a slow reference as well.
+SLOWING: frozenset[Defence] = frozenset({"alone"})
 CLOCK = "https://github.com/gpu-mode/reference-kernels/issues/162"
 HARNESS = "https://github.com/meta-pytorch/BackendBench/issues/41"
 SLOWED = "https://github.com/gpu-mode/pygpubench/pull/7"
@@ -130,7 +133,10 @@ class HiddenBuiltin(Laborious):
 
 
 @cheats(
-    "instrument", "torch's fused attention of the reference's fast path is replaced by a slow function", source=SLOWED
+    "instrument",
+    "torch's fused attention of the reference's fast path is replaced by a slow function",
+    source=SLOWED,
+    also_by=SLOWING,
 )
 class SlowFastPath(Laborious):
     """Replaces a function of torch."""
@@ -147,7 +153,12 @@ class SlowFastPath(Laborious):
         return super().begin(labour)
 
 
-@cheats("instrument", "the forward method of the reference's class is replaced by a slow one", source=SLOWED)
+@cheats(
+    "instrument",
+    "the forward method of the reference's class is replaced by a slow one",
+    source=SLOWED,
+    also_by=SLOWING,
+)
 class SlowForward(Laborious):
     """Replaces a method of a class of torch."""
 
@@ -164,9 +175,12 @@ class SlowForward(Laborious):
 
 
 @cheats(
-    "instrument", "the code of torch's function that the reference calls is replaced within the function",
-    source=SLOWED, mode="train",
-)  # fmt: skip
+    "instrument",
+    "the code of torch's function that the reference calls is replaced within the function",
+    source=SLOWED,
+    mode="train",
+    also_by=SLOWING,
+)
 class SlowCode(Laborious):
     """Replaces the bytecode of a function of torch, which remains the same object."""
 
@@ -191,7 +205,7 @@ class SlowCode(Laborious):
         return super().begin(labour)
 
 
-@cheats("instrument", "a hook of all modules makes the calls of other modules slow", source=SLOWED)
+@cheats("instrument", "a hook of all modules makes the calls of other modules slow", source=SLOWED, also_by=SLOWING)
 class HookOfAllModules(Laborious):
     """Registers a hook that runs before the call of any module."""
 
@@ -201,7 +215,9 @@ class HookOfAllModules(Laborious):
         return super().begin(labour)
 
 
-@cheats("instrument", "an operator of torch that only the reference uses gets a slow kernel", source=SLOWED)
+@cheats(
+    "instrument", "an operator of torch that only the reference uses gets a slow kernel", source=SLOWED, also_by=SLOWING
+)
 class SlowOperator(Laborious):
     """Registers a kernel for an operator of torch."""
 
@@ -225,6 +241,7 @@ class SlowOperator(Laborious):
     "instrument",
     "Python's profiling function burns time when the reference is called",
     source="constructed: a slow-down of others, as in pygpubench#7, by a feature of the interpreter",
+    also_by=SLOWING,
 )
 class ProfilingFunction(Laborious):
     """Sets Python's profiling function."""

@@ -8,10 +8,13 @@ from torch import Tensor
 from attnbench.interface import Call
 from attnbench.mutants.cheats.cheat import CheatList, Laborious
 from attnbench.mutants.cheats.labour import Labour
+from attnbench.processes.candidate_requests import Defence
 
 __all__ = ["cheats"]
 
 cheats = CheatList()
+# The runner finds a slow reference as well.
+SLOWING: frozenset[Defence] = frozenset({"alone"})
 BASELINE = "https://github.com/BytedTsinghua-SIA/CUDA-Agent/issues/16"
 
 
@@ -20,6 +23,7 @@ BASELINE = "https://github.com/BytedTsinghua-SIA/CUDA-Agent/issues/16"
     "every call turns anomaly detection on for the backward passes of others",
     source="constructed: the slower baseline of CUDA-Agent#16, made by a setting of the process",
     mode="train",
+    also_by=SLOWING,
 )
 class AnomalyForOthers(Laborious):
     """Turns anomaly detection on when its call ends."""

@@ -132,7 +132,11 @@ def _make_timed(run: Run) -> list[Result]:
         for length in (64, 128, 256):
             samples = tuple(tuple(10_000 * length * (p + 20 + place) for _ in range(5)) for p in range(9))
             timing = Timing(
-                samples_ns=samples, threads=2, interleaved_with=tuple(n for n in NAMES if n != name), clock="clock"
+                samples_ns=samples,
+                threads=2,
+                interleaved_with=tuple(n for n in NAMES if n != name),
+                clock="clock",
+                values="fresh",
             )
             memory = Memory(peak_bytes=length * 2**20, threads=2, method="allocator")
             made.append(

@@ -35,9 +35,11 @@ CLASSES = (
     torch.Tensor, _C.TensorBase, torch.nn.Module, torch.nn.MultiheadAttention, torch.nn.Linear,
     torch.nn.Parameter, random.Random, random.SystemRandom,
 )  # fmt: skip
-# Functions that torch's compiler replaces, by their names in messages. No timed call uses them.
-COMPILER_REPLACES = {
-    "torch.manual_seed", "torch.nn.modules.module.Module.__init__", "torch.nn.modules.module.Module.__setstate__",
+# Functions that torch's compiler, or the loading of source trees, replaces, by their names in messages. No timed call
+# of the reference uses them.
+MAY_BE_REPLACED = {
+    "builtins.__import__", "torch.manual_seed", "torch.nn.modules.module.Module.__init__",
+    "torch.nn.modules.module.Module.__setstate__",
 }  # fmt: skip
 # Functions that every timed call uses, compared after every call.
 CLOCK = ("perf_counter_ns", "perf_counter", "process_time_ns", "clock_gettime_ns", "monotonic")
@@ -115,7 +117,7 @@ def _list_entries(own: list[ModuleType]) -> Iterator[_Entry]:
 def _list_namespace(owner: str, namespace: Mapping[str, Any], *, every: bool) -> Iterator[_Entry]:
     """Yield the functions, classes and modules in a namespace; ``every``: the other values too, such as constants."""
     for name, value in namespace.items():
-        if f"{owner}.{name}" in COMPILER_REPLACES:
+        if f"{owner}.{name}" in MAY_BE_REPLACED:
             continue
         if (
             callable(value)

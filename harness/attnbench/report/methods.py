@@ -123,8 +123,8 @@ def _describe_trust(timings: pd.DataFrame) -> str:
         return f"All timed calls of an implementation had the same input values. {trust}"
     fixed = sorted(set(timings["implementation"][timings["values"] == "fixed"]))
     older = int((timings["values"] == "").sum())
-    some = [f"those of {join_words(fixed)}, whose policies declare that values must stay"] * bool(fixed)
-    some += [f"those of {older} timings of older runs"] * bool(older)
+    some = [f"those of {join_words(fixed)}, whose policies declare that values must stay"] if fixed else []
+    some += [f"those of {older} timings of older runs"] if older else []
     exceptions = f", except {' and '.join(some)}" if some else ""
     return (
         f"Every timed call had input values of its own{exceptions}. Of each implementation and case, the results of "

@@ -37,6 +37,9 @@ READ_STORED = (tuple.__iter__, list.__iter__)
 # Allowed processor time of this thread from the end of a call to the copy of its result: a multiple of the shortest
 # that any name has, and nanoseconds. The same code runs there for all names; it reads counters in 10 to 30 µs, and
 # copies results of the same sizes.
+# A name whose calls have less of it than ALLOWED_OUTSIDE_SHARE of their wall time is not accused: a process that forked
+# copies its memory, and results of other strides take longer to copy.
+ALLOWED_OUTSIDE_SHARE = 0.5
 ALLOWED_OUTSIDE, ALLOWED_OUTSIDE_NS = 3.0, 50_000
 # Mean number of comparisons of the instrument between the calls of one process.
 COMPARISONS = 4
@@ -203,8 +206,10 @@ class TimedCalls:
         Raises: ProcessDisturbed if a name did.
         """
         medians = {name: statistics.median(times) for name, times in self._outside_ns.items()}
-        allowed_ns = ALLOWED_OUTSIDE * min(medians.values(), default=0) + ALLOWED_OUTSIDE_NS
+        shortest_ns = min(medians.values(), default=0)
         for name, outside_ns in medians.items():
+            call_ns = self._wall_ns[name] / self._count[name]
+            allowed_ns = max(ALLOWED_OUTSIDE * shortest_ns + ALLOWED_OUTSIDE_NS, ALLOWED_OUTSIDE_SHARE * call_ns)
             if "threads" not in self.without and outside_ns > allowed_ns:
                 raise ProcessDisturbed(
                     f"after timed calls of {self.find_owner(name)} had returned, {outside_ns / 1e3:.0f} µs of work "

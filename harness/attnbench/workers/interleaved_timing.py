@@ -82,15 +82,14 @@ class InterleavedTiming:
         Raises: CallFailed if an implementation raises; ProcessDisturbed if a call changed the process.
         """
         account = Account()
-        mode = partial(call_mode, self.case)
-        with mode():
+        with call_mode(self.case):
             settings = global_state.read_settings()
         sides = self._build_sides()
         copies = [name for name in (self.baseline, CONTROL) if name in sides]
         device = self._make_device_time(sides) if self.case.device == "cuda" else None
         calls = self._watch_calls(sides, settings)
         try:
-            with mode():
+            with call_mode(self.case):
                 calls.compare_process()
                 taken = sampling.sample_interleaved(
                     {name: side.step for name, side in sides.items()},

@@ -35,8 +35,6 @@ ALLOWED_SEVERAL_SHARE = 2.0
 ALLOWED_PROCESSOR_NS = 20_000
 # Devices whose tensors have no memory: they have no values, or values that are computed when they are read.
 NO_MEMORY = frozenset({"meta", "lazy"})
-# Methods that read the stored elements of a tuple or list.
-READ_STORED = (tuple.__iter__, list.__iter__)
 # Allowed processor time of this thread from the end of a call to the copy of its result: a multiple of the shortest
 # that any name has, and nanoseconds. The same code runs there for all names; it reads counters in 10 to 30 µs, and
 # copies results of the same sizes.
@@ -265,7 +263,7 @@ def _read_parts(result: object) -> tuple[object, ...] | None:
     """Return the elements of a tuple as they are stored, or a single result; None if they may be computed when read."""
     if not isinstance(result, tuple):
         return (result,)
-    return tuple(tuple.__iter__(result)) if type(result).__iter__ in READ_STORED else None
+    return tuple(tuple.__iter__(result)) if type(result).__iter__ is tuple.__iter__ else None
 
 
 def _find_unreal(parts: tuple[object, ...] | None) -> str:

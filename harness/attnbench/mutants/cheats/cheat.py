@@ -16,10 +16,27 @@ __all__ = ["Cheat", "CheatList", "Laborious", "Oddity", "OddityList"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cheat:
-    """An implementation that is slower than the reference, and makes the timing say otherwise."""
+class _Listed:
+    """An implementation that a worker loads by its place."""
 
     implementation: Implementation
+
+    @property
+    def name(self) -> str:
+        """Name of the implementation."""
+        return self.implementation.name
+
+    @property
+    def place(self) -> str:
+        """The name by which a worker loads the implementation, such as ``package.module:Class``."""
+        kind = type(self.implementation)
+        return f"{kind.__module__}:{kind.__qualname__}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cheat(_Listed):
+    """An implementation that is slower than the reference, and makes the timing say otherwise."""
+
     # The defence that stops the cheat. Without this defence and ``also_by``, the cheat looks faster than it is.
     stopped_by: Defence
     # What the cheat does.
@@ -31,34 +48,13 @@ class Cheat:
     # Further defences that stop the cheat.
     also_by: frozenset[Defence] = frozenset()
 
-    @property
-    def name(self) -> str:
-        """Name of the cheat."""
-        return self.implementation.name
-
-    @property
-    def place(self) -> str:
-        """The name by which a worker loads the implementation, such as ``package.module:Class``."""
-        return _find_place(self.implementation)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Oddity:
+class Oddity(_Listed):
     """An honest implementation that does something unusual, which no defence may take for a cheat."""
 
-    implementation: Implementation
     # What is unusual.
     why: str
-
-    @property
-    def name(self) -> str:
-        """Name of the oddity."""
-        return self.implementation.name
-
-    @property
-    def place(self) -> str:
-        """The name by which a worker loads the implementation, such as ``package.module:Class``."""
-        return _find_place(self.implementation)
 
 
 class Laborious(Implementation):
@@ -139,7 +135,3 @@ def _name(made: type[Implementation]) -> Implementation:
     """Name a class of implementations after itself in snake case, and return an instance."""
     made.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", made.__name__).lower()
     return made()
-
-
-def _find_place(implementation: Implementation) -> str:
-    return f"{type(implementation).__module__}:{type(implementation).__qualname__}"

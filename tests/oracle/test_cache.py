@@ -157,6 +157,24 @@ def test_expected_values_of_other_tensors_outlive_the_run(tmp_path: Path, operat
 
 
 @pytest.mark.usefixtures("known_sources")
+def test_expected_values_of_tensors_drawn_once_are_not_stored(tmp_path: Path, operator: Any) -> None:
+    """They are computed once while the same tensors are asked for, and leave no file behind."""
+    kept = DiskCache(tmp_path / "kept")
+    case_oracle = OracleCache(tmp_path, kept=kept).get_case_oracle(case(), operator, "float32")
+    query = OPERATOR.inputs(case()).tensors["query"]
+    stored = case_oracle.compute_with_tensors({"query": 2.0 * query})
+    entries, before = kept.measure().entries, operator.calls["evaluate"]
+    once = case_oracle.compute_with_tensors({"query": 3.0 * query}, keep=False)
+    after = operator.calls["evaluate"]
+    assert case_oracle.compute_with_tensors({"query": 3.0 * query}, keep=False) is once
+    assert operator.calls["evaluate"] == after > before
+    other = case_oracle.compute_with_tensors({"query": 2.0 * query}, keep=False)
+    assert torch.equal(other.quantities["output"], stored.quantities["output"])
+    assert not torch.equal(once.quantities["output"], stored.quantities["output"])
+    assert kept.measure().entries == entries
+
+
+@pytest.mark.usefixtures("known_sources")
 def test_damaged_expected_values_are_computed_again(tmp_path: Path, operator: Any) -> None:
     """A later run that finds a damaged file evaluates the oracle, and repairs the file."""
     kept = DiskCache(tmp_path / "kept")

@@ -40,6 +40,8 @@ class Match:
     outputs: dict[str, Tensor] = field(default_factory=dict)
     # Tensors whose values differ from the case's: ``parameter.<name>``, ``cotangent.<output>``, or an input's name.
     changed: dict[str, Tensor] = field(default_factory=dict)
+    # Whether the changed values were drawn for one call, so that no other observation and no later run has them.
+    drawn_once: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -246,7 +246,7 @@ def _describe_result(candidate: Candidate, judged: JudgedCall, values: FreshValu
         "parameter_gradients": {name: gradients[name] for name in gradients if name not in inputs | masks},
         "mask_gradients": {name: gradients[name] for name in gradients if name in masks},
     }
-    return {check: Match(quantities=own, changed=changed) for check, own in quantities.items()}
+    return {check: Match(quantities=own, changed=changed, drawn_once=True) for check, own in quantities.items()}
 
 
 def _make_step(candidate: Candidate) -> Step:

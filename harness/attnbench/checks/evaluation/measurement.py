@@ -94,7 +94,7 @@ def find_expected(observation: Observation, case_oracle: CaseOracle) -> Expected
     if isinstance(observation, Match) and observation.keep is not None:
         return case_oracle.compute_with_dropout(observation.keep)
     if isinstance(observation, Match):
-        return case_oracle.compute_with_tensors(observation.changed)
+        return case_oracle.compute_with_tensors(observation.changed, keep=not observation.drawn_once)
     return case_oracle.expected
 
 

@@ -373,6 +373,13 @@ def test_memory_of_a_probe_and_timing_of_the_same_run_are_joined() -> None:
     assert merge_runs([make_stored_run(probe, later)]) == [replace(make_result(), memory=MEMORY, timing=TIMING)]
 
 
+def test_two_results_of_a_later_run_replace_a_measured_result() -> None:
+    """The two results of a run are joined first; then the later run's measurements replace those of the earlier run."""
+    before = make_stored_run(replace(make_result(of="first"), memory=MEMORY, timing=TIMING), of=make_run("first"))
+    after = make_stored_run(replace(make_result(), memory=MEMORY), replace(make_result(), timing=TIMING))
+    assert merge_runs([before, after]) == [replace(make_result(), memory=MEMORY, timing=TIMING)]
+
+
 def test_work_and_kernels_of_a_probe_are_kept_where_a_later_result_has_none() -> None:
     """FLOP, bytes and kernels of an earlier result are kept if the later result of the run, with a timing, has none."""
     probe = replace(make_result(), memory=MEMORY, bytes=4096, kernels=("aten::bmm",))

@@ -378,11 +378,14 @@ def merge_runs(runs: Iterable[StoredRun]) -> list[Result]:
     """
     latest: dict[tuple[object, ...], Result] = {}
     for stored in runs:
+        own: dict[tuple[object, ...], Result] = {}
         for result in sort_results(stored.run, stored.results):
             measures = (result.suite, stored.run.threads) if result.suite in (PERF, FRONTIER) else ()
             key = (stored.run.machine.name, result.implementation, result.case, *measures)
-            before = latest.get(key)
-            latest[key] = result if before is None else join_results(before, result)
+            own[key] = join_results(own[key], result) if key in own else result
+        # The results of one run are joined before they meet those of other runs: the first of two may lack what the
+        # second has.
+        latest |= {key: join_results(latest[key], result) if key in latest else result for key, result in own.items()}
     return list(latest.values())
 
 

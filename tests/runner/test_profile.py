@@ -1,5 +1,6 @@
 """Tests of ``profile``: samples are interleaved, bytes are exact, and only correct implementations are timed."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -270,7 +271,10 @@ def test_a_wrong_output_after_timing_is_a_failure(late: dict[tuple[str, int], Re
     """If an output was right in the probe and is wrong after timing, ``forward_parity`` fails."""
     (failed,) = [finding for finding in late[name, 16].findings if finding.status != "passed"]
     assert (failed.check, failed.status) == ("forward_parity", "failed")
-    assert " timed calls, chosen at random, and in a call after them: 4096 of 4096 elements" in failed.reason
+    # A few of the 4096 elements may be right by chance: every call has random values of its own.
+    assert re.search(
+        r" timed calls, chosen at random, and in a call after them: 4\d{3} of 4096 elements", failed.reason
+    )
     assert late[name, 16].memory is None
     assert {finding.status for finding in late[name, 8].findings} == {"passed"}
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnbench.checks.evaluation.chance import log_chance_of_fit
 from attnbench.checks.evaluation.explanation import COINCIDENCE
-from attnbench.checks.evaluation.measurement import compare
+from attnbench.checks.evaluation.measurement import compare, replace_declared_nan
 from attnbench.checks.observations import Agree, Average, Exact, Match, Observation
 from attnbench.interface import Policies
 from attnbench.oracle.error_budget import FACTOR, Allowance, largest_error
@@ -185,20 +185,14 @@ class _FaultSearch:
             return math.inf if found.measured is None or math.isnan(found.share) else found.share
         return max(
             (
-                _largest_difference(self._replace_declared_nan(name, value, quantities[name]), quantities[name])
+                _largest_difference(
+                    replace_declared_nan(name, value, quantities[name], self.expected, self.policies), quantities[name]
+                )
                 / allowances[name].allowed
                 for name, value in values.items()
             ),
             default=0.0,
         )
-
-    def _replace_declared_nan(self, name: str, value: Tensor, expected: Tensor) -> Tensor:
-        """Replace NaN in fully masked rows by expected values, if the policies declare that these rows are NaN."""
-        rows = self.expected.hidden_rows.get(name)
-        declared = self.policies.hidden_row_gradients if name.startswith("grad.") else self.policies.hidden_rows
-        if declared != "nan" or rows is None or value.shape != expected.shape:
-            return value
-        return torch.where(rows & value.isnan(), expected.to(value.dtype), value)
 
     def _widen_allowance(self, name: str, quantities: Mapping[str, Tensor], noisy: Mapping[str, Tensor]) -> Allowance:
         allowance = self.expected.allowances[name]

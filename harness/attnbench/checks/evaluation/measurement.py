@@ -21,7 +21,7 @@ from attnbench.oracle.error_budget import (
 )
 from attnbench.oracle.expected import CaseOracle, Expected
 
-__all__ = ["Comparison", "compare", "find_expected"]
+__all__ = ["Comparison", "compare", "find_expected", "replace_declared_nan"]
 
 # Largest allowed error of one element's mean over random draws, in standard errors. The bound is above the usual six
 # standard errors, because there are many elements and their distributions are skewed.
@@ -137,6 +137,15 @@ def _replace_open_gradients(name: str, value: Tensor, expected: Expected, polici
     return torch.where(reached, target.to(value.dtype), value)
 
 
+def replace_declared_nan(name: str, value: Tensor, target: Tensor, expected: Expected, policies: Policies) -> Tensor:
+    """Replace NaN by ``target`` where fully masked rows reach it and the policies declare that it may be NaN."""
+    rows = expected.hidden_rows.get(name)
+    declared = policies.hidden_row_gradients if name.startswith("grad.") else policies.hidden_rows
+    if declared != "nan" or rows is None or value.shape != target.shape:
+        return value
+    return torch.where(rows & value.isnan(), target.to(value.dtype), value)
+
+
 def _require_declared_nan(
     observation: Match, expected: Expected, case_oracle: CaseOracle, policies: Policies
 ) -> list[Comparison]:
@@ -165,7 +174,8 @@ def _compare_exact(
     bits = _compare_bits(Equal(value=value, expected=target, what=name), axes)
     if not (bits.fault and mean_over) or value.dtype != target.dtype:
         return bits
-    allowed = allowed_join_error(case_oracle.precision, mean_over)
+    case = case_oracle.case
+    allowed = allowed_join_error(case_oracle.precision, mean_over, partial=case.dtype if case.autocast else None)
     return _compare_within(name, value, target, axes, allowed=allowed, origin="the rounding of a join by logsumexp")
 
 
@@ -177,7 +187,8 @@ def _compare_scale(observation: Scale, expected: Expected, case_oracle: CaseOrac
     target, name = expected.quantities[observation.quantity], observation.quantity
     if observation.value.shape != target.shape:
         return _report_shape(name, observation.value, target)
-    found, value = [], _replace_open_gradients(name, observation.value, expected, policies)
+    value = replace_declared_nan(name, observation.value, target, expected, policies)
+    found, value = [], _replace_open_gradients(name, value, expected, policies)
     for what, probe in case_oracle.find_probes(name).items():
         off = error_along(value, target, probe.direction)
         allowed = allowed_probe_error(
@@ -296,15 +307,10 @@ def _compare_average(
     )
     if observation.mean.shape != target.shape:
         return _report_shape(name, observation.mean, target)
-    rows = expected.hidden_rows.get(name)
-    if rows is not None and policies.hidden_rows == "nan":
-        # The NaN of these rows is compared by the checks of single calls.
-        nan = rows & observation.mean.isnan()
-        observation = replace(
-            observation,
-            mean=torch.where(nan, target, observation.mean),
-            std=torch.where(nan, 0.0, observation.std),
-        )
+    # The NaN of hidden rows is compared by the checks of single calls.
+    mean = replace_declared_nan(name, observation.mean, target, expected, policies)
+    kept = mean.isnan() == observation.mean.isnan()
+    observation = replace(observation, mean=mean, std=torch.where(kept, observation.std, 0.0))
     if not bool(observation.std.any()):
         return Comparison(fault=f"But {observation.draws} draws gave the same {name}: nothing was dropped.")
     off, standard_error = (

@@ -17,9 +17,12 @@ __all__ = ["ROUNDED"]
 
 class _ScaleAfter(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        # In float16 the product could overflow before it is scaled, so it is kept in float32, as in kernels.
+        # In float16 the product could overflow before it is scaled, so it is kept in float32, as in kernels. Autocast
+        # would round it to float16.
         wide = torch.float32 if q.dtype == torch.float16 else q.dtype
-        return ((q.to(wide) @ k.to(wide).mT) / math.sqrt(self.head_dim)).to(q.dtype)
+        with torch.autocast(q.device.type, enabled=False):
+            product = q.to(wide) @ k.to(wide).mT
+        return (product / math.sqrt(self.head_dim)).to(q.dtype)
 
 
 class _ScaleOnKeys(Formula):

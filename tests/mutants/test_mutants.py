@@ -147,7 +147,7 @@ def test_a_correct_variant_passes_every_check(
 
     The same holds on ``VARIED``.
     """
-    varied = [Case.parse(id, load_problem_types()) for id in VARIED]
+    varied = [Case.parse(text, load_problem_types()) for text in VARIED]
     cases = [*(case for case in drawn_cases if case.compiler is None), *varied]
     supported = [case for case in cases if variant.unsupported(case) is None]
     found = [(case.id, finding) for case in supported for finding in conformance.findings(variant, case)]

@@ -17,26 +17,23 @@ from attnbench.mutants.cheats.labour import Labour
 __all__ = ["cheats"]
 
 cheats = CheatList()
-# Number of threads that take processor time from others.
-BURNING = 4
 THREADS = "https://deep-reinforce.com/defense_kernel_hack.html"
 
 
-@cheats("threads", "threads compute all the time, except during the cheat's own calls", source=THREADS)
-class BurningThreads(Laborious):
-    """Keeps the cores busy while others are timed."""
+@cheats("threads", "a thread keeps Python busy all the time, except during the cheat's own calls", source=THREADS)
+class BurningThread(Laborious):
+    """Slows others down: whenever a call of others releases Python's lock, it waits for the thread to give it back."""
 
     def begin(self, labour: Labour) -> Call:
         """Return the cheat."""
         loud = threading.Event()
 
         def burn() -> None:
-            big = torch.ones(128, 128)
             while loud.wait():
-                big @ big
+                for _ in range(1000):
+                    pass
 
-        for _ in range(BURNING):
-            threading.Thread(target=burn, daemon=True).start()
+        threading.Thread(target=burn, daemon=True).start()
 
         def call(query: Tensor, **others: Any) -> Any:
             del others

@@ -128,7 +128,9 @@ class Choice:
         if self.gain is not None:
             gain = f", {self.gain.value:.2f}× as fast as the reference ({self.gain.low:.2f} to {self.gain.high:.2f})"
         others = ", ".join(name for name in self.tied if name != self.name)
-        kind = "" if self.kind == "winner" else f", {self.kind.replace('_', ' ')}" + (f" with {others}" if others else "")
+        kind = (
+            "" if self.kind == "winner" else f", {self.kind.replace('_', ' ')}" + (f" with {others}" if others else "")
+        )
         place = f"{self.run} line {self.line}" if self.line else self.run
         return f"{self.name}{gain}{kind} [{place}: {self.case}]"
 

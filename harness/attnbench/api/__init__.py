@@ -14,7 +14,17 @@ from attnbench.runner import Limits, NoProgress
 from attnbench.runner import conform as conform_all
 from attnbench.runner.completing import settle_completions
 
-__all__ = ["ConformanceError", "Expected", "Failure", "Report", "Selection", "WorkerPool", "conform", "format_finding", "results"]
+__all__ = [
+    "ConformanceError",
+    "Expected",
+    "Failure",
+    "Report",
+    "Selection",
+    "WorkerPool",
+    "conform",
+    "format_finding",
+    "results",
+]
 
 
 def conform(

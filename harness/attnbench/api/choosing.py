@@ -28,7 +28,7 @@ def choose(
     kv_heads: int | None = None,
     head_dim: int | None = None,
     dtype: str = "float32",
-    passes: Pass = "forward",  # noqa: S107  # a pass of a call, not a password
+    passes: Pass = "forward",  # a pass of a call, not a password
     mask: str = "none",
     needs: Collection[str] = (),
     device: str = "cpu",

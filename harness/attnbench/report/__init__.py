@@ -34,10 +34,10 @@ def write(runs: Sequence[StoredRun], folder: Path) -> Path:
 
 def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     # Imported here, because matplotlib and pandas take a second to import, and only a report needs them.
+    from attnbench.analysis.dispatch import encode_dispatch
     from attnbench.report import markdown, page, tables
     from attnbench.report.content import collect_content
     from attnbench.report.csv_files import render_csv
-    from attnbench.analysis.dispatch import encode_dispatch
     from attnbench.report.decisions import tabulate_decisions
     from attnbench.report.dispatch import make_dispatch
     from attnbench.report.failures import tabulate_failures

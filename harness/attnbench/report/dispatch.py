@@ -1,7 +1,6 @@
 """The file ``dispatch.json`` of a report: what to use at which shape, for programs."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from attnbench.analysis.crossover import Entry
 from attnbench.analysis.dispatch import Cell, Dispatch, Offer

@@ -1,5 +1,6 @@
 """Check, measure and track implementations of multi-head attention in PyTorch."""
 
+from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -7,10 +8,22 @@ from attnbench.cases import Case, Problem
 from attnbench.interface import Implementation, Inputs, Operator, Policies, Refusal
 
 if TYPE_CHECKING:
-    from attnbench.api import Report, conform
+    from attnbench.api import Report, conform, results
+    from attnbench.api.choosing import Choice, choose, load
+
+# Public names that are imported on first use: a module that only declares an implementation needs none of them.
+_LATE = {
+    "Choice": "attnbench.api.choosing",
+    "Report": "attnbench.api",
+    "choose": "attnbench.api.choosing",
+    "conform": "attnbench.api",
+    "load": "attnbench.api.choosing",
+    "results": "attnbench.api",
+}
 
 __all__ = [
     "Case",
+    "Choice",
     "Implementation",
     "Inputs",
     "Operator",
@@ -19,16 +32,23 @@ __all__ = [
     "Refusal",
     "Report",
     "__version__",
+    "choose",
     "conform",
+    "load",
+    "results",
 ]
 
 __version__ = version("attnbench")
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``Report`` and ``conform`` on first use: a module that only declares an implementation needs neither."""
-    if name not in ("Report", "conform"):
+    """Import a name of ``_LATE``."""
+    if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from attnbench import api
+    module = import_module(_LATE[name])
+    return getattr(module, name)
 
-    return getattr(api, name)
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__

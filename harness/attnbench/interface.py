@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
-from attnbench.cases import Case, Dtype, Level, Problem
+from attnbench.cases import Case, Dtype, Level, Problem, Shape
 
 if TYPE_CHECKING:
     import torch
@@ -376,6 +376,13 @@ class Operator:
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:  # noqa: ARG002
         """Return the cases of the suite ``perf``, one per length and pass; no cases if the operator is not timed."""
         return ()
+
+    def shape_cases(self, shape: Shape) -> Sequence[Case]:
+        """Return the cases of the suite ``perf`` with this shape, one per pass.
+
+        Raises: ValueError for a size or a mask that the operator does not have.
+        """
+        raise ValueError(f"the operator {self.name} has no sizes that can be chosen, got {shape}")
 
     def draw_case(self, draw: Any) -> Case:
         """Return a case on the CPU, drawn by Hypothesis' ``draw``; failing cases shrink towards small and plain cases.

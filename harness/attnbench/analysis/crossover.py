@@ -4,7 +4,7 @@ The map needs neither torch nor data frames, so that it can be exported and read
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal, get_args
 
@@ -120,6 +120,13 @@ class Entry:
     # ``reference_peak_bytes``: of the reference.
     peak_bytes: float | None = None
     reference_peak_bytes: float | None = None
+    # Id of the case that was timed.
+    case: str = ""
+    # Every implementation that may be chosen, and the reference.
+    contenders: tuple[Contender, ...] = ()
+    # What each contender refuses, and the number of its checked cases, by name.
+    contender_limits: dict[str, Limits] = field(default_factory=dict)
+    contender_checked: dict[str, int] = field(default_factory=dict)
     # Every implementation that was timed.
     timed: frozenset[str] = frozenset()
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from attnbench.analysis.coverage import VERDICT_SUITES
+from attnbench.api import results
 from attnbench.api.outcome import ConformanceError, Failure, Report, format_finding
 from attnbench.api.selection import Expected, Selection, as_tuple, collect_expectations, complete_selection
 from attnbench.api.worker_pool import LocalSession, WorkerPool
@@ -13,7 +14,17 @@ from attnbench.runner import Limits, NoProgress
 from attnbench.runner import conform as conform_all
 from attnbench.runner.completing import settle_completions
 
-__all__ = ["ConformanceError", "Expected", "Failure", "Report", "Selection", "WorkerPool", "conform", "format_finding"]
+__all__ = [
+    "ConformanceError",
+    "Expected",
+    "Failure",
+    "Report",
+    "Selection",
+    "WorkerPool",
+    "conform",
+    "format_finding",
+    "results",
+]
 
 
 def conform(

@@ -21,6 +21,7 @@ from attnbench.cases.case import Case
 from attnbench.cases.case_id import CaseId
 from attnbench.cases.case_list import LEVELS, NESTED, Level, digest, shard
 from attnbench.cases.problem import Problem, amount, flag, size
+from attnbench.cases.shape import Shape
 
 __all__ = [
     "CALL_MODES",
@@ -39,6 +40,7 @@ __all__ = [
     "Level",
     "Mode",
     "Problem",
+    "Shape",
     "amount",
     "digest",
     "flag",

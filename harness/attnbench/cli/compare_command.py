@@ -14,6 +14,7 @@ from rich.text import Text
 
 from attnbench.analysis.completeness import describe_gaps, judge_completeness
 from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict, compare_implementations, compare_runs
+from attnbench.cli.axes import Axes
 from attnbench.cli.jobs import (
     Choice,
     choose_effort,
@@ -23,7 +24,7 @@ from attnbench.cli.jobs import (
     print_stored_path,
     profile_into,
 )
-from attnbench.cli.options import options
+from attnbench.cli.options import AXES, options
 from attnbench.cli.recording import INCONCLUSIVE, recording
 from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.selection import choose_implementations
@@ -48,7 +49,7 @@ EFFORT = Effort(processes=10, most=30, budget_s=1.0)
 # refused if two stored runs are compared, because nothing is measured then.
 MEASURING = (
     "lengths", "passes", "device", "dtypes", "processes", "threads", "timeout", "memory_limit", "work_limit", "resume",
-    "case_budget", "no_cache",
+    "case_budget", "no_cache", "batch", "heads", "head_dim", "width", "kv_heads", "masks", "like",
 )  # fmt: skip
 WORSENED = 1
 # Text style of a verdict in the table. Verdicts that are not listed are red for a change to the worse, and green for a
@@ -73,6 +74,7 @@ STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other":
     help="Smallest relative change of time that counts as slower or faster, if BASE and NEW are stored runs.",
 )
 @options("lengths", "passes", "device", "dtype", "processes", "threads", "timeout", "memory_limit", "work_limit")
+@options(*AXES)
 @options("case_budget", "results", "resume", "json", "no_cache")
 def command(base: str, new: str | None, *, tree: Path | None, **given: Any) -> int:
     """Show what became slower, faster, bigger or wrong from BASE to NEW, two runs or two implementations.
@@ -161,7 +163,7 @@ def _compare_runs(base: str, new: str, given: dict[str, Any]) -> int:
 def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
     """Measure two implementations with interleaved calls; print the changes from base to new."""
     sides = choose_implementations([base, new])
-    choice = Choice.from_options(given)
+    choice, axes = Choice.from_options(given), Axes.from_options(given, lengths=LENGTHS)
     with make_session(given) as session:
         # First load both implementations in one process, so a failure to load is reported before
         # anything is measured.
@@ -172,7 +174,7 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
                 f"{display_name(name)} computes {own}" for name, own in zip(sides, computed, strict=True)
             )
             raise click.UsageError(f"BASE and NEW must compute the same operator, got two: {described}")
-        plans = plan_profile(session, choice, lengths=given["lengths"] or LENGTHS, passes=given["passes"])
+        plans = plan_profile(session, choice, sorted(set(computed)), axes=axes, passes=given["passes"])
         with recording(
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
             implementations=sides, resume=given["resume"], planned=count_planned(session, sides, timed=plans),

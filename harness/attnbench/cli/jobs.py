@@ -8,12 +8,13 @@ from typing import Any, Self
 import click
 
 from attnbench.cases import Level
+from attnbench.cli.axes import Axes
 from attnbench.cli.options import EFFORTS, QUICK_WORK_S
 from attnbench.cli.progress import show_progress
 from attnbench.cli.recording import Recording
 from attnbench.cli.selection import find_operators, plan_cases
 from attnbench.oracle.disk_cache import find_folder
-from attnbench.plugins.registry import display_name
+from attnbench.plugins.registry import display_name, list_operators
 from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.run_file import find_runs, read_run
 from attnbench.records.types import Completion, Pass, Planned
@@ -27,6 +28,7 @@ from attnbench.runner import (
     conform,
     list_gating_checks,
     list_profile_cases,
+    list_shape_cases,
     measure_ceilings,
     profile,
     read_expectations,
@@ -216,16 +218,28 @@ def plan_profile(
     choice: Choice,
     operators: Sequence[str] | None = None,
     *,
-    lengths: Sequence[int],
+    axes: Axes,
     passes: Sequence[Pass],
 ) -> list[Plan]:
     """Return the plans of the profile cases of these operators (default: all operators).
 
     The checks of a plan are those that an implementation must pass before it is timed on the case.
+
+    Raises: UsageError where an operator does not have a size or a mask that the options choose.
     """
+    if axes.chosen:
+        if any(not set("*?[") & set(pattern) for pattern in choice.patterns):
+            raise click.UsageError("--case: a complete case id has its own sizes: leave out the options of sizes")
+        try:
+            cases = list_shape_cases(session, axes.make_shapes(), passes, of=operators or list_operators())
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+    else:
+        lengths = [length for length in axes.lengths if isinstance(length, int)]
+        cases = list_profile_cases(session, lengths, passes, of=operators)
     return plan_cases(
         session,
-        list_profile_cases(session, lengths, passes, of=operators),
+        cases,
         patterns=choice.patterns,
         checks=sorted(list_gating_checks()),
         dtypes=choice.dtypes,

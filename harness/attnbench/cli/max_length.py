@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnbench.analysis.max_length import FITS, HEAD, find_max_lengths, format_row
+from attnbench.cli.axes import Axes
 from attnbench.cli.jobs import Choice, make_session, plan_profile, print_stored_path
 from attnbench.cli.progress import show_progress
 from attnbench.cli.recording import FAILED, INCONCLUSIVE, recording, write_json
@@ -34,6 +35,7 @@ def search_max_lengths(implementations: Sequence[str], given: dict[str, Any]) ->
         raise click.UsageError(f"--frontier chooses the lengths and starts no timing processes: leave out {unused[0]}")
     chosen = choose_implementations(implementations)
     choice = Choice.from_options(given)
+    axes = replace(Axes.from_options(given, lengths=()), lengths=(SHORTEST,))
     session = make_session(given)
     session.worker_module = WORKER
     # Use one memory limit for all implementations. Otherwise each worker would compute its default
@@ -44,7 +46,7 @@ def search_max_lengths(implementations: Sequence[str], given: dict[str, Any]) ->
             session, chosen, asked=bool(implementations), operators=given["operators"]
         )
         operators = find_operators(session, chosen)
-        shortest = plan_profile(session, choice, operators, lengths=(SHORTEST,), passes=given["passes"])
+        shortest = plan_profile(session, choice, operators, axes=axes, passes=given["passes"])
         with recording(
             session, results=given["results"], suite=FRONTIER, cases=[plan.case for plan in shortest],
             implementations=chosen, resume=given["resume"],

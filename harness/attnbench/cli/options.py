@@ -10,11 +10,12 @@ from typing import Any, TypeVar, get_args
 import click
 
 from attnbench.cases import DEVICES, DTYPES, LEVELS
+from attnbench.cli.axes import MODELS, Length
 from attnbench.plugins.registry import OPERATORS, list_names
 from attnbench.records.types import Pass
 from attnbench.runner import Effort, ExpectationError, read_expectations
 
-__all__ = ["EFFORTS", "LENGTHS", "QUICK_LENGTHS", "QUICK_WORK_S", "options"]
+__all__ = ["AXES", "EFFORTS", "LENGTHS", "QUICK_LENGTHS", "QUICK_WORK_S", "options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,10 +41,10 @@ MOST_BYTES = 2**62
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
-class Lengths(click.ParamType[tuple[int, ...]]):
-    """Comma-separated sequence lengths, ascending."""
+class Counts(click.ParamType[tuple[int, ...]]):
+    """Comma-separated whole numbers, ascending."""
 
-    name = "lengths"
+    name = "numbers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         if isinstance(value, tuple):
@@ -56,6 +57,43 @@ class Lengths(click.ParamType[tuple[int, ...]]):
                 ctx,
             )
         return tuple(sorted({int(part) for part in parts}))
+
+
+class Lengths(click.ParamType[tuple[Length, ...]]):
+    """Comma-separated sequence lengths, ascending; ``1:512`` is one query and 512 keys."""
+
+    name = "lengths"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Length, ...]:
+        if isinstance(value, tuple):
+            return value
+        found: dict[tuple[int, int], Length] = {}
+        for part in value.split(","):
+            numbers = [word.strip() for word in part.split(":")]
+            if len(numbers) > 2 or not all(word.isdecimal() and int(word) > 0 for word in numbers):
+                self.fail(
+                    f"needs whole numbers of at least 1, separated by commas, got {value!r}; for example 128,256, or "
+                    "1:512 for one query and 512 keys",
+                    param,
+                    ctx,
+                )
+            queries, keys = int(numbers[0]), int(numbers[-1])
+            found[keys, queries] = queries if queries == keys else (queries, keys)
+        return tuple(found[key] for key in sorted(found))
+
+
+class Words(click.ParamType[tuple[str, ...]]):
+    """Comma-separated words."""
+
+    name = "words"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        words = tuple(dict.fromkeys(word.strip() for word in value.split(",")))
+        if not all(words):
+            self.fail(f"needs words, separated by commas, got {value!r}; for example none,causal", param, ctx)
+        return words
 
 
 class Bytes(click.ParamType[int]):
@@ -154,6 +192,8 @@ class OperatorName(click.ParamType[str]):
 
 
 FOLDER = Folder()
+# Names of the options that choose sizes and masks of timed calls.
+AXES = ("batch", "heads", "head_dim", "width", "kv_heads", "mask", "like")
 
 
 def _make_option(*names: str, **settings: Any) -> Callable[[F], F]:
@@ -191,7 +231,20 @@ _ALL: dict[str, Callable[[Any], Any]] = {
     "dtype": _make_option(
         "--dtype", "dtypes", type=click.Choice(DTYPES), multiple=True, help="Run every case in this dtype."
     ),
-    "lengths": _make_option("--lengths", type=Lengths(), help="Sequence lengths, such as 128,256,512."),
+    "lengths": _make_option(
+        "--lengths", type=Lengths(), help="Sequence lengths, such as 128,256,512; 1:512 is one query and 512 keys."
+    ),
+    "batch": _make_option("--batch", type=Counts(), help="Numbers of sequences, such as 1,8."),
+    "heads": _make_option("--heads", type=Counts(), help="Numbers of heads, such as 12."),
+    "head_dim": _make_option("--head-dim", type=Counts(), help="Widths of a head, such as 64,128."),
+    "width": _make_option("--width", type=Counts(), help="Widths of all heads together, such as 768."),
+    "kv_heads": _make_option("--kv-heads", type=Counts(), help="Numbers of key heads, for operators that share them."),
+    "mask": _make_option(
+        "--mask", "masks", type=Words(), help="Masks, such as none,causal,bool,float,padding, or masks of case ids."
+    ),
+    "like": _make_option(
+        "--like", type=click.Choice(sorted(MODELS)), help="Take sizes, mask and typical lengths of a well-known model."
+    ),
     "operator": _make_option(
         "--operator",
         "operators",

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from attnbench.cli.axes import Axes
 from attnbench.cli.jobs import (
     Choice,
     count_planned,
@@ -12,7 +13,7 @@ from attnbench.cli.jobs import (
     print_stored_path,
     profile_with_ceilings,
 )
-from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
+from attnbench.cli.options import AXES, LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import recording, write_json
 from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.selection import choose_implementations, choose_timed_implementations, find_operators
@@ -35,6 +36,7 @@ from attnbench.records.types import PERF
     "timeout",
     "memory_limit",
 )
+@options(*AXES)
 @options("work_limit", "case_budget", "case", "results", "resume", "json", "frontier", "no_cache")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Measure speed and memory of conforming implementations across sequence lengths.
@@ -49,13 +51,13 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
         return search_max_lengths(implementations, given)
     choice = Choice.from_options(given)
     chosen = choose_implementations(implementations)
-    lengths = given["lengths"] or (QUICK_LENGTHS if given["suite"] == "quick" else LENGTHS)
+    axes = Axes.from_options(given, lengths=QUICK_LENGTHS if given["suite"] == "quick" else LENGTHS)
     with make_session(given) as session:
         chosen = choose_timed_implementations(
             session, chosen, asked=bool(implementations), operators=given["operators"]
         )
         operators = find_operators(session, chosen)
-        plans = plan_profile(session, choice, operators, lengths=lengths, passes=given["passes"])
+        plans = plan_profile(session, choice, operators, axes=axes, passes=given["passes"])
         with recording(
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
             implementations=chosen, resume=given["resume"], planned=count_planned(session, chosen, timed=plans),

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from attnbench.analysis.coverage import VERDICT_SUITES
+from attnbench.cli.axes import Axes
 from attnbench.cli.jobs import (
     Choice,
     complete_plans,
@@ -17,7 +18,7 @@ from attnbench.cli.jobs import (
     print_stored_path,
     profile_with_ceilings,
 )
-from attnbench.cli.options import LENGTHS, QUICK_LENGTHS, options
+from attnbench.cli.options import AXES, LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import list_coverage, recording, write_json
 from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.selection import choose_implementations, choose_timed_implementations, find_operators
@@ -27,6 +28,7 @@ from attnbench.cli.terminal import print_findings, print_timings
 @click.command("run", cls=ResumableCommand)
 @click.argument("implementations", nargs=-1)
 @options("suite", "operator", "lengths", "passes", "device", "dtype", "shard", "expected", "processes", "threads")
+@options(*AXES)
 @options("timeout", "memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json")
 @options("no_completion", "no_cache")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
@@ -38,7 +40,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     from attnbench.report import write
 
     choice = Choice.from_options(given)
-    lengths = given["lengths"] or (QUICK_LENGTHS if choice.suite == "quick" else LENGTHS)
+    axes = Axes.from_options(given, lengths=QUICK_LENGTHS if choice.suite == "quick" else LENGTHS)
     chosen = choose_implementations(implementations)
     with make_session(given) as session:
         chosen = choose_timed_implementations(
@@ -47,7 +49,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
         )  # fmt: skip
         operators = find_operators(session, chosen)
         plans = plan_conformance(session, choice, operators)
-        timed = plan_profile(session, choice, operators, lengths=lengths, passes=given["passes"])
+        timed = plan_profile(session, choice, operators, axes=axes, passes=given["passes"])
         completed = complete_plans(session, choice, chosen, plans, given)
         expectations = load_expectations(session, chosen, plans, choice, completed)
         with recording(

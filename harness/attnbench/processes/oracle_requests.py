@@ -4,7 +4,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from attnbench.cases import Level
+from attnbench.cases import Level, Shape
 from attnbench.interface import Policies, Work
 from attnbench.processes.request import Fault, Request
 from attnbench.processes.script_subject import Subject
@@ -21,6 +21,7 @@ __all__ = [
     "GetListVersion",
     "Libraries",
     "ListProfile",
+    "ListShapes",
     "ListSuite",
     "OracleRequest",
     "Script",
@@ -71,6 +72,13 @@ class ListProfile(OracleRequest[list[str]], frozen=True, kw_only=True):
 
     operator: str
     lengths: list[int]
+
+
+class ListShapes(OracleRequest[list[str] | Fault], frozen=True, kw_only=True):
+    """Asks for the case ids of the suite ``perf`` with these shapes. A ``Fault`` says which shape does not exist."""
+
+    operator: str
+    shapes: list[Shape]
 
 
 class CheckCase(OracleRequest[Fault | None], frozen=True, kw_only=True):

@@ -37,6 +37,7 @@ __all__ = [
     "StoredRun",
     "find_empty_runs",
     "find_runs",
+    "find_timed_lines",
     "format_line",
     "join_results",
     "merge_runs",
@@ -321,6 +322,29 @@ def find_runs(results: Path, names: Sequence[str]) -> list[Path]:
             )
         return [with_results[-1]]
     return [_find_run(results, stored, name) for name in names]
+
+
+class _Timed(msgspec.Struct):
+    """The fields of a line that say which timing it has; the timing itself is not decoded."""
+
+    record: Any = None
+    implementation: str = ""
+    case: str = ""
+    timing: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_TIMED = msgspec.json.Decoder(_Timed)
+
+
+def find_timed_lines(path: Path) -> dict[tuple[str, str], int]:
+    """Return the number of the last line of a run file with a timing, by implementation and case."""
+    found = {}
+    for number, line in _read_lines(path):
+        with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
+            timed = _TIMED.decode(line)
+            if timed.record == "result" and timed.timing != b"null":
+                found[timed.implementation, timed.case] = number
+    return found
 
 
 def find_empty_runs(results: Path, newest: Path) -> list[str]:

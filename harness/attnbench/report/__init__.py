@@ -34,10 +34,12 @@ def write(runs: Sequence[StoredRun], folder: Path) -> Path:
 
 def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     # Imported here, because matplotlib and pandas take a second to import, and only a report needs them.
+    from attnbench.analysis.dispatch import encode_dispatch
     from attnbench.report import markdown, page, tables
     from attnbench.report.content import collect_content
     from attnbench.report.csv_files import render_csv
     from attnbench.report.decisions import tabulate_decisions
+    from attnbench.report.dispatch import make_dispatch
     from attnbench.report.failures import tabulate_failures
     from attnbench.report.figures import draw_figures
     from attnbench.report.series import join_growths
@@ -61,7 +63,8 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
         frames["left-out"] = tables.tabulate_left_out(content.left_out)
     for name, frame in frames.items():
         files[f"{name}.csv"] = render_csv(frame)
+    files["dispatch.json"] = encode_dispatch(make_dispatch(content.runs, content.decisions.entries))
     files["report.md"] = markdown.render(content, figures).encode()
     filled = [f"{name}.csv" for name, frame in frames.items() if len(frame)]
-    files["index.html"] = page.render(content, figures, [*filled, "report.md"]).encode()
+    files["index.html"] = page.render(content, figures, [*filled, "dispatch.json", "report.md"]).encode()
     return files

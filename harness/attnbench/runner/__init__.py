@@ -8,7 +8,7 @@ from attnbench.runner.expected_failures import (
     read_expectations,
     read_expectations_beside,
 )
-from attnbench.runner.profile import list_gating_checks, list_profile_cases, measure, profile
+from attnbench.runner.profile import list_gating_checks, list_profile_cases, list_shape_cases, measure, profile
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.roofline import measure_ceilings
 from attnbench.runner.session import Limits, Plan, Session
@@ -27,6 +27,7 @@ __all__ = [
     "conform",
     "list_gating_checks",
     "list_profile_cases",
+    "list_shape_cases",
     "measure",
     "measure_ceilings",
     "profile",

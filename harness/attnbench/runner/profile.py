@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from attnbench.analysis.speed_verdict import decide_speed
-from attnbench.cases import CaseId
+from attnbench.cases import CaseId, Shape
 from attnbench.checks.catalogue import read_checks
 from attnbench.measurement import resident_memory
 from attnbench.plugins.registry import display_name, find_baseline, list_operators
-from attnbench.processes.oracle_requests import ListProfile
+from attnbench.processes.oracle_requests import ListProfile, ListShapes
+from attnbench.processes.request import Fault
 from attnbench.records.types import Pass, Result, Timing
 from attnbench.runner.conform import select_unfinished
 from attnbench.runner.parallelism import count_parallel_lanes, run_each
@@ -17,7 +18,7 @@ from attnbench.runner.session import PATIENT, Limits, Plan, Session, Supervisor
 from attnbench.runner.timing import time_cases
 from attnbench.runner.timing_processes import Effort
 
-__all__ = ["GATES", "MODES", "list_gating_checks", "list_profile_cases", "measure", "profile"]
+__all__ = ["GATES", "MODES", "list_gating_checks", "list_profile_cases", "list_shape_cases", "measure", "profile"]
 
 # Chapters of the catalogue of checks. A case must pass their checks before it is timed.
 GATES = ("forward", "gradients")
@@ -88,6 +89,23 @@ def list_profile_cases(
         for case in session.ask_oracle(ListProfile(operator=operator, lengths=list(lengths)))
         if CaseId.parse(case).mode in modes
     ]
+
+
+def list_shape_cases(
+    session: Session, shapes: Sequence[Shape], passes: Sequence[Pass] = (), *, of: Sequence[str]
+) -> list[str]:
+    """Return the ids of the profile cases of these shapes, operators ``of`` and passes (empty: both).
+
+    Raises: ValueError for a shape that an operator does not have.
+    """
+    modes = {MODES[name] for name in passes or MODES}
+    found = []
+    for operator in of:
+        cases = session.ask_oracle(ListShapes(operator=operator, shapes=list(shapes)))
+        if isinstance(cases, Fault):
+            raise ValueError(f"{operator}: {cases.reason}")  # noqa: TRY004  # the reply, not an argument, is a Fault
+        found += [case for case in cases if CaseId.parse(case).mode in modes]
+    return found
 
 
 def list_gating_checks() -> frozenset[str]:

@@ -37,6 +37,7 @@ from attnbench.processes.oracle_requests import (
     GetListVersion,
     Libraries,
     ListProfile,
+    ListShapes,
     ListSuite,
     Script,
     StartOracle,
@@ -76,6 +77,7 @@ class OracleWorker:
             ListSuite.answered_by(self.list_suite),
             GetListVersion.answered_by(self.get_list_version),
             ListProfile.answered_by(self.list_profile),
+            ListShapes.answered_by(self.list_shapes),
             CheckCase.answered_by(self.check_case),
             WriteScript.answered_by(self.write_script),
             DescribeCases.answered_by(self.describe_cases),
@@ -96,6 +98,17 @@ class OracleWorker:
     def list_profile(self, request: ListProfile) -> list[str]:
         """Return the case ids of the suite ``perf`` at the sequence lengths ``request.lengths``."""
         return [case.id for case in self._load_operator(request.operator).profile(request.lengths)]
+
+    def list_shapes(self, request: ListShapes) -> list[str] | Fault:
+        """Return the case ids of the suite ``perf`` with the shapes ``request.shapes``, or why one does not exist."""
+        operator = self._load_operator(request.operator)
+        try:
+            cases = [case for shape in request.shapes for case in operator.shape_cases(shape)]
+            for case in cases:
+                operator.work(case)
+        except ValueError as error:
+            return Fault(reason=str(error))
+        return [case.id for case in cases]
 
     def check_case(self, request: CheckCase) -> Fault | None:
         """Return why ``request.case`` is not a valid case id, or None if it is valid."""

@@ -6,7 +6,7 @@ Importing this module imports no torch.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from attnbench.cases import Case, Level
+from attnbench.cases import Case, Level, Shape
 from attnbench.interface import Axis, CaseTransforms, Covering, Inputs, Operator, Work
 from attnbench.operators.attention_core import suites
 from attnbench.operators.attention_core.problem import AttentionCoreProblem
@@ -49,6 +49,13 @@ class AttentionCore(Operator):
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
         """Return two cases to time for each length: one with a forward pass only, and one with forward and backward."""
         return suites.make_profile_cases(lengths)
+
+    def shape_cases(self, shape: Shape) -> Sequence[Case]:
+        """Return the two cases of this shape; a causal mask is aligned at the last query and the last key.
+
+        Raises: ValueError for a size or a mask that the operator does not have.
+        """
+        return suites.make_shape_cases(shape)
 
     def draw_case(self, draw: Any) -> Case:
         """Draw a case of any kind, except compiled cases and cases of a regime with exact outputs."""

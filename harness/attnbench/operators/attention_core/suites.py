@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from attnbench.cases import NESTED, Case, Level, Mode
+from attnbench.cases import NESTED, Case, Level, Mode, Shape
 from attnbench.operators.attention_core.problem import AttentionCoreProblem
 
-__all__ = ["FOLDER", "GROUPED", "PASSES", "PLAIN", "VERSION", "load_suite", "make_profile_cases"]
+__all__ = [
+    "FOLDER", "GROUPED", "PASSES", "PLAIN", "VERSION", "load_suite", "make_profile_cases", "make_shape_cases",
+]  # fmt: skip
 
 # Version of the case lists, increased with every change of a list. Results of different versions are not comparable.
 VERSION = "2"
@@ -42,6 +44,27 @@ def _read_lines(name: str) -> list[str]:
     place = FOLDER / f"{name}.txt"
     lines = place.read_text(encoding="utf-8").splitlines() if place.exists() else []
     return [line for line in lines if line and not line.startswith("#")]
+
+
+# Names of masks that operators share, and the masks of this operator.
+SHARED_MASKS = {"causal": "causal_br", "float": "bias2d", "padding": "ragged"}
+
+
+def make_shape_cases(shape: Shape) -> Sequence[Case]:
+    """Return two cases of this shape: one for each mode in ``PASSES``.
+
+    Raises: ValueError for a size or a mask that the operator does not have.
+    """
+    problem = AttentionCoreProblem(
+        sequences=shape.batch,
+        num_heads=shape.heads,
+        kv_heads=None if shape.kv_heads == shape.heads else shape.kv_heads,
+        queries=shape.queries,
+        keys=shape.keys,
+        head_dim=shape.head_dim,
+        mask=SHARED_MASKS.get(shape.mask, shape.mask),
+    )
+    return [Case(operator="attention_core", problem=problem, mode=mode) for mode in PASSES]
 
 
 def make_profile_cases(lengths: Sequence[int]) -> Sequence[Case]:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from attnbench.cases import Case, Level
+from attnbench.cases import Case, Level, Shape
 from attnbench.interface import Axis, CaseTransforms, Choices, Covering, Inputs, Operator, Work
 from attnbench.operators.multihead import suites
 from attnbench.operators.multihead.problem import MultiheadProblem
@@ -50,6 +50,13 @@ class Multihead(Operator):
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
         """Return two cases to time for each length: one with a forward pass only, and one with forward and backward."""
         return suites.make_profile_cases(lengths)
+
+    def shape_cases(self, shape: Shape) -> Sequence[Case]:
+        """Return the two cases of this shape; with as many queries as keys, they are self-attention.
+
+        Raises: ValueError for a size or a mask that the reference does not have.
+        """
+        return suites.make_shape_cases(shape)
 
     def draw_case(self, draw: Any) -> Case:
         """Draw a case of any kind, except compiled cases."""

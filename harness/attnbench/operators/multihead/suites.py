@@ -5,10 +5,20 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from attnbench.cases import NESTED, Case, Level, Mode
+from attnbench.cases import NESTED, Case, Level, Mode, Shape
 from attnbench.operators.multihead.problem import MultiheadProblem
 
-__all__ = ["CROSS", "FOLDER", "PASSES", "SELF", "SENTENCES", "VERSION", "load_suite", "make_profile_cases"]
+__all__ = [
+    "CROSS",
+    "FOLDER",
+    "PASSES",
+    "SELF",
+    "SENTENCES",
+    "VERSION",
+    "load_suite",
+    "make_profile_cases",
+    "make_shape_cases",
+]
 
 # Version of the case lists, increased with every change of a list. Results of different versions are not comparable.
 VERSION = "3"
@@ -51,6 +61,35 @@ def _read_lines(name: str) -> list[str]:
     """Return the case ids in the file of a list, without the comment lines."""
     lines = (FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
+
+
+# Names of masks that operators share, and the masks of this operator.
+MASKS = {"bool": "bool2d", "float": "float2d", "padding": "pad"}
+
+
+def make_shape_cases(shape: Shape) -> Sequence[Case]:
+    """Return two cases that return no weights: one for each mode in ``PASSES``.
+
+    With as many queries as keys they are self-attention, else one tensor is key and value.
+
+    Raises: ValueError for a size or a mask that the reference does not have.
+    """
+    if shape.kv_heads not in (None, shape.heads):
+        raise ValueError(f"torch.nn.MultiheadAttention has as many key heads as heads, got {shape.kv_heads}")
+    square = shape.queries == shape.keys
+    problem = replace(
+        SELF,
+        batch=shape.batch,
+        queries=shape.queries,
+        keys=shape.keys,
+        embed_dim=shape.heads * shape.head_dim,
+        num_heads=shape.heads,
+        self_attention=square,
+        key_is_value=not square,
+        mask=MASKS.get(shape.mask, shape.mask),
+        is_causal=shape.mask == "causal",
+    )
+    return [Case(operator="multihead", problem=problem, mode=mode) for mode in PASSES]
 
 
 def make_profile_cases(lengths: Sequence[int]) -> Sequence[Case]:

@@ -1,0 +1,259 @@
+"""What to use at which shape, for programs: the file ``dispatch.json`` of a report, and the choice from it.
+
+The file has every timed call of the report with all implementations that were timed on it, so that a choice can ask for
+less than the report does: only implementations that return weights, for example.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from attnbench.analysis.coverage import FEWEST_CHECKED
+from attnbench.analysis.crossover import DECISIVE, Answer, AnswerKind, Contender, Interval, choose
+from attnbench.records.run_file import ResultsError
+
+__all__ = [
+    "DISPATCH_SCHEMA",
+    "Cell",
+    "Choice",
+    "Dispatch",
+    "NoChoiceError",
+    "Offer",
+    "OnTie",
+    "Query",
+    "choose_at",
+    "encode_dispatch",
+    "read_dispatch",
+]
+
+# Version of the format of dispatch.json. It grows with every change that an older reader would misread.
+DISPATCH_SCHEMA = 1
+# What a choice names if nothing is faster than the reference beyond doubt, or if several are equally fast.
+OnTie = Literal["reference", "fastest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """An implementation that was timed on a call and fails no check."""
+
+    contender: Contender
+    # Line of the run file that has the timing; 0 where unknown.
+    line: int = 0
+    # Number of checked cases of suites on this machine and device.
+    checked: int = 0
+    # Features that the implementation refuses, such as "weights". ``refusals_known``: whether it is known what the
+    # implementation refuses.
+    refused: tuple[str, ...] = ()
+    refusals_known: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A timed call with every implementation that was timed on it.
+
+    The sizes are those of the operator's problem; a size that the operator does not have is None.
+    """
+
+    machine: str
+    device: str
+    dtype: str
+    threads: int
+    case: str
+    passes: str
+    queries: int
+    keys: int
+    batch: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    mask: str = "none"
+    reference: str
+    offers: tuple[Offer, ...]
+
+
+class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of dispatch.json."""
+
+    kind: str = "attnbench-dispatch"
+    schema: int = DISPATCH_SCHEMA
+    # Versions of libraries, by name, of each run by its id.
+    versions: dict[str, dict[str, str]] = {}
+    cells: list[Cell] = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What is asked for. A field that is None fits every cell, but then all fitting cells must be of one kind."""
+
+    queries: int
+    keys: int
+    machine: str
+    device: str = "cpu"
+    dtype: str = "float32"
+    passes: str = "forward"
+    mask: str = "none"
+    threads: int | None = None
+    batch: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    case: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What to use for a call, and the evidence for it."""
+
+    name: str
+    # What the measurement says; see ``AnswerKind``. The name is the reference unless this is ``winner`` or ``tie``, or
+    # the fastest was asked for.
+    kind: AnswerKind
+    # Every implementation that the measurement does not tell apart from the fastest, the fastest first.
+    tied: tuple[str, ...] = ()
+    # Time of the reference divided by the time of ``name``, with its confidence interval; None for the reference.
+    gain: Interval | None = None
+    # Number of checked cases of ``name``; a number below 20 is no verdict on its conformance.
+    checked: int = 0
+    # Where the timing is stored. ``line``: number of the line in the file of the run; 0 where unknown.
+    run: str = ""
+    line: int = 0
+    case: str = ""
+    machine: str = ""
+
+    def __str__(self) -> str:
+        gain = ""
+        if self.gain is not None:
+            gain = f", {self.gain.value:.2f}× as fast as the reference ({self.gain.low:.2f} to {self.gain.high:.2f})"
+        others = ", ".join(name for name in self.tied if name != self.name)
+        kind = (
+            "" if self.kind == "winner" else f", {self.kind.replace('_', ' ')}" + (f" with {others}" if others else "")
+        )
+        place = f"{self.run} line {self.line}" if self.line else self.run
+        return f"{self.name}{gain}{kind} [{place}: {self.case}]"
+
+
+class NoChoiceError(LookupError):
+    """Raised if nothing was measured that answers the question; the message names the nearest measurement."""
+
+
+def encode_dispatch(dispatch: Dispatch) -> bytes:
+    """Return the bytes of dispatch.json."""
+    return msgspec.json.format(msgspec.json.encode(dispatch), indent=1) + b"\n"
+
+
+def read_dispatch(path: Path) -> Dispatch:
+    """Read a dispatch.json.
+
+    Raises: ResultsError where the file cannot be read, is no such file, or was written by a newer attnbench.
+    """
+    try:
+        content = path.read_bytes()
+        plain = msgspec.json.decode(content, type=dict[str, Any])
+    except OSError as error:
+        raise ResultsError(f"cannot read {path}: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ResultsError(f"{path} is no dispatch file: {error}") from error
+    if plain.get("kind") != "attnbench-dispatch" or not isinstance(schema := plain.get("schema"), int):
+        raise ResultsError(f"{path} is no dispatch file; attnbench report writes one, dispatch.json")
+    if schema > DISPATCH_SCHEMA:
+        raise ResultsError(
+            f"{path} was written by a newer attnbench (schema {schema}); "
+            f"this version reads schemas up to {DISPATCH_SCHEMA}: upgrade attnbench"
+        )
+    try:
+        return msgspec.json.decode(content, type=Dispatch)
+    except msgspec.MsgspecError as error:
+        raise ResultsError(f"{path} is damaged: {error}; write it anew with attnbench report") from error
+
+
+def choose_at(dispatch: Dispatch, query: Query, *, needs: Collection[str] = (), on_tie: OnTie = "reference") -> Choice:
+    """Return what to use for the call that ``query`` describes, among implementations that refuse nothing in ``needs``.
+
+    Raises: NoChoiceError if no such call was measured, or if several kinds of calls fit.
+    """
+    cell = _find_cell(dispatch.cells, query)
+    offers = [one for one in cell.offers if _suits(one, needs, cell.reference)]
+    reference = next((one for one in offers if one.contender.implementation == cell.reference), None)
+    if reference is None:
+        raise NoChoiceError(f"{cell.reference}, the reference, was not timed on {cell.case}: no time can be compared")
+    if any(one.checked >= FEWEST_CHECKED for one in offers):
+        offers = [one for one in offers if one.checked >= FEWEST_CHECKED or one is reference]
+    answer = choose([one.contender for one in offers], cell.reference)
+    return _make_choice(cell, answer, {one.contender.implementation: one for one in offers}, on_tie)
+
+
+def _suits(offer: Offer, needs: Collection[str], reference: str) -> bool:
+    """Whether an implementation is known to refuse nothing that is needed; the reference refuses nothing."""
+    if not needs or offer.contender.implementation == reference:
+        return True
+    return offer.refusals_known and not set(needs) & set(offer.refused)
+
+
+def _make_choice(cell: Cell, answer: Answer, offers: dict[str, Offer], on_tie: OnTie) -> Choice:
+    decided = answer.kind == "winner" or (on_tie == "fastest" and answer.kind in {"tie", *DECISIVE})
+    name = answer.names[0] if decided else cell.reference
+    offer = offers[name]
+    ratio = offer.contender.ratio
+    return Choice(
+        name=name,
+        kind=answer.kind,
+        tied=() if answer.kind == "winner" else (*answer.names, *answer.undecided),
+        gain=None if name == cell.reference or ratio is None else ratio.invert(),
+        checked=offer.checked,
+        run=offer.contender.run,
+        line=offer.line,
+        case=cell.case,
+        machine=cell.machine,
+    )
+
+
+# Fields in which a cell must equal the query. If no cell does, the first field that excludes all cells is named.
+_EXACT = ("machine", "device", "dtype", "passes", "mask", "case", "threads", "heads", "kv_heads", "head_dim")
+_SIZES = ("batch", "queries", "keys")
+
+
+def _find_cell(cells: Sequence[Cell], query: Query) -> Cell:
+    """Return the only cell that fits the query.
+
+    Raises: NoChoiceError if there is none, or more than one.
+    """
+    if not cells:
+        raise NoChoiceError("nothing was timed: measure with attnbench profile")
+    left = list(cells)
+    for field in _EXACT:
+        wanted = getattr(query, field)
+        known = sorted({getattr(one, field) for one in left}, key=str)
+        left = [one for one in left if wanted is None or getattr(one, field) == wanted]
+        if not left:
+            raise NoChoiceError(f"nothing was timed with {field}={wanted!r}; measured: {', '.join(map(repr, known))}")
+    fitting = [one for one in left if all(getattr(query, f) in (None, getattr(one, f)) for f in _SIZES)]
+    if not fitting:
+        nearest = min(left, key=lambda one: _measure_distance(one, query))
+        sizes = ", ".join(f"{field}={getattr(nearest, field)}" for field in _SIZES)
+        asked = ", ".join(f"{f}={getattr(query, f)}" for f in _SIZES if getattr(query, f) is not None)
+        raise NoChoiceError(f"nothing was timed at {asked}; the nearest that was: {sizes} ({nearest.case})")
+    if len(fitting) > 1:
+        raise NoChoiceError(
+            f"{len(fitting)} timed calls fit, which differ in {_name_differences(fitting)}; name one of "
+            f"{', '.join(one.case for one in fitting[:3])}"
+        )
+    return fitting[0]
+
+
+def _name_differences(cells: Iterable[Cell]) -> str:
+    some = list(cells)
+    fields = [name for name in (*_EXACT, *_SIZES) if len({getattr(one, name) for one in some}) > 1]
+    return ", ".join(name for name in fields if name != "case") or "the case"
+
+
+def _measure_distance(cell: Cell, query: Query) -> float:
+    """Return how far the sizes of a cell are from those of the query: the sum of their relative differences."""
+    total = 0.0
+    for field in _SIZES:
+        wanted, own = getattr(query, field), getattr(cell, field)
+        if wanted and own:
+            total += max(wanted, own) / min(wanted, own) - 1
+    return total

@@ -1,0 +1,90 @@
+"""``attnbench.choose``: what to use for a call, from what was measured; ``attnbench.load``: the implementation."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from attnbench.analysis.dispatch import Choice, Dispatch, NoChoiceError, OnTie, Query, choose_at, read_dispatch
+from attnbench.records.environment import describe_machine
+from attnbench.records.run_file import find_runs, read_run
+from attnbench.records.types import Pass
+
+if TYPE_CHECKING:
+    from attnbench.interface import Implementation
+
+__all__ = ["Choice", "NoChoiceError", "choose", "load"]
+
+# Default folder of stored runs, as of the command line.
+RESULTS = Path("results")
+
+
+def choose(
+    source: str | Path,
+    *,
+    queries: int,
+    keys: int | None = None,
+    batch: int | None = None,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    dtype: str = "float32",
+    passes: Pass = "forward",  # a pass of a call, not a password
+    mask: str = "none",
+    needs: Collection[str] = (),
+    device: str = "cpu",
+    threads: int | None = None,
+    machine: str | None = None,
+    case: str | None = None,
+    on_tie: OnTie = "reference",
+) -> Choice:
+    """Return which implementation to use for a call, with its gain and the evidence.
+
+    ``source`` is a ``dispatch.json``, a folder that contains one, the file of a run, or the id of a run below
+    ``results``. ``keys`` is by default the number of queries. ``batch``, ``heads``, ``kv_heads``, ``head_dim`` and
+    ``threads`` may be left out if the measured calls have only one such number. ``mask`` is the name of a mask as in
+    the ids of cases. ``needs`` are features that the implementation must not refuse, such as "weights". ``machine`` is
+    the name of the machine that was measured, by default this machine. ``case`` is the id of a case, where several
+    cases have the same sizes.
+
+    Nothing is interpolated: only a call that was timed is answered. A tie and an undecided comparison give the
+    reference; with ``on_tie="fastest"`` they give the implementation with the shortest time, unless it may be slower
+    than the reference.
+
+    Raises: NoChoiceError if no such call was measured, or several were; ResultsError where the source cannot be read;
+    ValueError for an unknown pass or value of ``on_tie``.
+    """
+    for name, value, allowed in (("passes", passes, get_args(Pass)), ("on_tie", on_tie, get_args(OnTie))):
+        if value not in allowed:
+            raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    if isinstance(needs, str):
+        needs = (needs,)
+    query = Query(
+        queries=queries, keys=queries if keys is None else keys, batch=batch, heads=heads, kv_heads=kv_heads,
+        head_dim=head_dim, dtype=dtype, passes=passes, mask=mask, device=device, threads=threads, case=case,
+        machine=describe_machine().name if machine is None else machine,
+    )  # fmt: skip
+    return choose_at(_read(Path(source)), query, needs=needs, on_tie=on_tie)
+
+
+def load(choice: Choice | str) -> "Implementation":
+    """Return the chosen implementation; its ``build(reference)`` makes a module with the reference's parameters.
+
+    ``reference`` is a ``torch.nn.MultiheadAttention``, and the module has its forward signature.
+
+    Raises: PluginError where the implementation is not installed.
+    """
+    from attnbench.plugins.adapters import load_implementation
+
+    return load_implementation(choice if isinstance(choice, str) else choice.name)
+
+
+def _read(source: Path) -> Dispatch:
+    if source.is_dir():
+        source /= "dispatch.json"
+    if source.suffix == ".json":
+        return read_dispatch(source)
+    from attnbench.report.content import collect_content
+    from attnbench.report.dispatch import make_dispatch
+
+    content = collect_content([read_run(path) for path in find_runs(RESULTS, [str(source)])])
+    return make_dispatch(content.runs, content.decisions.entries)

@@ -1,0 +1,35 @@
+"""``attnbench.results``: stored runs as tables of pandas."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from attnbench.records.run_file import find_runs, merge_runs, read_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Table", "read"]
+
+# A table is that of the report's CSV file of the same name. docs/results.md describes the columns.
+Table = Literal["timings", "memory", "findings", "untimed", "kernels"]
+
+
+def read(*runs: str | Path, table: Table = "timings", folder: str | Path = "results") -> "pd.DataFrame":
+    """Return a table of stored runs, with the columns of the report's CSV file of the same name.
+
+    ``runs`` are ids of runs below ``folder``, or paths of files; without them, the newest run is read. Measurements
+    that cannot be right are left out, as in the report.
+
+    Raises: ResultsError where a run is not found or cannot be read; ValueError for an unknown table.
+    """
+    if table not in get_args(Table):
+        raise ValueError(f"table must be one of {', '.join(get_args(Table))}, got {table!r}")
+    from attnbench.records.types import FRONTIER
+    from attnbench.report.content import leave_out
+    from attnbench.report.tables import tabulate
+
+    stored, _ = leave_out([read_run(path) for path in find_runs(Path(folder), [str(run) for run in runs])])
+    results = [result for result in merge_runs(stored) if result.suite != FRONTIER]
+    made = tabulate(results, [ceiling for run in stored for ceiling in run.ceilings])
+    frame: pd.DataFrame = getattr(made, table)
+    return frame

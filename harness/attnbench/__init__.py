@@ -9,21 +9,20 @@ from attnbench.interface import Implementation, Inputs, Operator, Policies, Refu
 
 if TYPE_CHECKING:
     from attnbench.api import Report, conform, results
-    from attnbench.api.choosing import Choice, choose, load
+    from attnbench.api.choosing import choose
+    from attnbench.integrations.loading import load
 
 # Public names that are imported on first use: a module that only declares an implementation needs none of them.
 _LATE = {
-    "Choice": "attnbench.api.choosing",
     "Report": "attnbench.api",
     "choose": "attnbench.api.choosing",
     "conform": "attnbench.api",
-    "load": "attnbench.api.choosing",
+    "load": "attnbench.integrations.loading",
     "results": "attnbench.api",
 }
 
 __all__ = [
     "Case",
-    "Choice",
     "Implementation",
     "Inputs",
     "Operator",

@@ -1,18 +1,15 @@
-"""``attnbench.choose``: what to use for a call, from what was measured; ``attnbench.load``: the implementation."""
+"""``attnbench.choose``: what to use for a call, from what was measured."""
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from attnbench.analysis.dispatch import Choice, Dispatch, NoChoiceError, OnTie, Query, choose_at, read_dispatch
 from attnbench.records.environment import describe_machine
 from attnbench.records.run_file import find_runs, read_run
 from attnbench.records.types import Pass
 
-if TYPE_CHECKING:
-    from attnbench.interface import Implementation
-
-__all__ = ["Choice", "NoChoiceError", "choose", "load"]
+__all__ = ["Choice", "NoChoiceError", "choose"]
 
 # Default folder of stored runs, as of the command line.
 RESULTS = Path("results")
@@ -64,18 +61,6 @@ def choose(
         machine=describe_machine().name if machine is None else machine,
     )  # fmt: skip
     return choose_at(_read(Path(source)), query, needs=needs, on_tie=on_tie)
-
-
-def load(choice: Choice | str) -> "Implementation":
-    """Return the chosen implementation; its ``build(reference)`` makes a module with the reference's parameters.
-
-    ``reference`` is a ``torch.nn.MultiheadAttention``, and the module has its forward signature.
-
-    Raises: PluginError where the implementation is not installed.
-    """
-    from attnbench.plugins.adapters import load_implementation
-
-    return load_implementation(choice if isinstance(choice, str) else choice.name)
 
 
 def _read(source: Path) -> Dispatch:

@@ -24,8 +24,8 @@ def read(*runs: str | Path, table: Table = "timings", folder: str | Path = "resu
     """
     if table not in get_args(Table):
         raise ValueError(f"table must be one of {', '.join(get_args(Table))}, got {table!r}")
+    from attnbench.analysis.left_out import leave_out
     from attnbench.records.types import FRONTIER
-    from attnbench.report.content import leave_out
     from attnbench.report.tables import tabulate
 
     stored, _ = leave_out([read_run(path) for path in find_runs(Path(folder), [str(run) for run in runs])])

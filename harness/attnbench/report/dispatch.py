@@ -1,19 +1,24 @@
 """The file ``dispatch.json`` of a report: what to use at which shape, for programs."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from attnbench.analysis.crossover import Entry
 from attnbench.analysis.dispatch import Cell, Dispatch, Offer
 from attnbench.cases import Case, Problem
 from attnbench.plugins.registry import load_problem_types
-from attnbench.records.run_file import StoredRun, find_timed_lines
+from attnbench.records.run_file import ResultsError, StoredRun, find_timed_lines
 
 __all__ = ["make_dispatch"]
 
 
 def make_dispatch(runs: Sequence[StoredRun], entries: Sequence[Entry]) -> Dispatch:
     """Return every timed call of these runs with the implementations that may be chosen for it."""
-    lines = {stored.run.id: find_timed_lines(stored.path) for stored in runs}
+    lines = {}
+    for stored in runs:
+        with contextlib.suppress(ResultsError):  # the file was removed after it was read
+            lines[stored.run.id] = find_timed_lines(stored.path)
     types = load_problem_types()
     return Dispatch(
         versions={stored.run.id: stored.run.versions for stored in runs},
@@ -24,7 +29,6 @@ def make_dispatch(runs: Sequence[StoredRun], entries: Sequence[Entry]) -> Dispat
 def _make_cell(
     entry: Entry, lines: Mapping[str, Mapping[tuple[str, str], int]], types: Mapping[str, type[Problem]]
 ) -> Cell:
-    sizes = _read_sizes(entry.case, types)
     offers = (
         Offer(
             contender=one,
@@ -35,7 +39,7 @@ def _make_cell(
         )
         for one in sorted(entry.contenders, key=lambda one: one.time_ns)
     )
-    return Cell(
+    cell = Cell(
         machine=entry.machine,
         device=entry.device,
         dtype=entry.dtype,
@@ -46,20 +50,21 @@ def _make_cell(
         keys=entry.keys,
         reference=entry.reference,
         offers=tuple(offers),
-        **sizes,
     )
+    return _add_sizes(cell, types)
 
 
-def _read_sizes(case: str, types: Mapping[str, type[Problem]]) -> dict[str, int | str | None]:
-    """Return batch, heads, key heads, head width and mask of a case; nothing if its operator is not installed."""
+def _add_sizes(cell: Cell, types: Mapping[str, type[Problem]]) -> Cell:
+    """Return the cell with the sizes and the mask of its case; without them if its operator is not installed."""
     try:
-        problem = Case.parse(case, dict(types)).problem
-    except (KeyError, ValueError):
-        return {}
-    return {
-        "batch": problem.sequences,
-        "heads": problem.num_heads,
-        "kv_heads": problem.head_groups,
-        "head_dim": getattr(problem, "head_dim", None),
-        "mask": problem.mask,
-    }
+        problem = Case.parse(cell.case, dict(types)).problem
+    except ValueError:
+        return cell
+    return replace(
+        cell,
+        batch=problem.sequences,
+        heads=problem.num_heads,
+        kv_heads=problem.head_groups,
+        head_dim=getattr(problem, "head_dim", None),
+        mask=problem.mask,
+    )

@@ -140,8 +140,8 @@ def test_a_report_is_a_page_a_text_seven_tables_and_five_figures(tmp_path: Path)
     assert written == tmp_path / "new" / "folder" / "index.html"
     assert sorted(path.name for path in written.parent.iterdir()) == [
         "ceilings.csv", "decisions.csv", "dispatch.json", "failures.csv", "findings.csv", "forest.png", "forest.svg",
-        "growth.csv", "index.html", "kernels.csv", "memory.csv", "memory.png", "memory.svg", "rate.png", "rate.svg", "ratio.png",
-        "ratio.svg", "report.md", "time.png", "time.svg", "timings.csv",
+        "growth.csv", "index.html", "kernels.csv", "memory.csv", "memory.png", "memory.svg", "rate.png", "rate.svg",
+        "ratio.png", "ratio.svg", "report.md", "time.png", "time.svg", "timings.csv",
     ]  # fmt: skip
 
 

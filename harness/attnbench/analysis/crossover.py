@@ -117,9 +117,10 @@ class Entry:
     # if no implementation that conforms is such an answer.
     conforming: Answer | None = None
     # Peak memory in bytes; None where not measured. ``peak_bytes``: of the first name of the answer.
-    # ``reference_peak_bytes``: of the reference.
+    # ``reference_peak_bytes``: of the reference. ``conforming_peak_bytes``: of the first name of ``conforming``.
     peak_bytes: float | None = None
     reference_peak_bytes: float | None = None
+    conforming_peak_bytes: float | None = None
     # Id of the case that was timed.
     case: str = ""
     # Every implementation that may be chosen, and the reference.

@@ -44,9 +44,11 @@ class Choice:
     words: str
     gain: str = ""
     notes: tuple[str, ...] = ()
-    # Which of the named implementations are not known to conform, and what to use instead; empty if all conform, or if
-    # the answer names no choice.
+    # Which of the named implementations are not known to conform; empty if all conform, or if the answer names no choice.
     conformance: str = ""
+    # What to use instead, and its gain: the fastest that conforms; empty if all named implementations conform.
+    conforming: str = ""
+    conforming_gain: str = ""
     # Peak memory of the fastest implementation and of the reference; empty without a winner or a tie, and where the
     # peak was not measured.
     memory: str = ""
@@ -226,6 +228,7 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
         parsed = CaseId.parse(case)
         queries, keys = read_lengths(parsed)
         device = place.device
+        conforming = _choose_conforming(contenders, reference, answer, checked, wrong)
         yield Entry(
             machine=series.place.machine,
             device=device,
@@ -241,13 +244,14 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
             limits=tuple(limits.find(name, timed_in[name], device) for name in answer.names),
             checked=tuple(checked[name] for name in answer.names) if any(checked.values()) else (),
             excluded=tuple(sorted(wrong)),
-            conforming=_choose_conforming(contenders, reference, answer, checked, wrong),
+            conforming=conforming,
             case=case,
             contenders=tuple(contenders),
             contender_limits={name: limits.find(name, run, device) for name, run in timed_in.items()},
             contender_checked=checked,
             peak_bytes=peaks.get((case, answer.names[0])),
             reference_peak_bytes=peaks.get((case, reference)),
+            conforming_peak_bytes=peaks.get((case, conforming.names[0])) if conforming else None,
             timed=frozenset(timed_in),
         )
 
@@ -365,6 +369,7 @@ def _make_choice(entries: Sequence[Entry]) -> Choice:
         reasons = dict.fromkeys(entry.answer.reason for entry in entries)
         answer = replace(answer, names=tuple(every), reason="; ".join(list(reasons)[:SHOWN]))
     words, note = _describe_answer(answer, reference)
+    conforming, conforming_gain = _describe_conforming(entries)
     notes = [note] * bool(note) + list(_describe_all_limits(entries[0]))
     if answer.undecided:
         notes.append(f"not decided: whether {join_words(answer.undecided)} {_is(answer.undecided)} as fast")
@@ -373,14 +378,26 @@ def _make_choice(entries: Sequence[Entry]) -> Choice:
         words=words,
         gain=_format_gains([entry.answer.gain for entry in entries if entry.answer.gain]),
         notes=tuple(notes),
-        conformance=_describe_conformance(entries),
+        conformance=_describe_conformance(entries[0]),
+        conforming=conforming,
+        conforming_gain=conforming_gain,
         memory=_describe_memory(entries[-1], several=len(entries) > 1),
     )
 
 
-def _describe_conformance(entries: Sequence[Entry]) -> str:
-    """Return which implementations of an answer are not known to conform, and the fastest one that conforms."""
-    entry, kind = entries[0], entries[0].answer.kind
+def _describe_conforming(entries: Sequence[Entry]) -> tuple[str, str]:
+    """Return the fastest implementation that conforms, where an answer names others, and its gain."""
+    other = entries[0].conforming
+    if other is None or entries[0].answer.kind not in DECISIVE:
+        return "", ""
+    names = join_words(other.names if other.kind in ("winner", "tie") else other.names[:1])
+    gains = [one.conforming.gain for one in entries if one.conforming and one.conforming.gain]
+    return names, _format_gains(gains)
+
+
+def _describe_conformance(entry: Entry) -> str:
+    """Return which implementations of an answer are not known to conform."""
+    kind = entry.answer.kind
     if kind not in DECISIVE and kind != "alone":
         return ""
     parts = []
@@ -395,23 +412,26 @@ def _describe_conformance(entries: Sequence[Entry]) -> str:
         who = "" if len(same) == len(entry.answer.names) else f"{join_words(same)}: "
         words = f"not decided ({count} of the {FEWEST_CHECKED} needed cases)" if count else "not checked"
         parts.append(f"{who}conformance {words}")
-    if entry.conforming:
-        other = entry.conforming
-        gains = _format_gains([one.conforming.gain for one in entries if one.conforming and one.conforming.gain])
-        names = join_words(other.names if other.kind in ("winner", "tie") else other.names[:1])
-        parts.append(f"fastest that conforms: {names} {gains}".rstrip())
+    if few and entry.conforming is None and any(count >= FEWEST_CHECKED for count in entry.contender_checked.values()):
+        parts.append("among those that conform, the samples decide nothing")
     return "; ".join(parts)
 
 
 def _describe_memory(entry: Entry, *, several: bool) -> str:
-    """Return the peak memory of a winner and of the reference, empty without a winner; ``several``: name the length."""
+    """Return the peak memory of a winner, of the fastest that conforms and of the reference; empty without a winner.
+
+    ``several``: name the length.
+    """
     first, kind = entry.answer.names[0], entry.answer.kind
     if kind not in ("winner", "tie") or not entry.peak_bytes or not entry.reference_peak_bytes:
         return ""
-    who = f"{first} " if kind == "tie" else ""
+    others = [(entry.reference, entry.reference_peak_bytes)]
+    if entry.conforming and entry.conforming_peak_bytes and entry.conforming.names[0] != entry.reference:
+        others.insert(0, (entry.conforming.names[0], entry.conforming_peak_bytes))
+    who = f"{first} " if kind == "tie" or entry.conforming else ""
     at = f" at {describe_length(entry.queries, entry.keys)}" if several else ""
-    peaks = f"{format_bytes(entry.peak_bytes)}, {entry.reference} {format_bytes(entry.reference_peak_bytes)}"
-    return f"peak memory: {who}{peaks}{at}"
+    listed = ", ".join(f"{name} {format_bytes(peak)}" for name, peak in others)
+    return f"peak memory: {who}{format_bytes(entry.peak_bytes)}, {listed}{at}"
 
 
 def _describe_answer(answer: Answer, reference: str) -> tuple[str, str]:

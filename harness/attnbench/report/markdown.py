@@ -155,6 +155,9 @@ def _render_decisions(decisions: Decisions) -> list[str]:
 
 def _format_choice(choice: Choice) -> str:
     words = f"**{_escape(choice.words)}** {_escape(choice.gain)}".rstrip()
+    if choice.conforming:
+        ahead = f"the fastest that conforms; ahead of it: {choice.words} {choice.gain}".rstrip()
+        words = f"**{_escape(choice.conforming)}** {_escape(choice.conforming_gain)}".rstrip() + f"<br>{_escape(ahead)}"
     others = (choice.conformance, *choice.notes, choice.memory)
     return "<br>".join([words, *(_escape(text) for text in others if text)])
 

@@ -277,7 +277,7 @@ def assert_is_quiet(browser: Any, path: Path) -> None:
     assert counts == {"script": 1, "style": 1, "base": 0, "iframe": 0, "form": 0, "link": 1, "main": 1, "nav": 1}
     attributes = """() => [...document.querySelectorAll('*')].flatMap(one => [...one.attributes])
       .filter(one => one.name.startsWith('on') || one.name === 'style'
-        || ['href', 'src'].includes(one.name) && !/^(#|data:|[a-z-]+[.](csv|md)$)/.test(one.value))
+        || ['href', 'src'].includes(one.name) && !/^(#|data:|[a-z-]+[.](csv|json|md)$)/.test(one.value))
       .map(one => one.name + '=' + one.value)"""
     assert page.evaluate(attributes) == []
     broken = "[...document.images].filter(one => !one.complete || one.naturalWidth === 0).length"

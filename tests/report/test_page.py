@@ -145,7 +145,7 @@ def test_files_beside_the_page_are_links(browser: Any, example: Path) -> None:
         assert len((example.parent / name).read_text("utf-8").splitlines()) > 1
     empty = {path.name for path in example.parent.glob("*.csv") if path.read_text("utf-8").count("\n") < 2}
     assert not empty & set(names)
-    assert page.locator('main a[href="timings.csv"]').count() > 0
+    assert page.locator('main a[href="decisions.csv"]').count() > 0
 
 
 def test_a_chapter_is_visible_when_its_link_is_followed(browser: Any, example: Path) -> None:
@@ -400,7 +400,7 @@ class Reader(HTMLParser):
         for name, value in attrs:
             if name.startswith("on") or name in {"style", "srcdoc", "action", "formaction"}:
                 self.unsafe.append((name, value))
-            beside = name == "href" and tag == "a" and re.fullmatch(r"[a-z-]+\.(csv|md)", value or "")
+            beside = name == "href" and tag == "a" and re.fullmatch(r"[a-z-]+\.(csv|json|md)", value or "")
             if name in {"src", "href"} and not beside and not (value or "").startswith(("#", "data:")):
                 self.unsafe.append((name, value))
         if tag not in self.empty:

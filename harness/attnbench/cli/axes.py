@@ -72,10 +72,10 @@ class Axes:
 
         Raises: UsageError where options exclude one another.
         """
-        axes: dict[str, Any] = {name: tuple(given[name] or ()) for name in cls.__dataclass_fields__}
+        axes: dict[str, Any] = {name: tuple(given.get(name) or ()) for name in cls.__dataclass_fields__}
         if axes["width"] and axes["head_dim"]:
             raise click.UsageError("--width and --head-dim exclude one another: the width is heads times head_dim")
-        if given["like"]:
+        if given.get("like"):
             model = MODELS[given["like"]]
             axes["heads"] = axes["heads"] or (model.heads,)
             axes["head_dim"] = axes["head_dim"] or (() if axes["width"] else (model.head_dim,))

@@ -44,7 +44,7 @@ class Choice:
     words: str
     gain: str = ""
     notes: tuple[str, ...] = ()
-    # Which of the named implementations are not known to conform; empty if all conform, or if the answer names no choice.
+    # Which of the named implementations are not known to conform; empty if all do, or if the answer names no choice.
     conformance: str = ""
     # What to use instead, and its gain: the fastest that conforms; empty if all named implementations conform.
     conforming: str = ""

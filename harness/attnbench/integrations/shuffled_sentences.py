@@ -47,9 +47,9 @@ class ShuffledSentences:
         self.batch.reorder(order)
         self.order = self.order[order]
 
-    def inspect(self, name: str, result: object, ended_ns: int) -> None:
+    def inspect(self, name: str, result: object, end: int, ended_ns: int) -> None:
         """Copy the embeddings if the call is judged."""
-        del ended_ns
+        del end, ended_ns
         if self._count[name] == self._chosen.get(name):
             assert isinstance(result, Tensor)
             self.judged[name] = (self.order, result.clone())

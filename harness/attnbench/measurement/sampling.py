@@ -314,7 +314,7 @@ class _Sampler:
         end = clock()
         ended_ns = thread_time_ns()
         self.readings.append((samples, before, self.scheduler.read()))
-        self.surroundings.inspect(name, result, ended_ns)
+        self.surroundings.inspect(name, result, end, ended_ns)
         samples.times_ns.append(end - begin)
         samples.cycles.append(self.cycles)
         self.account.add_sample(begin, end)

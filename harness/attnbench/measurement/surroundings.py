@@ -15,10 +15,11 @@ class Surroundings(Protocol):
     def prepare(self, name: str, cycle: int) -> None:
         """Prepare a call of ``name``; ``cycle`` is 0 for calls of which no sample is taken."""
 
-    def inspect(self, name: str, result: object, ended_ns: int) -> None:
+    def inspect(self, name: str, result: object, end: int, ended_ns: int) -> None:
         """Inspect the result of a sampled call; an exception ends the sampling.
 
-        ``ended_ns`` is the processor time of this thread when the call had ended.
+        ``end`` is the end of the sample on the clock of the sampling. ``ended_ns`` is the processor time of this thread
+        right after it. Unit: nanoseconds.
         """
 
 
@@ -31,5 +32,5 @@ class Unwatched:
     def prepare(self, name: str, cycle: int) -> None:
         """Do nothing."""
 
-    def inspect(self, name: str, result: object, ended_ns: int) -> None:
+    def inspect(self, name: str, result: object, end: int, ended_ns: int) -> None:
         """Do nothing."""

@@ -42,11 +42,16 @@ class FaultSearch:
         if fault.culprit is not None and fault.culprit in names:
             return {fault.culprit: fault}
 
+        # Some faults are found by comparison with the baseline, so it is beside every half, unless it has the fault.
+        beside = [name for name in names if name == case.baseline and len(names) > 1]
+
         def retry(some: Sequence[str]) -> Outcome | None:
-            answer = self._ask_fresh(number, case, some, checks)
+            answer = self._ask_fresh(number, case, [*beside, *some], checks)
             return answer if isinstance(answer, Outcome) else None
 
-        return bisect(names, fault, retry)
+        if beside and (own := retry([])) is not None:
+            return {beside[0]: own}
+        return bisect([name for name in names if name not in beside], None if beside else fault, retry)
 
     def find_loading_fault(self, names: Sequence[str]) -> Outcome | None:
         """Return the reason if no process with these implementations can be started."""

@@ -193,7 +193,7 @@ def _suits(offer: Offer, needs: Collection[str], reference: str) -> bool:
 
 
 def _make_choice(cell: Cell, answer: Answer, offers: dict[str, Offer], on_tie: OnTie) -> Choice:
-    decided = answer.kind == "winner" or (on_tie == "fastest" and answer.kind in {"tie", *DECISIVE})
+    decided = answer.kind == "winner" or (on_tie == "fastest" and answer.kind in DECISIVE)
     name = answer.names[0] if decided else cell.reference
     offer = offers[name]
     ratio = offer.contender.ratio

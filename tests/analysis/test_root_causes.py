@@ -4,7 +4,9 @@ import random
 from collections import Counter
 
 from attnbench.analysis.deviations import FULLY_MASKED, describe_deviation
-from attnbench.analysis.root_causes import Failure, Kind, RootCause, _join_by_key, find_root_causes
+from attnbench.analysis.diagnoses import NOT_DIAGNOSED
+from attnbench.analysis.failure_groups import Failure, Kind, _join_by_key
+from attnbench.analysis.root_causes import RootCause, find_root_causes
 from attnbench.interface import Policies
 from attnbench.records.types import Finding, Result, Status
 
@@ -143,6 +145,76 @@ def test_a_diagnosis_of_one_check_is_told_by_check() -> None:
         (THIRD, fail("forward_parity", "Needed. But off.")),
     )
     assert cause.title == "forward_parity: failed, and on 2 more cases"
+
+
+def off(check: str, *faults: str) -> Finding:
+    """Return a finding with wrong values; with faults, its diagnosis names them."""
+    looks = f" Diagnosis: looks like {' or '.join(faults)}." if faults else ""
+    return fail(check, f"Needed. But off.{looks}")
+
+
+def spread(*findings: Finding) -> list[tuple[str, Finding]]:
+    """Give each finding a case."""
+    return [(CASES[number % len(CASES)], finding) for number, finding in enumerate(findings)]
+
+
+def test_a_diagnosis_of_few_findings_names_no_cause() -> None:
+    """A diagnosis of 3 of 12 findings names no cause: the checks do, and say how many findings have the diagnosis."""
+    told = [off("forward_parity", "no scale"), off("forward_parity", "no scale"), off("input_gradients", "no scale")]
+    causes = group(*spread(*told, *[off("forward_parity")] * 6, *[off("input_gradients")] * 3))
+    assert [(cause.kind, cause.finding.check, len(cause.failures)) for cause in causes] == [
+        ("check", "forward_parity", 8), ("check", "input_gradients", 4),
+    ]  # fmt: skip
+    assert [cause.shared for cause in causes] == ["2 of 8 findings look like no scale.", ""]
+    assert not any("Diagnosis" in cause.reason for cause in causes)
+
+
+def test_a_diagnosis_of_half_the_findings_names_no_cause_and_of_more_than_half_does() -> None:
+    """Most findings are more than half of those that could have a diagnosis."""
+    told = [off("forward_parity", "no scale"), off("input_gradients", "no scale")]
+    assert {cause.kind for cause in group(*spread(*told, *[off("forward_parity")] * 2))} == {"check"}
+    (cause,) = group(*spread(*told, off("forward_parity")))
+    assert (cause.kind, cause.shared) == ("diagnosis", "Diagnosis: no scale (in 2 of 3 findings).")
+
+
+def test_findings_that_cannot_have_a_diagnosis_do_not_count_against_it() -> None:
+    """A case that is too large for a diagnosis joins the diagnosis of its check."""
+    large = fail("forward_parity", f"Needed. But off. {NOT_DIAGNOSED}the case has too many pairs.")
+    told = [off("forward_parity", "no scale"), off("input_gradients", "no scale")]
+    (cause,) = group(*spread(*told, *[large] * 5))
+    assert (cause.kind, len(cause.failures)) == ("diagnosis", 7)
+
+
+def test_a_diagnosis_keeps_the_checks_that_it_fits() -> None:
+    """Where a diagnosis fits all findings of two checks and few of a third, the third is told apart."""
+    told = [off(check, "no scale") for check in ("forward_parity", "weights_parity", "input_gradients")]
+    causes = group(*spread(*told, *[off("input_gradients")] * 9))
+    assert [(cause.kind, list(cause.checks)) for cause in causes] == [
+        ("diagnosis", ["forward_parity", "weights_parity"]), ("check", ["input_gradients"]),
+    ]  # fmt: skip
+
+
+def test_a_fault_of_the_backward_pass_at_least_is_the_same_fault() -> None:
+    """A diagnosis that is limited because the case shows it only in gradients joins the same fault without limits."""
+    limited = "no scale (in the backward pass at least: on this case it changes no output)"
+    (cause,) = group(*spread(off("forward_parity", "no scale"), off("input_gradients", limited)))
+    assert cause.shared == "Diagnosis: no scale."
+
+
+def test_a_diagnosis_of_strides_is_one_fault() -> None:
+    """The words "strides or offsets" are no choice between two faults."""
+    strides = "Diagnosis: the same call with contiguous tensors is right, so strides or offsets are misread."
+    (cause,) = group(*spread(*(fail(check, f"x But y. {strides}") for check in ("strided_inputs", "expanded_inputs"))))
+    assert cause.shared == strides
+
+
+def test_a_scale_is_told_by_the_finding_that_measured_it() -> None:
+    """The number of the cause, its reason and its command are of one finding, also if another check comes first."""
+    gradient = fail("effective_gradient_scale", "x But the amplitude estimated from grad is off by +0.5; allowed 0.1.")
+    output = fail("effective_scale", "x But the softmax scale estimated from output is off by -0.2; allowed 0.1.")
+    (cause,) = group((FIRST, gradient), (SECOND, output))
+    assert (cause.shared, cause.finding) == ("The softmax scale is off by -20 %.", output)
+    assert cause.reproduce == f"attnbench reproduce '{SECOND}' --check effective_scale mine"
 
 
 def test_independent_failures_stay_apart() -> None:

@@ -351,3 +351,22 @@ def test_a_long_text_is_cut_between_words() -> None:
     """A text is cut after its last whole word; one without a space is cut anywhere."""
     assert shorten_text("must be allowed here", 14) == "must be …"
     assert shorten_text("x" * 30, 5) == "xxxxx …"
+
+
+def test_title_fault_and_command_of_a_card_are_of_one_finding() -> None:
+    """A scale is titled by the check that measured it; a diagnosis quotes a finding that has it, not a worse one."""
+    gradient = "x But the amplitude estimated from grad is off by +0.5; allowed 0.0041."
+    found = [
+        *[("mine", fail(check, VALUES, excess=700)) for check in ("forward_parity", "input_gradients")],
+        ("mine", fail("effective_gradient_scale", gradient, excess=120)),
+        ("mine", fail("effective_scale", SCALE, excess=20)),
+    ]
+    (group,) = collect(*found).shown
+    assert group.title == "effective_scale: the softmax scale is off by +9.62 %"
+    assert group.command == f"attnbench reproduce '{CASE.format(3)}' --check effective_scale mine"
+    assert (group.worst.check, group.found) == ("effective_scale", "Error: 20.0 × the allowed error:")
+    assert "off by +0.0962" in group.worst.fault
+    told = [("mine", fail(check, "x But y. Diagnosis: no scale.", excess=5)) for check in ("a", "b")]
+    (group,) = collect(*told, ("mine", fail("a", "x But z.", excess=90))).shown
+    assert (group.worst.fault, group.found) == ("x But y. Diagnosis: no scale.", "Error: 5.00 × the allowed error:")
+    assert group.command == f"attnbench reproduce '{CASE.format(0)}' --check a mine"

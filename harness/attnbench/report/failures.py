@@ -53,8 +53,6 @@ LONGEST_CAUSE = 110
 _ORIGIN = re.compile(r"(; allowed [^\s=]+) = .*?(?=\.(?: |$))")
 # The value that a fault says should have been there.
 _WANTED = re.compile(r"must be (?:exactly )?([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
-# Checks whose names open the title of a cause of kind "scale".
-_SCALE_CHECKS = ("effective_scale", "effective_gradient_scale")
 COLUMNS = (
     "machine", "implementation", "kind", "checks", "statuses", "findings", "cases", "reason", "worst_over_allowed",
     "worst_check", "worst_case", "worst_reason", "command", "warnings",
@@ -91,8 +89,11 @@ class FailureGroup:
     shared: str
     # The cause in words; where no cause is known, the check.
     title: str
-    # The finding with the largest quotient of error and allowed error; of equal ones, the one with the worst effect.
+    # Of the findings that the title is about, the one with the largest quotient of error and allowed error; of equal
+    # ones, the one with the worst effect.
     worst: ListedCase
+    # Whether no other finding is worse than ``worst``.
+    is_worst: bool
     # Largest effect of the findings, see ``find_effect``.
     effect: float
     # Error of ``worst`` divided by the allowed error; NaN where no error was measured.
@@ -117,6 +118,13 @@ class FailureGroup:
             return f"{next(iter(self.statuses))}, {format_count(self.cases, 'case')}"
         named = ", ".join(f"{count} {status}" for status, count in self.statuses.items())
         return f"{format_count(self.cases, 'case')}: {named}"
+
+    @property
+    def found(self) -> str:
+        """What ``worst`` is, and its error over the allowed error, in words."""
+        if not self.worst.excess:
+            return "One of the cases:"
+        return f"{'Worst error' if self.is_worst else 'Error'}: {self.worst.excess}:"
 
     @property
     def by_check(self) -> str:
@@ -210,11 +218,10 @@ def describe_cause(cause: RootCause, *, by: bool = True) -> str:
         text = cause.shared[:1].lower() + cause.shared[1:]
     elif cause.kind == "exception" and len(cause.checks) > 1:
         text = cause.shared
-    measured = next((check for check in _SCALE_CHECKS if check in cause.checks), "")
     words = shorten_text(" ".join(text.split()).removesuffix("."), LONGEST_CAUSE)
     if not words:
         return next(iter(cause.checks)) if len(cause.checks) == 1 else f"{len(cause.checks)} checks, one cause"
-    return f"{measured}: {words}" if measured and by and cause.kind == "scale" else words
+    return f"{cause.finding.check}: {words}" if by and cause.kind == "scale" else words
 
 
 def find_effect(finding: Finding) -> float:
@@ -257,10 +264,9 @@ def tabulate_failures(groups: Iterable[FailureGroup]) -> pd.DataFrame:
 
 
 def _make_group(machine: str, cause: RootCause) -> FailureGroup:
-    failures = sorted(
-        cause.failures, key=lambda failure: (-_rank(_find_excess(failure.finding)), -find_effect(failure.finding))
-    )
-    worst = failures[0]
+    failures = sorted(cause.failures, key=_order_failure)
+    # The title may be about some failures only. The fault and the command beside it are then of the worst of these.
+    worst = min(cause.telling, key=_order_failure)
     checks, name = dict(cause.checks), cause.implementation
     return FailureGroup(
         machine=machine,
@@ -274,12 +280,18 @@ def _make_group(machine: str, cause: RootCause) -> FailureGroup:
         shared="" if cause.kind in ("scale", "leak") else shorten_text(cause.shared, LONGEST_REASON),
         title=describe_cause(cause),
         worst=_list_case(worst, LONGEST_REASON),
+        is_worst=_order_failure(worst) == _order_failure(failures[0]),
         effect=max(find_effect(failure.finding) for failure in failures),
         excess=_find_excess(worst.finding),
         command=format_reproduce_line(name, worst.case, worst.finding.check),
         listed=tuple(_list_case(failure, LONGEST_OF_CASE) for failure in failures[:MOST_CASES]),
         warnings=tuple(dict.fromkeys(warning for failure in failures for warning in failure.finding.warnings)),
     )
+
+
+def _order_failure(failure: Failure) -> tuple[float, float]:
+    """Return by what failures are sorted, the worst first."""
+    return -_rank(_find_excess(failure.finding)), -find_effect(failure.finding)
 
 
 def _select_shown(groups: Sequence[FailureGroup]) -> list[FailureGroup]:

@@ -82,13 +82,12 @@ def _render_failures(content: Content) -> list[str]:
 
 
 def _render_failure(group: FailureGroup) -> str:
-    worst = f"Worst error: {group.worst.excess}: " if group.worst.excess else "One of the cases: "
     lines = [
         f"**{_escape(group.title)}** ({_escape(group.size)})",
         f"Required: {_escape(group.requirement)}" if group.requirement else "",
         _escape(group.shared),
         f"Failed: {_escape(group.by_check)}." if group.by_check else "",
-        worst + _escape(group.worst.fault),
+        f"{group.found} {_escape(group.worst.fault)}",
         *(f"Warning: {_escape(warning)}" for warning in group.warnings[:3]),
     ]
     return "  \n".join(line for line in lines if line) + f"\n\n{format_console(group.command)}"

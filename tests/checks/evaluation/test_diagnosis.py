@@ -78,6 +78,7 @@ DIAGNOSES = {
     "tail_of32_dropped": "the last key (the last tile at tile size 16, 32) dropped after the softmax",
     "tail_of64_dropped": "the last key (the last tile at tile size 16, 32, 64) dropped after the softmax",
     "weights_always_averaged": "attention weights averaged over heads in place of those of each head",
+    "mask_scaled": "the attn_mask multiplied by the scale",
     "scale_twice": "the scale 1/D in place of 1/√D",
     "padding_ignored_in_decoding": "the key_padding_mask ignored",
     # With as many sequences as heads, reading the batch as heads gives the same mask.
@@ -351,6 +352,25 @@ def test_two_fault_models_with_the_same_result_are_both_named() -> None:
     )
 
 
+OF_KEYS, OF_QUERIES = (
+    "the scale 1/√S of the number of keys in place of 1/√D",
+    ("the scale 1/√L of the number of queries in place of 1/√D"),
+)
+
+
+def test_a_scale_from_the_number_of_keys_or_queries_is_named() -> None:
+    """Where the numbers of queries and keys are equal, both are named; where it is head_dim, neither is a fault."""
+    for words, problem in ((OF_KEYS, CROSS), (OF_QUERIES, CROSS)):
+        oracle = build_oracle(problem=problem)
+        assert explain(oracle, Match(quantities=apply_fault(oracle, words))) == f"Diagnosis: looks like {words}."
+    oracle = build_oracle(queries=9, keys=9)
+    both = f"Diagnosis: looks like {OF_KEYS} or {OF_QUERIES}."
+    assert explain(oracle, Match(quantities=apply_fault(oracle, OF_KEYS))) == both
+    oracle = build_oracle(embed_dim=14, num_heads=2)  # head_dim 7, as many as keys
+    assert oracle.case.problem.keys == 7
+    assert not {OF_KEYS}.intersection(OPERATOR.fault_models(oracle.case, ("output",)))
+
+
 def test_a_fault_model_that_changes_nothing_on_the_case_is_never_named() -> None:
     """With a single query, for example, merging heads by a view changes nothing."""
     oracle = build_oracle(queries=1)
@@ -427,7 +447,7 @@ def test_two_runs_and_large_cases_are_not_diagnosed(monkeypatch: pytest.MonkeyPa
     assert explain(oracle, Agree(value=wrong["output"], expected=right, quantity="output", what="x")) == ""
     assert explain(oracle, Match(quantities=wrong)) != ""
     monkeypatch.setattr(module, "PAIRS", 10)
-    assert explain(oracle, Match(quantities=wrong)) == ""
+    assert explain(oracle, Match(quantities=wrong)) == module.TOO_LARGE
 
 
 @pytest.mark.parametrize("variant", MUTANTS.variants, ids=lambda variant: variant.name)

@@ -310,3 +310,10 @@ def test_fault_models_change_the_output(problem: AttentionCoreProblem) -> None:
     alike = {words for words in fault_models if words.startswith(("the causal mask", "key_lengths one key too long"))}
     assert fault_models.keys() - differ <= silent | alike
     assert len(differ) >= 3
+
+
+def test_a_scale_that_is_right_is_no_fault_model() -> None:
+    """The scale 1/√S is a fault model, but not where the keys are as many as head_dim."""
+    words = "the scale 1/√S of the number of keys in place of 1/√D"
+    assert words in OPERATOR.fault_models(build_case(PLAIN), ["output"])
+    assert words not in OPERATOR.fault_models(build_case(replace(PLAIN, keys=PLAIN.head_dim)), ["output"])

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from attnbench.analysis.diagnoses import NOT_DIAGNOSED
 from attnbench.checks.evaluation.chance import log_chance_of_fit
 from attnbench.checks.evaluation.explanation import COINCIDENCE
 from attnbench.checks.evaluation.measurement import compare, replace_declared_nan
@@ -38,6 +39,7 @@ PAIRS = 4_000_000
 IN_BACKWARD = "{}, in the backward pass alone (the outputs are right)"
 # Added to the name of a fault model that explains the gradients, and changes no output of the pass.
 IN_BACKWARD_AT_LEAST = "{} (in the backward pass at least: on this case it changes no output)"
+TOO_LARGE = f"{NOT_DIAGNOSED}the case has more than {PAIRS:,} query-key pairs."
 CONTIGUOUS = "Diagnosis: the same call with contiguous tensors is right, so strides or offsets are misread."
 
 
@@ -56,12 +58,12 @@ class _MatchingFault:
 def diagnose(observation: Observation, expected: Expected, case_oracle: CaseOracle, policies: Policies) -> str:
     """Return a sentence that says what a failed observation looks like, or an empty string.
 
-    The sentence names the fault models that explain the observation best, or says that only strides are misread.
+    The sentence names the fault models that explain the observation best, or says that only strides are misread, or
+    that the case is too large for the search.
     """
-    if case_oracle.operator.work(case_oracle.case).pairs > PAIRS:
-        return ""
+    too_large = case_oracle.operator.work(case_oracle.case).pairs > PAIRS
     if isinstance(observation, Agree):
-        return CONTIGUOUS if _is_right_if_contiguous(observation, case_oracle, policies) else ""
+        return CONTIGUOUS if not too_large and _is_right_if_contiguous(observation, case_oracle, policies) else ""
     if isinstance(observation, Exact):
         observation = Match(quantities=observation.quantities)
     if not isinstance(observation, Match | Average) or (isinstance(observation, Match) and observation.changed):
@@ -69,6 +71,8 @@ def diagnose(observation: Observation, expected: Expected, case_oracle: CaseOrac
     names = {observation.quantity} if isinstance(observation, Average) else observation.quantities.keys()
     if not names <= expected.quantities.keys():
         return ""
+    if too_large:
+        return TOO_LARGE
     faults = _FaultSearch(observation, names, expected, case_oracle, policies).find_faults()
     if not faults:
         return ""

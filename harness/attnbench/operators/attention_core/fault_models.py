@@ -57,6 +57,7 @@ def _remove_part(part: str, problem: AttentionCoreProblem) -> AttentionCoreProbl
 
 
 def _generate_scale_faults(problem: AttentionCoreProblem) -> Named:
+    """Yield fault models of the scale, the exponential and the soft-cap; a scale that is right is left out."""
     root, correct = math.sqrt(problem.head_dim), problem.logit_scale
     scales = {
         "the scale missing": 1.0,
@@ -64,7 +65,10 @@ def _generate_scale_faults(problem: AttentionCoreProblem) -> Named:
         "the scale 1/√V of the values' width in place of 1/√D": 1 / math.sqrt(problem.value_dim),
         "the scale 1/D in place of 1/√D": 1 / problem.head_dim,
         "the scale squared": correct**2,
+        "logits divided by the scale": 1 / correct,
     }
+    counts = {"S of the number of keys": problem.keys, "L of the number of queries": problem.queries}
+    scales |= {f"the scale 1/√{words} in place of 1/√D": 1 / math.sqrt(n) for words, n in counts.items() if n}
     for words, scale in scales.items():
         if not math.isclose(scale, correct):
             yield words, _change_problem(partial(replace, scale=scale))
@@ -75,7 +79,7 @@ def _generate_scale_faults(problem: AttentionCoreProblem) -> Named:
     if problem.softcap:
         yield "the soft-cap missing", _change_problem(partial(replace, softcap=0.0))
         if problem.parts & {"bias2d", "bias4d", "alibi"}:
-            yield "the soft-cap applied after the bias or ALiBi", Steps(cap_before="mask")
+            yield "the soft-cap applied after bias and ALiBi", Steps(cap_before="mask")
         yield "the soft-cap applied after the mask", Steps(cap_before="softmax")
 
 

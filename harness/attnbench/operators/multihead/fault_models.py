@@ -40,6 +40,7 @@ def list_fault_models(case: Case, quantities: Collection[str]) -> dict[str, Step
 
 
 def _generate_scale_faults(case: Case) -> Named:
+    """Yield fault models of the factor of the logits; one whose factor is right on this case is left out."""
     problem: MultiheadProblem = case.problem
     root = math.sqrt(problem.head_dim)
     factors = {
@@ -49,8 +50,12 @@ def _generate_scale_faults(case: Case) -> Named:
         "the scale √D in place of 1/√D": root**2,
         "logits of the wrong sign": -1.0,
     }
+    counts = {"S of the number of keys": problem.keys, "L of the number of queries": problem.queries}
+    if problem.columns > problem.keys:
+        counts["S of the number of keys with the extra keys"] = problem.columns
+    factors |= {f"the scale 1/√{words} in place of 1/√D": root / math.sqrt(n) for words, n in counts.items() if n}
     for words, factor in factors.items():
-        if factor != 1:
+        if not math.isclose(factor, 1):
             yield words, change_inputs(partial(_scale_logits, case, factor))
 
 

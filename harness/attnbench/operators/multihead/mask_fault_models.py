@@ -33,7 +33,7 @@ def generate_mask_faults(problem: MultiheadProblem) -> Named:
     for name in present:
         yield f"the {name} ignored", change_inputs(partial(_replace_masks, {name: None}))
         if name in problem.additive_masks:
-            yield f"the {name} read as a boolean mask", change_inputs(partial(_read_as_boolean, name))
+            yield from _generate_additive_faults(problem, name)
         else:
             yield f"the {name} inverted", change_inputs(partial(_invert, name))
     if len(present) == 2:
@@ -53,6 +53,14 @@ def generate_mask_faults(problem: MultiheadProblem) -> Named:
         yield "fully masked rows with uniform weights", Steps(normalise=_spread_empty_rows)
         yield "fully masked rows left unmasked", Steps(mask=_unmask_empty_rows)
         yield "fully masked rows NaN", Steps(normalise=lambda logits, _: torch.softmax(logits, dim=-1))
+
+
+def _generate_additive_faults(problem: MultiheadProblem, name: str) -> Named:
+    """Yield fault models of an additive mask."""
+    yield f"the {name} read as a boolean mask", change_inputs(partial(_read_as_boolean, name))
+    if problem.head_dim > 1:
+        scale = 1 / math.sqrt(problem.head_dim)
+        yield f"the {name} multiplied by the scale", change_inputs(partial(_multiply_mask, name, scale))
 
 
 def _generate_causal_faults(problem: MultiheadProblem) -> Named:
@@ -117,6 +125,10 @@ def _invert(name: str, inputs: Inputs) -> Inputs:
 
 def _read_as_boolean(name: str, inputs: Inputs) -> Inputs:
     return _replace_masks({name: inputs.tensors[name] == -math.inf}, inputs)
+
+
+def _multiply_mask(name: str, factor: float, inputs: Inputs) -> Inputs:
+    return _replace_masks({name: inputs.tensors[name] * factor}, inputs)
 
 
 def _read_heads_first(problem: MultiheadProblem, inputs: Inputs) -> Inputs:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.cli.profile_command import command as profile
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Completion, End, Finding, Result
 from attnbench.report import write
@@ -206,6 +207,19 @@ def test_refusals_are_known_from_another_run_of_the_same_code_only() -> None:
         assert decisions.tables[0].rows[0].choices[0].notes == (words,)
 
 
+def test_an_open_answer_says_what_to_do_with_the_real_options() -> None:
+    """Unknown and inconclusive cells have a command each, with options of ``profile``; decided ones have none."""
+    assert decide(store([time_calls(REFERENCE), time_calls("quick", 0.5)])).advice == ()
+    (unknown,) = decide(store([time_calls(n, r, processes=3) for n, r in ((REFERENCE, 1.0), ("quick", 0.5))])).advice
+    assert unknown == "Unknown: time again in more processes: attnbench profile --suite core --processes 30 quick"
+    disturbed = [time_calls(REFERENCE), time_calls("quick", 0.5, disturbed=True)]
+    (inconclusive,) = decide(store(disturbed)).advice
+    assert inconclusive.startswith("Inconclusive: time again while nothing else runs on the machine, ")
+    assert inconclusive.endswith(": attnbench profile --suite full quick")
+    known = {name for option in profile.params for name in option.opts}
+    assert {word for text in (unknown, inconclusive) for word in text.split() if word.startswith("--")} <= known
+
+
 # Several places
 
 
@@ -232,7 +246,11 @@ def test_each_place_has_a_table_and_a_flip_names_both_answers() -> None:
 
 def test_places_that_agree_have_no_flip() -> None:
     """The same winner at both places is no flip, although its gains differ."""
-    assert decide(*make_two_places(0.6)).flips == ()
+    decisions = decide(*make_two_places(0.6))
+    assert decisions.flips == ()
+    assert decisions.agreement == (
+        "Nowhere: for the one shape with decided answers at several places, the answers share a name."
+    )
 
 
 def test_what_only_one_place_timed_is_no_flip() -> None:
@@ -253,7 +271,11 @@ def test_an_answer_that_decides_nothing_is_no_flip() -> None:
     """Too few processes at one place do not contradict the winner at the other."""
     here, _ = make_two_places(1.5)
     there = [time_calls(n, r, run="run-2", processes=2) for n, r in ((REFERENCE, 1.0), ("quick", 3.0))]
-    assert decide(here, store(there, run="run-2", machine="other")).flips == ()
+    decisions = decide(here, store(there, run="run-2", machine="other"))
+    assert decisions.flips == ()
+    assert decisions.agreement == (
+        "No shape has a decided answer at two places with the same dtype and number of threads."
+    )
 
 
 def test_a_winner_elsewhere_that_may_be_as_fast_here_is_no_flip() -> None:
@@ -306,9 +328,9 @@ def test_hostile_names_are_text(places: int, tmp_path: Path) -> None:
 
 
 def test_the_section_says_that_a_run_is_not_complete(tmp_path: Path) -> None:
-    """A length that a cut run did not reach is missing from the table, so the section refers to the verdict."""
+    """A length that a cut run did not reach is missing from the table, and the section says so."""
     stored = store([time_calls(REFERENCE), time_calls("quick", 0.5)])
-    words = "Something is missing from a run, as the top of this page says"
+    words = "What to use here rests on 2 timed calls only. Lengths and names may be missing here."
     finished = End(run=stored.run.id, time=stored.run.time, outcome="finished", exit_code=0)
     assert words not in write([replace(stored, end=finished)], tmp_path).read_text("utf-8")
     assert words in write([replace(stored, end=None)], tmp_path).read_text("utf-8")

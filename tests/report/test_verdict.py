@@ -110,11 +110,36 @@ def test_what_cannot_run_here_what_is_refused_and_what_has_no_verdict_is_told_wi
     assert tell(make_stored_run(*results)) == [
         "known conforms, except for failures that it declares.",
         "No verdict on few: nothing failed, but it refuses 18 of the 30 cases of quick, 12 were checked, "
-        "and a verdict needs 20; run --suite core.",
+        "and a verdict needs 20. More cases: attnbench conform --suite core few",
         "flash and xformers cannot run here (need CUDA).",
         "masks refuses every case (takes no mask).",
         "slow was not run (predicted 5 s a call).",
     ]
+
+
+def test_machines_with_the_same_verdict_share_it(tmp_path: Path) -> None:
+    """Machines of which the same is said have one verdict, under both names; another result keeps its own."""
+    both = [make_stored_run(*make_results("sdpa", PASSED, run=name), run=make_run(name, machine=f"m-{name}"))
+            for name in ("r", "s")]  # fmt: skip
+    (place,) = judge(*both).places
+    assert (place.label, [sentence.text for sentence in place.sentences]) == ("m-r; m-s", ["sdpa conforms."])
+    assert '<p class="place">m-r; m-s</p>' in write(both, tmp_path).read_text(encoding="utf-8")
+    third = make_stored_run(*make_results("sdpa", FAILED, run="t"), run=make_run("t", machine="m-t"))
+    assert [place.label for place in judge(*both, third).places] == ["m-r; m-s", "m-t"]
+
+
+def test_an_incomplete_run_says_on_what_its_recommendations_rest() -> None:
+    """Timed and missing calls are counted; without a timed call nothing is recommended; a complete run is silent."""
+    stored = read_run(REAL)
+    timed = sum(result.timing is not None for result in stored.results)
+    planned = {name: replace(one, timed=one.timed + 2) for name, one in (stored.run.planned or {}).items()}
+    lacking = replace(stored, run=replace(stored.run, planned=planned))
+    assert judge(stored).basis == ""
+    assert judge(lacking).basis == (
+        f"What to use here rests on {timed} timed calls only; {2 * len(planned)} planned calls are missing."
+    )
+    untimed = replace(lacking, results=tuple(replace(result, timing=None) for result in stored.results))
+    assert judge(untimed).basis == "This report recommends no implementation: no call was timed."
 
 
 def test_a_run_that_was_cut_says_so_in_the_line_of_the_verdict() -> None:
@@ -133,6 +158,7 @@ def test_a_run_that_was_cut_says_so_in_the_line_of_the_verdict() -> None:
         "right conforms.",
         "Checked: 3 implementations, 30 cases of quick, 1 check, 81 results (each of one check on one case); "
         "no call was timed.",
+        "This report recommends no implementation: no call was timed.",
         "To finish the run, in the folder where it was started: attnbench run --resume r",
     ]
 
@@ -176,8 +202,8 @@ def test_each_machine_and_device_has_its_own_sentences() -> None:
         f"other, cpu: sdpa is wrong: forward_parity {PARITY}. 1 check failed, on 3 cases of quick.",
         "other, cpu: Run s was cut.",
         "other, cpu: The last line was half-written when the run was cut.",
-        "other, cuda: sdpa conforms.",
-        "some-cpu: sdpa conforms.",
+        "other, cuda; some-cpu: sdpa conforms.",
+        "This report recommends no implementation: no call was timed.",
         "To finish the run, on other, in the folder where it was started: attnbench run --resume s",
     ]
     assert [place.label for place in judge(first, second).places] == ["other", "some-cpu"]
@@ -325,7 +351,8 @@ def test_a_cut_run_names_each_implementation_and_the_command_that_finishes_it(tm
         "Timing had not begun.",
         "The last line was half-written when the run was cut.",
     ]
-    assert lines[-2] == (
+    assert lines[-2] == "This report recommends no implementation: no call was timed."
+    assert lines[-3] == (
         "Checked: 2 of 3 implementations, 30 cases of quick, 1 check, 44 results (each of one check on one case)."
     )
     command_line = "attnbench run --resume r --results runs --reports out"
@@ -359,8 +386,8 @@ def test_only_commands_that_can_be_resumed_are_named_and_words_are_quoted(text: 
 def test_each_wrong_implementation_leads_to_its_failures(tmp_path: Path) -> None:
     """The line of a wrong implementation links to the heading of its failures, on the right machine."""
     runs = [
-        make_stored_run(*make_results("sdpa", FAILED, run=name), run=make_run(name, machine=f"m-{name}"))
-        for name in ("r", "s")
+        make_stored_run(*make_results("sdpa", FAILED, run=name, cases=cases), run=make_run(name, machine=f"m-{name}"))
+        for name, cases in (("r", 30), ("s", 29))
     ]
     page = write(runs, tmp_path).read_text(encoding="utf-8")
     links = re.findall(r'say-bad"><a href="#([^"]*)"', page)

@@ -22,6 +22,7 @@ __all__ = [
     "Flip",
     "Interval",
     "choose",
+    "count_compared",
     "find_flips",
 ]
 
@@ -184,13 +185,23 @@ def find_flips(entries: Iterable[Entry]) -> Iterator[Flip]:
     Two answers differ if they name no common implementation, although each names one that was timed at both places.
     Implementations in ``undecided`` count as named. Answers that decide nothing are left out.
     """
+    for alike in _group_decided(entries):
+        if any(_contradict(one, other) for one, other in combinations(alike, 2)):
+            yield Flip(entries=tuple(alike))
+
+
+def count_compared(entries: Iterable[Entry]) -> int:
+    """Return how many problems have answers that decide at two machines or devices or more."""
+    return sum(len(alike) > 1 for alike in _group_decided(entries))
+
+
+def _group_decided(entries: Iterable[Entry]) -> list[list[Entry]]:
+    """Return the entries whose answers decide, by problem, dtype and number of threads."""
     by_problem: dict[tuple[object, ...], list[Entry]] = {}
     for entry in entries:
         if entry.answer.kind in DECISIVE:
             by_problem.setdefault((*entry.problem, entry.dtype, entry.threads), []).append(entry)
-    for alike in by_problem.values():
-        if any(_contradict(one, other) for one, other in combinations(alike, 2)):
-            yield Flip(entries=tuple(alike))
+    return list(by_problem.values())
 
 
 def _contradict(one: Entry, other: Entry) -> bool:

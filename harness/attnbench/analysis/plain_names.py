@@ -1,11 +1,15 @@
-"""Names from run files, as they stand in a sentence on a page or a terminal."""
+"""Names from run files, as they stand in a sentence or a command on a page or a terminal."""
 
+import shlex
 import unicodedata
+from collections.abc import Collection
 
-__all__ = ["clean_name"]
+__all__ = ["clean_name", "format_command"]
 
 # Longest name in a sentence, in characters. The longest name of a built-in implementation has 25.
 LONGEST = 60
+# Most names in a command; a command without names is for all built-in implementations.
+NAMED = 7
 
 
 def clean_name(name: str, longest: int = LONGEST) -> str:
@@ -19,3 +23,13 @@ def clean_name(name: str, longest: int = LONGEST) -> str:
     if len(shown) > longest or len(name) > 2 * longest:
         shown = shown[: longest - 1] + "…"
     return shown or "(no name)"
+
+
+def format_command(command: str, names: Collection[str]) -> str:
+    """Return a command with these implementations, quoted for a POSIX shell.
+
+    The names are left out if there are many, or if one is too long or has characters that are not shown.
+    """
+    if len(names) > NAMED or any(clean_name(name) != name or name.startswith("-") for name in names):
+        return command
+    return f"{command} {shlex.join(names)}"

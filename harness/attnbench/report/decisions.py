@@ -8,8 +8,18 @@ from typing import Any
 import pandas as pd
 
 from attnbench.analysis.coverage import FEWEST_CHECKED, is_checked
-from attnbench.analysis.crossover import DECISIVE, Answer, Contender, Entry, Interval, choose, find_flips
+from attnbench.analysis.crossover import (
+    DECISIVE,
+    Answer,
+    Contender,
+    Entry,
+    Interval,
+    choose,
+    count_compared,
+    find_flips,
+)
 from attnbench.analysis.limits import Limits, describe_limits, find_limits
+from attnbench.analysis.plain_names import format_command
 from attnbench.analysis.speed_verdict import State
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
@@ -28,6 +38,16 @@ SHOWN = 3
 # Statuses with which an implementation is no choice. An implementation that runs out of time or memory at one length
 # may still be a choice at other lengths.
 WRONG: frozenset[Status] = frozenset({"failed", "error", "crashed"})
+# What helps where the samples decide nothing: in words, and the command. In each process, the suites ``core`` and
+# ``full`` time more calls than ``quick``.
+ADVICE = {
+    "unknown": ("Unknown: time again in more processes", "attnbench profile --suite core --processes 30"),
+    "inconclusive": (
+        "Inconclusive: time again while nothing else runs on the machine, with more calls in each process, and without "
+        "--case-budget",
+        "attnbench profile --suite full",
+    ),
+}
 COLUMNS = (
     "machine", "device", "dtype", "threads", "form", "queries", "keys", "mode", "pass", "reference", "answer",
     "implementations", "gain", "gain_low", "gain_high", "processes", "reason", "undecided", "refused", "refusals_known",
@@ -115,8 +135,25 @@ class Decisions:
     # ``flips``: at most ``MOST_ROWS`` flips. ``flips_left_out``: number of further flips.
     flips: tuple[FlipRow, ...]
     flips_left_out: int
+    # Number of shapes, lengths and passes with a decided answer at two places or more.
+    compared: int
+    # What to do where the answer is open; empty if every answer is decided.
+    advice: tuple[str, ...]
     # Names of the references, in words.
     reference: str
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether any answer says what to use."""
+        return any(entry.answer.kind in DECISIVE for entry in self.entries)
+
+    @property
+    def agreement(self) -> str:
+        """How far places without flips agree."""
+        if not self.compared:
+            return "No shape has a decided answer at two places with the same dtype and number of threads."
+        of = f"the {self.compared} shapes" if self.compared > 1 else "the one shape"
+        return f"Nowhere: for {of} with decided answers at several places, the answers share a name."
 
 
 def collect_decisions(runs: Sequence[StoredRun], results: Iterable[Result], series: Sequence[Series]) -> Decisions:
@@ -133,8 +170,20 @@ def collect_decisions(runs: Sequence[StoredRun], results: Iterable[Result], seri
         places=places,
         flips=flips[:MOST_ROWS],
         flips_left_out=len(flips[MOST_ROWS:]),
+        compared=count_compared(entries),
+        advice=tuple(_advise(entries)),
         reference=join_words(references) if references else "",
     )
+
+
+def _advise(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield what to do about unknown and about inconclusive answers, each if there is one."""
+    of_kind = {kind: [one.answer.names for one in entries if one.answer.kind == kind] for kind in ADVICE}
+    for kind, found in of_kind.items():
+        if found:
+            words, command = ADVICE[kind]
+            names = dict.fromkeys(name for own in found for name in own)
+            yield f"{words}: {format_command(command, [*names])}"
 
 
 def tabulate_decisions(decisions: Decisions) -> pd.DataFrame:

@@ -137,7 +137,7 @@ def _render_measurements(content: Content, figures: Sequence[SeriesFigures]) -> 
 
 
 def _render_decisions(decisions: Decisions) -> list[str]:
-    parts = ["## What to use here"] * bool(decisions.tables)
+    parts = ["## What to use here", *map(_escape, decisions.advice)] if decisions.tables else []
     for table in decisions.tables:
         rows = [(_escape(row.form), row.length, *map(_format_choice, row.choices)) for row in table.rows]
         parts += [

@@ -3,12 +3,12 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from attnbench.analysis.completeness import describe_gaps, judge_completeness
 from attnbench.analysis.coverage import FEWEST_CHECKED, VERDICT_SUITES, count_cases, count_checked
-from attnbench.analysis.plain_names import clean_name
+from attnbench.analysis.plain_names import clean_name, format_command
 from attnbench.analysis.root_causes import RootCause, find_root_causes
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
@@ -70,6 +70,11 @@ TOLD: dict[str, tuple[Kind, str, str]] = {
     ),
     "few": (
         "other",
+        "No verdict on {names}: nothing failed, but it {reason}. More cases: {command}",
+        "No verdict on {names}: nothing failed, but each {reason}. More cases: {command}",
+    ),
+    "few_of_all": (
+        "other",
         "No verdict on {names}: nothing failed, but it {reason}.",
         "No verdict on {names}: nothing failed, but each {reason}.",
     ),
@@ -115,6 +120,8 @@ class Verdict:
     places: tuple[PlaceVerdict, ...]
     # Whether nothing is known to be missing from any run.
     complete: bool
+    # If something is missing: how many timed calls the recommendations rest on; else empty.
+    basis: str = ""
     next_steps: tuple[NextStep, ...] = ()
 
 
@@ -135,13 +142,14 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
     gaps: defaultdict[_Where, list[Sentence]] = defaultdict(list)
     # By machine, the implementations that were not finished, each with True if checks are missing, not only timings.
     lacking: defaultdict[str, set[tuple[str, bool]]] = defaultdict(set)
-    complete = True
+    complete, missing = True, 0
     next_steps = []
     # The implementations of the runs of each place.
     wanted: defaultdict[_Where, set[str]] = defaultdict(set)
     for stored in runs:
         found = judge_completeness(stored)
         complete &= found.complete
+        missing += sum(one.timings for one in found.unfinished)
         lacking[found.machine].update((one.implementation, one.unchecked) for one in found.unfinished)
         if found.resuming:
             on = f"on {clean_name(found.machine)}, " if len({*machines.values()}) > 1 else ""
@@ -152,16 +160,19 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
         gaps[where] += [Sentence(kind="gap", text=text) for text in describe_gaps(found, named=len(runs) > 1)]
     places = sorted({*by_place, *(where for where, own in gaps.items() if own)}) or [_Where(min(machines.values()), "")]
     labels = _label_places(places)
+    told = [
+        PlaceVerdict(
+            label=labels[where],
+            sentences=tuple(_describe_place(where, by_place[where], gaps[where], lacking[where.machine])),
+            checked=_describe_checked(by_place[where], wanted[where], gaps[where]),
+        )
+        for where in places
+    ]
+    timed = sum(result.timing is not None for own in by_place.values() for result in own)
     return Verdict(
-        places=tuple(
-            PlaceVerdict(
-                label=labels[where],
-                sentences=tuple(_describe_place(where, by_place[where], gaps[where], lacking[where.machine])),
-                checked=_describe_checked(by_place[where], wanted[where], gaps[where]),
-            )
-            for where in places
-        ),
+        places=tuple(_merge_alike(told)),
         complete=complete,
+        basis="" if complete else _describe_basis(timed, missing),
         next_steps=tuple(next_steps[:NEXT_STEPS]),
     )
 
@@ -169,15 +180,34 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
 def format_lines(verdict: Verdict) -> Iterator[str]:
     """Yield the lines of the verdict as plain text: for each place what is known, then what was checked.
 
-    The last lines say how to finish runs that were cut.
+    The last lines say on how many timed calls the recommendations of incomplete runs rest, and how to finish the runs.
     """
     for place in verdict.places:
         start = f"{place.label}: " if place.label else ""
         yield from (start + sentence.text for sentence in place.sentences)
         if place.checked:
             yield start + place.checked
+    if verdict.basis:
+        yield verdict.basis
     for step in verdict.next_steps:
         yield f"{step.words} {step.command}"
+
+
+def _merge_alike(places: Iterable[PlaceVerdict]) -> Iterator[PlaceVerdict]:
+    """Yield the verdicts; places of which the same is said share one, under the labels of all."""
+    alike: defaultdict[tuple[object, ...], list[PlaceVerdict]] = defaultdict(list)
+    for place in places:
+        alike[*((sentence.kind, sentence.text) for sentence in place.sentences), place.checked].append(place)
+    for first, *others in alike.values():
+        yield replace(first, label="; ".join([first.label, *(other.label for other in others)]))
+
+
+def _describe_basis(timed: int, missing: int) -> str:
+    """Return on how many timed calls the recommendations rest; ``missing``: planned calls that were not timed."""
+    if not timed:
+        return "This report recommends no implementation: no call was timed."
+    lacking = f"; {format_count(missing, 'planned call')} {'is' if missing == 1 else 'are'} missing" if missing else ""
+    return f"What to use here rests on {format_count(timed, 'timed call')} only{lacking}."
 
 
 def _locate(stored: StoredRun) -> _Where:
@@ -291,7 +321,8 @@ def _classify(results: Sequence[Result], *, finished: bool) -> tuple[str, str] |
     if not listed:
         return "timed", ""
     if count_checked(listed) < FEWEST_CHECKED:
-        return "few", _describe_few(listed)
+        has_all = any(result.suite in VERDICT_SUITES for result in listed)
+        return ("few_of_all" if has_all else "few"), _describe_few(listed)
     return ("expected" if statuses["expected_failure"] else "conforms"), ""
 
 
@@ -304,21 +335,22 @@ def _classify_silent(reasons: Counter[tuple[Status, str]]) -> tuple[str, str]:
 
 
 def _describe_few(results: Sequence[Result]) -> str:
-    """Return why the cases of one implementation are too few for a verdict, and what helps."""
+    """Return why the cases of one implementation are too few for a verdict."""
     counts, suites = count_cases(results), sorted({clean_name(result.suite) for result in results if result.suite})
     of = f" of {join_words(suites)}" if suites else ""
     cases = format_count(counts.cases, "case")
     start = f"refuses {counts.refused} of the {cases}{of}" if counts.refused else f"was given {cases}{of}"
-    remedy = "" if {*suites} & {*VERDICT_SUITES} else f"; run --suite {VERDICT_SUITES[0]}"
     left = f", {counts.checked} were checked" if counts.refused else ""
-    return f"{start}{left}, and a verdict needs {FEWEST_CHECKED}{remedy}"
+    return f"{start}{left}, and a verdict needs {FEWEST_CHECKED}"
 
 
 def _describe_group(kind: str, reason: str, names: Sequence[str]) -> Sentence:
     """Return the sentence about a group of implementations."""
     meaning, one, several = TOLD[kind]
     words = join_words(map(clean_name, names)) if len(names) <= NAMED + 1 else format_thousands(len(names))
-    return Sentence(kind=meaning, text=(several if len(names) > 1 else one).format(names=words, reason=reason))
+    command = format_command(f"attnbench conform --suite {VERDICT_SUITES[0]}", names)
+    told = several if len(names) > 1 else one
+    return Sentence(kind=meaning, text=told.format(names=words, reason=reason, command=command))
 
 
 def _describe_checked(results: Sequence[Result], wanted: Set[str], gaps: Sequence[Sentence]) -> str:

@@ -79,6 +79,7 @@ DIAGNOSES = {
     "tail_of64_dropped": "the last key (the last tile at tile size 16, 32, 64) dropped after the softmax",
     "weights_always_averaged": "attention weights averaged over heads in place of those of each head",
     "mask_scaled": "the attn_mask multiplied by the scale",
+    "mask_scaled_in_decoding": "the attn_mask multiplied by the scale",
     "scale_twice": "the scale 1/D in place of 1/√D",
     "padding_ignored_in_decoding": "the key_padding_mask ignored",
     # With as many sequences as heads, reading the batch as heads gives the same mask.
@@ -243,8 +244,9 @@ def test_every_fault_model_is_recognised_in_every_dtype(dtype: Dtype) -> None:
     A fault model that changes at most a few elements is left out: chance may give them.
     """
     oracle = build_oracle(
-        dtype, mask="bool3d+pad", add_bias_kv=True, add_zero_attn=True, need_weights=True, dropout=0.25, keys=33
-    )
+        dtype, mask="bool3d+pad", add_bias_kv=True, add_zero_attn=True, need_weights=True, dropout=0.25, queries=3,
+        keys=33,
+    )  # fmt: skip
     for words in OPERATOR.fault_models(oracle.case, ("output", "weights")):
         wrong = apply_fault(oracle, words, "output", "weights")
         if count_changed(oracle, wrong) <= FEW:

@@ -2,6 +2,7 @@
 
 import csv
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -217,7 +218,7 @@ def test_an_open_answer_says_what_to_do_with_the_real_options() -> None:
     assert inconclusive.startswith("Inconclusive: time again while nothing else runs on the machine, ")
     assert inconclusive.endswith(": attnbench profile --suite full quick")
     known = {name for option in profile.params for name in option.opts}
-    assert {word for text in (unknown, inconclusive) for word in text.split() if word.startswith("--")} <= known
+    assert set(re.findall(r"--[a-z-]+", f"{unknown} {inconclusive}")) <= known
 
 
 # Several places

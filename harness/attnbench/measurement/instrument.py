@@ -160,7 +160,6 @@ def _read_state() -> dict[str, object]:
             name.startswith(TORCH_OPERATORS)
             for name in torch.library._impls  # noqa: SLF001
         ),
-        "the number of callbacks of the garbage collection": len(gc.callbacks),
         "the numbers of the signals with a handler": [
             int(number) for number in sorted(signal.valid_signals()) if callable(signal.getsignal(number))
         ],

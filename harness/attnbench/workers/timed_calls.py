@@ -9,7 +9,7 @@ import random
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from attnbench.measurement.instrument import Instrument
 from attnbench.measurement.processor_time import ProcessorTime
 from attnbench.measurement.sampling import CallFailed
 from attnbench.measurement.surroundings import Ended
+from attnbench.measurement.watched_modules import WatchedModules
 from attnbench.processes.candidate_requests import Defence
 from attnbench.workers.fresh_values import FreshValues, Signs
 
@@ -79,6 +80,8 @@ class TimedCalls:
     # torch's settings in the call mode of the case.
     settings: Mapping[str, Any]
     instrument: Instrument
+    # What a baseline consists of.
+    watched: Sequence[WatchedModules]
     find_owner: Callable[[str], str]
     # Names of the calls whose input values stay.
     fixed: Set[str] = frozenset()
@@ -203,7 +206,7 @@ class TimedCalls:
             if changed:
                 raise ProcessDisturbed(f"a call changed {', '.join(changed)}")
         if "instrument" not in self.without:
-            found = self.instrument.find_changes()
+            found = [*self.instrument.find_changes(), *(one for own in self.watched for one in own.find_changes())]
             if found:
                 others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
                 raise ProcessDisturbed(f"{found[0]}{others}")

@@ -12,6 +12,7 @@ import torch
 from attnbench.cases import Case
 from attnbench.checks.observations import Match, deserialize
 from attnbench.interface import Implementation, Inputs, Policies
+from attnbench.measurement.account import Account
 from attnbench.measurement.instrument import Instrument
 from attnbench.measurement.sampling import FEWEST, CallFailed
 from attnbench.oracle import tensor_file
@@ -145,6 +146,37 @@ def test_a_call_that_writes_into_its_inputs_fails(take_samples: Callable[..., Ti
         take_samples({"other": Recording(), "own": Writing()})
     assert raised.value.name == "own"
     assert "a timed call wrote into its input query" in str(raised.value.__cause__)
+
+
+def test_modules_are_freed_within_the_account(
+    take_samples: Callable[..., TimedSamples], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules are freed before the account of elapsed time is closed, because an object may wait when it is freed."""
+    events: list[str] = []
+
+    class Waiting(torch.nn.Module):
+        def __init__(self, inner: torch.nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, **arguments: Any) -> Any:
+            return self.inner(**arguments)
+
+        def __del__(self) -> None:
+            events.append("freed")
+
+    class Built(Recording):
+        def build(self, reference: Any) -> Any:
+            return Waiting(reference)
+
+    def close(account: Account) -> int:
+        events.append("closed")
+        return close_account(account)
+
+    close_account = Account.close
+    monkeypatch.setattr(Account, "close", close)
+    take_samples({"own": Built()}, mode="inference")
+    assert events == ["freed", "closed"]
 
 
 def test_declared_values_stay(take_samples: Callable[..., TimedSamples], oracle_worker: OracleWorker) -> None:

@@ -2,17 +2,57 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.backends import cuda
 
 __all__ = ["read_settings", "restore_settings", "seed"]
+
+mkldnn: Any = torch.backends.mkldnn  # torch's types do not know its attributes
 
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
     get: Callable[[], Any]
     set: Callable[[Any], object]
+
+
+class _Precision(NamedTuple):
+    """Precision of float32 matrix products: by torch's common setting, and by the settings of each device."""
+
+    # "mixed" if the settings of the devices do not follow from the common setting.
+    common: str
+    cpu: str
+    cuda: str
+
+    def __str__(self) -> str:
+        return f"{self.common} ({self.cpu} on the CPU, {self.cuda} on CUDA)"
+
+
+def _read_precision() -> _Precision:
+    try:
+        common = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        common = "mixed"
+    # "none" is the initial value. The products then have the precision "ieee", to which the common setting changes it.
+    own = (mkldnn.matmul.fp32_precision, cuda.matmul.fp32_precision)
+    return _Precision(common, *("ieee" if one == "none" else one for one in own))
+
+
+def _set_precision(wanted: _Precision) -> None:
+    if wanted.common != "mixed":
+        torch.set_float32_matmul_precision(wanted.common)
+    now = _read_precision()
+    if now.cpu != wanted.cpu:
+        mkldnn.matmul.fp32_precision = wanted.cpu
+    if now.cuda != wanted.cuda:
+        cuda.matmul.fp32_precision = wanted.cuda
+
+
+def _make_switch(owner: Any, name: str) -> _Setting:
+    """Return a setting that is an attribute of one of torch's backends."""
+    return _Setting(lambda: getattr(owner, name), lambda on: setattr(owner, name, on))
 
 
 def _set_device(device: torch.device) -> None:
@@ -28,8 +68,26 @@ _SETTINGS: dict[str, _Setting] = {
     "the use of deterministic algorithms": _Setting(
         torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms
     ),
-    "the precision of float32 matrix products": _Setting(
-        torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    "the precision of float32 matrix products": _Setting(_read_precision, _set_precision),
+    "reductions in float16 within CUDA's matrix products": _make_switch(
+        cuda.matmul, "allow_fp16_reduced_precision_reduction"
+    ),
+    "reductions in bfloat16 within CUDA's matrix products": _make_switch(
+        cuda.matmul, "allow_bf16_reduced_precision_reduction"
+    ),
+    "accumulation in float16 within CUDA's matrix products": _make_switch(cuda.matmul, "allow_fp16_accumulation"),
+    "the use of oneDNN": _make_switch(mkldnn, "enabled"),
+    # torch.nn.attention.sdpa_kernel changes the following settings, and restores them at its end.
+    "the use of flash attention": _Setting(cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
+    "the use of memory-efficient attention": _Setting(cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
+    "the use of attention by matrix products": _Setting(cuda.math_sdp_enabled, cuda.enable_math_sdp),
+    "the use of cuDNN's attention": _Setting(cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
+    "the order in which torch tries kernels of attention": _Setting(
+        torch._C._get_sdp_priority_order,  # noqa: SLF001  # torch names no other way
+        torch._C._set_sdp_priority_order,  # noqa: SLF001
+    ),
+    "reductions in half precision in attention by matrix products": _Setting(
+        cuda.fp16_bf16_reduction_math_sdp_allowed, cuda.allow_fp16_bf16_reduction_math_sdp
     ),
     "autocast": _Setting(lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
     "anomaly detection": _Setting(torch.is_anomaly_enabled, torch.set_anomaly_enabled),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attnbench.integrations.models import Batch
+from attnbench.measurement.surroundings import Ended
 
 __all__ = ["ShuffledSentences"]
 
@@ -47,9 +48,9 @@ class ShuffledSentences:
         self.batch.reorder(order)
         self.order = self.order[order]
 
-    def inspect(self, name: str, result: object, end: int, ended_ns: int) -> None:
+    def inspect(self, name: str, result: object, ended: Ended) -> None:
         """Copy the embeddings if the call is judged."""
-        del end, ended_ns
+        del ended
         if self._count[name] == self._chosen.get(name):
             assert isinstance(result, Tensor)
             self.judged[name] = (self.order, result.clone())

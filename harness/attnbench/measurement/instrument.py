@@ -30,6 +30,7 @@ OWN = "attnbench."
 MODULES = (
     builtins, time, gc, os, random, torch, torch.autograd, torch.backends.mha, torch.cuda, torch.nn,
     torch.nn.functional, torch.nn.modules.activation, torch.nn.modules.linear, torch.nn.modules.module, _C._nn,  # noqa: SLF001
+    torch.overrides, torch.jit, torch.compiler,
 )  # fmt: skip
 CLASSES = (
     torch.Tensor, _C.TensorBase, torch.nn.Module, torch.nn.MultiheadAttention, torch.nn.Linear,
@@ -39,7 +40,8 @@ CLASSES = (
 # of the reference uses them.
 MAY_BE_REPLACED = {
     "builtins.__import__", "torch.manual_seed", "torch.nn.modules.module.Module.__init__",
-    "torch.nn.modules.module.Module.__setstate__",
+    "torch.nn.modules.module.Module.__setstate__", "torch.jit._get_trace_graph", "torch.jit.trace",
+    "torch.jit.trace_module",
 }  # fmt: skip
 # Functions that every timed call uses, compared after every call.
 CLOCK = ("perf_counter_ns", "perf_counter", "process_time_ns", "clock_gettime_ns", "monotonic")
@@ -160,7 +162,6 @@ def _read_state() -> dict[str, object]:
             name.startswith(TORCH_OPERATORS)
             for name in torch.library._impls  # noqa: SLF001
         ),
-        "the number of callbacks of the garbage collection": len(gc.callbacks),
         "the numbers of the signals with a handler": [
             int(number) for number in sorted(signal.valid_signals()) if callable(signal.getsignal(number))
         ],

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import time
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +13,7 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["ProcessorTime", "adopt_orphans", "limit_cores", "read_cores"]
+__all__ = ["ProcessorTime", "adopt_orphans", "limit_children", "limit_cores", "read_cores"]
 
 PROC = Path("/proc")
 # Kind of the clock that counts the processor time of all threads of a process, as in clock_getcpuclockid(3):
@@ -51,14 +52,36 @@ def adopt_orphans() -> None:
 def limit_cores(count: int) -> None:
     """Let the threads of this process run on at most ``count`` cores; processes that it starts inherit the limit.
 
-    Nothing is changed on a system without such limits.
+    A thread that is bound to some of these cores remains bound to them. Nothing is changed on a system without such
+    limits.
     """
     if not hasattr(os, "sched_setaffinity"):
         return
-    cores = sorted(os.sched_getaffinity(0), key=_rank_core)[:count]
+    given = os.sched_getaffinity(0)
+    # With OMP_PROC_BIND, OpenMP has bound this thread to one core when torch was imported.
+    with contextlib.suppress(OSError):
+        given |= os.sched_getaffinity(os.getppid())
+    cores = _choose_cores(given, count)
     for thread in _list_threads():
         with contextlib.suppress(OSError):  # the thread has ended
-            os.sched_setaffinity(thread, cores)
+            os.sched_setaffinity(thread, os.sched_getaffinity(thread) & cores or cores)
+
+
+@contextlib.contextmanager
+def limit_children(count: int | None) -> Iterator[None]:
+    """Context in which processes that this thread starts get the cores that ``limit_cores`` chooses; None: all cores.
+
+    OpenMP chooses the cores of its threads when it is loaded, before a process can call ``limit_cores``.
+    """
+    if count is None or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, _choose_cores(before, count))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def read_cores() -> frozenset[int] | None:
@@ -70,6 +93,10 @@ def read_cores() -> frozenset[int] | None:
         with contextlib.suppress(OSError):  # the thread has ended
             found |= os.sched_getaffinity(thread)
     return frozenset(found)
+
+
+def _choose_cores(cores: Set[int], count: int) -> set[int]:
+    return set(sorted(cores, key=_rank_core)[:count])
 
 
 def _rank_core(core: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from attnbench.measurement import gpu_clocks
 from attnbench.measurement.account import Account
 from attnbench.measurement.cuda_timing import DeviceTime
 from attnbench.measurement.scheduler import Reading, Scheduler
-from attnbench.measurement.surroundings import Surroundings, Unwatched
+from attnbench.measurement.surroundings import Ended, Surroundings, Unwatched
 from attnbench.records.types import SAMPLE_FIELDS, Timing
 
 __all__ = ["CallFailed", "Samples", "sample_interleaved"]
@@ -303,7 +303,8 @@ class _Sampler:
         self.readings.clear()
 
     def _take_wall_sample(self, name: str) -> None:
-        call, samples, clock = self.calls[name], self.samples[name], time.perf_counter_ns
+        call, samples = self.calls[name], self.samples[name]
+        clock, is_collecting = time.perf_counter_ns, gc.isenabled
         self.surroundings.prepare(name, self.cycles)
         before = self.scheduler.read()
         begin = clock()
@@ -312,9 +313,11 @@ class _Sampler:
         except BaseException as error:
             raise CallFailed(name) from error
         end = clock()
-        ended_ns = thread_time_ns()
+        # Read before anything is allocated, because an allocation may start a collection, which may run code.
+        collects = is_collecting()
+        ended = Ended(begin, end, thread_time_ns(), collects)
         self.readings.append((samples, before, self.scheduler.read()))
-        self.surroundings.inspect(name, result, end, ended_ns)
+        self.surroundings.inspect(name, result, ended)
         samples.times_ns.append(end - begin)
         samples.cycles.append(self.cycles)
         self.account.add_sample(begin, end)

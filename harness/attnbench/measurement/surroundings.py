@@ -1,9 +1,21 @@
 """What is done right before and right after each call that is sampled."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-__all__ = ["Surroundings", "Unwatched"]
+__all__ = ["Ended", "Surroundings", "Unwatched"]
+
+
+class Ended(NamedTuple):
+    """What was read at the beginning and right after the end of a sampled call."""
+
+    # The sample, on the clock of the sampling, in nanoseconds.
+    begin_ns: int
+    end_ns: int
+    # Processor time of this thread after the call, in nanoseconds.
+    thread_ns: int
+    # Whether the garbage collection was on after the call.
+    collects: bool
 
 
 class Surroundings(Protocol):
@@ -15,12 +27,8 @@ class Surroundings(Protocol):
     def prepare(self, name: str, cycle: int) -> None:
         """Prepare a call of ``name``; ``cycle`` is 0 for calls of which no sample is taken."""
 
-    def inspect(self, name: str, result: object, end: int, ended_ns: int) -> None:
-        """Inspect the result of a sampled call; an exception ends the sampling.
-
-        ``end`` is the end of the sample on the clock of the sampling. ``ended_ns`` is the processor time of this thread
-        right after it. Unit: nanoseconds.
-        """
+    def inspect(self, name: str, result: object, ended: Ended) -> None:
+        """Inspect the result of a sampled call; an exception ends the sampling."""
 
 
 class Unwatched:
@@ -32,5 +40,5 @@ class Unwatched:
     def prepare(self, name: str, cycle: int) -> None:
         """Do nothing."""
 
-    def inspect(self, name: str, result: object, end: int, ended_ns: int) -> None:
+    def inspect(self, name: str, result: object, ended: Ended) -> None:
         """Do nothing."""

@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 
 from attnbench.cases import COMPILED_MODES, CaseId
 from attnbench.checks.catalogue import read_operator_checks
+from attnbench.measurement.processor_time import limit_children
 from attnbench.oracle.disk_cache import CACHE_FAULT, find_folder, ignore_fault
 from attnbench.plugins.registry import PluginError, load_operator
 from attnbench.processes.candidate_requests import (
@@ -377,9 +378,10 @@ class Supervisor:
             environment |= one.environment
         while True:
             try:
-                self._child = Child(
-                    self._session.worker_module, log=self.path_prefix.with_suffix(".log"), environment=environment
-                )
+                with limit_children(self._session.limits.threads if self._limits_cores() else None):
+                    self._child = Child(
+                        self._session.worker_module, log=self.path_prefix.with_suffix(".log"), environment=environment
+                    )
                 self.threads = self._child.ask(self._make_start())
                 wanted = dict(environment)
                 for name in self._implementations:
@@ -395,6 +397,10 @@ class Supervisor:
                 return
             self._end()
             environment = wanted
+
+    def _limits_cores(self) -> bool:
+        """Whether the worker may use only as many cores as it has threads."""
+        return self._timed_without is not None and "processor" not in self._timed_without
 
     def _make_start(self) -> StartCandidate:
         limits = self._session.limits

@@ -27,6 +27,7 @@ from attnbench.measurement import sampling
 from attnbench.measurement.account import Account
 from attnbench.measurement.cuda_timing import DeviceTime
 from attnbench.measurement.instrument import Instrument
+from attnbench.measurement.watched_modules import WatchedModules
 from attnbench.oracle import tensor_file
 from attnbench.oracle.inputs import load_inputs
 from attnbench.processes.candidate_requests import Defence, Samples, TimedSamples
@@ -51,6 +52,8 @@ class _Side:
     candidate: "_TimedCandidate"
     # The memory of the candidate's inputs, as tensors that no implementation has seen.
     memory: Inputs
+    # The modules and inputs of the baseline and of its copy; nothing of other implementations.
+    watched: WatchedModules
     # Runs one pass, and returns as soon as the work of the pass is enqueued.
     enqueued: Step
     # Runs one pass, and waits for the end of its work.
@@ -123,6 +126,9 @@ class InterleavedTiming:
                 calls.prepare(name, 0)
                 samples[name] = self._check_replay(name, sides[name], device, samples[name])
         twin = samples.pop(CONTROL, None)
+        # Freed within the account: an object that waits when it is freed would look like a slow clock.
+        del calls, device
+        sides.clear()
         return TimedSamples(
             samples=samples,
             twin=twin,
@@ -153,8 +159,11 @@ class InterleavedTiming:
             candidate = _TimedCandidate(implementation, self.operator, self.case, inputs)
         except BaseException as error:
             raise sampling.CallFailed(self._find_owner(name)) from error
+        # Read before an implementation that is built later can change it. Compiled modules change when they are called.
+        is_watched = self._find_owner(name) == self.baseline and not self.case.compiler
+        watched = WatchedModules(*(([candidate.module], candidate.inputs.tensors.values()) if is_watched else ([],)))
         enqueued = _make_step(candidate)
-        return _Side(candidate, memory, enqueued, _add_waits(enqueued, candidate))
+        return _Side(candidate, memory, watched, enqueued, _add_waits(enqueued, candidate))
 
     def _watch_calls(self, sides: Mapping[str, _Side], settings: Mapping[str, Any]) -> TimedCalls:
         cotangent = self.operator.outputs[0] if self.case.differentiates else None
@@ -163,6 +172,7 @@ class InterleavedTiming:
             values=FreshValues(load_inputs(self.inputs, self.case.device), cotangent),
             settings=settings,
             instrument=self.instrument,
+            watched=[side.watched for side in sides.values()],
             find_owner=self._find_owner,
             fixed={name for name in sides if self._has_fixed_values(name)},
             without=self.without,

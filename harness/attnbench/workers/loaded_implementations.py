@@ -25,6 +25,9 @@ from attnbench.records import environment
 
 __all__ = ["LoadedImplementations"]
 
+# Number of elements of a tensor that torch's threads add together: 16 times at::internal::GRAIN_SIZE, 32768 elements.
+SHARED_ELEMENTS = 1 << 19
+
 
 class LoadedImplementations:
     """Loads implementations, and builds candidates from them.
@@ -63,6 +66,10 @@ class LoadedImplementations:
             if "processor" not in request.timed_without:
                 limit_cores(self._threads)
                 adopt_orphans()
+            if self._threads > 1:
+                # Starts OpenMP's threads. If OMP_PROC_BIND binds them to cores, they are bound before the cores of the
+                # process are read.
+                torch.zeros(SHARED_ELEMENTS).add_(1)
             self._instrument = Instrument()
         if request.memory_limit_bytes and not torch.cuda.is_available():
             # On machines with CUDA the address space is not limited, because a CUDA context reserves far more address

@@ -9,7 +9,7 @@ import random
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,8 @@ from attnbench.interface import Inputs
 from attnbench.measurement.instrument import Instrument
 from attnbench.measurement.processor_time import ProcessorTime
 from attnbench.measurement.sampling import CallFailed
+from attnbench.measurement.surroundings import Ended
+from attnbench.measurement.watched_modules import WatchedModules
 from attnbench.processes.candidate_requests import Defence
 from attnbench.workers.fresh_values import FreshValues, Signs
 
@@ -78,6 +80,8 @@ class TimedCalls:
     # torch's settings in the call mode of the case.
     settings: Mapping[str, Any]
     instrument: Instrument
+    # What a baseline consists of.
+    watched: Sequence[WatchedModules]
     find_owner: Callable[[str], str]
     # Names of the calls whose input values stay.
     fixed: Set[str] = frozenset()
@@ -118,6 +122,8 @@ class TimedCalls:
     _outside_ns: defaultdict[str, list[int]] = field(init=False, default_factory=lambda: defaultdict(list))
     # The same in wall time, from the end of the sample.
     _after_ns: defaultdict[str, list[int]] = field(init=False, default_factory=lambda: defaultdict(list))
+    # The samples themselves. Work that is done after a call lengthens no sample.
+    _sample_ns: defaultdict[str, list[int]] = field(init=False, default_factory=lambda: defaultdict(list))
     _processor_ns: Counter[str] = field(init=False, default_factory=Counter)
     _wall_ns: Counter[str] = field(init=False, default_factory=Counter)
 
@@ -148,7 +154,7 @@ class TimedCalls:
         # The wall time begins before the processor time and ends after it: another thread may run in between.
         self._begin = (time.perf_counter_ns(), self._processor.read_ns())
 
-    def inspect(self, name: str, result: object, end: int, ended_ns: int) -> None:
+    def inspect(self, name: str, result: object, ended: Ended) -> None:
         """Add the processor time of a call, examine its result, and copy the result if the call is judged.
 
         Raises: ProcessDisturbed if the clock was replaced; CallFailed if the result is not made of plain tensors, or if
@@ -157,7 +163,7 @@ class TimedCalls:
         wall_ns, processor_ns = self._begin
         self._processor_ns[name] += self._processor.read_ns() - processor_ns
         self._wall_ns[name] += time.perf_counter_ns() - wall_ns
-        if "instrument" not in self.without and (left := self._find_left_in_place()):
+        if "instrument" not in self.without and (left := self._find_left_in_place(ended)):
             raise CallFailed(self.find_owner(name)) from ProcessDisturbed(left)
         parts = _read_parts(result)
         if "results" not in self.without and (fault := _find_unreal(parts)):
@@ -165,8 +171,9 @@ class TimedCalls:
         # Every result is copied, so that the copy of a judged one takes no longer, and what is computed when a result
         # is read is computed here.
         self._copied = _copy(tuple(result) if parts is None else parts)  # type: ignore[arg-type]
-        self._outside_ns[name].append(time.thread_time_ns() - ended_ns)
-        self._after_ns[name].append(time.perf_counter_ns() - end)
+        self._outside_ns[name].append(time.thread_time_ns() - ended.thread_ns)
+        self._after_ns[name].append(time.perf_counter_ns() - ended.end_ns)
+        self._sample_ns[name].append(ended.end_ns - ended.begin_ns)
         if self._is_judged:
             self.judged.setdefault(name, {})[self._is_added] = JudgedCall(values=self._written, result=self._copied)
             self._copied = ()
@@ -177,9 +184,9 @@ class TimedCalls:
         if "instrument" not in self.without and self.instrument.clock_is_replaced():
             self.compare_process()
 
-    def _find_left_in_place(self) -> str:
+    def _find_left_in_place(self, ended: Ended) -> str:
         """Say what the call left in place that runs code while its result is read; empty if it left nothing."""
-        if gc.isenabled() != self._collects:
+        if {ended.collects, gc.isenabled()} != {self._collects}:
             return "a timed call switched the garbage collection on or off"
         return self.instrument.find_left_in_place()
 
@@ -199,7 +206,7 @@ class TimedCalls:
             if changed:
                 raise ProcessDisturbed(f"a call changed {', '.join(changed)}")
         if "instrument" not in self.without:
-            found = self.instrument.find_changes()
+            found = [*self.instrument.find_changes(), *(one for own in self.watched for one in own.find_changes())]
             if found:
                 others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
                 raise ProcessDisturbed(f"{found[0]}{others}")
@@ -230,7 +237,7 @@ class TimedCalls:
             medians = {name: statistics.median(times) for name, times in taken.items()}
             shortest_ns = min(medians.values(), default=0)
             for name, outside_ns in medians.items():
-                call_ns = self._wall_ns[name] / self._count[name]
+                call_ns = statistics.median(self._sample_ns[name])
                 allowed_ns = max(ALLOWED_OUTSIDE * shortest_ns + always_ns, ALLOWED_OUTSIDE_SHARE * call_ns)
                 if "threads" not in self.without and outside_ns > allowed_ns:
                     raise ProcessDisturbed(

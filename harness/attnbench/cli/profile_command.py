@@ -1,5 +1,6 @@
 """``attnbench profile``: speed and memory across sequence lengths."""
 
+from functools import partial
 from typing import Any
 
 import click
@@ -18,6 +19,7 @@ from attnbench.cli.recording import recording, write_json
 from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.selection import choose_implementations, choose_timed_implementations, find_operators
 from attnbench.cli.terminal import print_timings
+from attnbench.cli.threads import choose_exit_code, measure_each
 from attnbench.records.types import PERF
 
 
@@ -31,7 +33,7 @@ from attnbench.records.types import PERF
     "device",
     "dtype",
     "processes",
-    "threads",
+    "thread_counts",
     "shard",
     "timeout",
     "memory_limit",
@@ -48,7 +50,12 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     if given["frontier"]:
         from attnbench.cli.max_length import search_max_lengths
 
-        return search_max_lengths(implementations, given)
+        return choose_exit_code(measure_each(given, partial(search_max_lengths, implementations)))
+    return choose_exit_code(measure_each(given, partial(_profile, implementations)))
+
+
+def _profile(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
+    """Profile with one number of threads; return the exit code."""
     choice = Choice.from_options(given)
     chosen = choose_implementations(implementations)
     axes = Axes.from_options(given, lengths=QUICK_LENGTHS if given["suite"] == "quick" else LENGTHS)

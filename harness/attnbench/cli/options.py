@@ -346,9 +346,7 @@ _ALL: dict[str, Callable[[Any], Any]] = {
     ),
     # At most one thread per core: further threads would only wait for one another, and a very large number would use up
     # the threads that the system allows.
-    "threads": _make_option(
-        "--threads", type=click.IntRange(min=1, max=count_cores()), help="Threads of each worker."
-    ),
+    "threads": _make_option("--threads", type=click.IntRange(min=1, max=count_cores()), help="Threads of each worker."),
     "thread_counts": _make_option(
         "--threads",
         type=Counts(most=count_cores(), what="the number of cores"),

@@ -6,15 +6,17 @@ from typing import Any
 import click
 
 from attnbench.cli.axes import Axes
+from attnbench.cli.before_timing import announce
 from attnbench.cli.jobs import (
     Choice,
+    choose_effort,
     count_planned,
     make_session,
     plan_profile,
     print_stored_path,
     profile_with_ceilings,
 )
-from attnbench.cli.options import AXES, LENGTHS, QUICK_LENGTHS, options
+from attnbench.cli.options import AXES, EFFORTS, LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import recording, write_json
 from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.selection import choose_implementations, choose_timed_implementations, find_operators
@@ -65,6 +67,7 @@ def _profile(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
         )
         operators = find_operators(session, chosen)
         plans = plan_profile(session, choice, operators, axes=axes, passes=given["passes"])
+        announce(session, chosen, plans, choose_effort(EFFORTS[given["suite"]], given), axes)
         with recording(
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
             implementations=chosen, resume=given["resume"], planned=count_planned(session, chosen, timed=plans),

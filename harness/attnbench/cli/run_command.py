@@ -7,8 +7,10 @@ import click
 
 from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.cli.axes import Axes
+from attnbench.cli.before_timing import announce
 from attnbench.cli.jobs import (
     Choice,
+    choose_effort,
     complete_plans,
     conform_into,
     count_planned,
@@ -19,7 +21,7 @@ from attnbench.cli.jobs import (
     print_stored_path,
     profile_with_ceilings,
 )
-from attnbench.cli.options import AXES, LENGTHS, QUICK_LENGTHS, options
+from attnbench.cli.options import AXES, EFFORTS, LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import Recording, list_coverage, recording, write_json
 from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.selection import choose_implementations, choose_timed_implementations, find_operators
@@ -62,6 +64,7 @@ def _run(implementations: tuple[str, ...], given: dict[str, Any]) -> Recording:
         timed = plan_profile(session, choice, operators, axes=axes, passes=given["passes"])
         completed = complete_plans(session, choice, chosen, plans, given)
         expectations = load_expectations(session, chosen, plans, choice, completed)
+        announce(session, chosen, timed, choose_effort(EFFORTS[given["suite"]], given), axes)
         with recording(
             session, results=given["results"], suite=choice.suite, cases=[plan.case for plan in plans + timed],
             implementations=chosen, resume=given["resume"],

@@ -152,7 +152,9 @@ class OracleWorker:
         if case.device == "cuda" and not torch.cuda.is_available():
             missing = "no CUDA device here: leave out --device cuda and --suite gpu, or run on a machine with one"
         work = operator.work(case)
-        missing = missing or _explain_too_large(work.pairs, case, free) or _explain_large_tensors(work.bytes, case, free)
+        missing = (
+            missing or _explain_too_large(work.pairs, case, free) or _explain_large_tensors(work.bytes, case, free)
+        )
         applicable = tuple(
             name for name in read_operator_checks(operator) if applies(load_check_function(name), case, operator)
         )

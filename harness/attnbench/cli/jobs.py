@@ -9,6 +9,7 @@ import click
 
 from attnbench.cases import Level
 from attnbench.cli.axes import Axes
+from attnbench.cli.before_timing import demand_memory
 from attnbench.cli.options import EFFORTS, QUICK_WORK_S
 from attnbench.cli.progress import show_progress
 from attnbench.cli.recording import Recording
@@ -227,9 +228,9 @@ def plan_profile(
 
     Raises: UsageError where an operator does not have a size or a mask that the options choose.
     """
+    if axes.options and any(not set("*?[") & set(pattern) for pattern in choice.patterns):
+        raise click.UsageError(f"--case: a complete case id has its own sizes: leave out {', '.join(axes.options)}")
     if axes.chosen:
-        if any(not set("*?[") & set(pattern) for pattern in choice.patterns):
-            raise click.UsageError("--case: a complete case id has its own sizes: leave out the options of sizes")
         try:
             cases = list_shape_cases(session, axes.make_shapes(), passes, of=operators or list_operators())
         except ValueError as error:
@@ -237,7 +238,7 @@ def plan_profile(
     else:
         lengths = [length for length in axes.lengths if isinstance(length, int)]
         cases = list_profile_cases(session, lengths, passes, of=operators)
-    return plan_cases(
+    plans = plan_cases(
         session,
         cases,
         patterns=choice.patterns,
@@ -246,6 +247,9 @@ def plan_profile(
         device=choice.device,
         shard=choice.shard,
     )
+    if axes.options:
+        demand_memory(session, plans)
+    return plans
 
 
 def profile_into(

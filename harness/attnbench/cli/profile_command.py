@@ -1,23 +1,27 @@
 """``attnbench profile``: speed and memory across sequence lengths."""
 
+from functools import partial
 from typing import Any
 
 import click
 
 from attnbench.cli.axes import Axes
+from attnbench.cli.before_timing import announce
 from attnbench.cli.jobs import (
     Choice,
+    choose_effort,
     count_planned,
     make_session,
     plan_profile,
     print_stored_path,
     profile_with_ceilings,
 )
-from attnbench.cli.options import AXES, LENGTHS, QUICK_LENGTHS, options
+from attnbench.cli.options import AXES, EFFORTS, LENGTHS, QUICK_LENGTHS, options
 from attnbench.cli.recording import recording, write_json
 from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.selection import choose_implementations, choose_timed_implementations, find_operators
 from attnbench.cli.terminal import print_timings
+from attnbench.cli.threads import choose_exit_code, measure_each
 from attnbench.records.types import PERF
 
 
@@ -31,7 +35,7 @@ from attnbench.records.types import PERF
     "device",
     "dtype",
     "processes",
-    "threads",
+    "thread_counts",
     "shard",
     "timeout",
     "memory_limit",
@@ -48,7 +52,12 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     if given["frontier"]:
         from attnbench.cli.max_length import search_max_lengths
 
-        return search_max_lengths(implementations, given)
+        return choose_exit_code(measure_each(given, partial(search_max_lengths, implementations)))
+    return choose_exit_code(measure_each(given, partial(_profile, implementations)))
+
+
+def _profile(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
+    """Profile with one number of threads; return the exit code."""
     choice = Choice.from_options(given)
     chosen = choose_implementations(implementations)
     axes = Axes.from_options(given, lengths=QUICK_LENGTHS if given["suite"] == "quick" else LENGTHS)
@@ -58,6 +67,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
         )
         operators = find_operators(session, chosen)
         plans = plan_profile(session, choice, operators, axes=axes, passes=given["passes"])
+        announce(session, chosen, plans, choose_effort(EFFORTS[given["suite"]], given), axes)
         with recording(
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
             implementations=chosen, resume=given["resume"], planned=count_planned(session, chosen, timed=plans),

@@ -15,7 +15,7 @@ import click
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn, TaskID
 
-__all__ = ["Pace", "describe_time_left", "show_progress"]
+__all__ = ["Pace", "describe_time_left", "format_time", "show_progress"]
 
 # Shortest time between two lines of plain progress, in seconds.
 PLAIN_EVERY_S = 10.0
@@ -103,13 +103,14 @@ def describe_time_left(left_s: tuple[float, float | None] | None) -> str:
         return NOT_KNOWN
     least, most = left_s
     if most is None:
-        return f"{_format_time(least)} or more left"
+        return f"{format_time(least)} or more left"
     if most <= max(CLOSE * least, least + CLOSE_S):
-        return f"about {_format_time((least + most) / 2)} left"
-    return f"{_format_time(least)} to {_format_time(most)} left"
+        return f"about {format_time((least + most) / 2)} left"
+    return f"{format_time(least)} to {format_time(most)} left"
 
 
-def _format_time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
+    """Return a duration in words, such as "8 min"."""
     if seconds <= SECONDS_UP_TO_S:
         return f"{math.ceil(seconds)} s"
     return f"{seconds / 60:.0f} min" if seconds <= MINUTES_UP_TO_S else f"{seconds / 3600:.1f} h"

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -166,7 +167,7 @@ def recording(
     run = Run(
         id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         time=now.isoformat(timespec="seconds"),
-        command=_format_command(),
+        command=_format_command(session.limits.threads),
         machine=describe_machine(),
         versions=find_versions() | {"torch": session.libraries.torch},
         threads=session.limits.threads or session.libraries.threads,
@@ -236,9 +237,17 @@ def write_json(recorded: Recording, file: IO[str]) -> None:
     file.write(msgspec.json.format(encoded, indent=1).decode() + "\n")
 
 
-def _format_command() -> str:
-    """Return the command line without the folders of paths: a folder could reveal a user name."""
-    return shlex.join(["attnbench", *(strip_folder(word) for word in sys.argv[1:])])
+def _format_command(threads: int | None) -> str:
+    """Return the command line without the folders of paths: a folder could reveal a user name.
+
+    If the command line has several numbers of threads, it gets the number of this run only.
+    """
+    words = [strip_folder(word) for word in sys.argv[1:]]
+    if threads is not None:
+        lists = [i for i, (option, _) in enumerate(pairwise(words), start=1) if option == "--threads"]
+        words = [str(threads) if i in lists else word for i, word in enumerate(words)]
+        words = [f"--threads={threads}" if word.startswith("--threads=") else word for word in words]
+    return shlex.join(["attnbench", *words])
 
 
 def strip_folder(word: str) -> str:

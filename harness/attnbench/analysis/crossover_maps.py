@@ -56,6 +56,7 @@ class MapCell:
 
     row: Value
     column: Value
+    case: str
     # None if nothing was timed. ``reasons``: why not.
     entry: Entry | None
     reasons: tuple[str, ...] = ()
@@ -96,6 +97,7 @@ class _Point:
     others: tuple[str, ...]
     # Flags, mask, regime and seed.
     rest: str
+    case: str
     entry: Entry | None
     reasons: list[str] = field(default_factory=list)
 
@@ -161,6 +163,7 @@ def _make_point(machine: str, threads: int, text: str, entry: Entry | None) -> _
         sizes=known | ({LENGTH.letter: length} if length else {}),
         others=others,
         rest=rest,
+        case=text,
         entry=entry,
     )
 
@@ -233,8 +236,10 @@ def _make_map(
         rows=_order(row for row, _ in points),
         columns=_order(column for _, column in points),
         cells={
-            pair: MapCell(row=pair[0], column=pair[1], entry=point.entry, reasons=tuple(point.reasons))
-            for pair, point in points.items()
+            (row, column): MapCell(
+                row=row, column=column, case=point.case, entry=point.entry, reasons=tuple(point.reasons)
+            )
+            for (row, column), point in points.items()
         },
     )
 

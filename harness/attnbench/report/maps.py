@@ -1,5 +1,6 @@
 """Crossover maps of a report: tables whose rows and columns are two sizes, and the rows of maps.csv."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ __all__ = ["MapTable", "Maps", "ShownCell", "collect_maps", "tabulate_maps"]
 # ``MOST_MAPS``: most maps of the page. ``MOST_CELLS``: most cells of one of them; a larger table is not read. A map of
 # 9 cells takes 5 kB of the page; these limits keep all of them below 0.5 MB.
 MOST_MAPS, MOST_CELLS = 6, 240
+# Matches a number; more digits than 15 are divided, because a form may have any number of them.
+NUMBER = re.compile(r"([0-9]{1,15})")
 # Longest note of a cell, in characters.
 LONGEST_NOTE = 120
 # Columns of maps.csv that decisions.csv has as well.
@@ -121,7 +124,12 @@ def tabulate_maps(maps: Maps) -> pd.DataFrame:
 
 def _order(one: CrossoverMap) -> tuple[object, ...]:
     place = (one.machine, one.device, one.dtype, one.threads)
-    return (*place, one.pass_, one.mode != "inference", one.mode, one.form, one.length)
+    return (*place, one.pass_, one.mode != "inference", one.mode, _split_numbers(one.form), one.length)
+
+
+def _split_numbers(form: str) -> list[str | int]:
+    """Divide a form into texts and numbers, so that 768 comes before 1024; the two alternate."""
+    return [int(part) if place % 2 else part for place, part in enumerate(NUMBER.split(form))]
 
 
 def _name(one: CrossoverMap, every: Sequence[CrossoverMap]) -> str:

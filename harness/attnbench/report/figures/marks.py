@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from matplotlib.markers import MarkerStyle
 from matplotlib.path import Path
+from matplotlib.transforms import Affine2D
 
 from attnbench.report.figures.style import COLOURS, DARK, INK, OTHERS, Look
 
@@ -30,7 +31,7 @@ class Mark:
 def make_mark(look: Look) -> Mark:
     """Return the mark of a look."""
     style = MarkerStyle(look.marker)
-    shape = style.get_path().transformed(style.get_transform().scale(SIDE, -SIDE))
+    shape = style.get_path().transformed(style.get_transform() + Affine2D().scale(SIDE, -SIDE))
     parts = [
         COMMANDS[code] + ("" if code == Path.CLOSEPOLY else " ".join(f"{number:.2f}" for number in points))
         for points, code in shape.iter_segments(simplify=False)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from attnbench.report import tables
 from attnbench.report.decisions import collect_decisions
-from attnbench.report.figures import SeriesFigures, draw_figures
+from attnbench.report.figures import SeriesFigures, draw_figures, find_looks
 from attnbench.report.figures.contenders import find_contenders
 from attnbench.report.figures.forest_figure import sketch_forest
 from attnbench.report.figures.labels import LONGEST, clean, make_labels, measure_width, wrap
@@ -102,7 +102,8 @@ def find_contenders_of(series: list[Series]) -> list[str]:
 
 def draw_all(series: list[Series]) -> list[SeriesFigures]:
     """Draw the figures of these series; the contenders are those of ``RATIOS``."""
-    return draw_figures(series, collect_decisions([], [], [make_series()]).entries)
+    looks = find_looks(series, collect_decisions([], [], [make_series()]).entries)
+    return draw_figures(series, looks)
 
 
 def make_looks(series: Series) -> dict[str, Look]:

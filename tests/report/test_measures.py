@@ -11,7 +11,7 @@ import pytest
 from attnbench.records.types import Ceiling, Finding, Memory, Result, Timing
 from attnbench.report import page, tables, write
 from attnbench.report.content import Content, collect_content
-from attnbench.report.figures import draw_figures
+from attnbench.report.figures import draw_figures, find_looks
 from attnbench.report.growth import fit_growth
 from attnbench.report.measures import MAIN, REST, MeasureRow, MeasureTable, collect_measures
 from attnbench.report.methods import explain_states
@@ -271,7 +271,7 @@ def test_the_page_says_how_many_rows_are_left_out() -> None:
     """Where rows are left out, page and Markdown say how many there are and where the others are."""
     content = make_many(9)
     words = "5 of 18 rows are shown: first those without a verdict and those of implementations that failed a check."
-    figures = draw_figures(content.series, content.decisions.entries)
+    figures = draw_figures(content.series, find_looks(content.series, content.decisions.entries))
     shown = page.render(replace(content, measures=collect_measures(content.series, most=5)), figures)
     assert words in shown
     assert words not in page.render(content, figures)

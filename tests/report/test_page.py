@@ -400,7 +400,7 @@ class Reader(HTMLParser):
         for name, value in attrs:
             if name.startswith("on") or name in {"style", "srcdoc", "action", "formaction"}:
                 self.unsafe.append((name, value))
-            beside = name == "href" and tag == "a" and re.fullmatch(r"[a-z-]+\.(csv|json|md)", value or "")
+            beside = name == "href" and tag == "a" and re.fullmatch(r"[a-z0-9-]+\.(csv|json|md|svg|png)", value or "")
             if name in {"src", "href"} and not beside and not (value or "").startswith(("#", "data:")):
                 self.unsafe.append((name, value))
         if tag not in self.empty:

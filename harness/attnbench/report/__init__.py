@@ -41,13 +41,16 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     from attnbench.report.decisions import tabulate_decisions
     from attnbench.report.dispatch import make_dispatch
     from attnbench.report.failures import tabulate_failures
-    from attnbench.report.figures import draw_figures
+    from attnbench.report.figures import draw_figures, draw_maps, find_looks
+    from attnbench.report.maps import tabulate_maps
     from attnbench.report.series import join_growths
 
     content = collect_content(runs)
-    figures = draw_figures(content.series, content.decisions.entries)
+    looks = find_looks(content.series, content.decisions.entries)
+    figures = draw_figures(content.series, looks)
     files = {f"{one.stem}.svg": one.svg for own in figures for one in own.drawings}
     files |= {f"{one.stem}.png": one.png for own in figures for one in own.drawings}
+    files |= draw_maps(content.maps.shown, looks)
     reached = [ceiling for run in content.runs for ceiling in run.ceilings]
     frames = {
         "findings": content.tables.findings,
@@ -59,6 +62,8 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
         "growth": join_growths(content.series),
         "decisions": tabulate_decisions(content.decisions),
     }
+    if content.maps.every:
+        frames["maps"] = tabulate_maps(content.maps)
     if content.left_out:
         frames["left-out"] = tables.tabulate_left_out(content.left_out)
     for name, frame in frames.items():
@@ -66,5 +71,5 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     files["dispatch.json"] = encode_dispatch(make_dispatch(content.runs, content.decisions.entries))
     files["report.md"] = markdown.render(content, figures).encode()
     filled = [f"{name}.csv" for name, frame in frames.items() if len(frame)]
-    files["index.html"] = page.render(content, figures, [*filled, "dispatch.json", "report.md"]).encode()
+    files["index.html"] = page.render(content, figures, [*filled, "dispatch.json", "report.md"], looks).encode()
     return files

@@ -20,6 +20,7 @@ from attnbench.report.groups import (
     select_warned,
 )
 from attnbench.report.listings import Listing, list_ceilings, list_max_lengths
+from attnbench.report.maps import Maps, collect_maps
 from attnbench.report.matrix import Matrix, make_matrix
 from attnbench.report.measures import Measures, collect_measures
 from attnbench.report.methods import describe_methods
@@ -40,6 +41,7 @@ class Content:
     tables: Tables
     verdict: Verdict
     decisions: Decisions
+    maps: Maps
     measures: Measures
     # The findings of each machine, counted.
     matrices: tuple[Matrix, ...]
@@ -97,13 +99,15 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
     found, untimed, undecided = made.findings, made.untimed, select_undecided(made.timings)
     failures = collect_failures(runs, results)
     series = tuple(group_series(runs, results, made))
+    decisions = collect_decisions(runs, results, series)
     no_verdict = dict(_find_undecided(runs))
     return Content(
         runs=tuple(runs),
         results=tuple(results),
         tables=made,
         verdict=collect_verdict(runs, results),
-        decisions=collect_decisions(runs, results, series),
+        decisions=decisions,
+        maps=collect_maps(runs, decisions.entries, untimed),
         measures=collect_measures(series, found[found["status"].isin(FAILURES)]["implementation"].unique()),
         matrices=tuple(make_matrix(runs, results, failures.anchors)),
         failures=failures,

@@ -29,7 +29,18 @@ from attnbench.report.numbers import format_bytes, format_estimate, join_words
 from attnbench.report.series import Place, Series
 from attnbench.report.tables import list_rows
 
-__all__ = ["Choice", "ChoiceRow", "Decisions", "FlipRow", "PlaceTable", "collect_decisions", "tabulate_decisions"]
+__all__ = [
+    "Choice",
+    "ChoiceRow",
+    "Decisions",
+    "FlipRow",
+    "PlaceTable",
+    "collect_decisions",
+    "describe_choice",
+    "describe_undecided",
+    "make_row",
+    "tabulate_decisions",
+]
 
 # Most rows of one table of the page: far more than anybody reads, and few enough for the page to stay small.
 MOST_ROWS = 200
@@ -188,7 +199,7 @@ def _advise(entries: Sequence[Entry]) -> Iterator[str]:
 
 def tabulate_decisions(decisions: Decisions) -> pd.DataFrame:
     """Return the rows of decisions.csv: one for each place, form, length, mode and pass, none of them merged."""
-    return pd.DataFrame([_make_csv_row(entry) for entry in decisions.entries], columns=list(COLUMNS))
+    return pd.DataFrame([make_row(entry) for entry in decisions.entries], columns=list(COLUMNS))
 
 
 class _LimitsOfRuns:
@@ -371,7 +382,7 @@ def _make_table(place: Place, entries: Sequence[Entry]) -> PlaceTable:
             ChoiceRow(
                 form=describe_form(shapes[0][0]),
                 length=lengths[0] if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}",
-                choices=tuple(map(_make_choice, cells)),
+                choices=tuple(map(describe_choice, cells)),
             )
         )
     shown = tuple(_set_spans(rows[:MOST_ROWS]))
@@ -408,7 +419,7 @@ def _get_essence(entry: Entry | None) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _make_choice(entries: Sequence[Entry]) -> Choice:
+def describe_choice(entries: Sequence[Entry]) -> Choice:
     """Return the cell of entries with the same answer, at neighbouring lengths."""
     if not entries:
         return Choice(kind="", words="not timed")
@@ -420,8 +431,8 @@ def _make_choice(entries: Sequence[Entry]) -> Choice:
     words, note = _describe_answer(answer, reference)
     conforming, conforming_gain = _describe_conforming(entries)
     notes = [note] * bool(note) + list(_describe_all_limits(entries[0]))
-    if answer.undecided:
-        notes.append(f"not decided: whether {join_words(answer.undecided)} {_is(answer.undecided)} as fast")
+    if undecided := describe_undecided(answer):
+        notes.append(undecided)
     return Choice(
         kind=answer.kind,
         words=words,
@@ -432,6 +443,13 @@ def _make_choice(entries: Sequence[Entry]) -> Choice:
         conforming_gain=conforming_gain,
         memory=_describe_memory(entries[-1], several=len(entries) > 1),
     )
+
+
+def describe_undecided(answer: Answer) -> str:
+    """Return which further implementations may be as fast as those of an answer; empty if none may."""
+    if not answer.undecided:
+        return ""
+    return f"not decided: whether {join_words(answer.undecided)} {_is(answer.undecided)} as fast"
 
 
 def _describe_conforming(entries: Sequence[Entry]) -> tuple[str, str]:
@@ -558,7 +576,8 @@ def _make_flips(entries: Sequence[Entry], places: Sequence[Place]) -> Iterator[F
         )
 
 
-def _make_csv_row(entry: Entry) -> dict[str, object]:
+def make_row(entry: Entry) -> dict[str, object]:
+    """Return the row of an entry in decisions.csv, by column."""
     answer, gain = entry.answer, entry.answer.gain
     return {
         "machine": entry.machine,

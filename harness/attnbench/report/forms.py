@@ -1,12 +1,12 @@
 """Forms of cases in words: what distinguishes series of the same place, such as "batch 1, 4 heads, width 256"."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from attnbench.cases import CaseId
 from attnbench.report.numbers import format_count
 
-__all__ = ["describe_form", "describe_length", "describe_pass", "read_lengths"]
+__all__ = ["describe_form", "describe_length", "describe_pass", "describe_size", "name_size", "read_lengths"]
 
 MULTIHEAD = "multihead"
 # Flags that most timed cases of multi-head attention have, with words for a case without the flag. A form names only
@@ -26,14 +26,17 @@ ORDER = ("B", "H", "E", "D")
 PLAIN_MODES = ("inference", "train")
 
 
-def describe_form(form: str) -> str:
-    """Return a form in words; different forms have different words. A form of another layout is returned unchanged."""
+def describe_form(form: str, *, varying: Collection[str] = ()) -> str:
+    """Return a form in words; different forms have different words. A form of another layout is returned unchanged.
+
+    ``varying`` are letters of sizes that the form lacks because they vary.
+    """
     parts = form.split("/")
     if len(parts) != 6:
         return form
     operator, sizes, flags, mask, regime, seed = parts
     words = [] if operator == MULTIHEAD else [operator]
-    words += _describe_sizes(operator, sizes)
+    words += _describe_sizes(operator, sizes, varying)
     words += _describe_flags(operator, flags)
     for text, usual in ((mask, "mask=none"), (regime, "regime=plain"), (seed, "seed=0")):
         words += [text.replace("=", " ", 1)] * (text != usual)
@@ -58,18 +61,32 @@ def describe_length(queries: int, keys: int) -> str:
     return f"{queries} {'query' if queries == 1 else 'queries'}, {format_count(keys, 'key')}"
 
 
-def _describe_sizes(operator: str, sizes: str) -> Iterator[str]:
+def describe_size(operator: str, letter: str, number: str) -> str:
+    """Return a size in words, such as "12 heads"; ``letter`` is that of the size in ids of cases."""
+    text = _label_size(operator, letter).format(number)
+    return text.removesuffix("s") if number == "1" and text.startswith("1 ") else text
+
+
+def name_size(operator: str, letter: str) -> str:
+    """Return the name of a size without its number, such as "heads"."""
+    return _label_size(operator, letter).format("").strip()
+
+
+def _label_size(operator: str, letter: str) -> str:
     labels = {"B": "batch {}", "H": "{} heads", "E": "width {}", "D": "head width {}", "W": "window {}"}
     labels |= (
         {"K": "kdim {}", "V": "vdim {}"} if operator == MULTIHEAD else {"K": "{} key heads", "V": "value width {}"}
     )
+    return labels.get(letter, letter + " {}")
+
+
+def _describe_sizes(operator: str, sizes: str, varying: Collection[str]) -> Iterator[str]:
     found = re.findall(r"([A-Za-z]+)(\d+)", sizes)
-    if operator == MULTIHEAD and "B" not in dict(found):
+    if operator == MULTIHEAD and "B" not in (*dict(found), *varying):
         yield "unbatched"
     # Heads come before the width, as people say it. The sort is stable, so the other sizes keep the order of the id.
     for label, number in sorted(found, key=lambda pair: ORDER.index(pair[0]) if pair[0] in ORDER else len(ORDER)):
-        text = labels.get(label, label + " {}").format(number)
-        yield text.removesuffix("s") if number == "1" and text.startswith("1 ") else text
+        yield describe_size(operator, label, number)
 
 
 def _describe_flags(operator: str, flags: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ from attnbench.report.failures import REPRODUCING, FailureGroup
 from attnbench.report.figures import SeriesFigures
 from attnbench.report.groups import Grouped, group_left_out
 from attnbench.report.listings import Listing, make_listings
+from attnbench.report.maps import Maps, MapTable, ShownCell
 from attnbench.report.markdown_text import escape as _escape
 from attnbench.report.markdown_text import format_code as _format_code
 from attnbench.report.markdown_text import format_console, hide_comments
@@ -25,7 +26,7 @@ def render(content: Content, figures: Sequence[SeriesFigures]) -> str:
     before = [
         "# Attention report",
         *(_escape(line) for line in format_lines(content.verdict)),
-        *_render_decisions(content.decisions),
+        *_render_decisions(content.decisions, content.maps),
         *_render_failures(content),
         *_render_conformance(content),
         *_render_measurements(content, figures),
@@ -136,15 +137,17 @@ def _render_measurements(content: Content, figures: Sequence[SeriesFigures]) -> 
     return parts + _render_groups("Not timed", content.untimed, "calls")
 
 
-def _render_decisions(decisions: Decisions) -> list[str]:
+def _render_decisions(decisions: Decisions, maps: Maps) -> list[str]:
     parts = ["## What to use here", *map(_escape, decisions.advice)] if decisions.tables else []
     for table in decisions.tables:
         rows = [(_escape(row.form), row.length, *map(_format_choice, row.choices)) for row in table.rows]
         parts += [
             f"### {_escape(table.place.label)}",
             _escape(table.warning),
+            *(part for one in maps.select(table.place) for part in _render_map(one)),
             _render_table(("shape", "length", *table.passes), rows),
         ]
+    parts += [_escape(maps.left_out)] if maps.left_out else []
     if decisions.flips:
         head = ("shape", "length", "pass", *(_escape(place.label) for place in decisions.places))
         flips = [(_escape(row.form), row.length, row.pass_, *map(_escape, row.answers)) for row in decisions.flips]
@@ -152,13 +155,28 @@ def _render_decisions(decisions: Decisions) -> list[str]:
     return parts
 
 
+def _render_map(table: MapTable) -> list[str]:
+    rows = [(_escape(label), *map(_format_map_cell, cells)) for label, cells in table.rows]
+    shown = _render_table(("", *map(_escape, table.columns)), rows)
+    return [f"#### {_escape(table.title)}", _escape(table.remark), shown]
+
+
+def _format_map_cell(cell: ShownCell) -> str:
+    return "<br>".join([_format_answer(cell.choice), *([_escape(cell.note)] if cell.note else [])])
+
+
 def _format_choice(choice: Choice) -> str:
+    others = (*choice.notes, choice.memory)
+    return "<br>".join([_format_answer(choice), *(_escape(text) for text in others if text)])
+
+
+def _format_answer(choice: Choice) -> str:
+    """Return what to use, with its gain and whether it conforms."""
     words = f"**{_escape(choice.words)}** {_escape(choice.gain)}".rstrip()
     if choice.conforming:
         ahead = f"the fastest that conforms; ahead of it: {choice.words} {choice.gain}".rstrip()
         words = f"**{_escape(choice.conforming)}** {_escape(choice.conforming_gain)}".rstrip() + f"<br>{_escape(ahead)}"
-    others = (choice.conformance, *choice.notes, choice.memory)
-    return "<br>".join([words, *(_escape(text) for text in others if text)])
+    return "<br>".join([words, *([_escape(choice.conformance)] if choice.conformance else [])])
 
 
 def _render_measures(table: MeasureTable) -> list[str]:

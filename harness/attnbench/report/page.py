@@ -3,9 +3,10 @@
 import base64
 import hashlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib import resources
+from types import MappingProxyType
 
 import jinja2
 from markupsafe import Markup
@@ -13,6 +14,8 @@ from markupsafe import Markup
 from attnbench.report.content import Content
 from attnbench.report.failures import REPRODUCING
 from attnbench.report.figures import SeriesFigures
+from attnbench.report.figures.marks import make_mark, make_rules
+from attnbench.report.figures.style import Look
 from attnbench.report.groups import group_left_out
 from attnbench.report.listings import make_listings
 from attnbench.report.matrix import list_legend
@@ -42,12 +45,18 @@ FIRST, LAST = "page.css", "print.css"
 FILE_NAME = re.compile(r"\b[a-z][a-z-]*\.(?:csv|md)\b")
 
 
-def render(content: Content, figures: Sequence[SeriesFigures], files: Collection[str] = ()) -> str:
+def render(
+    content: Content,
+    figures: Sequence[SeriesFigures],
+    files: Collection[str] = (),
+    looks: Mapping[str, Look] = MappingProxyType({}),
+) -> str:
     """Return the HTML page of a report.
 
     ``figures`` are those of each series. ``files`` are the names of files beside the page to which it links.
+    ``looks`` are those of implementations in the figures; an implementation without one has no mark.
     """
-    style, script = _read_style(), _read_template_file("page.js")
+    style, script = _read_style() + make_rules(), _read_template_file("page.js")
     return (
         make_environment()
         .get_template("report.html.j2")
@@ -67,6 +76,7 @@ def render(content: Content, figures: Sequence[SeriesFigures], files: Collection
             left_out=group_left_out(content.left_out),
             listings=make_listings,
             reproducing=REPRODUCING,
+            marks={name: make_mark(look) for name, look in looks.items()},
             measured=list(zip(content.series, figures, strict=True)),
         )
     )

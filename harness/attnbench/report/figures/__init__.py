@@ -9,15 +9,17 @@ from attnbench.report.figures.contenders import find_contenders
 from attnbench.report.figures.drawing import Drawing, Sketch
 from attnbench.report.figures.forest_figure import sketch_forest
 from attnbench.report.figures.labels import clean
+from attnbench.report.figures.map_figure import plot_map
 from attnbench.report.figures.memory_figure import sketch_memory
 from attnbench.report.figures.rate_figure import sketch_rate
 from attnbench.report.figures.ratio_figure import sketch_ratio
 from attnbench.report.figures.saving import draw, encode, read_size
 from attnbench.report.figures.style import Look, choose_looks
 from attnbench.report.figures.time_figure import sketch_time
+from attnbench.report.maps import MapTable
 from attnbench.report.series import Series
 
-__all__ = ["SeriesFigures", "draw_figures"]
+__all__ = ["SeriesFigures", "draw_figures", "draw_maps", "find_looks"]
 
 SKETCHES: tuple[Callable[[Series, Mapping[str, Look], str], Sketch], ...] = (
     sketch_time, sketch_ratio, sketch_forest, sketch_rate, sketch_memory,
@@ -36,13 +38,23 @@ class SeriesFigures:
     missing: tuple[str, ...]
 
 
-def draw_figures(series: Sequence[Series], entries: Sequence[Entry]) -> list[SeriesFigures]:
-    """Draw the figures of each series that has any; an implementation looks the same in all of them.
+def find_looks(series: Sequence[Series], entries: Sequence[Entry]) -> dict[str, Look]:
+    """Return how each implementation is drawn, which is the same in all figures of a report.
 
     ``entries`` say which implementations are drawn in colour.
     """
     names = {name for one in series for frame in (one.timings, one.memory) for name in frame["implementation"]}
-    looks = choose_looks(names, {one.reference for one in series}, find_contenders(series, entries))
+    return choose_looks(names, {one.reference for one in series}, find_contenders(series, entries))
+
+
+def draw_maps(tables: Iterable[MapTable], looks: Mapping[str, Look]) -> dict[str, bytes]:
+    """Draw each of these maps, and return the bytes of the files by name."""
+    figures = {table.stem: plot_map(table, looks) for table in tables}
+    return {f"{stem}.{kind}": draw(figure, kind) for stem, figure in figures.items() for kind in ("svg", "png")}
+
+
+def draw_figures(series: Sequence[Series], looks: Mapping[str, Look]) -> list[SeriesFigures]:
+    """Draw the figures of each series that has any."""
     places = Counter(one.place for one in series)
     made = []
     for one in series:

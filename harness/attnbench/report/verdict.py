@@ -205,7 +205,7 @@ def _list_checking(places: Iterable[PlaceVerdict], runs: Iterable[StoredRun]) ->
     names = dict.fromkeys(name for place in places for sentence in place.sentences for name in sentence.lacking)
     if names and not any(stored.run.suite in VERDICT_SUITES for stored in runs):
         command = format_command(f"attnbench conform --suite {VERDICT_SUITES[0]}", names)
-        yield NextStep(words="To check enough cases for a verdict:", command=command)
+        yield NextStep(words="To check more cases:", command=command)
 
 
 def _describe_basis(timed: int, missing: int) -> str:

@@ -370,3 +370,12 @@ def test_title_fault_and_command_of_a_card_are_of_one_finding() -> None:
     (group,) = collect(*told, ("mine", fail("a", "x But z.", excess=90))).shown
     assert (group.worst.fault, group.found) == ("x But y. Diagnosis: no scale.", "Error: 5.00 × the allowed error:")
     assert group.command == f"attnbench reproduce '{CASE.format(0)}' --check a mine"
+
+
+def test_what_says_what_to_mend_comes_first() -> None:
+    """A diagnosis comes before a failure without a number, on the page and in the verdict."""
+    found = [("mine", fail("bad_dtypes_are_refused", "x But it raised nothing."))] * 3
+    found += [("mine", fail(check, "x But y. Diagnosis: no scale.", excess=5)) for check in ("a", "b")]
+    assert [group.title for group in collect(*found).groups] == ["looks like no scale", "bad_dtypes_are_refused"]
+    (line,) = [place.sentences[0].text for place in collect_content([make_stored_run(*found)]).verdict.places]
+    assert line.startswith("mine is wrong: looks like no scale; bad_dtypes_are_refused")

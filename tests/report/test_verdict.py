@@ -110,11 +110,23 @@ def test_what_cannot_run_here_what_is_refused_and_what_has_no_verdict_is_told_wi
     assert tell(make_stored_run(*results)) == [
         "known conforms, except for failures that it declares.",
         "No verdict on few: nothing failed, but it refuses 18 of the 30 cases of quick, 12 were checked, "
-        "and a verdict needs 20. More cases: attnbench conform --suite core few",
+        "and a verdict needs 20.",
         "flash and xformers cannot run here (need CUDA).",
         "masks refuses every case (takes no mask).",
         "slow was not run (predicted 5 s a call).",
     ]
+
+
+def test_the_command_that_leads_to_a_verdict_is_whole() -> None:
+    """One command checks all implementations without a verdict; none is named after a large suite, or for odd names."""
+    few = [*make_results("one", PASSED, cases=12), *make_results("two.py:Two", PASSED, cases=12)]
+    (step,) = judge(make_stored_run(*few)).next_steps
+    assert (step.words, step.command) == (
+        "To check more cases:", "attnbench conform --suite core one two.py:Two",
+    )  # fmt: skip
+    assert judge(make_stored_run(*few, run=make_run(suite="core"))).next_steps == ()
+    (odd,) = judge(make_stored_run(*make_results("\x1b[2J", PASSED, cases=2))).next_steps
+    assert odd.command == "attnbench conform --suite core"
 
 
 def test_machines_with_the_same_verdict_share_it(tmp_path: Path) -> None:

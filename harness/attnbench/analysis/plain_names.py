@@ -9,7 +9,7 @@ __all__ = ["clean_name", "format_command"]
 # Longest name in a sentence, in characters. The longest name of a built-in implementation has 25.
 LONGEST = 60
 # Most names in a command; a command without names is for all built-in implementations.
-NAMED = 7
+NAMED = 12
 
 
 def clean_name(name: str, longest: int = LONGEST) -> str:

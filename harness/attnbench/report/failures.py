@@ -18,6 +18,7 @@ from attnbench.report.series import split_by_machine
 from attnbench.report.slugs import make_slug
 
 __all__ = [
+    "MENDING",
     "REPRODUCING",
     "FailureGroup",
     "Failures",
@@ -46,6 +47,8 @@ LONGEST_REASON, LONGEST_OF_CASE = 800, 160
 # Most groups that are shown without unfolding. ``UNFOLDED``: of one implementation. ``UNFOLDED_OF_ALL``: of all
 # implementations. A group takes 150 pixels of height.
 UNFOLDED, UNFOLDED_OF_ALL = 5, 20
+# Kinds of causes that name a mistake in the formula. They come before causes that only name what is wrong.
+MENDING = ("diagnosis", "scale")
 # Longest cause in a title and in the verdict, in characters.
 LONGEST_CAUSE = 110
 # The end of a fault, which says how the allowed error was computed. The page leaves it out, because the section on
@@ -184,13 +187,16 @@ class Failures:
 
 
 def collect_failures(runs: Iterable[StoredRun], results: Sequence[Result]) -> Failures:
-    """Group the failures of these results by machine and root cause, the one with the worst effect first."""
+    """Group the failures of these results by machine and root cause.
+
+    Causes that say what to mend come first, then those with the worst effect.
+    """
     groups = [
         _make_group(machine, cause)
         for machine, own in split_by_machine(runs, results).items()
         for cause in find_root_causes(own)
     ]
-    groups.sort(key=lambda group: (-group.effect, -group.count, -_rank(group.excess)))
+    groups.sort(key=lambda group: (group.kind not in MENDING, -group.effect, -group.count, -_rank(group.excess)))
     shown = list(_set_anchors(_select_shown(groups)))
     limit = max(LEAST_CASES, min(MOST_CASES, MOST_CASES_OF_ALL // max(1, len(shown))))
     anchors: dict[tuple[str, str, str], str] = {}

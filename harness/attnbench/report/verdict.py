@@ -14,7 +14,7 @@ from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, FRONTIER, PERF, Result, Status
-from attnbench.report.failures import describe_cause, find_effect
+from attnbench.report.failures import MENDING, describe_cause, find_effect
 from attnbench.report.numbers import format_count, format_thousands, join_words, shorten_text
 
 __all__ = ["NextStep", "PlaceVerdict", "Sentence", "Verdict", "collect_verdict", "format_lines"]
@@ -70,11 +70,6 @@ TOLD: dict[str, tuple[Kind, str, str]] = {
     ),
     "few": (
         "other",
-        "No verdict on {names}: nothing failed, but it {reason}. More cases: {command}",
-        "No verdict on {names}: nothing failed, but each {reason}. More cases: {command}",
-    ),
-    "few_of_all": (
-        "other",
         "No verdict on {names}: nothing failed, but it {reason}.",
         "No verdict on {names}: nothing failed, but each {reason}.",
     ),
@@ -92,11 +87,13 @@ class Sentence:
     text: str
     # Machine and name of the implementation whose failures the sentence is about; None for any other sentence.
     about: tuple[str, str] | None = None
+    # Implementations on which too few cases were checked for a verdict.
+    lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextStep:
-    """A command that finishes a run, with what to know before it is run."""
+    """A command that adds what is missing, with what to know before it is run."""
 
     words: str
     command: str
@@ -173,14 +170,15 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
         places=tuple(_merge_alike(told)),
         complete=complete,
         basis="" if complete else _describe_basis(timed, missing),
-        next_steps=tuple(next_steps[:NEXT_STEPS]),
+        next_steps=(*next_steps[:NEXT_STEPS], *_list_checking(told, runs)),
     )
 
 
 def format_lines(verdict: Verdict) -> Iterator[str]:
     """Yield the lines of the verdict as plain text: for each place what is known, then what was checked.
 
-    The last lines say on how many timed calls the recommendations of incomplete runs rest, and how to finish the runs.
+    The last lines say on how many timed calls the recommendations of incomplete runs rest, and which commands add what
+    is missing.
     """
     for place in verdict.places:
         start = f"{place.label}: " if place.label else ""
@@ -200,6 +198,14 @@ def _merge_alike(places: Iterable[PlaceVerdict]) -> Iterator[PlaceVerdict]:
         alike[*((sentence.kind, sentence.text) for sentence in place.sentences), place.checked].append(place)
     for first, *others in alike.values():
         yield replace(first, label="; ".join([first.label, *(other.label for other in others)]))
+
+
+def _list_checking(places: Iterable[PlaceVerdict], runs: Iterable[StoredRun]) -> Iterator[NextStep]:
+    """Yield the command that checks more cases of implementations without a verdict, unless a large suite was run."""
+    names = dict.fromkeys(name for place in places for sentence in place.sentences for name in sentence.lacking)
+    if names and not any(stored.run.suite in VERDICT_SUITES for stored in runs):
+        command = format_command(f"attnbench conform --suite {VERDICT_SUITES[0]}", names)
+        yield NextStep(words="To check more cases:", command=command)
 
 
 def _describe_basis(timed: int, missing: int) -> str:
@@ -273,8 +279,12 @@ def _describe_failing(machine: str, by_name: dict[str, list[Result]]) -> Iterato
         yield Sentence(kind="bad", text=f"{len(left)} more fail{'s' * (len(left) == 1)}.")
 
 
-def _rank_cause(cause: RootCause) -> tuple[float, int]:
-    return -max(find_effect(failure.finding) for failure in cause.failures), -len(cause.failures)
+def _rank_cause(cause: RootCause) -> tuple[bool, float, int]:
+    return (
+        cause.kind not in MENDING,
+        -max(find_effect(failure.finding) for failure in cause.failures),
+        -len(cause.failures),
+    )
 
 
 def _describe_causes(causes: Sequence[RootCause]) -> str:
@@ -321,8 +331,7 @@ def _classify(results: Sequence[Result], *, finished: bool) -> tuple[str, str] |
     if not listed:
         return "timed", ""
     if count_checked(listed) < FEWEST_CHECKED:
-        has_all = any(result.suite in VERDICT_SUITES for result in listed)
-        return ("few_of_all" if has_all else "few"), _describe_few(listed)
+        return "few", _describe_few(listed)
     return ("expected" if statuses["expected_failure"] else "conforms"), ""
 
 
@@ -348,9 +357,8 @@ def _describe_group(kind: str, reason: str, names: Sequence[str]) -> Sentence:
     """Return the sentence about a group of implementations."""
     meaning, one, several = TOLD[kind]
     words = join_words(map(clean_name, names)) if len(names) <= NAMED + 1 else format_thousands(len(names))
-    command = format_command(f"attnbench conform --suite {VERDICT_SUITES[0]}", names)
     told = several if len(names) > 1 else one
-    return Sentence(kind=meaning, text=told.format(names=words, reason=reason, command=command))
+    return Sentence(kind=meaning, text=told.format(names=words, reason=reason), lacking=tuple(names) * (kind == "few"))
 
 
 def _describe_checked(results: Sequence[Result], wanted: Set[str], gaps: Sequence[Sentence]) -> str:

@@ -7,6 +7,7 @@ from attnbench.mutants.cheats import (
     answers,
     caching,
     instruments,
+    late,
     processors,
     results,
     settings,
@@ -17,6 +18,6 @@ from attnbench.mutants.cheats.honest import oddities
 
 __all__ = ["CHEATS", "ODDITIES"]
 
-_KINDS = (caching, answers, results, settings, processors, instruments, totals, slowing)
+_KINDS = (caching, answers, results, settings, processors, instruments, late, totals, slowing)
 CHEATS = {cheat.name: cheat for kind in _KINDS for cheat in kind.cheats}
 ODDITIES = {oddity.name: oddity for oddity in oddities}

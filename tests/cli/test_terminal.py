@@ -1,9 +1,14 @@
 """Tests of the tables that ``profile`` prints, with made-up results."""
 
+import json
 from dataclasses import replace
+from io import StringIO
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from attnbench.cli.recording import write_json
 from attnbench.cli.terminal import print_timings
 from attnbench.records.types import Finding, Memory, Result, Timing
 
@@ -71,6 +76,30 @@ def test_every_ratio_has_the_sign_of_its_state(capsys: pytest.CaptureFixture[str
         "− faster, + slower, = same; ? unknown: not enough samples to tell; ! inconclusive: measurement disturbed",
         "inconclusive: held_up, 1 comparison: other work disturbed 7 of 7 processes",
     ]
+
+
+def give_fixed_values(result: Result) -> Result:
+    """Return the result of an implementation with the policy ``fixed_values``."""
+    assert result.timing
+    return replace(result, timing=replace(result.timing, values="fixed"))
+
+
+def test_times_with_equal_input_values_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    """A time whose calls had the same input values has a mark, which is explained; other tables have neither."""
+    reference, quick = make_result("torch_mha", [1] * 7, others=()), make_result("quick", [0.5] * 7)
+    lines = print_lines(capsys, reference, give_fixed_values(quick))
+    assert lines[3] == "quick           0.500* (0.50−)"
+    assert lines[-1].startswith("* every timed call had the same input values (policy fixed_values)")
+    assert "*" not in "".join(print_lines(capsys, reference, quick))
+
+
+def test_the_json_file_names_implementations_with_equal_input_values() -> None:
+    """``--json`` lists the implementations whose timed calls all had the same input values."""
+    results = [make_result("torch_mha", [1], others=()), give_fixed_values(make_result("quick", [0.5]))]
+    recorded: Any = SimpleNamespace(list_results=lambda: results, run=None)
+    file = StringIO()
+    write_json(recorded, file)
+    assert json.loads(file.getvalue())["fixed_values"] == ["quick"]
 
 
 def test_a_disturbed_baseline_has_the_sign_of_inconclusive(capsys: pytest.CaptureFixture[str]) -> None:

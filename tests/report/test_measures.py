@@ -226,6 +226,18 @@ def test_a_disturbed_measurement_is_inconclusive_and_not_in_the_plot_of_speed(tm
     assert "ratio" not in cells
 
 
+def test_times_with_equal_input_values_are_marked() -> None:
+    """The verdict on calls that all had the same input values has a note, and so has the choice of what to use."""
+    quick = time_calls("quick", 0.5)
+    assert quick.timing
+    results = time_calls(REFERENCE), replace(quick, timing=replace(quick.timing, values="fixed"))
+    assert find_row("quick", *results).cells["verdict"].note.startswith("Every timed call had the same input values")
+    (table,) = collect_content([store(results)]).decisions.tables
+    assert "The timed calls of quick all had the same input values" in table.warning
+    (table,) = collect_content([store([results[0], quick])]).decisions.tables
+    assert "input values" not in table.warning
+
+
 def test_calls_that_were_not_interleaved_are_not_compared() -> None:
     """A row without a comparison says so; it does not say "unknown", which means too few processes."""
     apart = time_calls("quick", 0.5)

@@ -131,6 +131,8 @@ class Entry:
     contender_checked: dict[str, int] = field(default_factory=dict)
     # Every implementation that was timed.
     timed: frozenset[str] = frozenset()
+    # Implementations whose timed calls all had the same input values.
+    fixed: frozenset[str] = frozenset()
 
     @property
     def problem(self) -> tuple[str, int, int, str]:

@@ -232,8 +232,12 @@ def write_json(recorded: Recording, file: IO[str]) -> None:
         for result in recorded.list_results()
         for finding in result.findings
     ]
+    # Implementations whose timed calls all had the same input values, so that they may have kept results.
+    fixed = sorted(
+        {one.implementation for one in recorded.list_results() if one.timing and one.timing.values == "fixed"}
+    )
     # msgspec writes NaN and infinity, which JSON cannot represent, as null.
-    encoded = msgspec.json.encode({"schema": SCHEMA, "run": recorded.run, "findings": findings})
+    encoded = msgspec.json.encode({"schema": SCHEMA, "run": recorded.run, "fixed_values": fixed, "findings": findings})
     file.write(msgspec.json.format(encoded, indent=1).decode() + "\n")
 
 

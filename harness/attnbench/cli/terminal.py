@@ -28,6 +28,12 @@ SIGNS: dict[State, str] = {"faster": "−", "slower": "+", "same": "=", "unknown
 TIMING_LEGEND = (
     "− faster, + slower, = same; ? unknown: not enough samples to tell; ! inconclusive: measurement disturbed"
 )
+# Mark of a time whose calls all had the same input values.
+FIXED = "*"
+FIXED_LEGEND = (
+    f"{FIXED} every timed call had the same input values (policy fixed_values), so results may have been kept from "
+    "earlier calls"
+)
 # Width of a table in characters, if the output is not a terminal.
 PLAIN_WIDTH = 110
 
@@ -169,6 +175,8 @@ def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
             out.print(_tabulate_by_length(part, _format_peak))
     if timed:
         out.print(Text(TIMING_LEGEND, style="dim"))
+    if any(_has_fixed_values(result) for result in timed.values()):
+        out.print(Text(FIXED_LEGEND, style="dim"), soft_wrap=True)
     untimed = ((r.implementation, r.untimed) for r in stored if r.untimed)
     _print_left_out("not timed", "call", untimed, err=err)
     _print_left_out("inconclusive", "comparison", _list_inconclusive(timed), err=err)
@@ -207,12 +215,17 @@ def _format_timing(result: Result | None, timed: Timed) -> str:
         return "–"
     found = _compare_with_baseline(result, timed)
     calls = CleanCalls(result.timing, found.measure if found else choose_measure(result.timing))
-    milliseconds = f"{estimate_time(calls).value / 1e6:.3f}"
+    milliseconds = f"{estimate_time(calls).value / 1e6:.3f}{FIXED * _has_fixed_values(result)}"
     if found is None:
         return milliseconds if calls.estimate() else f"{milliseconds} ({SIGNS['inconclusive']})"
     if found.state == "inconclusive" or found.ratio is None:
         return f"{milliseconds} ({SIGNS[found.state]})"
     return f"{milliseconds} ({found.ratio.value:.2f}{SIGNS[found.state]})"
+
+
+def _has_fixed_values(result: Result) -> bool:
+    """Whether all timed calls of a result had the same input values."""
+    return result.timing is not None and result.timing.values == "fixed"
 
 
 def _compare_with_baseline(result: Result, timed: Timed) -> SpeedVerdict | None:

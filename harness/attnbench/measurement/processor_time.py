@@ -8,12 +8,14 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from attnbench.processes.descendants import find_descendants, read_fields
+
 try:
     import resource
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["ProcessorTime", "adopt_orphans", "limit_children", "limit_cores", "read_cores"]
+__all__ = ["ProcessorTime", "adopt_orphans", "limit_children", "limit_cores", "read_cores", "read_family_ns"]
 
 PROC = Path("/proc")
 # Kind of the clock that counts the processor time of all threads of a process, as in clock_getcpuclockid(3):
@@ -21,6 +23,10 @@ PROC = Path("/proc")
 SCHEDULER_CLOCK = 2
 # PR_SET_CHILD_SUBREAPER of prctl(2).
 SET_CHILD_SUBREAPER = 36
+
+
+# Nanoseconds in a unit of the processor times in /proc/PID/stat.
+TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 10**7
 
 
 @dataclass(slots=True)
@@ -32,7 +38,7 @@ class ProcessorTime:
 
     def watch(self) -> None:
         """Find the descendants of this process. A descendant that starts later is not counted until the next search."""
-        self._descendants = _find_descendants(os.getpid())
+        self._descendants = find_descendants(os.getpid())
 
     def read_ns(self) -> int:
         """Return the processor time until now, in nanoseconds. Differences of two readings are meaningful."""
@@ -41,6 +47,19 @@ class ProcessorTime:
             with contextlib.suppress(OSError):  # the process has ended
                 total += time.clock_gettime_ns((~process << 3) | SCHEDULER_CLOCK)
         return total
+
+
+def read_family_ns() -> int:
+    """Return the processor time of this process, its descendants, and of all their children that have ended.
+
+    Differences of two readings are meaningful. They are exact to ``TICK_NS`` for each descendant.
+    """
+    total = time.process_time_ns() + _read_ended_children_ns()
+    for process in find_descendants(os.getpid()):
+        with contextlib.suppress(OSError):  # the process has ended
+            # utime, stime, cutime and cstime of proc_pid_stat(5), counted from the field behind the name.
+            total += TICK_NS * sum(map(int, read_fields(process)[11:15]))
+    return total
 
 
 def adopt_orphans() -> None:
@@ -120,20 +139,3 @@ def _read_ended_children_ns() -> int:
         return 0
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return int((used.ru_utime + used.ru_stime) * 1e9)
-
-
-def _find_descendants(process: int) -> list[int]:
-    """Return the ids of the descendants of a process; none where there is no /proc."""
-    parents: dict[int, int] = {}
-    with contextlib.suppress(OSError), os.scandir(PROC) as entries:
-        for entry in entries:
-            if entry.name.isdecimal():
-                with contextlib.suppress(OSError):  # the process has ended
-                    # The parent's id is the second field behind the name, which is in parentheses.
-                    fields = Path(entry, "stat").read_text().rpartition(")")[2].split()
-                    parents[int(entry.name)] = int(fields[1])
-    found, seen = [], {process}
-    while added := [child for child, parent in parents.items() if parent in seen and child not in seen]:
-        found += added
-        seen.update(added)
-    return found

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import thread_time_ns
+from time import process_time_ns, thread_time_ns
 from typing import Any
 
 from attnbench.analysis.stats import CLEAN_CALLS, select_clean_calls
@@ -315,8 +315,10 @@ class _Sampler:
         end = clock()
         # Read before anything is allocated, because an allocation may start a collection, which may run code.
         collects = is_collecting()
-        ended = Ended(begin, end, thread_time_ns(), collects)
-        self.readings.append((samples, before, self.scheduler.read()))
+        used_ns = thread_time_ns(), process_time_ns()
+        reading = self.scheduler.read()
+        self.readings.append((samples, before, reading))
+        ended = Ended(begin, end, *used_ns, collects, reading)
         self.surroundings.inspect(name, result, ended)
         samples.times_ns.append(end - begin)
         samples.cycles.append(self.cycles)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,7 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["Reading", "Scheduler"]
+__all__ = ["OwnWait", "Reading", "Scheduler"]
 
 TASKS = Path("/proc/self/task")
 # Number of bytes to read from a schedstat file, which holds three numbers.
@@ -112,6 +113,36 @@ class Scheduler:
                 # belong to another file.
                 del self._files[thread]
         return lines
+
+
+@dataclass(slots=True)
+class OwnWait:
+    """Reads the time for which one thread, which makes this object, waits for a core."""
+
+    tasks: Path = TASKS
+    _thread: int = field(init=False, default_factory=threading.get_native_id)
+    # Descriptor of the open schedstat file; None where there is none.
+    _file: int | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file = os.open(f"{self.tasks}/{self._thread}/schedstat", os.O_RDONLY)
+
+    def read_since(self, before: Reading) -> int:
+        """Return the nanoseconds for which the thread waited since a reading; 0 if the system does not count them."""
+        if self._file is None or before.lines is None or self._thread not in before.lines:
+            return 0
+        with contextlib.suppress(OSError):
+            line = os.pread(self._file, _LINE_BYTES, 0)
+            return max(0, _parse_waited_ns(line) - _parse_waited_ns(before.lines[self._thread]))
+        return 0
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._file)
+            self._file = None
 
 
 def _parse_line(line: bytes) -> tuple[int, int]:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from attnbench.measurement.scheduler import Reading
+
 __all__ = ["Ended", "Surroundings", "Unwatched"]
 
 
@@ -12,10 +14,13 @@ class Ended(NamedTuple):
     # The sample, on the clock of the sampling, in nanoseconds.
     begin_ns: int
     end_ns: int
-    # Processor time of this thread after the call, in nanoseconds.
+    # Processor time of this thread, and of the process, after the call, in nanoseconds.
     thread_ns: int
+    process_ns: int
     # Whether the garbage collection was on after the call.
     collects: bool
+    # The scheduler's counters after the call.
+    reading: Reading
 
 
 class Surroundings(Protocol):

@@ -1,4 +1,4 @@
-"""Descendants of a child process, found by an environment variable that every descendant inherits.
+"""Descendants of a process, found by their parents, or by an environment variable that every descendant inherits.
 
 A descendant that leaves its process group by ``setsid`` still has the variable, unless it is started with another
 environment. Where there is no /proc, no process is found. Source: https://docs.kernel.org/filesystems/proc.html.
@@ -10,7 +10,7 @@ import signal
 import time
 from pathlib import Path
 
-__all__ = ["count_runnable_threads", "find_marked", "kill_marked"]
+__all__ = ["count_runnable_threads", "find_descendants", "find_marked", "kill_marked", "read_fields"]
 
 PROC = Path("/proc")
 # PATIENCE_S: seconds within which killed processes must disappear. PAUSE_S: seconds between two searches for processes
@@ -30,6 +30,30 @@ def find_marked(word: str) -> list[int]:
                 if word.encode() in Path(entry, "environ").read_bytes():
                     found.append(int(entry.name))
     return found
+
+
+def find_descendants(process: int) -> list[int]:
+    """Return the ids of the descendants of a process; none where there is no /proc."""
+    parents: dict[int, int] = {}
+    with contextlib.suppress(OSError), os.scandir(PROC) as entries:
+        for entry in entries:
+            if entry.name.isdecimal():
+                with contextlib.suppress(OSError):  # the process has ended
+                    parents[int(entry.name)] = int(read_fields(int(entry.name))[1])
+    found, seen = [], {process}
+    while added := [child for child, parent in parents.items() if parent in seen and child not in seen]:
+        found += added
+        seen.update(added)
+    return found
+
+
+def read_fields(process: int) -> list[str]:
+    """Return the fields of /proc/PID/stat behind the name of the process: the state, the parent's id, and more.
+
+    Raises: OSError if the process has ended.
+    """
+    # The name is in parentheses and can contain any character.
+    return Path(PROC, str(process), "stat").read_text().rpartition(")")[2].split()
 
 
 def kill_marked(word: str) -> None:

@@ -111,6 +111,8 @@ class PlaceTable:
     excluded: tuple[str, ...] = ()
     # Whether any implementation of the table was checked on a suite.
     checked: bool = True
+    # Implementations among the answers whose timed calls all had the same input values.
+    fixed: tuple[str, ...] = ()
 
     @property
     def warning(self) -> str:
@@ -121,6 +123,11 @@ class PlaceTable:
         if self.excluded:
             verb = "fails checks and is" if len(self.excluded) == 1 else "fail checks and are"
             parts.append(f"Timed, but {verb} no choice: {join_words(self.excluded)}.")
+        if self.fixed:
+            parts.append(
+                f"The timed calls of {join_words(self.fixed)} all had the same input values, so results may have been "
+                "kept from earlier calls."
+            )
         return " ".join(parts)
 
 
@@ -313,6 +320,7 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
             reference_peak_bytes=peaks.get((case, reference)),
             conforming_peak_bytes=peaks.get((case, conforming.names[0])) if conforming else None,
             timed=frozenset(timed_in),
+            fixed=frozenset(str(row["implementation"]) for row in rows if row["values"] == "fixed"),
         )
 
 
@@ -394,6 +402,7 @@ def _make_table(place: Place, entries: Sequence[Entry]) -> PlaceTable:
         left_out=len(rows) - len(shown),
         excluded=excluded,
         checked=any(entry.checked for entry in entries),
+        fixed=tuple(dict.fromkeys(name for entry in entries for name in entry.answer.names if name in entry.fixed)),
     )
 
 

@@ -54,6 +54,10 @@ REST = (
 )
 # Verdicts that decide nothing.
 UNDECIDED = ("unknown", "inconclusive")
+FIXED = (
+    "Every timed call had the same input values, as the policy fixed_values declares, so results may have been kept "
+    "from earlier calls."
+)
 END_TO_END = "End to end: wall time until the device was done."
 EXCEEDED = (
     "Without shares of the ceiling: a call was faster than the measured ceiling allows, so the measured ceiling is too "
@@ -283,7 +287,7 @@ def _make_time_cells(
         # calls.
         made["verdict"] = Cell(text=row["state"] or "reference")
     elif row["state"]:
-        made["verdict"] = Cell(text=row["state"])
+        made["verdict"] = Cell(text=row["state"], note=FIXED if row["values"] == "fixed" else "")
         if not math.isnan(row["ratio"]):
             made["ratio"] = _make_ratio_cell(row, reference, base_ns)
     else:

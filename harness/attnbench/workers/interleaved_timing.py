@@ -107,6 +107,8 @@ class InterleavedTiming:
                 calls.compare_process()
         except sampling.CallFailed as failed:
             raise sampling.CallFailed(self._find_owner(failed.name)) from failed.__cause__
+        finally:
+            calls.close()
         if "threads" not in self.without:
             _check_idle()
         calls.check_processor_time()

@@ -19,8 +19,9 @@ from torch import Tensor
 from attnbench.candidate import global_state
 from attnbench.interface import Inputs
 from attnbench.measurement.instrument import Instrument
-from attnbench.measurement.processor_time import ProcessorTime
+from attnbench.measurement.processor_time import TICK_NS, ProcessorTime, read_family_ns
 from attnbench.measurement.sampling import CallFailed
+from attnbench.measurement.scheduler import OwnWait
 from attnbench.measurement.surroundings import Ended
 from attnbench.measurement.watched_modules import WatchedModules
 from attnbench.processes.candidate_requests import Defence
@@ -34,6 +35,8 @@ ALLOWED_PROCESSOR_SHARE = 1.05
 # The same for several threads. The system adds the time of threads on other cores late, so threads that still run
 # before a call seem to work within it: up to 2.5 cores were counted on a machine with two.
 ALLOWED_SEVERAL_SHARE = 2.0
+# Units of the system's account of ended processes that are always allowed: each start and end is rounded.
+ALLOWED_TICKS = 4
 # Nanoseconds of processor time that are always allowed for one call.
 ALLOWED_PROCESSOR_NS = 20_000
 # Devices whose tensors have no memory: they have no values, or values that are computed when they are read.
@@ -46,7 +49,7 @@ NO_MEMORY = frozenset({"meta", "lazy"})
 ALLOWED_OUTSIDE_SHARE = 0.5
 ALLOWED_OUTSIDE, ALLOWED_OUTSIDE_NS = 3.0, 50_000
 # The same for the wall time, which also counts what other threads do meanwhile. Other work on the machine can lengthen
-# it, so more is always allowed.
+# it, although waits for a core are left out, so more is always allowed.
 ALLOWED_AFTER_NS = 200_000
 # Mean number of comparisons of the instrument between the calls of one process.
 COMPARISONS = 4
@@ -91,6 +94,7 @@ class TimedCalls:
     _random: random.SystemRandom = field(init=False, default_factory=random.SystemRandom)
     _threads: int = field(init=False, default_factory=torch.get_num_threads)
     _processor: ProcessorTime = field(init=False, default_factory=ProcessorTime)
+    _waits: OwnWait = field(init=False, default_factory=OwnWait)
     # Values of the judged calls. All implementations get the same, so that their expected results are computed once.
     # No two of them get these values in the same cycle if that can be avoided, because memory that one of them freed
     # may still contain its result.
@@ -120,12 +124,14 @@ class TimedCalls:
     # For each call: the processor times of this thread from the end of the call to the copy. A thread that waits for a
     # core uses none, so other work on the machine does not lengthen them.
     _outside_ns: defaultdict[str, list[int]] = field(init=False, default_factory=lambda: defaultdict(list))
-    # The same in wall time, from the end of the sample.
+    # The same in wall time, from the end of the sample, without waits for a core that other processes had.
     _after_ns: defaultdict[str, list[int]] = field(init=False, default_factory=lambda: defaultdict(list))
     # The samples themselves. Work that is done after a call lengthens no sample.
     _sample_ns: defaultdict[str, list[int]] = field(init=False, default_factory=lambda: defaultdict(list))
     _processor_ns: Counter[str] = field(init=False, default_factory=Counter)
     _wall_ns: Counter[str] = field(init=False, default_factory=Counter)
+    # Wall time, and processor time of this process and of all that it started, before the first sample.
+    _family_begin: tuple[int, int] = field(init=False, default=(0, 0))
 
     def __post_init__(self) -> None:
         self._judged_values = self.values.draw()
@@ -136,6 +142,7 @@ class TimedCalls:
         self._planned = dict(counts)
         self._chosen = {name: self._random.randrange(count) + 1 for name, count in counts.items() if count}
         self._compared_share = COMPARISONS / max(sum(counts.values()), 1)
+        self._family_begin = _read_clocks()
 
     def prepare(self, name: str, cycle: int) -> None:
         """Write new input values; in a sampled call (``cycle`` is not 0), begin to count the processor time."""
@@ -172,7 +179,7 @@ class TimedCalls:
         # is read is computed here.
         self._copied = _copy(tuple(result) if parts is None else parts)  # type: ignore[arg-type]
         self._outside_ns[name].append(time.thread_time_ns() - ended.thread_ns)
-        self._after_ns[name].append(time.perf_counter_ns() - ended.end_ns)
+        self._after_ns[name].append(self._measure_after_ns(ended))
         self._sample_ns[name].append(ended.end_ns - ended.begin_ns)
         if self._is_judged:
             self.judged.setdefault(name, {})[self._is_added] = JudgedCall(values=self._written, result=self._copied)
@@ -183,6 +190,19 @@ class TimedCalls:
                 raise CallFailed(self.find_owner(name)) from ProcessDisturbed(reason)
         if "instrument" not in self.without and self.instrument.clock_is_replaced():
             self.compare_process()
+
+    def _measure_after_ns(self, ended: Ended) -> int:
+        """Return the time from the end of a call until now, without the time for which other processes had the core.
+
+        This thread also waits if another thread of the process has the core. Such threads use processor time.
+        """
+        after_ns = time.perf_counter_ns() - ended.end_ns
+        own_ns = time.process_time_ns() - ended.process_ns if self._threads == 1 else 0
+        return max(after_ns - self._waits.read_since(ended.reading), min(after_ns, own_ns))
+
+    def close(self) -> None:
+        """Close the files that readings need."""
+        self._waits.close()
 
     def _find_left_in_place(self, ended: Ended) -> str:
         """Say what the call left in place that runs code while its result is read; empty if it left nothing."""
@@ -214,12 +234,22 @@ class TimedCalls:
     def check_processor_time(self) -> None:
         """Check that the calls of no name used more processor time than their threads could use.
 
+        Processes that start and end between two searches for descendants are found in the time of all calls together.
+
         Raises: ProcessDisturbed if calls did.
         """
+        if "processor" in self.without:
+            return
+        wall_ns, family_ns = (now - before for now, before in zip(_read_clocks(), self._family_begin, strict=True))
+        if family_ns > ALLOWED_PROCESSOR_SHARE * self._threads * wall_ns + ALLOWED_TICKS * TICK_NS:
+            raise ProcessDisturbed(
+                f"the process and those that it started kept {family_ns / wall_ns:.2f} cores busy while calls were "
+                f"timed, given {self._threads} threads"
+            )
         share = ALLOWED_PROCESSOR_SHARE if self._threads == 1 else ALLOWED_SEVERAL_SHARE
         for name, wall_ns in self._wall_ns.items():
             allowed_ns = share * self._threads * wall_ns + ALLOWED_PROCESSOR_NS * self._count[name]
-            if "processor" not in self.without and self._processor_ns[name] > allowed_ns:
+            if self._processor_ns[name] > allowed_ns:
                 cores = self._processor_ns[name] / wall_ns
                 raise ProcessDisturbed(
                     f"the calls of {self.find_owner(name)} kept {cores:.2f} cores busy, given {self._threads} threads"
@@ -284,6 +314,11 @@ class TimedCalls:
             if self._is_added_judged:
                 self._added_values = self.values.draw()
         return self._is_added_judged
+
+
+def _read_clocks() -> tuple[int, int]:
+    """Return wall time, and the processor time of this process and of all that it started, in nanoseconds."""
+    return time.perf_counter_ns(), read_family_ns()
 
 
 def _read_parts(result: object) -> tuple[object, ...] | None:

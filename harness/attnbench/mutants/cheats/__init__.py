@@ -6,17 +6,19 @@ Each cheat names the defence that stops it. With all defences the cheat is stopp
 from attnbench.mutants.cheats import (
     answers,
     caching,
+    honest,
+    honest_neighbours,
     instruments,
+    late,
     processors,
     results,
     settings,
     slowing,
     totals,
 )
-from attnbench.mutants.cheats.honest import oddities
 
 __all__ = ["CHEATS", "ODDITIES"]
 
-_KINDS = (caching, answers, results, settings, processors, instruments, totals, slowing)
+_KINDS = (caching, answers, results, settings, processors, instruments, late, totals, slowing)
 CHEATS = {cheat.name: cheat for kind in _KINDS for cheat in kind.cheats}
-ODDITIES = {oddity.name: oddity for oddity in oddities}
+ODDITIES = {oddity.name: oddity for kind in (honest, honest_neighbours) for oddity in kind.oddities}

@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -97,6 +98,25 @@ class TwoWorkersOnAllCores(Laborious):
         return _halve(labour, ThreadPoolExecutor(2, initializer=_widen))
 
 
+def _share_memory() -> tuple[ctypes.c_int, Tensor, Tensor]:
+    """Return memory that child processes share: a number that is 1 while there is work, a shape, and space."""
+    shared = mmap.mmap(-1, 1 << 24)
+    return (
+        ctypes.c_int.from_buffer(shared),
+        torch.frombuffer(shared, dtype=torch.int64, offset=8, count=3),
+        torch.frombuffer(shared, dtype=torch.float32, offset=64),
+    )
+
+
+def _do_half(labour: Labour, state: ctypes.c_int, sizes: Tensor, space: Tensor) -> None:
+    """Do the work that another process shares."""
+    with torch.no_grad():
+        shape = tuple(sizes.tolist())
+        count = sizes.prod().item()
+        space[count : 2 * count] = labour(space[:count].view(shape)).flatten()
+    state.value = 0
+
+
 @cheats(
     "processor",
     "a process computes a half of the batch on all cores of the machine",
@@ -107,32 +127,58 @@ class HelperProcess(Laborious):
 
     def begin(self, labour: Labour) -> Call:
         """Return the cheat."""
-        shared = mmap.mmap(-1, 1 << 24)
-        # The first number is 1 while the helper has work.
-        state = ctypes.c_int.from_buffer(shared)
-        space = torch.frombuffer(shared, dtype=torch.float32, offset=64)
-        sizes = torch.frombuffer(shared, dtype=torch.int64, offset=8, count=3)
+        state, sizes, space = _share_memory()
         own = os.getpid()
         if os.fork() == 0:
             _widen()
-            with torch.no_grad():
-                while os.getppid() == own:
-                    if state.value:
-                        shape = tuple(sizes.tolist())
-                        count = sizes.prod().item()
-                        space[count : 2 * count] = labour(space[:count].view(shape)).flatten()
-                        state.value = 0
+            while os.getppid() == own:
+                if state.value:
+                    _do_half(labour, state, sizes, space)
             os._exit(0)
+        return _share(labour, space, sizes, state)
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
-            mine, its = query.chunk(2)
-            sizes.copy_(torch.tensor(its.shape))
-            space[: its.numel()] = its.flatten()
-            state.value = 1
-            output = labour(mine)
-            while state.value:
-                pass
-            return torch.cat([output, space[its.numel() : 2 * its.numel()].view(its.shape)]), None
 
-        return call
+def _share(
+    labour: Labour, space: Tensor, sizes: Tensor, state: ctypes.c_int, wake: Callable[[], object] = lambda: None
+) -> Call:
+    """Return a function that gives a half of the batch to a process, by memory that both share."""
+
+    def call(query: Tensor, **others: Any) -> Any:
+        del others
+        mine, its = query.chunk(2)
+        sizes.copy_(torch.tensor(its.shape))
+        space[: its.numel()] = its.flatten()
+        state.value = 1
+        wake()
+        output = labour(mine)
+        while state.value:
+            pass
+        return torch.cat([output, space[its.numel() : 2 * its.numel()].view(its.shape)]), None
+
+    return call
+
+
+@cheats(
+    "processor",
+    "a process starts a process for each half of a batch, which ends before anybody looks",
+    source="constructed: an attack on these defences found it",
+)
+class GrandchildPerCall(Laborious):
+    """Lets a process that lives for one call do a half of the work."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+        state, sizes, space = _share_memory()
+        wanted, want = os.pipe()
+        own = os.getpid()
+        if os.fork() == 0:
+            os.close(want)
+            _widen()
+            while os.getppid() == own:
+                if (child := os.fork()) == 0:
+                    if os.read(wanted, 1):
+                        _do_half(labour, state, sizes, space)
+                    os._exit(0)
+                os.waitpid(child, 0)
+            os._exit(0)
+        return _share(labour, space, sizes, state, wake=lambda: os.write(want, b"1"))

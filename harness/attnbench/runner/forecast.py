@@ -47,10 +47,8 @@ def forecast(plans: Sequence[Plan], operators: Sequence[str], effort: Effort, *,
     left = [plan for plan in plans if plan.missing is None]
     most = max(effort.processes, effort.most or 0)
     before_s = CEILING_S * len({(CaseId.parse(plan.case).dtype, CaseId.parse(plan.case).device) for plan in left})
-    before_s += len(operators) * WORKER_S / count_parallel_lanes(left)
-    before_s += sum(operators.count(plan.operator) * _probe_s(plan, threads) for plan in left) / count_parallel_lanes(
-        left
-    )
+    probed_s = sum(operators.count(plan.operator) * _probe_s(plan, threads) for plan in left)
+    before_s += (len(operators) * WORKER_S + probed_s) / count_parallel_lanes(left)
     planned_s, most_s = (
         before_s
         + STARTS_S * math.ceil(processes / STARTS)

@@ -170,7 +170,6 @@ def test_only_the_chosen_passes_need_memory(tmp_path: Path, monkeypatch: pytest.
         (("--batch", "0"), "needs whole numbers of at least 1"),
         (("--batch", "2", "--case", WHOLE), "--case: a complete case id has its own sizes: leave out --batch"),
         (("--lengths", "8", "--case", WHOLE), "--case: a complete case id has its own sizes: leave out --lengths"),
-        (("--like", "gpt2", "--case", WHOLE), "--case: a complete case id has its own sizes: leave out --like"),
         (("--padding", "0.3"), "--padding: a batch of one sequence has no padding; name --batch of at least 2"),
         (("--padding", "0.3", "--batch", "1,8"), "--padding: a batch of one sequence has no padding"),
         (("--padding", "0", "--batch", "8"), "needs numbers above 0 and below 1"),
@@ -186,7 +185,6 @@ def test_only_the_chosen_passes_need_memory(tmp_path: Path, monkeypatch: pytest.
         (("--batch", "2", "--lengths", "1000000"), "computing the expected values needs about 4.77e+05 GiB of memory"),
         (("--lengths", "1000000"), "computing the expected values needs about 2.38e+05 GiB of memory"),
         (("--width", "4000000", "--lengths", "2"), "in float64, of which expected values are computed, take at least"),
-        (("--width", "4000000", "--lengths", "2", "--mask", "float3d"), "in float64, of which expected values"),
         (("--width", "1024", "--lengths", "2", "--memory-limit", "1MiB"), "over the limit of 0.000977 GiB"),
     ],
 )  # fmt: skip

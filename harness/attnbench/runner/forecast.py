@@ -12,8 +12,7 @@ from attnbench.runner.timing_processes import STARTS, Effort
 
 __all__ = ["Forecast", "forecast"]
 
-# The constants of this module were fitted to profiles of this repository's implementations on two cores of a server
-# CPU (docs/measurement.md, "How long it takes"). Another machine differs from them by its speed.
+# Rough numbers for two cores of a server CPU. Another machine differs from them by its speed, and busy ones are slower.
 # Time of a call: seconds, and operations per second and thread. Both are means over fast and slow implementations.
 CALL_S, CALL_FLOP_PER_S = 5e-4, 4e10
 # Seconds for the start of a worker that probes one implementation, and of ``STARTS`` timing processes together.

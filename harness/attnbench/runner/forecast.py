@@ -12,8 +12,7 @@ from attnbench.runner.timing_processes import STARTS, Effort
 
 __all__ = ["Forecast", "forecast"]
 
-# The constants of this module were fitted to profiles of this repository's implementations on two cores of a server
-# CPU (docs/measurement.md, "How long it takes"). Another machine differs from them by its speed.
+# Rough numbers for two cores of a server CPU. Another machine differs from them by its speed, and busy ones are slower.
 # Time of a call: seconds, and operations per second and thread. Both are means over fast and slow implementations.
 CALL_S, CALL_FLOP_PER_S = 5e-4, 4e10
 # Seconds for the start of a worker that probes one implementation, and of ``STARTS`` timing processes together.
@@ -47,10 +46,8 @@ def forecast(plans: Sequence[Plan], operators: Sequence[str], effort: Effort, *,
     left = [plan for plan in plans if plan.missing is None]
     most = max(effort.processes, effort.most or 0)
     before_s = CEILING_S * len({(CaseId.parse(plan.case).dtype, CaseId.parse(plan.case).device) for plan in left})
-    before_s += len(operators) * WORKER_S / count_parallel_lanes(left)
-    before_s += sum(operators.count(plan.operator) * _probe_s(plan, threads) for plan in left) / count_parallel_lanes(
-        left
-    )
+    probed_s = sum(operators.count(plan.operator) * _probe_s(plan, threads) for plan in left)
+    before_s += (len(operators) * WORKER_S + probed_s) / count_parallel_lanes(left)
     planned_s, most_s = (
         before_s
         + STARTS_S * math.ceil(processes / STARTS)

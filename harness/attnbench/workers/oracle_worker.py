@@ -269,7 +269,7 @@ def _make_shape_cases(operator: Operator, shape: Shape) -> Sequence[Case]:
 def _count_pairs(case: Case) -> int:
     """Count the query-key pairs of a case by its sizes alone."""
     problem = case.problem
-    return problem.sequences * problem.num_heads * problem.queries * problem.columns
+    return int(problem.sequences * problem.num_heads * problem.queries * problem.columns)
 
 
 def _explain_large_tensors(count: int | None, case: Case, free: int) -> str | None:

@@ -436,3 +436,14 @@ def test_a_repeated_shape_is_one_cell(tmp_path: Path) -> None:
     ]
     assert [row.span for row in decide(store(results)).tables[0].rows] == [3, 0, 0]
     assert write([store(results)], tmp_path).read_text("utf-8").count('<td class="shape" rowspan="3">') == 1
+
+
+def test_shapes_are_in_the_order_of_their_sizes() -> None:
+    """Batch 4 comes before batch 16, as numbers do."""
+    results = [
+        time_calls(name, ratio, case=case_of().replace("B1.", f"B{batch}."))
+        for batch in (16, 1, 4)
+        for name, ratio in ((REFERENCE, 1.0), ("quick", 0.5))
+    ]
+    (table,) = decide(store(results)).tables
+    assert [row.form.split(",")[0] for row in table.rows] == ["batch 1", "batch 4", "batch 16"]

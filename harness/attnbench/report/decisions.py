@@ -24,7 +24,7 @@ from attnbench.analysis.speed_verdict import State
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FRONTIER, PERF, Result, Status, find_pass
-from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths
+from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths, split_numbers
 from attnbench.report.numbers import format_bytes, format_estimate, join_words
 from attnbench.report.series import Place, Series
 from attnbench.report.tables import list_rows
@@ -375,7 +375,9 @@ def _make_table(place: Place, entries: Sequence[Entry]) -> PlaceTable:
     """Return the table of a place; neighbouring lengths with the same answers in all passes share a row."""
     passes = tuple(dict.fromkeys(map(_get_pass, sorted(entries, key=lambda one: (one.pass_, one.mode != "inference")))))
     by_shape: dict[tuple[str, int, int], dict[str, Entry]] = {}
-    for entry in sorted(entries, key=lambda one: (one.form, max(one.queries, one.keys), one.queries, one.keys)):
+    for entry in sorted(
+        entries, key=lambda one: (split_numbers(one.form), max(one.queries, one.keys), one.queries, one.keys)
+    ):
         by_shape.setdefault((entry.form, entry.queries, entry.keys), {})[_get_pass(entry)] = entry
 
     def get_answers(shape: tuple[str, int, int]) -> tuple[object, ...]:

@@ -6,7 +6,15 @@ from collections.abc import Collection, Iterator
 from attnbench.cases import CaseId
 from attnbench.report.numbers import format_count
 
-__all__ = ["describe_form", "describe_length", "describe_pass", "describe_size", "name_size", "read_lengths"]
+__all__ = [
+    "describe_form",
+    "describe_length",
+    "describe_pass",
+    "describe_size",
+    "name_size",
+    "read_lengths",
+    "split_numbers",
+]
 
 MULTIHEAD = "multihead"
 # Flags that most timed cases of multi-head attention have, with words for a case without the flag. A form names only
@@ -20,6 +28,8 @@ FLAGS = {
     "key_is_value": "key and value one tensor",
     "query_is_key": "query and key one tensor",
 }
+# Matches a number; more digits than 15 are divided, because a stored form may have any number of them.
+NUMBER = re.compile(r"([0-9]{1,15})")
 # Sizes that are named first.
 ORDER = ("B", "H", "E", "D")
 # Modes that need no words, because the name of the pass implies them.
@@ -41,6 +51,11 @@ def describe_form(form: str, *, varying: Collection[str] = ()) -> str:
     for text, usual in ((mask, "mask=none"), (regime, "regime=plain"), (seed, "seed=0")):
         words += [text.replace("=", " ", 1)] * (text != usual)
     return ", ".join(words)
+
+
+def split_numbers(form: str) -> list[str | int]:
+    """Divide a form into texts and numbers, which alternate; forms sort by them with batch 4 before batch 16."""
+    return [int(part) if place % 2 else part for place, part in enumerate(NUMBER.split(form))]
 
 
 def describe_pass(name: str, mode: str) -> str:

@@ -1,6 +1,5 @@
 """Crossover maps of a report: tables whose rows and columns are two sizes, and the rows of maps.csv."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,14 @@ from attnbench.analysis.crossover import DECISIVE, Entry
 from attnbench.analysis.crossover_maps import Axis, CrossoverMap, MapCell, Untimed, Value, find_maps
 from attnbench.records.run_file import StoredRun
 from attnbench.report.decisions import Choice, describe_choice, describe_undecided, make_row
-from attnbench.report.forms import describe_form, describe_length, describe_pass, describe_size, name_size
+from attnbench.report.forms import (
+    describe_form,
+    describe_length,
+    describe_pass,
+    describe_size,
+    name_size,
+    split_numbers,
+)
 from attnbench.report.numbers import format_count, shorten_text
 from attnbench.report.series import Place
 from attnbench.report.slugs import make_slug
@@ -21,8 +27,6 @@ __all__ = ["MapTable", "Maps", "ShownCell", "collect_maps", "tabulate_maps"]
 # ``MOST_MAPS``: most maps of the page. ``MOST_CELLS``: most cells of one of them; a larger table is not read. A map of
 # 9 cells takes 5 kB of the page; these limits keep all of them below 0.5 MB.
 MOST_MAPS, MOST_CELLS = 6, 240
-# Matches a number; more digits than 15 are divided, because a form may have any number of them.
-NUMBER = re.compile(r"([0-9]{1,15})")
 # Longest note of a cell, in characters.
 LONGEST_NOTE = 120
 # Columns of maps.csv that decisions.csv has as well.
@@ -124,12 +128,7 @@ def tabulate_maps(maps: Maps) -> pd.DataFrame:
 
 def _order(one: CrossoverMap) -> tuple[object, ...]:
     place = (one.machine, one.device, one.dtype, one.threads)
-    return (*place, one.pass_, one.mode != "inference", one.mode, _split_numbers(one.form), one.length)
-
-
-def _split_numbers(form: str) -> list[str | int]:
-    """Divide a form into texts and numbers, so that 768 comes before 1024; the two alternate."""
-    return [int(part) if place % 2 else part for place, part in enumerate(NUMBER.split(form))]
+    return (*place, one.pass_, one.mode != "inference", one.mode, split_numbers(one.form), one.length)
 
 
 def _name(one: CrossoverMap, every: Sequence[CrossoverMap]) -> str:

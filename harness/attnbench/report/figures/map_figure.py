@@ -20,6 +20,8 @@ __all__ = ["plot_map"]
 LINE, PAD, SYMBOL, HEAD, APART, NARROWEST = 0.17, 0.09, 0.17, 0.26, 0.03, 1.2
 # Most implementations of a tie that a cell names.
 MOST_NAMED = 4
+# Longest title, in characters; it takes about three lines of a figure with three columns.
+LONGEST_TITLE = 300
 # Opacity of the colour of a cell; text on it has a contrast of at least 7.
 TINT = 0.16
 # Opacity of the colour of the reference, which is dark, and of the grey of a tie.
@@ -69,7 +71,7 @@ def _plot(table: MapTable, grid: list[list[list[_Line]]], looks: Mapping[str, Lo
     left = measure_width(labels, SIZE) + 0.2
     heights = [max(map(len, row)) * LINE + 2 * PAD for row in grid]
     width = left + len(columns) * cell + 0.1
-    title = wrap(f"{table.place.label}. {table.title}", width - 0.2, SIZE)
+    title = wrap(clean(f"{table.place.label}. {table.title}", LONGEST_TITLE), width - 0.2, SIZE)
     above = len(title) * LINE + 0.1
     height = above + HEAD + sum(heights) + 0.1
     figure = Figure(figsize=(width, height))

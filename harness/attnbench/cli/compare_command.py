@@ -77,9 +77,9 @@ def command(base: str, new: str | None, *, tree: Path | None, **given: Any) -> i
 
     Two implementations are timed by this command, with interleaved calls in the same processes. With --base PATH, one
     implementation is compared with its version in the source tree PATH. Two stored runs are compared by the ratio of
-    each time to the reference's time in the same run. Bytes, flop and kernel calls are compared exactly. Exit code 0:
-    nothing became worse; 1: something became worse, or a result is missing; 3: BASE and NEW have nothing in common, or
-    there is no verdict on time.
+    each time to the reference's time in the same run. Bytes, flop and kernel calls are compared exactly. --html and
+    --markdown write the comparison as a page and for a pull request. Exit code 0: nothing became worse; 1: something
+    became worse, or a result is missing; 3: BASE and NEW have nothing in common, or there is no verdict on time.
     """
     refuse_same_file(given)
     sides = _parse_sides(base, new, tree, given["results"])

@@ -13,6 +13,8 @@ from attnbench.report.numbers import format_bytes, join_words, shorten_text
 __all__ = ["Condition", "explain_differences", "list_conditions"]
 
 NONE = "–"
+# Name of the condition about which there is a sentence of its own.
+LIST = "case list"
 # Hexadecimal digits of the hash of source files that are shown.
 DIGITS = 12
 # Most differences that the first sentence names, and the longest text of one, in characters.
@@ -49,7 +51,7 @@ def list_conditions(base: Run, new: Run) -> Iterator[Condition]:
         yield Condition(
             what=name, base=base.versions.get(name, NONE), new=new.versions.get(name, NONE), matters=name != "attnbench"
         )
-    yield Condition(what="case list", base=_describe_list(base), new=_describe_list(new), matters=True)
+    yield Condition(what=LIST, base=_describe_list(base), new=_describe_list(new), matters=True)
     yield Condition(what="commit", base=describe_commit(base.commit), new=describe_commit(new.commit))
     for name in base.sources:
         if name in new.sources:
@@ -82,7 +84,7 @@ def _describe_list(run: Run) -> str:
 
 def explain_differences(base: Run, new: Run, conditions: Sequence[Condition]) -> Iterator[str]:
     """Yield sentences about conditions that matter and differ, and about what follows from them."""
-    warned = [one for one in conditions if one.warns]
+    warned = [one for one in conditions if one.warns and one.what != LIST]
     if warned:
         named = [shorten_text(f"{one.what} {one.base} → {one.new}", LONGEST) for one in warned[:NAMED]]
         more = [f"{len(warned) - NAMED} more"] if len(warned) > NAMED else []

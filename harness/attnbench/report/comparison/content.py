@@ -203,9 +203,9 @@ def _tell_aspects(rows: Sequence[Row]) -> Iterator[str]:
         verb = {"time": f"is {worst.verdict} on"}.get(
             name, f"has {'more' if worst.verdict == 'bigger' else 'less'} {name} on"
         )
-        of = " at most" if count > 1 else ""
+        of = "at most " if count > 1 else ""
         change = worst.change.partition(", ")[0] if name != "time" else worst.change.partition(" [")[0]
-        yield f"{verb} {format_count(count, 'case')} ({change}{of}, {worst.where})"
+        yield f"{verb} {format_count(count, 'case')} ({of}{change}, {worst.where})"
 
 
 def _name(names: Iterable[str]) -> str:

@@ -25,6 +25,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Verdict, ...], str], ...] = (
 )
 # What is compared, in words, in the order of a table.
 ASPECTS = {
+    # Of two stored runs, the times are ratios to the reference's time.
     "time": "time",
     "peak_bytes": "peak memory",
     "workspace_bytes": "workspace",
@@ -37,6 +38,8 @@ ASPECTS = {
 LONGEST = 300
 # Change in per cent from which one decimal is enough; smaller changes get two significant digits.
 WHOLE = 10
+# Relative change of a number of bytes or calls from which per cent are shown beside the difference.
+LEAST = 0.0005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +53,10 @@ class Row:
     # The numbers of the two sides with their intervals; empty where nothing was measured.
     base: str
     new: str
-    # The change in words, with its interval, such as "+28 % [+25 to +31 %]"; a text of its own without numbers.
+    # The change with its interval, such as "+28 % [+25 % to +31 %]"; empty without numbers.
     change: str
+    # The reason, or the kernels whose number of calls changed; may be empty.
+    detail: str
     # The new number over the base's, by which rows are sorted; NaN without numbers.
     factor: float
     # The case in words, or the number of cases.
@@ -129,13 +134,15 @@ def _size(row: Row) -> float:
 
 def _make_row(changes: Sequence[Change], common: Collection[str]) -> Row:
     first, several = changes[0], len(changes) > 1
+    change, detail = _describe_change(first)
     return Row(
         implementation=first.implementation,
         verdict=first.verdict,
         what=ASPECTS.get(first.aspect, first.aspect),
         base=_format_quantity(first.aspect, first.base),
         new=_format_quantity(first.aspect, first.new),
-        change=_describe_change(first),
+        change=change,
+        detail=shorten_text(detail, LONGEST),
         factor=first.factor.value if first.factor else math.nan,
         where=format_count(len(changes), "case") if several else ", ".join(_describe_case(first.case, common)),
         case=first.case,
@@ -147,34 +154,33 @@ def _format_quantity(aspect: str, quantity: Quantity | None) -> str:
     if quantity is None:
         return ""
     if aspect == "time":
-        return f"{_format_interval(quantity)} × reference"
+        return _format_interval(quantity)
     return format_bytes(quantity.value) if aspect.endswith("_bytes") else format_thousands(int(quantity.value))
 
 
 def _format_interval(quantity: Quantity) -> str:
     shown = format_digits(quantity.value)
     if quantity.low == quantity.high:
-        return shown
+        return f"{shown}, no interval"
     return f"{shown} [{format_digits(quantity.low)} to {format_digits(quantity.high)}]"
 
 
-def _describe_change(change: Change) -> str:
+def _describe_change(change: Change) -> tuple[str, str]:
+    """Return the change in numbers, and what is said beside it."""
     factor = change.factor
     if change.aspect == "time" and factor is not None:
-        interval = (
-            "" if factor.low == factor.high else f" [{_format_share(factor.low)} to {_format_share(factor.high)}]"
-        )
+        interval = f" [{_format_share(factor.low)} to {_format_share(factor.high)}]" if factor.low < factor.high else ""
         # A time without a verdict has its reason after the numbers.
         _, colon, reason = change.told.rpartition(" are usable: ")
-        return f"{_format_share(factor.value)}{interval}{': ' + reason if colon else ''}"
+        return f"{_format_share(factor.value)}{interval}", reason if colon else ""
     if change.base is None or change.new is None:
-        return shorten_text(change.told, LONGEST)
+        return "", change.told
     difference = int(change.new.value) - int(change.base.value)
     unit = " B" if change.aspect.endswith("_bytes") else ""
     exact = f"{'+' if difference >= 0 else '−'}{format_thousands(abs(difference))}{unit}"
-    _, colon, kernels = change.told.partition(" calls: ")
-    named = f": {shorten_text(kernels, LONGEST)}" if colon and change.aspect == "kernel_calls" else ""
-    return f"{f'{_format_share(factor.value)}, ' if factor and difference else ''}{exact}{named}"
+    kernels = change.told.partition(" calls: ")[2] if change.aspect == "kernel_calls" else ""
+    share = f"{_format_share(factor.value)}, " if factor and abs(factor.value - 1) >= LEAST else ""
+    return f"{share}{exact}", kernels
 
 
 def _format_share(factor: float) -> str:

@@ -161,6 +161,19 @@ def test_a_cut_run_is_named_above_the_changes(tmp_path: Path) -> None:
     assert outcome.return_value == 1
 
 
+def test_impossible_measurements_are_left_out_and_named(tmp_path: Path) -> None:
+    """Samples that cannot be right end in a warning, not in a traceback, and nothing is computed from them."""
+    runs = store_runs(tmp_path)
+    path = Path(runs[1])
+    text = path.read_text()
+    assert '"samples_ns":[[60000,' in text
+    path.write_text(text.replace('"samples_ns":[[60000,', '"samples_ns":[[-5,'))
+    outcome = invoke("compare", *runs, "--markdown", "-")
+    assert "Left out, because it cannot be right: 1 timing. The first: samples_ns has a sample of -5" in outcome.stderr
+    assert "1 timing" in outcome.stdout
+    assert "slower" not in outcome.stdout
+
+
 def make_change(verdict: Verdict) -> Change:
     """A change with this verdict."""
     return Change(implementation="mine", case="c", aspect="time", verdict=verdict, told="")

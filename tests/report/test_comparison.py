@@ -64,7 +64,7 @@ def test_a_row_has_both_numbers_and_the_change_with_its_interval() -> None:
     new = [time_calls(REFERENCE, run="run-2"), time_calls("mine", 1.5, 1.52, 1.54, run="run-2")]
     (section,) = compare(base, store(new, run="run-2")).sections
     (row,) = section.groups[0].rows
-    assert (row.base, row.new) == ("1.01 [1.00 to 1.02]", "1.52 [1.50 to 1.54]")
+    assert (row.base, row.new, row.unit) == ("1.01 [1.00 to 1.02]", "1.52 [1.50 to 1.54]", " × reference")
     assert row.change == "+50.5 % [+47.1 % to +54 %]"
     bigger = next(one for one in compare_worse().sections if one.anchor == "bigger")
     assert bigger.groups[0].rows[0].change == "+1 B"
@@ -121,6 +121,9 @@ def test_two_implementations_have_one_run() -> None:
     content = collect_comparison(found, *stored, names=("old", "mine"))
     assert (content.one_run, content.only, content.warnings) == (True, (), ())
     assert content.sentences[0].text == "mine is slower on 1 case (+50 %, length 64, forward)."
+    row = content.sections[0].groups[0].rows[0]
+    assert (row.base, row.unit) == ("1", " × base")
+    assert f"| 1 → {row.new} × base |" in markdown.render(content).replace("\\", "")
 
 
 def make_many() -> list[StoredRun]:

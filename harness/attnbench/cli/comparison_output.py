@@ -26,6 +26,8 @@ FILES = {"json_file": "--json", "html_file": "--html", "markdown_file": "--markd
 # Text style of a verdict in the table. Verdicts that are not listed are red for a change to the worse, and green for a
 # change to the better.
 STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other": "yellow"}
+# Most lines about what only one side has.
+MOST_ONLY = 12
 # Place of each verdict in the table: in the order of the sections of the page, and ``same`` last.
 PLACES = {verdict: place for place, (_, _, verdicts, _) in enumerate(SECTIONS) for verdict in verdicts}
 
@@ -86,9 +88,11 @@ def print_comparison(
         table.add_row(Text(change.verdict, style=style), *(Text(spell_out(text)) for text in texts))
     if table.row_count:
         make_console(err=err).print(table)
-    for one in content.only:
+    for one in content.only[:MOST_ONLY]:
         note = f": {one.note}" if one.note else ""
         click.echo(f"only in {one.side}: {one.implementation}, {one.count} ({one.what}){note}", err=err)
+    if (left := len(content.only) - MOST_ONLY) > 0:
+        click.echo(f"… and {left} more that are only in one; --html FILE lists all of them", err=err)
     click.echo(content.counts or "BASE and NEW have nothing in common to compare", err=err)
 
 

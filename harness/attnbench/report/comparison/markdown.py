@@ -97,9 +97,8 @@ def _list_failure(group: FailureGroup) -> tuple[str, ...]:
 
 def _list_row(row: Row, *, with_verdict: bool) -> tuple[str, ...]:
     what = f"{row.what}, {row.verdict}" if with_verdict else row.what
-    unit = " × reference" if row.what == "time" else ""
-    sides = f"{row.base} → {row.new}{unit}" if row.base or row.new else ""
-    change = " ".join((*([f"**{_shorten(row.change)}**"] if row.change else []), _shorten(row.detail)))
+    sides = f"{row.base} → {row.new}{row.unit}" if row.base or row.new else ""
+    change = " ".join(filter(None, (f"**{_shorten(row.change)}**" if row.change else "", _shorten(row.detail))))
     return (_code(row.implementation), _shorten(what), change, _shorten(sides), _shorten(row.where))
 
 

@@ -25,7 +25,6 @@ SECTIONS: tuple[tuple[str, str, tuple[Verdict, ...], str], ...] = (
 )
 # What is compared, in words, in the order of a table.
 ASPECTS = {
-    # Of two stored runs, the times are ratios to the reference's time.
     "time": "time",
     "peak_bytes": "peak memory",
     "workspace_bytes": "workspace",
@@ -50,9 +49,11 @@ class Row:
     verdict: str
     # The aspect in words, or the name of a check.
     what: str
-    # The numbers of the two sides with their intervals; empty where nothing was measured.
+    # The numbers of the two sides with their intervals; empty where nothing was measured. A time is a ratio, and
+    # ``unit`` says to what.
     base: str
     new: str
+    unit: str
     # The change with its interval, such as "+28 % [+25 % to +31 %]"; empty without numbers.
     change: str
     # The reason, or the kernels whose number of calls changed; may be empty.
@@ -135,12 +136,15 @@ def _size(row: Row) -> float:
 def _make_row(changes: Sequence[Change], common: Collection[str]) -> Row:
     first, several = changes[0], len(changes) > 1
     change, detail = _describe_change(first)
+    # Two implementations that were timed interleaved have one ratio: the new implementation's time over the base's.
+    interleaved = first.aspect == "time" and first.base is None and first.factor is not None
     return Row(
         implementation=first.implementation,
         verdict=first.verdict,
         what=ASPECTS.get(first.aspect, first.aspect),
-        base=_format_quantity(first.aspect, first.base),
-        new=_format_quantity(first.aspect, first.new),
+        base="1" if interleaved else _format_quantity(first.aspect, first.base),
+        new=_format_quantity(first.aspect, first.factor if interleaved else first.new),
+        unit="" if first.aspect != "time" or not first.factor else " × base" if interleaved else " × reference",
         change=change,
         detail=shorten_text(detail, LONGEST),
         factor=first.factor.value if first.factor else math.nan,

@@ -14,7 +14,9 @@ from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict
 from attnbench.cli import attnbench
 from attnbench.cli.compare_command import _choose_exit_code
 from attnbench.plugins.registry import PluginError
-from attnbench.records.run_file import ResultsError, find_runs, read_run
+from attnbench.records.run_file import ResultsError, RunFile, find_runs, read_run
+from attnbench.records.types import End
+from timed_runs import REFERENCE, store, time_calls
 
 # Options for a short measurement: one short length, one pass, one thread.
 SMALL = ("--lengths", "16", "--passes", "forward", "--threads", "1")
@@ -102,13 +104,74 @@ def test_one_more_byte_is_found(tmp_path: Path) -> None:
     """If a kernel allocates one byte more, the verdict on memory is ``bigger``; one process cannot judge time."""
     file = tmp_path / "mine.py"
     file.write_text(HOLDING_KERNELS)
-    code, changes = compare(tmp_path, f"{file}:EXACT", f"{file}:LARGER", "--processes", "1")
+    page, markdown = tmp_path / "page.html", tmp_path / "comment.md"
+    words = ("--processes", "1", "--html", str(page), "--markdown", str(markdown))
+    code, changes = compare(tmp_path, f"{file}:EXACT", f"{file}:LARGER", *words)
     assert code == 1
+    assert "+1 B" in page.read_text("utf-8")
+    assert markdown.read_text("utf-8").startswith("### attnbench compare: `mine.py:EXACT` → `mine.py:LARGER`\n")
     assert changes["peak_bytes"]["verdict"] == changes["workspace_bytes"]["verdict"] == "bigger"
     base, new = changes["peak_bytes"]["told"].removesuffix(" bytes").split(" → ")
     assert int(new) - int(base) == 1
     assert changes["kernel_calls"]["verdict"] == "same"
     assert changes["time"]["verdict"] in UNDECIDED
+
+
+def store_runs(folder: Path, *, cut: bool = False) -> list[str]:
+    """Store a run, and a run in which ``mine`` is slower, and return their files; ``cut``: the second has no end."""
+    files = []
+    for name, ratio in (("20260101-000000-aaaa", 1.0), ("20260102-000000-bbbb", 1.5)):
+        results = [time_calls(REFERENCE, run=name), time_calls("mine", ratio, run=name)]
+        with RunFile.create(folder, store(results, run=name).run) as file:
+            for one in results:
+                file.append(one)
+            if not cut or ratio == 1.0:
+                file.append(End(run=name, time="2026-01-01T01:00:00+00:00", outcome="finished", exit_code=0))
+        files.append(str(file.path))
+    return files
+
+
+def test_two_stored_runs_are_written_as_a_page_and_as_markdown(tmp_path: Path) -> None:
+    """The files say what became slower; the exit code is that of the terminal's table."""
+    runs, page, markdown = store_runs(tmp_path), tmp_path / "page.html", tmp_path / "comment.md"
+    plain = invoke("compare", *runs)
+    outcome = invoke("compare", *runs, "--html", str(page), "--markdown", str(markdown))
+    assert (outcome.return_value, outcome.stdout) == (plain.return_value, plain.stdout)
+    assert outcome.return_value == 1
+    assert "mine is slower on 1\u00a0case (+50\u00a0%" in page.read_text("utf-8").replace("+50 %", "+50\u00a0%")
+    assert "- ❌ mine is slower on 1 case (+50 %" in markdown.read_text("utf-8")
+
+
+def test_markdown_on_standard_output_is_alone(tmp_path: Path) -> None:
+    """With ``--markdown -``, the table is on standard error."""
+    outcome = invoke("compare", *store_runs(tmp_path), "--markdown", "-")
+    assert outcome.stdout.startswith("### attnbench compare")
+    assert outcome.stdout.endswith("|\n")
+    assert "1 slower" in outcome.stderr
+
+
+def test_a_cut_run_is_named_above_the_changes(tmp_path: Path) -> None:
+    """A run that was cut, and a line that cannot be read, are warnings in every output."""
+    runs = store_runs(tmp_path, cut=True)
+    with Path(runs[1]).open("a") as file:
+        file.write('{"record": "result", "ru')
+    outcome = invoke("compare", *runs, "--markdown", "-")
+    for text in (outcome.stdout, outcome.stderr):
+        assert "NEW is incomplete: Run 20260102-000000-bbbb was cut. The last line was half-written" in text
+    assert outcome.return_value == 1
+
+
+def test_impossible_measurements_are_left_out_and_named(tmp_path: Path) -> None:
+    """Samples that cannot be right end in a warning, not in a traceback, and nothing is computed from them."""
+    runs = store_runs(tmp_path)
+    path = Path(runs[1])
+    text = path.read_text()
+    assert '"samples_ns":[[60000,' in text
+    path.write_text(text.replace('"samples_ns":[[60000,', '"samples_ns":[[-5,'))
+    outcome = invoke("compare", *runs, "--markdown", "-")
+    assert "Left out, because it cannot be right: 1 timing. The first: samples_ns has a sample of -5" in outcome.stderr
+    assert "1 timing" in outcome.stdout
+    assert "slower" not in outcome.stdout
 
 
 def make_change(verdict: Verdict) -> Change:
@@ -177,6 +240,17 @@ def test_the_exit_code_follows_from_the_verdicts(verdicts: Sequence[Verdict], co
             ("sdpa", "reshaped", "--base", "."),
             click.UsageError,
             "--base compares one implementation with its version in another source tree: leave",
+        ),
+        (
+            ("2099", "2098", "--html", "none/page.html"),
+            click.BadParameter,
+            "needs a file in an existing folder, got 'none/page.html'; - is standard output",
+        ),
+        (("2099", "2098", "--markdown", "stored"), click.BadParameter, "needs a file in an existing folder, got"),
+        (
+            ("2099", "2098", "--html", "page", "--markdown", "page"),
+            click.UsageError,
+            "--html and --markdown name the same file 'page': give each its own",
         ),
         (("sdpa", "--base", "nowhere"), click.BadParameter, "Directory 'nowhere' does not exist."),
         (

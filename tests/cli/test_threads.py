@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import click
 import pytest
 
 from attnbench.cli.recording import _format_command
@@ -14,6 +15,14 @@ def test_each_number_is_measured_with_the_other_options() -> None:
     assert [one["threads"] for one in measure_each(given, lambda one: one)] == [1, 2]
     assert [one["suite"] for one in measure_each(given, lambda one: one)] == ["quick", "quick"]
     assert [one["threads"] for one in measure_each(given | {"threads": None}, lambda one: one)] == [None]
+
+
+@pytest.mark.parametrize(("parameter", "option"), [("json_file", "--json"), ("html_file", "--html")])
+def test_one_file_is_not_written_for_several_runs(parameter: str, option: str) -> None:
+    """The option that names the file is refused by its name."""
+    given: dict[str, Any] = {"threads": (1, 2), "resume": None, parameter: "file"}
+    with pytest.raises(click.UsageError, match=f"^{option}: .*got --threads 1,2"):
+        measure_each(given, lambda one: one)
 
 
 def test_the_worst_exit_code_counts() -> None:

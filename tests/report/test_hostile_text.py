@@ -16,10 +16,15 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
+from attnbench.analysis.left_out import leave_out
+from attnbench.analysis.run_diff import compare_runs
 from attnbench.records import types as records
 from attnbench.records.run_file import StoredRun, read_run
 from attnbench.records.types import Ceiling, Completion, End, Finding, Machine, Memory, Planned, Result, Run, Timing
 from attnbench.report import studies, write
+from attnbench.report.comparison import markdown as comparison_markdown
+from attnbench.report.comparison import page as comparison_page
+from attnbench.report.comparison.content import collect_comparison
 from attnbench.report.csv_files import render_csv
 from attnbench.report.markdown_text import escape, format_code, format_console
 from attnbench.report.spelled import spell_out, spell_out_in
@@ -261,6 +266,35 @@ def test_nothing_runs_and_nothing_is_written_outside(browser: Any, tmp_path: Pat
     for path in folder.glob("*.csv"):
         assert_is_harmless(path)
     assert_is_plain(folder / "report.md")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_comparison_of_hostile_runs_is_text(browser: Any, tmp_path: Path, seed: int) -> None:
+    """Hostile text in every field of both runs: the page runs nothing, and Markdown stays short and plain."""
+    spoiler = Spoiler(seed)
+    before, after = make_run(0), make_run(0)
+    worse = [
+        replace(
+            r, timing=None, memory=None, untimed="left",
+            findings=tuple(replace(f, status="failed", reason=f"reason {f.status}") for f in r.findings),
+        )
+        for r in after.results[:4]
+    ]  # fmt: skip
+    bigger = [replace(r, memory=replace(r.memory, peak_bytes=2**30)) if r.memory else r for r in after.results[4:]]
+    after = replace(after, results=(*worse, *bigger), run=replace(after.run, id="run-9", versions={"torch": "3"}))
+    after = replace(after, results=tuple(replace(r, run="run-9") for r in after.results), completions=(), ceilings=())
+    spoiled = [typing.cast("StoredRun", spoiler.spoil(one, StoredRun)) for one in (before, after)]
+    ((base,), _), ((new,), _) = (leave_out([one]) for one in spoiled)
+    content = collect_comparison(list(compare_runs(base, new, threshold=0.05)), base, new, threshold=0.05)
+    path = tmp_path / "comparison.html"
+    path.write_text(comparison_page.render(content), encoding="utf-8")
+    assert_is_quiet(browser, path)
+    text = comparison_markdown.render(content)
+    assert len(text) <= comparison_markdown.LONGEST
+    for token in MarkdownIt("gfm-like", {"linkify": False, "html": True}).parse(text):
+        assert token.type not in {"html_block", "fence", "code_block"}
+        for child in token.children or ():
+            assert child.type not in {"link_open", "s_open", "html_inline", "image"}, child
 
 
 def assert_is_quiet(browser: Any, path: Path) -> None:

@@ -16,10 +16,12 @@ from attnbench.records.environment import count_cores
 from attnbench.records.types import Pass
 from attnbench.runner import Effort, ExpectationError, read_expectations
 
-__all__ = ["AXES", "EFFORTS", "LENGTHS", "QUICK_LENGTHS", "QUICK_WORK_S", "options"]
+__all__ = ["AXES", "EFFORTS", "LENGTHS", "OUTPUT_FILES", "QUICK_LENGTHS", "QUICK_WORK_S", "options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Options that write one file for one run, by parameter name.
+OUTPUT_FILES = {"json_file": "--json", "html_file": "--html", "markdown_file": "--markdown"}
 # Default sequence lengths of a profile with the suite quick, in tokens.
 QUICK_LENGTHS = (32, 128, 512)
 # Default sequence lengths of a profile with any other suite, in tokens.
@@ -160,7 +162,7 @@ class JsonFile(click.File):
     """A file that is written when the command ends; - is standard output."""
 
     def __init__(self) -> None:
-        super().__init__("w", lazy=True)
+        super().__init__("w", encoding="utf-8", lazy=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(value)
@@ -301,6 +303,15 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         "markdown_file",
         type=JsonFile(),
         help="File for the matrix and the failures as Markdown; - is standard output.",
+    ),
+    "comparison_html": _make_option(
+        "--html", "html_file", type=JsonFile(), help="File for the comparison as an HTML page; - is standard output."
+    ),
+    "comparison_markdown": _make_option(
+        "--markdown",
+        "markdown_file",
+        type=JsonFile(),
+        help="File for the comparison as Markdown, short enough for a pull request; - is standard output.",
     ),
     "certificate": _make_option(
         "--certificate",

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from attnbench.cli.options import OUTPUT_FILES
+
 __all__ = ["choose_exit_code", "measure_each"]
 
 T = TypeVar("T")
@@ -19,10 +21,11 @@ def measure_each(given: Mapping[str, Any], measure: Callable[[dict[str, Any]], T
     Raises: UsageError where one file would have to hold several runs.
     """
     counts: tuple[int, ...] = given["threads"] or ()
-    if len(counts) > 1 and given["json_file"]:
-        raise click.UsageError(
-            f"--json: each number of threads is a run of its own; name one number, got --threads {_join(counts)}"
-        )
+    for parameter, option in OUTPUT_FILES.items():
+        if len(counts) > 1 and given.get(parameter):
+            raise click.UsageError(
+                f"{option}: each number of threads is a run of its own; name one number, got --threads {_join(counts)}"
+            )
     if len(counts) > 1 and given["resume"]:
         raise click.UsageError(f"--resume: a run has one number of threads, got --threads {_join(counts)}")
     made = []

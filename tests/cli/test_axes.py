@@ -7,9 +7,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from attnbench.api.axes import MODELS, Axes
 from attnbench.cases import CaseId, Shape
 from attnbench.cli import attnbench
-from attnbench.cli.axes import MODELS, Axes
 from attnbench.cli.options import AXES
 from attnbench.plugins.registry import load_operator
 from attnbench.records.run_file import find_runs, read_run

@@ -8,6 +8,7 @@ from dataclasses import replace
 from attnbench.api.selection import Expected, Selection, collect_expectations
 from attnbench.plugins.importable import build_search_path
 from attnbench.plugins.registry import PluginError
+from attnbench.processes.candidate_requests import Defence
 from attnbench.processes.errors import ChildDied
 from attnbench.records.types import Finding
 from attnbench.runner import Expectation, Limits, Plan, Session
@@ -27,7 +28,27 @@ class LocalSession(Session):
 
         Raises: PluginError if the implementation cannot be loaded.
         """
-        return super().supervise(implementation, {**environment, "PYTHONPATH": build_search_path()}, parallel=parallel)
+        return super().supervise(implementation, _add_search_path(environment), parallel=parallel)
+
+    def supervise_together(
+        self, implementations: list[str], *, without: frozenset[Defence] = frozenset()
+    ) -> Supervisor:
+        """Start one worker that loads several implementations, for interleaved timing.
+
+        Raises: PluginError if an implementation cannot be loaded.
+        """
+        return Supervisor(self, implementations, _add_search_path({}), timed_without=without)
+
+    def supervise_several(self, implementations: list[str], environment: Mapping[str, str] = PATIENT) -> Supervisor:
+        """Start one worker that loads several implementations, and times none.
+
+        Raises: PluginError if an implementation cannot be loaded.
+        """
+        return super().supervise_several(implementations, _add_search_path(environment))
+
+
+def _add_search_path(environment: Mapping[str, str]) -> dict[str, str]:
+    return {**environment, "PYTHONPATH": build_search_path()}
 
 
 class WorkerPool:

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from attnbench.analysis.completeness import describe_gaps, judge_completeness
 from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict, compare_implementations, compare_runs
-from attnbench.cli.axes import Axes
-from attnbench.cli.jobs import (
+from attnbench.api.axes import Axes
+from attnbench.api.jobs import (
     Choice,
     choose_effort,
     count_planned,
@@ -24,10 +24,10 @@ from attnbench.cli.jobs import (
     print_stored_path,
     profile_into,
 )
+from attnbench.api.subjects import choose_implementations
 from attnbench.cli.options import AXES, options
 from attnbench.cli.recording import INCONCLUSIVE, recording
 from attnbench.cli.resuming import ResumableCommand
-from attnbench.cli.selection import choose_implementations
 from attnbench.cli.terminal import make_console
 from attnbench.plugins.registry import check_name, display_name, list_names, resolve_in_trees
 from attnbench.records.run_file import find_runs, read_run

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Self
 
-import click
-
+from attnbench.api.usage import UsageError
 from attnbench.cases import Shape
 
 __all__ = ["MODELS", "Axes", "Length", "Model"]
@@ -74,7 +73,7 @@ class Axes:
         """
         axes: dict[str, Any] = {name: tuple(given.get(name) or ()) for name in cls.__dataclass_fields__}
         if axes["width"] and axes["head_dim"]:
-            raise click.UsageError("--width and --head-dim exclude one another: the width is heads times head_dim")
+            raise UsageError("--width and --head-dim exclude one another: the width is heads times head_dim")
         if given.get("like"):
             model = MODELS[given["like"]]
             axes["heads"] = axes["heads"] or (model.heads,)
@@ -104,7 +103,7 @@ class Axes:
         found = []
         for batch, heads, kv_heads, wide, mask, length in combinations:
             if self.width and wide % heads:
-                raise click.UsageError(f"--width: {wide} cannot be divided among {heads} heads; name another --heads")
+                raise UsageError(f"--width: {wide} cannot be divided among {heads} heads; name another --heads")
             queries, keys = (length, length) if isinstance(length, int) else length
             head_dim = wide // heads if self.width else wide
             found.append(

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from attnbench.oracle import sentence_encoder
+from attnbench.oracle.sentences import load_sentences
 
 EXPECTED = Path(__file__).parents[1] / "data" / "minilm_expected.json"
 # Hidden states reach 10.5. In float64 this encoder and transformers' BertModel differ by 1e-14; in float32 both are
@@ -24,7 +25,7 @@ needs_encoder = pytest.mark.skipif(
 def test_hidden_states_and_vectors_equal_the_published_model() -> None:
     """For several sentences, both equal those of transformers' BertModel with the same files (made_by in the data)."""
     for expected in json.loads(EXPECTED.read_text())["sentences"]:
-        assert expected["text"] in sentence_encoder.load_sentences()
+        assert expected["text"] in load_sentences()
         (tokens,) = sentence_encoder._tokenize_to_ids([expected["text"]])
         assert tokens == expected["tokens"]
         with torch.no_grad():
@@ -40,7 +41,7 @@ def test_hidden_states_and_vectors_equal_the_published_model() -> None:
 @needs_encoder
 def test_padding_changes_no_real_token() -> None:
     """A sentence has the same hidden states alone as in a batch with longer sentences."""
-    rows = sentence_encoder._tokenize_to_ids(sentence_encoder.load_sentences()[:12])
+    rows = sentence_encoder._tokenize_to_ids(load_sentences()[:12])
     tokens, hidden_keys = sentence_encoder._pad_rows(rows)
     with torch.no_grad():
         together = sentence_encoder.load_encoder()(tokens, hidden_keys)
@@ -52,7 +53,7 @@ def test_padding_changes_no_real_token() -> None:
 @needs_encoder
 def test_related_sentences_are_nearer_than_unrelated_ones() -> None:
     """In three pairs of paraphrases, the shipped sentence nearest to the first of a pair is the second of the pair."""
-    texts = sentence_encoder.load_sentences()
+    texts = load_sentences()
     beginnings = (
         ("A small dog", "A puppy"),
         ("She bought two tickets", "The train to Lisbon"),
@@ -130,7 +131,7 @@ def test_sizes_that_the_encoder_does_not_support_are_refused(arguments: tuple[in
 
 def test_sentences_have_different_lengths_and_are_unique() -> None:
     """The shipped sentences are unique, have different lengths, and are loaded without any optional package."""
-    texts = sentence_encoder.load_sentences()
+    texts = load_sentences()
     words = [len(text.split()) for text in texts]
     assert len(set(texts)) == len(texts) >= 40
     assert (min(words), max(words)) == (4, 60)

@@ -51,6 +51,15 @@ MODELS = {
 }  # fmt: skip
 
 
+# The sizes that no option chooses; the lengths always come from an option or from the command.
+DEFAULT = Shape(queries=1, keys=1)
+# The options that choose sizes and masks, by the names of their parameters.
+OPTIONS = {
+    "lengths": "--lengths", "batch": "--batch", "heads": "--heads", "head_dim": "--head-dim", "width": "--width",
+    "kv_heads": "--kv-heads", "masks": "--mask", "padding": "--padding", "like": "--like",
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
     """What each option chooses; an empty axis has the default of ``Shape``."""
@@ -62,6 +71,10 @@ class Axes:
     kv_heads: tuple[int, ...] = ()
     width: tuple[int, ...] = ()
     masks: tuple[str, ...] = ()
+    padding: tuple[float, ...] = ()
+
+    # The options that chose something, as they are written.
+    options: tuple[str, ...] = ()
 
     @classmethod
     def from_options(cls, given: Mapping[str, Any], *, lengths: Sequence[Length]) -> Self:
@@ -69,25 +82,23 @@ class Axes:
 
         ``lengths`` are the lengths without the options --lengths and --like.
 
-        Raises: UsageError where options exclude one another.
+        Raises: UsageError where options exclude or contradict one another.
         """
-        axes: dict[str, Any] = {name: tuple(given.get(name) or ()) for name in cls.__dataclass_fields__}
+        axes: dict[str, Any] = {name: tuple(given.get(name) or ()) for name in OPTIONS if name != "like"}
+        axes["options"] = tuple(option for name, option in OPTIONS.items() if given.get(name))
         if axes["width"] and axes["head_dim"]:
             raise UsageError("--width and --head-dim exclude one another: the width is heads times head_dim")
+        if axes["padding"] and min(axes["batch"] or (DEFAULT.batch,)) < 2:
+            raise UsageError("--padding: a batch of one sequence has no padding; name --batch of at least 2")
         if given.get("like"):
-            model = MODELS[given["like"]]
-            axes["heads"] = axes["heads"] or (model.heads,)
-            axes["head_dim"] = axes["head_dim"] or (() if axes["width"] else (model.head_dim,))
-            axes["kv_heads"] = axes["kv_heads"] or (() if model.kv_heads is None else (model.kv_heads,))
-            axes["masks"] = axes["masks"] or (model.mask,)
-            axes["lengths"] = axes["lengths"] or model.lengths
+            _take_sizes(axes, given["like"])
         axes["lengths"] = axes["lengths"] or tuple(lengths)
         return cls(**axes)
 
     @property
     def chosen(self) -> bool:
         """Whether any option chooses more than lengths with as many queries as keys."""
-        sizes = self.batch or self.heads or self.head_dim or self.kv_heads or self.width or self.masks
+        sizes = self.batch or self.heads or self.head_dim or self.kv_heads or self.width or self.masks or self.padding
         return bool(sizes) or not all(isinstance(length, int) for length in self.lengths)
 
     def make_shapes(self) -> list[Shape]:
@@ -95,26 +106,49 @@ class Axes:
 
         Raises: UsageError where a width cannot be divided among the heads.
         """
-        default = Shape(queries=1, keys=1)
         combinations = product(
-            self.batch or (default.batch,), self.heads or (default.heads,), self.kv_heads or (None,),
-            self.width or self.head_dim or (default.head_dim,), self.masks or (default.mask,), self.lengths,
+            self.batch or (DEFAULT.batch,), self.heads or (DEFAULT.heads,), self.kv_heads or (None,),
+            self.width or self.head_dim or (DEFAULT.head_dim,), self.masks or (DEFAULT.mask,),
+            self.padding or (DEFAULT.padding,), self.lengths,
         )  # fmt: skip
         found = []
-        for batch, heads, kv_heads, wide, mask, length in combinations:
+        for batch, heads, kv_heads, wide, mask, padding, length in combinations:
             if self.width and wide % heads:
                 raise UsageError(f"--width: {wide} cannot be divided among {heads} heads; name another --heads")
+            if kv_heads and heads % kv_heads:
+                raise UsageError(
+                    f"--kv-heads: {heads} heads cannot be divided among {kv_heads} key heads; name other --kv-heads"
+                )
             queries, keys = (length, length) if isinstance(length, int) else length
-            head_dim = wide // heads if self.width else wide
             found.append(
                 Shape(
                     queries=queries,
                     keys=keys,
                     batch=batch,
                     heads=heads,
-                    head_dim=head_dim,
+                    head_dim=wide // heads if self.width else wide,
                     kv_heads=kv_heads,
                     mask=mask,
+                    padding=padding,
                 )
             )
         return found
+
+
+def _take_sizes(axes: dict[str, Any], name: str) -> None:
+    """Add the sizes of a model to the axes, and its mask and lengths if no option has chosen them.
+
+    Raises: UsageError where an option chooses a size that the model does not have.
+    """
+    model = MODELS[name]
+    sizes = {"heads": model.heads, "head_dim": model.head_dim, "kv_heads": model.kv_heads or model.heads}
+    for axis, own in (*sizes.items(), ("width", model.heads * model.head_dim)):
+        if set(axes[axis]) - {own}:
+            option = OPTIONS[axis]
+            raise UsageError(
+                f"{option}: {name} has {own}, got {','.join(map(str, axes[axis]))}; leave out {option}, or --like"
+            )
+    axes |= {"heads": (model.heads,), "head_dim": (model.head_dim,), "width": ()}
+    axes["kv_heads"] = () if model.kv_heads is None else (model.kv_heads,)
+    axes["masks"] = axes["masks"] or (model.mask,)
+    axes["lengths"] = axes["lengths"] or model.lengths

@@ -13,7 +13,7 @@ from attnbench.api.progress import ShownProgress, show_progress
 from attnbench.api.recording import Recording
 from attnbench.api.subjects import find_operators, plan_cases
 from attnbench.api.usage import UsageError
-from attnbench.cases import Level
+from attnbench.cases import CaseId, Level
 from attnbench.oracle.disk_cache import find_folder
 from attnbench.plugins.registry import display_name, list_operators
 from attnbench.processes.oracle_requests import ListSuite
@@ -228,9 +228,9 @@ def plan_profile(
 
     Raises: UsageError where an operator does not have a size or a mask that the options choose.
     """
+    if axes.options and any(not set("*?[") & set(pattern) for pattern in choice.patterns):
+        raise UsageError(f"--case: a complete case id has its own sizes: leave out {', '.join(axes.options)}")
     if axes.chosen:
-        if any(not set("*?[") & set(pattern) for pattern in choice.patterns):
-            raise UsageError("--case: a complete case id has its own sizes: leave out the options of sizes")
         try:
             cases = list_shape_cases(session, axes.make_shapes(), passes, of=operators or list_operators())
         except ValueError as error:
@@ -238,7 +238,7 @@ def plan_profile(
     else:
         lengths = [length for length in axes.lengths if isinstance(length, int)]
         cases = list_profile_cases(session, lengths, passes, of=operators)
-    return plan_cases(
+    plans = plan_cases(
         session,
         cases,
         patterns=choice.patterns,
@@ -247,6 +247,26 @@ def plan_profile(
         device=choice.device,
         shard=choice.shard,
     )
+    if axes.options:
+        _demand_memory(session, plans)
+    return plans
+
+
+def _demand_memory(session: Session, plans: Sequence[Plan]) -> None:
+    """Refuse cases that need more memory than there is.
+
+    Raises: UsageError where the expected values, or the inputs and outputs of a worker, are predicted not to fit.
+    """
+    limit = session.limits.compute_memory_limit_bytes()
+    for plan in plans:
+        sizes = CaseId.parse(plan.case).problem.partition("/")[0]
+        if plan.missing and not plan.lacks_data:
+            raise UsageError(f"{plan.operator} {sizes}: {plan.missing}")
+        if plan.bytes is not None and limit is not None and plan.bytes > limit:
+            raise UsageError(
+                f"{plan.operator} {sizes}: inputs, parameters and outputs take at least {plan.bytes / 2**30:.3g} GiB, "
+                f"over the limit of {limit / 2**30:.3g} GiB (--memory-limit): use smaller sizes"
+            )
 
 
 def profile_into(

@@ -83,7 +83,7 @@ class Case:
 
     def with_problem(self, **changes: Any) -> "Case":
         """Return this case with some fields of its problem changed."""
-        return replace(self, problem=replace(self.problem, **changes))
+        return replace(self, problem=self.problem.change(**changes))
 
     @classmethod
     def parse(cls, text: str, problems: dict[str, type[Problem]]) -> "Case":

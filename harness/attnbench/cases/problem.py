@@ -83,6 +83,11 @@ class Problem:
         return 0.0
 
     @property
+    def padding(self) -> float:
+        """Share of padded positions in the batch; 0 if the lengths of the sequences do not follow from a share."""
+        return 0.0
+
+    @property
     def attention_mask(self) -> str | None:
         """The part of ``mask`` that names the mask of pairs of queries and keys; None without such a mask."""
         return None
@@ -141,6 +146,15 @@ class Problem:
         """Return the problem with one more query and one more key, or None if it has no lengths to change."""
         lengths = {name: getattr(self, name) + 1 for name in ("queries", "keys") if name in self.__dataclass_fields__}
         return replace(self, **lengths) if lengths else None
+
+    def change(self, **changes: Any) -> Self:
+        """Return the problem with some fields changed.
+
+        A problem with other sequences, keys or masks has no share of padding any more, unless ``changes`` name one.
+        """
+        if self.padding and {"batch", "sequences", "keys", "mask"} & changes.keys():
+            changes = {"padding": 0.0} | changes
+        return replace(self, **changes)
 
     def id(self) -> str:
         """Return the part of a case id that describes the problem: ``sizes/flags/mask=…/regime=…/seed=…``."""

@@ -20,3 +20,6 @@ class Shape:
     # Number of key heads; None means as many as ``heads``.
     kv_heads: int | None = None
     mask: str = "none"
+    # Share of the positions of the batch that are padding at the end of sequences, in addition to the mask; 0 means no
+    # such padding.
+    padding: float = 0.0

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,6 +30,7 @@ from attnbench.cli.options import AXES, options
 from attnbench.cli.recording import INCONCLUSIVE, recording
 from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.terminal import make_console
+from attnbench.cli.threads import choose_exit_code, measure_each
 from attnbench.plugins.registry import check_name, display_name, list_names, resolve_in_trees
 from attnbench.records.run_file import find_runs, read_run
 from attnbench.records.types import PERF, SCHEMA
@@ -49,7 +51,7 @@ EFFORT = Effort(processes=10, most=30, budget_s=1.0)
 # refused if two stored runs are compared, because nothing is measured then.
 MEASURING = (
     "lengths", "passes", "device", "dtypes", "processes", "threads", "timeout", "memory_limit", "work_limit", "resume",
-    "case_budget", "no_cache", "batch", "heads", "head_dim", "width", "kv_heads", "masks", "like",
+    "case_budget", "no_cache", "batch", "heads", "head_dim", "width", "kv_heads", "masks", "padding", "like",
 )  # fmt: skip
 WORSENED = 1
 # Text style of a verdict in the table. Verdicts that are not listed are red for a change to the worse, and green for a
@@ -73,7 +75,7 @@ STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other":
     show_default=True,
     help="Smallest relative change of time that counts as slower or faster, if BASE and NEW are stored runs.",
 )
-@options("lengths", "passes", "device", "dtype", "processes", "threads", "timeout", "memory_limit", "work_limit")
+@options("lengths", "passes", "device", "dtype", "processes", "thread_counts", "timeout", "memory_limit", "work_limit")
 @options(*AXES)
 @options("case_budget", "results", "resume", "json", "no_cache")
 def command(base: str, new: str | None, *, tree: Path | None, **given: Any) -> int:
@@ -91,7 +93,7 @@ def command(base: str, new: str | None, *, tree: Path | None, **given: Any) -> i
         _refuse_options(MEASURING, "applies to implementations only, and BASE and NEW are stored runs: leave it out")
         return _compare_runs(base, new, given)
     _refuse_options(("threshold",), "applies to stored runs only, and BASE and NEW are implementations: leave it out")
-    return _compare_implementations(*sides, given)
+    return choose_exit_code(measure_each(given, partial(_compare_implementations, *sides)))
 
 
 def _parse_sides(base: str, new: str | None, tree: Path | None, results: Path) -> tuple[str, str] | None:

@@ -1,7 +1,6 @@
 """The command-line options that several commands share, each defined once."""
 
 import math
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,9 @@ import click
 
 from attnbench.api.axes import MODELS, Length
 from attnbench.cases import DEVICES, DTYPES, LEVELS
+from attnbench.cli.padding import Shares
 from attnbench.plugins.registry import OPERATORS, list_names
+from attnbench.records.environment import count_cores
 from attnbench.records.types import Pass
 from attnbench.runner import ExpectationError, read_expectations
 
@@ -26,9 +27,12 @@ _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**
 
 
 class Counts(click.ParamType[tuple[int, ...]]):
-    """Comma-separated whole numbers, ascending."""
+    """Comma-separated whole numbers, ascending; ``most`` is the largest number that is allowed, and ``what`` it is."""
 
     name = "numbers"
+
+    def __init__(self, most: float = math.inf, what: str = "") -> None:
+        self._most, self._what = most, what
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         if isinstance(value, tuple):
@@ -40,6 +44,8 @@ class Counts(click.ParamType[tuple[int, ...]]):
                 param,
                 ctx,
             )
+        if max(map(int, parts)) > self._most:
+            self.fail(f"needs numbers of at most {self._most}, {self._what}, got {value!r}", param, ctx)
         return tuple(sorted({int(part) for part in parts}))
 
 
@@ -177,7 +183,7 @@ class OperatorName(click.ParamType[str]):
 
 FOLDER = Folder()
 # Names of the options that choose sizes and masks of timed calls.
-AXES = ("batch", "heads", "head_dim", "width", "kv_heads", "mask", "like")
+AXES = ("batch", "heads", "head_dim", "width", "kv_heads", "mask", "padding", "like")
 
 
 def _make_option(*names: str, **settings: Any) -> Callable[[F], F]:
@@ -225,6 +231,12 @@ _ALL: dict[str, Callable[[Any], Any]] = {
     "kv_heads": _make_option("--kv-heads", type=Counts(), help="Numbers of key heads, for operators that share them."),
     "mask": _make_option(
         "--mask", "masks", type=Words(), help="Masks, such as none,causal,bool,float,padding, or masks of case ids."
+    ),
+    "padding": _make_option(
+        "--padding",
+        type=Shares(),
+        help="Shares of the batch that are padding, such as 0.3; sequences are as long as real sentences. Needs a "
+        "batch of at least 2.",
     ),
     "like": _make_option(
         "--like", type=click.Choice(sorted(MODELS)), help="Take sizes, mask and typical lengths of a well-known model."
@@ -318,8 +330,11 @@ _ALL: dict[str, Callable[[Any], Any]] = {
     ),
     # At most one thread per core: further threads would only wait for one another, and a very large number would use up
     # the threads that the system allows.
-    "threads": _make_option(
-        "--threads", type=click.IntRange(min=1, max=os.cpu_count()), help="Threads of each worker."
+    "threads": _make_option("--threads", type=click.IntRange(min=1, max=count_cores()), help="Threads of each worker."),
+    "thread_counts": _make_option(
+        "--threads",
+        type=Counts(most=count_cores(), what="the number of cores"),
+        help="Threads of each worker, such as 1,2. Each number has processes and a run file of its own.",
     ),
 }
 

@@ -1,5 +1,6 @@
 """``attnbench profile``: speed and memory across sequence lengths."""
 
+from functools import partial
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ from attnbench.cli.options import AXES, options
 from attnbench.cli.recording import recording, write_json
 from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.terminal import print_timings
+from attnbench.cli.threads import choose_exit_code, measure_each
 
 
 @click.command("profile", cls=ResumableCommand)
@@ -22,7 +24,7 @@ from attnbench.cli.terminal import print_timings
     "device",
     "dtype",
     "processes",
-    "threads",
+    "thread_counts",
     "shard",
     "timeout",
     "memory_limit",
@@ -39,7 +41,12 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     if given["frontier"]:
         from attnbench.cli.max_length import search_max_lengths
 
-        return search_max_lengths(implementations, given)
+        return choose_exit_code(measure_each(given, partial(search_max_lengths, implementations)))
+    return choose_exit_code(measure_each(given, partial(_profile, implementations)))
+
+
+def _profile(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
+    """Profile with one number of threads; return the exit code."""
     recorded = record_profile(implementations, given, start_recording=recording)
     if given["json_file"]:
         write_json(recorded, given["json_file"])

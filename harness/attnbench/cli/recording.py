@@ -4,6 +4,7 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -46,7 +47,7 @@ def recording(
     made = None
     try:
         with record(
-            session, command=_format_command(), results=results, suite=suite, cases=cases,
+            session, command=_format_command(session.limits.threads), results=results, suite=suite, cases=cases,
             implementations=implementations, resume=resume, whole=whole, planned=planned,
         ) as made:  # fmt: skip
             yield made
@@ -78,9 +79,17 @@ def write_json(recorded: Recording, file: IO[str]) -> None:
     file.write(msgspec.json.format(encoded, indent=1).decode() + "\n")
 
 
-def _format_command() -> str:
-    """Return the command line without the folders of paths: a folder could reveal a user name."""
-    return shlex.join(["attnbench", *(strip_folder(word) for word in sys.argv[1:])])
+def _format_command(threads: int | None) -> str:
+    """Return the command line without the folders of paths: a folder could reveal a user name.
+
+    If the command line has several numbers of threads, it gets the number of this run only.
+    """
+    words = [strip_folder(word) for word in sys.argv[1:]]
+    if threads is not None:
+        lists = [i for i, (option, _) in enumerate(pairwise(words), start=1) if option == "--threads"]
+        words = [str(threads) if i in lists else word for i, word in enumerate(words)]
+        words = [f"--threads={threads}" if word.startswith("--threads=") else word for word in words]
+    return shlex.join(["attnbench", *words])
 
 
 def strip_folder(word: str) -> str:

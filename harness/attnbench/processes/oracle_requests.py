@@ -75,10 +75,14 @@ class ListProfile(OracleRequest[list[str]], frozen=True, kw_only=True):
 
 
 class ListShapes(OracleRequest[list[str] | Fault], frozen=True, kw_only=True):
-    """Asks for the case ids of the suite ``perf`` with these shapes. A ``Fault`` says which shape does not exist."""
+    """Asks for the case ids of the suite ``perf`` with these shapes, in these call modes.
+
+    A ``Fault`` says which shape does not exist, or needs more memory than this machine has.
+    """
 
     operator: str
     shapes: list[Shape]
+    modes: list[str]
 
 
 class CheckCase(OracleRequest[Fault | None], frozen=True, kw_only=True):

@@ -96,15 +96,15 @@ def list_shape_cases(
 ) -> list[str]:
     """Return the ids of the profile cases of these shapes, operators ``of`` and passes (empty: both).
 
-    Raises: ValueError for a shape that an operator does not have.
+    Raises: ValueError for a shape that an operator does not have, or that needs more memory than this machine has.
     """
-    modes = {MODES[name] for name in passes or MODES}
+    modes = [MODES[name] for name in passes or MODES]
     found = []
     for operator in of:
-        cases = session.ask_oracle(ListShapes(operator=operator, shapes=list(shapes)))
+        cases = session.ask_oracle(ListShapes(operator=operator, shapes=list(shapes), modes=modes))
         if isinstance(cases, Fault):
             raise ValueError(f"{operator}: {cases.reason}")  # noqa: TRY004  # the reply, not an argument, is a Fault
-        found += [case for case in cases if CaseId.parse(case).mode in modes]
+        found += cases
     return found
 
 

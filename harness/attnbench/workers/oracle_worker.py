@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from attnbench.cases import DEVICES, DTYPES, LEVELS, Case, CaseId
+from attnbench.cases import DEVICES, DTYPES, LEVELS, Case, CaseId, Shape
 from attnbench.checks.catalogue import load_check_function, read_checks, read_operator_checks
 from attnbench.checks.evaluation.verdict import evaluate
 from attnbench.checks.observations import deserialize
@@ -100,11 +100,18 @@ class OracleWorker:
         return [case.id for case in self._load_operator(request.operator).profile(request.lengths)]
 
     def list_shapes(self, request: ListShapes) -> list[str] | Fault:
-        """Return the case ids of the suite ``perf`` with the shapes ``request.shapes``, or why one does not exist."""
+        """Return the case ids of the suite ``perf`` with the shapes ``request.shapes``, or why one cannot be timed."""
         operator = self._load_operator(request.operator)
+        free = read_available_memory_bytes()
+        cases = []
         try:
-            cases = [case for shape in request.shapes for case in operator.shape_cases(shape)]
-            for case in cases:
+            for case in (case for shape in request.shapes for case in _make_shape_cases(operator, shape)):
+                if case.mode not in request.modes:
+                    continue
+                cases.append(case)
+                # The work is counted only if the oracle has enough memory: to count it, masks may have to be drawn.
+                if too_large := _explain_too_large(_count_pairs(case), case, free):
+                    return Fault(reason=f"{case.problem.id().partition('/')[0]}: {too_large}")
                 operator.work(case)
         except ValueError as error:
             return Fault(reason=str(error))
@@ -145,7 +152,7 @@ class OracleWorker:
         if case.device == "cuda" and not torch.cuda.is_available():
             missing = "no CUDA device here: leave out --device cuda and --suite gpu, or run on a machine with one"
         work = operator.work(case)
-        missing = missing or _explain_too_large(work.pairs, case, free)
+        missing = missing or _explain_too_large(work.pairs, case, free) or _explain_large_tensors(work.bytes, case, free)
         applicable = tuple(
             name for name in read_operator_checks(operator) if applies(load_check_function(name), case, operator)
         )
@@ -244,6 +251,37 @@ def _list_variants(case: str) -> Sequence[str]:
     own = CaseId.parse(case)
     others = (str(replace(own, dtype=dtype, device=device)) for dtype in DTYPES for device in DEVICES)
     return list(dict.fromkeys((case, *others)))
+
+
+def _make_shape_cases(operator: Operator, shape: Shape) -> Sequence[Case]:
+    """Return the operator's cases of a shape.
+
+    Raises: ValueError where the operator does not have a size, a mask or padding of the shape.
+    """
+    cases = operator.shape_cases(shape)
+    if any(case.problem.padding != shape.padding for case in cases):
+        raise ValueError(f"the operator has no batches with a share of padding, got {shape.padding:g}")
+    return cases
+
+
+def _count_pairs(case: Case) -> int:
+    """Count the query-key pairs of a case by its sizes alone."""
+    problem = case.problem
+    return problem.sequences * problem.num_heads * problem.queries * problem.columns
+
+
+def _explain_large_tensors(count: int | None, case: Case, free: int) -> str | None:
+    """Return a reason if the case's tensors in float64 take more than ``free`` bytes, else None.
+
+    ``count`` is the number of bytes of all tensors in the dtype of the case. The oracle needs them in float64.
+    """
+    need = (count or 0) * 8 // (torch.finfo(getattr(torch, case.dtype)).bits // 8)
+    if not free or need <= free:
+        return None
+    return (
+        f"inputs, parameters and outputs in float64, of which expected values are computed, take at least "
+        f"{need / 2**30:.3g} GiB of memory, but only {free / 2**30:.3g} GiB are free: use smaller sizes"
+    )
 
 
 def _explain_too_large(pairs: int, case: Case, free: int) -> str | None:

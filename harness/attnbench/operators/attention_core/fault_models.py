@@ -53,7 +53,7 @@ def _remove_part(part: str, problem: AttentionCoreProblem) -> AttentionCoreProbl
     mask = "+".join(sorted(problem.parts - {part}, key=MASKS.index)) or "none"
     # The regime becomes ``plain``, because a regime with exact outputs may not allow the new mask. The formula does not
     # depend on the regime.
-    return replace(problem, mask=mask, window=None if part == "window" else problem.window, regime="plain")
+    return problem.change(mask=mask, window=None if part == "window" else problem.window, regime="plain")
 
 
 def _generate_scale_faults(problem: AttentionCoreProblem) -> Named:
@@ -147,7 +147,7 @@ def _get_window(problem: AttentionCoreProblem) -> int:
 def _swap_corner(problem: AttentionCoreProblem) -> AttentionCoreProblem:
     corners = {"causal_tl": "causal_br", "causal_br": "causal_tl"}
     mask = "+".join(corners.get(part, part) for part in problem.mask.split("+"))
-    return replace(problem, mask=mask, regime="plain")
+    return problem.change(mask=mask, regime="plain")
 
 
 def _change_lengths(most: int | None, more: int, inputs: Inputs) -> Inputs:

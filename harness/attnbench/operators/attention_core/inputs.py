@@ -9,6 +9,7 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.interface import Inputs
 from attnbench.operators.attention_core.problem import EXACT_REGIMES, LOGIT_STD, AttentionCoreProblem
+from attnbench.operators.sentence_lengths import draw_sentence_lengths
 from attnbench.oracle.inputs import Draw, round_inputs
 
 __all__ = ["draw_inputs", "draw_key_lengths", "scale_logits"]
@@ -83,11 +84,14 @@ def draw_key_lengths(problem: AttentionCoreProblem, draw: Draw) -> Tensor:
 
     In a batch of several sequences, the first sequence has all keys, and every other sequence has a random number of
     keys. If there are at least ``BATCH_WITH_AN_EMPTY_ONE`` sequences, the last sequence has no keys. In the
-    regime ``uniform`` the numbers of keys are rounded down to powers of two.
+    regime ``uniform`` the numbers of keys are rounded down to powers of two. With a share of padding, the numbers are
+    drawn from the lengths of real sentences instead.
 
     Shape: returns (batch).
     """
     batch, keys = problem.sequences, problem.keys
+    if problem.padding:
+        return torch.tensor(draw_sentence_lengths(problem.padding, batch, keys, problem.seed))
     found = (1 + (draw.uniform("lengths", batch) * (keys - 1)).long()).clamp(min=min(1, keys), max=keys)
     found[:1] = keys if batch > 1 else max(min(1, keys), keys - 2)
     if problem.regime == "uniform":

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from attnbench.cases import Problem, amount, flag, size
+from attnbench.operators.sentence_lengths import demand_padding
 
 __all__ = ["ADDED", "ALIGNED", "EXACT_REGIMES", "LOGIT_STD", "MASKS", "AttentionCoreProblem"]
 
@@ -51,6 +52,9 @@ class AttentionCoreProblem(Problem):
     # Factor by which the logits q kᵀ are multiplied. 0 means that the call passes no scale; the factor is then
     # 1/√head_dim.
     scale: float = amount()
+    # Share of the positions of the batch that key_lengths hides. The numbers of keys are then drawn from the lengths of
+    # real sentences. 0 means that the numbers do not follow from a share.
+    padding: float = amount()
     # If true, the bias is minus infinity at random keys, and at all keys of one query.
     bias_hides: bool = flag()
     # If true, the dtype of key_lengths is int32, otherwise int64.
@@ -69,6 +73,13 @@ class AttentionCoreProblem(Problem):
             raise ValueError(f"softcap and scale must be finite and not negative, got {self.softcap} and {self.scale}")
         self._check_mask()
         self._check_regime()
+        demand_padding(
+            self.padding,
+            sequences=self.sequences,
+            mask=self.mask,
+            padded="ragged",
+            regime_fits=self.regime in LOGIT_STD,
+        )
 
     def _check_mask(self) -> None:
         parts = [] if self.mask == "none" else self.mask.split("+")

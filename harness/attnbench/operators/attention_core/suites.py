@@ -55,6 +55,9 @@ def make_shape_cases(shape: Shape) -> Sequence[Case]:
 
     Raises: ValueError for a size or a mask that the operator does not have.
     """
+    mask = SHARED_MASKS.get(shape.mask, shape.mask)
+    if shape.padding and "ragged" not in mask.split("+"):
+        mask = "ragged" if mask == "none" else f"{mask}+ragged"
     problem = AttentionCoreProblem(
         sequences=shape.batch,
         num_heads=shape.heads,
@@ -62,7 +65,8 @@ def make_shape_cases(shape: Shape) -> Sequence[Case]:
         queries=shape.queries,
         keys=shape.keys,
         head_dim=shape.head_dim,
-        mask=SHARED_MASKS.get(shape.mask, shape.mask),
+        mask=mask,
+        padding=shape.padding,
     )
     return [Case(operator="attention_core", problem=problem, mode=mode) for mode in PASSES]
 

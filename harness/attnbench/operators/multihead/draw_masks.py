@@ -7,6 +7,7 @@ from torch import Tensor
 
 from attnbench.masks import causal, from_lengths
 from attnbench.operators.multihead.problem import MultiheadProblem
+from attnbench.operators.sentence_lengths import draw_sentence_lengths
 from attnbench.oracle.inputs import Draw
 
 __all__ = ["HIDDEN_SHARE", "LOW", "LOWEST", "WINDOW", "draw_masks", "find_union_row"]
@@ -115,9 +116,12 @@ def _sink_rows(hide: Tensor) -> Tensor:
 def _draw_padding_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
     """Draw key_padding_mask, of shape (batch, keys), for sequences with random numbers of visible keys.
 
-    In a batch of several sequences, the first sequence has no padding, except in the regime ``uniform``.
+    In a batch of several sequences, the first sequence has no padding, except in the regime ``uniform``. With a share
+    of padding, the numbers are drawn from the lengths of real sentences instead.
     """
     batch, keys = problem.sequences, problem.keys
+    if problem.padding:
+        return from_lengths(torch.tensor(draw_sentence_lengths(problem.padding, batch, keys, problem.seed)), keys)
     lengths = (1 + (draw.uniform("lengths", batch) * (keys - 1)).long()).clamp(max=keys)
     if problem.regime == "uniform":
         lengths = 2 ** lengths.clamp(min=1).double().log2().long()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from attnbench.cases import Problem, amount, flag, size
+from attnbench.operators.sentence_lengths import demand_padding
 
 __all__ = [
     "ATTENTION_MASKS",
@@ -83,6 +84,9 @@ class MultiheadProblem(Problem):
     average_attn_weights: bool = flag()
     is_causal: bool = flag()
     dropout: float = amount()
+    # Share of the positions of the batch that key_padding_mask hides. The lengths of the sequences are then drawn from
+    # those of real sentences. 0 means that the lengths do not follow from a share.
+    padding: float = amount()
 
     def __post_init__(self) -> None:
         """Raise ValueError if the fields do not describe a valid problem."""
@@ -95,6 +99,9 @@ class MultiheadProblem(Problem):
         self._check_aliases()
         self._check_mask()
         self._check_regime()
+        demand_padding(
+            self.padding, sequences=self.sequences, mask=self.mask, padded="pad", regime_fits=self.regime in LOGIT_STD
+        )
 
     def _check_aliases(self) -> None:
         if self.self_attention + self.key_is_value + self.query_is_key > 1:

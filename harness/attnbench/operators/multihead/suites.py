@@ -77,6 +77,9 @@ def make_shape_cases(shape: Shape) -> Sequence[Case]:
     if shape.kv_heads not in (None, shape.heads):
         raise ValueError(f"torch.nn.MultiheadAttention has as many key heads as heads, got {shape.kv_heads}")
     square = shape.queries == shape.keys
+    mask = MASKS.get(shape.mask, shape.mask)
+    if shape.padding and "pad" not in mask.split("+"):
+        mask = "pad" if mask == "none" else f"{mask}+pad"
     problem = replace(
         SELF,
         batch=shape.batch,
@@ -86,8 +89,9 @@ def make_shape_cases(shape: Shape) -> Sequence[Case]:
         num_heads=shape.heads,
         self_attention=square,
         key_is_value=not square,
-        mask=MASKS.get(shape.mask, shape.mask),
+        mask=mask,
         is_causal=shape.mask == "causal",
+        padding=shape.padding,
     )
     return [Case(operator="multihead", problem=problem, mode=mode) for mode in PASSES]
 

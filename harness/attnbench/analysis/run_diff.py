@@ -18,7 +18,17 @@ from attnbench.plugins.registry import find_baseline
 from attnbench.records.run_file import StoredRun, merge_runs
 from attnbench.records.types import FAILURES, Result
 
-__all__ = ["UNDECIDED", "WORSE", "Change", "Verdict", "compare_implementations", "compare_runs", "count_kernel_calls"]
+__all__ = [
+    "UNDECIDED",
+    "WORSE",
+    "Change",
+    "Quantity",
+    "Verdict",
+    "compare_implementations",
+    "compare_runs",
+    "count_kernel_calls",
+    "index_results",
+]
 
 Verdict = Literal[
     "wrong", "mended", "bigger", "smaller", "other", "slower", "faster", "same", "unknown", "inconclusive", "gone"
@@ -27,6 +37,15 @@ Verdict = Literal[
 WORSE: frozenset[Verdict] = frozenset({"wrong", "bigger", "slower", "gone"})
 # Verdicts that leave open whether anything changed.
 UNDECIDED: frozenset[Verdict] = frozenset({"unknown", "inconclusive"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """A number and its confidence interval; ``low`` and ``high`` of an exact number are the number itself."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +60,12 @@ class Change:
     verdict: Verdict
     # Description of the change. This field's name is a key in the output of ``attnbench compare --json``.
     told: str
+    # The two numbers that were compared: bytes, flop, calls, or the ratio to the reference's time. None where nothing
+    # was measured, and for two implementations that were timed interleaved, which have only a ``factor``.
+    base: Quantity | None = None
+    new: Quantity | None = None
+    # The new number divided by the base's; None where one of them is missing, or the base's is 0.
+    factor: Quantity | None = None
 
 
 # Why the times of two runs are not compared.
@@ -54,7 +79,7 @@ def compare_runs(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterat
     machine. If they did not change, they are included with the verdict ``same``. ``threshold`` is
     the relative change of time above which the verdict is slower or faster.
     """
-    before, after = _index_results(base), _index_results(new)
+    before, after = index_results(base), index_results(new)
     same_machine = base.run.machine.name == new.run.machine.name
     for (name, case), old in before.items():
         now = after.get((name, case))
@@ -97,12 +122,37 @@ def count_kernel_calls(kernels: Sequence[str]) -> Counter[str]:
     return calls
 
 
-def _index_results(stored: StoredRun) -> dict[tuple[str, str], Result]:
+def index_results(stored: StoredRun) -> dict[tuple[str, str], Result]:
+    """Return the joined results of a run by implementation and case."""
     return {(result.implementation, result.case): result for result in merge_runs([stored])}
 
 
-def _make_change(now: Result, aspect: str, verdict: Verdict, told: str) -> Change:
-    return Change(implementation=now.implementation, case=now.case, aspect=aspect, verdict=verdict, told=told)
+def _make_change(
+    now: Result,
+    aspect: str,
+    verdict: Verdict,
+    told: str,
+    *,
+    base: Quantity | None = None,
+    new: Quantity | None = None,
+    factor: Quantity | None = None,
+) -> Change:
+    return Change(
+        implementation=now.implementation, case=now.case, aspect=aspect, verdict=verdict, told=told, base=base, new=new,
+        factor=factor,
+    )  # fmt: skip
+
+
+def _make_exact_change(now: Result, aspect: str, verdict: Verdict, told: str, *, was: int, is_now: int) -> Change:
+    base, new, factor = (
+        Quantity(value=number, low=number, high=number) if number is not None else None
+        for number in (was, is_now, is_now / was if was else None)
+    )
+    return _make_change(now, aspect, verdict, told, base=base, new=new, factor=factor)
+
+
+def _keep_interval(found: Estimate) -> Quantity:
+    return Quantity(value=found.value, low=found.low, high=found.high)
 
 
 def _compare_findings(old: Result, now: Result) -> Iterator[Change]:
@@ -132,7 +182,8 @@ def _compare_counters(old: Result, now: Result) -> Iterator[Change]:
 
 def _compare_counter(now: Result, aspect: str, was: int | None, is_now: int | None, unit: str) -> Iterator[Change]:
     if was is not None and is_now is not None:
-        yield _make_change(now, aspect, _classify_size(was, is_now), f"{was} → {is_now} {unit}")
+        text = f"{was} → {is_now} {unit}"
+        yield _make_exact_change(now, aspect, _classify_size(was, is_now), text, was=was, is_now=is_now)
 
 
 def _classify_size(was: int, is_now: int) -> Verdict:
@@ -145,14 +196,11 @@ def _compare_kernels(old: Result, now: Result) -> Change:
     The verdict is ``other`` if the total is unchanged, but the numbers of calls of single kernels changed.
     """
     was, are = count_kernel_calls(old.kernels), count_kernel_calls(now.kernels)
-    text = f"{was.total()} → {are.total()} calls"
-    if was == are:
-        return _make_change(now, "kernel_calls", "same", text)
-    different = [f"{name} {was[name]} → {are[name]}" for name in sorted(was | are) if was[name] != are[name]]
-    verdict = _classify_size(was.total(), are.total())
-    return _make_change(
-        now, "kernel_calls", "other" if verdict == "same" else verdict, f"{text}: {', '.join(different)}"
-    )
+    text, verdict = f"{was.total()} → {are.total()} calls", _classify_size(was.total(), are.total())
+    if was != are:
+        different = [f"{name} {was[name]} → {are[name]}" for name in sorted(was | are) if was[name] != are[name]]
+        text, verdict = f"{text}: {', '.join(different)}", "other" if verdict == "same" else verdict
+    return _make_exact_change(now, "kernel_calls", verdict, text, was=was.total(), is_now=are.total())
 
 
 def _compare_times(old: Result, now: Result) -> Change:
@@ -160,7 +208,8 @@ def _compare_times(old: Result, now: Result) -> Change:
     if old.timing is None or now.timing is None:
         return _explain_untimed(old, now)
     found = decide_speed(now.timing, old.timing)
-    return _make_change(now, "time", found.state, _format_verdict(found))
+    factor = _keep_interval(found.ratio) if found.ratio else None
+    return _make_change(now, "time", found.state, _format_verdict(found), factor=factor)
 
 
 def _explain_untimed(old: Result, now: Result) -> Change:
@@ -202,21 +251,25 @@ def _compare_ratios(
         yield _make_change(now, "time", "inconclusive", "; ".join(disturbed))
         return
     text = f"{_format_interval(was)} → {_format_interval(is_now)} × the reference's time"
-    yield _make_change(now, "time", _classify_ratios(was, is_now, threshold), text)
+    # The least and the largest change that the two intervals allow.
+    factor = Quantity(value=is_now.value / was.value, low=is_now.low / was.high, high=is_now.high / was.low)
+    yield _make_change(
+        now, "time", _classify_factor(factor, threshold), text, base=_keep_interval(was), new=_keep_interval(is_now),
+        factor=factor,
+    )  # fmt: skip
 
 
-def _classify_ratios(was: Estimate, is_now: Estimate, threshold: float) -> Verdict:
-    """Return the verdict on two ratios, each with its interval.
+def _classify_factor(factor: Quantity, threshold: float) -> Verdict:
+    """Return the verdict on a ratio that is ``factor`` times the base's, with the interval of the factor.
 
-    The verdict is slower or faster if every change that the intervals allow exceeds the threshold.
-    It is same if no change that they allow exceeds the threshold. Otherwise it is unknown.
+    The verdict is slower or faster if the whole interval exceeds the threshold. It is same if no part of the interval
+    exceeds the threshold. Otherwise it is unknown.
     """
-    least, most = is_now.low / was.high, is_now.high / was.low
-    if least > 1 + threshold:
+    if factor.low > 1 + threshold:
         return "slower"
-    if most < 1 - threshold:
+    if factor.high < 1 - threshold:
         return "faster"
-    return "same" if least > 1 - threshold and most < 1 + threshold else "unknown"
+    return "same" if factor.low > 1 - threshold and factor.high < 1 + threshold else "unknown"
 
 
 def _estimate_ratio_to_reference(result: Result, run: Mapping[tuple[str, str], Result]) -> Estimate | str | None:

@@ -1,0 +1,90 @@
+"""What only one of two sides of a comparison has: implementations, cases, checks that ran, and timings.
+
+No verdict of ``run_diff`` speaks of these, because there is nothing to compare them with.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from attnbench.records.types import FAILURES, Finding, Result
+
+__all__ = ["Side", "Unmatched", "list_unmatched"]
+
+Side = Literal["base", "new"]
+# Results of one side by implementation and case.
+Results = Mapping[tuple[str, str], Result]
+# Statuses of findings whose check did not run.
+SILENT = ("unsupported", "not_run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmatched:
+    """What one side has of an implementation and the other side lacks."""
+
+    side: Side
+    implementation: str
+    # ``implementation``, ``case``: whole results. ``check``: findings of checks that ran, on cases of both sides.
+    # ``timing``: timings, on cases of both sides.
+    kind: Literal["implementation", "case", "check", "timing"]
+    count: int
+    # How many of them are failures, or are cases with a failure.
+    failed: int = 0
+    # Why the other side lacks them, the most frequent reason first, with its count.
+    reasons: tuple[tuple[str, int], ...] = ()
+
+
+def list_unmatched(base: Results, new: Results) -> Iterator[Unmatched]:
+    """Yield what only the base has, then what only the new side has."""
+    yield from _list_of_side("base", base, new)
+    yield from _list_of_side("new", new, base)
+
+
+def _list_of_side(side: Side, own: Results, other: Results) -> Iterator[Unmatched]:
+    known = {name for name, _ in other}
+    by_name: defaultdict[str, list[Result]] = defaultdict(list)
+    for (name, _), result in own.items():
+        by_name[name].append(result)
+    for name, results in by_name.items():
+        alone = [result for result in results if (name, result.case) not in other]
+        if alone:
+            yield Unmatched(
+                side=side,
+                implementation=name,
+                kind="case" if name in known else "implementation",
+                count=len(alone),
+                failed=sum(any(f.status in FAILURES for f in result.findings) for result in alone),
+            )
+        pairs = [(result, other[name, result.case]) for result in results if (name, result.case) in other]
+        yield from _list_checks(side, name, pairs)
+        untimed = [theirs for result, theirs in pairs if result.timing is not None and theirs.timing is None]
+        if untimed:
+            reasons = Counter(result.untimed or "no reason was stored" for result in untimed)
+            yield Unmatched(
+                side=side, implementation=name, kind="timing", count=len(untimed), reasons=tuple(reasons.most_common())
+            )
+
+
+def _list_checks(side: Side, name: str, pairs: Iterable[tuple[Result, Result]]) -> Iterator[Unmatched]:
+    """Yield how many checks ran on one side only; a change between a failure and another status is no such check."""
+    failed, reasons = 0, Counter[str]()
+    for result, theirs in pairs:
+        found = {finding.check: finding for finding in theirs.findings}
+        for finding in result.findings:
+            counterpart = found.get(finding.check)
+            if finding.status in SILENT or (counterpart is not None and not _lacks(finding, counterpart)):
+                continue
+            told = f"{counterpart.status}: {counterpart.reason}" if counterpart else f"no finding of {finding.check}"
+            reasons[told] += 1
+            failed += finding.status in FAILURES
+    if reasons:
+        yield Unmatched(
+            side=side, implementation=name, kind="check", count=reasons.total(), failed=failed,
+            reasons=tuple(reasons.most_common()),
+        )  # fmt: skip
+
+
+def _lacks(finding: Finding, counterpart: Finding) -> bool:
+    """Whether the check did not run on the other side; for a failure, ``run_diff`` has the change of status."""
+    return counterpart.status in SILENT and finding.status not in FAILURES

@@ -10,14 +10,18 @@ from attnbench.interface import Implementation, Inputs, Operator, Policies, Refu
 if TYPE_CHECKING:
     from attnbench.api import Report, conform, results
     from attnbench.api.choosing import choose
+    from attnbench.api.comparing import compare
+    from attnbench.api.profiling import profile
     from attnbench.integrations.loading import load
 
 # Public names that are imported on first use: a module that only declares an implementation needs none of them.
 _LATE = {
     "Report": "attnbench.api",
     "choose": "attnbench.api.choosing",
+    "compare": "attnbench.api.comparing",
     "conform": "attnbench.api",
     "load": "attnbench.integrations.loading",
+    "profile": "attnbench.api.profiling",
     "results": "attnbench.api",
 }
 
@@ -32,8 +36,10 @@ __all__ = [
     "Report",
     "__version__",
     "choose",
+    "compare",
     "conform",
     "load",
+    "profile",
     "results",
 ]
 

@@ -283,6 +283,8 @@ def _estimate_ratio_to_reference(result: Result, run: Mapping[tuple[str, str], R
     reference = run.get((name, result.case))
     if name == result.implementation or result.timing is None or reference is None or reference.timing is None:
         return None
+    if len(reference.timing.samples_ns) != len(result.timing.samples_ns):
+        return f"it was timed in other processes than {name}"
     if reference.timing.twin is None:
         return ratio(result.timing.samples_ns, reference.timing.samples_ns)
     found = decide_speed(result.timing, reference.timing)

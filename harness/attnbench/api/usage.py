@@ -9,7 +9,13 @@ __all__ = ["UsageError", "name_arguments"]
 # An option of the command line, such as --kv-heads.
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
 # Arguments of Python that do not have the name of the option.
-_RENAMED = {"case": "cases"}
+_RENAMED = {
+    "case": "cases",
+    "case-budget": "case_budget_s",
+    "memory-limit": "memory_bytes",
+    "timeout": "timeout_s",
+    "work-limit": "work_limit_s",
+}
 
 
 class UsageError(click.UsageError, ValueError):

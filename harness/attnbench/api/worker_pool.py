@@ -1,5 +1,6 @@
 """The worker processes of a pytest session, which asks for findings one at a time."""
 
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from attnbench.runner import Expectation, Limits, Plan, Session
 from attnbench.runner.conform import check_case
 from attnbench.runner.session import PATIENT, Supervisor
 
-__all__ = ["LocalSession", "WorkerPool"]
+__all__ = ["LocalSession", "WorkerPool", "refuse_in_worker"]
 
 
 class LocalSession(Session):
@@ -163,3 +164,15 @@ class WorkerPool:
             except PluginError as error:
                 self._workers[implementation] = error
         return self._workers[implementation]
+
+
+def refuse_in_worker(called: str) -> None:
+    """Refuse a call of the Python interface in a worker process, which would start workers in turn.
+
+    Raises: PluginError with the name of the function that was called.
+    """
+    if getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "") == "attnbench.workers.candidate_worker":
+        raise PluginError(
+            f"{called} was called by a worker process, which imported the file that contains the call; "
+            "put the call under if __name__ == '__main__':"
+        )

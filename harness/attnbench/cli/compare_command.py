@@ -1,21 +1,16 @@
 """``attnbench compare``: changes between two runs, two implementations, or two versions of one implementation."""
 
-import json
-from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
-from rich.table import Column, Table
-from rich.text import Text
 
-from attnbench.analysis.completeness import describe_gaps, judge_completeness
-from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict, compare_implementations, compare_runs
+from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict, compare_implementations
 from attnbench.api.axes import Axes
+from attnbench.api.comparing import THRESHOLD, compare_stored
 from attnbench.api.jobs import (
     Choice,
     choose_effort,
@@ -26,21 +21,20 @@ from attnbench.api.jobs import (
     profile_into,
 )
 from attnbench.api.subjects import choose_implementations
+from attnbench.cli.comparison_output import print_comparison, refuse_same_file, write_comparison
 from attnbench.cli.options import AXES, options
-from attnbench.cli.recording import INCONCLUSIVE, recording
+from attnbench.cli.recording import INCONCLUSIVE, Recording, recording
 from attnbench.cli.resuming import ResumableCommand
-from attnbench.cli.terminal import make_console
 from attnbench.cli.threads import choose_exit_code, measure_each
 from attnbench.plugins.registry import check_name, display_name, list_names, resolve_in_trees
-from attnbench.records.run_file import find_runs, read_run
-from attnbench.records.types import PERF, SCHEMA
+from attnbench.records.run_file import StoredRun, find_runs, read_run
+from attnbench.records.types import PERF
 from attnbench.runner import Effort
 
-# Default of --threshold. If the time of a call changes by more than this fraction between two runs, the
-# verdict is slower or faster. A smaller default would report more changes where the code did not change: two
-# measurements of identical code differed by up to 6 %. Each of the two measurements had ten
-# processes, and the processes of the two measurements ran alternately.
-THRESHOLD = 0.05
+if TYPE_CHECKING:
+    # Not imported when the command starts, because it imports pandas, which takes a second.
+    from attnbench.report.comparison.content import Comparison
+
 # Default sequence lengths, in tokens, at which two implementations are compared. At 128 a call
 # spends most of its time on overhead, at 512 on computation.
 LENGTHS = (128, 512)
@@ -54,9 +48,6 @@ MEASURING = (
     "case_budget", "no_cache", "batch", "heads", "head_dim", "width", "kv_heads", "masks", "padding", "like",
 )  # fmt: skip
 WORSENED = 1
-# Text style of a verdict in the table. Verdicts that are not listed are red for a change to the worse, and green for a
-# change to the better.
-STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other": "yellow"}
 
 
 @click.command("compare", cls=ResumableCommand)
@@ -77,7 +68,7 @@ STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other":
 )
 @options("lengths", "passes", "device", "dtype", "processes", "thread_counts", "timeout", "memory_limit", "work_limit")
 @options(*AXES)
-@options("case_budget", "results", "resume", "json", "no_cache")
+@options("case_budget", "results", "resume", "json", "comparison_html", "comparison_markdown", "no_cache")
 def command(base: str, new: str | None, *, tree: Path | None, **given: Any) -> int:
     """Show what became slower, faster, bigger or wrong from BASE to NEW, two runs or two implementations.
 
@@ -87,6 +78,7 @@ def command(base: str, new: str | None, *, tree: Path | None, **given: Any) -> i
     nothing became worse; 1: something became worse, or a result is missing; 3: BASE and NEW have nothing in common, or
     there is no verdict on time.
     """
+    refuse_same_file(given)
     sides = _parse_sides(base, new, tree, given["results"])
     if sides is None:
         assert new is not None
@@ -145,20 +137,9 @@ def _refuse_options(parameters: Sequence[str], reason: str) -> None:
 
 def _compare_runs(base: str, new: str, given: dict[str, Any]) -> int:
     before, after = (read_run(path) for path in find_runs(given["results"], [base, new]))
-    found = list(compare_runs(before, after, threshold=given["threshold"]))
-    for side, stored in (("BASE", before), ("NEW", after)):
-        if gaps := " ".join(describe_gaps(judge_completeness(stored), named=True)):
-            click.echo(f"warning: {side} is incomplete: {gaps}", err=True)
-    if not given["json_file"]:
-        if before.run.machine.name != after.run.machine.name:
-            click.echo(
-                f"the runs are from different machines, {before.run.machine.name} and {after.run.machine.name}: "
-                "times and bytes are not compared",
-                err=True,
-            )
-        if before.run.suite_digest != after.run.suite_digest:
-            click.echo("the runs have different lists of cases: only common cases are compared", err=True)
-    _print_changes(found, given["json_file"], quiet=("same", "unknown"))
+    found, content = compare_stored(before, after, threshold=given["threshold"])
+    write_comparison(found, content, given)
+    print_comparison(found, content, given, quiet=("same", "unknown"))
     return _choose_exit_code(found, undecided=UNDECIDED - {"unknown"})
 
 
@@ -187,40 +168,26 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
                 compare_implementations(list(recorded.results.values()), base=display_name(base), new=display_name(new))
             )
             recorded.exit_code = _choose_exit_code(found, undecided=UNDECIDED)
-    if not given["json_file"]:
-        click.echo(
-            f"{display_name(new)} against {display_name(base)}, timed with interleaved calls in the same processes"
-        )
-    _print_changes(found, given["json_file"], quiet=())
+    content = _collect_interleaved(found, recorded, display_name(base), display_name(new))
+    write_comparison(found, content, given)
+    print_comparison(found, content, given, quiet=())
     print_stored_path(recorded)
     return recorded.exit_code
 
 
-def _print_changes(found: Sequence[Change], json_file: IO[str] | None, *, quiet: Collection[Verdict]) -> None:
-    """Write all changes to the JSON file, or print them as a table.
+def _collect_interleaved(found: Sequence[Change], recorded: Recording, base: str, new: str) -> "Comparison":
+    """Return the content of a comparison of two implementations of one run, by their names in results."""
+    from attnbench.report.comparison.content import collect_comparison
 
-    The table leaves out changes whose verdict is in ``quiet``. It shows the verdict ``same`` only
-    for times, not for bytes, flop or kernel calls.
-    """
-    if json_file:
-        _write_json(found, json_file)
-        return
-    # Fold long case ids instead of cropping them: the end of an id, which names the call mode, must stay visible.
-    case = Column("case", overflow="fold")
-    table = Table("verdict", "implementation", "aspect", "from → to", case, box=None, pad_edge=False)
-    for change in found:
-        if change.verdict in quiet or (change.verdict == "same" and change.aspect != "time"):
-            continue
-        style = "red" if change.verdict in WORSE else STYLES.get(change.verdict, "green")
-        verdict = Text(change.verdict, style=style)
-        table.add_row(verdict, change.implementation, change.aspect, Text(change.told), Text(change.case))
-    if table.row_count:
-        make_console().print(table)
-    counts = Counter(change.verdict for change in found)
-    click.echo(
-        ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-        or "BASE and NEW have nothing in common to compare"
+    of_base, of_new = (
+        StoredRun(
+            run=recorded.run,
+            results=tuple(result for result in recorded.results.values() if result.implementation == name),
+            path=recorded.file.path,
+        )
+        for name in (base, new)
     )
+    return collect_comparison(found, of_base, of_new, names=(base, new))
 
 
 def _choose_exit_code(found: Sequence[Change], *, undecided: frozenset[Verdict]) -> int:
@@ -228,8 +195,3 @@ def _choose_exit_code(found: Sequence[Change], *, undecided: frozenset[Verdict])
     if verdicts & WORSE:
         return WORSENED
     return INCONCLUSIVE if not found or verdicts & undecided else 0
-
-
-def _write_json(found: Sequence[Change], file: IO[str]) -> None:
-    json.dump({"schema": SCHEMA, "changes": [asdict(change) for change in found]}, file, indent=1)
-    file.write("\n")

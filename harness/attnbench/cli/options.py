@@ -144,7 +144,7 @@ class JsonFile(click.File):
     """A file that is written when the command ends; - is standard output."""
 
     def __init__(self) -> None:
-        super().__init__("w", lazy=True)
+        super().__init__("w", encoding="utf-8", lazy=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(value)
@@ -285,6 +285,15 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         "markdown_file",
         type=JsonFile(),
         help="File for the matrix and the failures as Markdown; - is standard output.",
+    ),
+    "comparison_html": _make_option(
+        "--html", "html_file", type=JsonFile(), help="File for the comparison as an HTML page; - is standard output."
+    ),
+    "comparison_markdown": _make_option(
+        "--markdown",
+        "markdown_file",
+        type=JsonFile(),
+        help="File for the comparison as Markdown, short enough for a pull request; - is standard output.",
     ),
     "certificate": _make_option(
         "--certificate",

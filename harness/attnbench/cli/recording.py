@@ -1,7 +1,6 @@
 """A command's run: recorded with its command line, and written as JSON."""
 
 import contextlib
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -12,13 +11,13 @@ import click
 import msgspec
 
 from attnbench.analysis.coverage import list_coverage_lines
+from attnbench.api.command_line import format_command
 from attnbench.api.recording import Recording, record
-from attnbench.plugins.registry import display_name
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE
 from attnbench.records.types import SCHEMA, Planned, format_reproduce_line
 from attnbench.runner import Session
 
-__all__ = ["FAILED", "INCONCLUSIVE", "Recording", "list_coverage", "recording", "strip_folder", "write_json"]
+__all__ = ["FAILED", "INCONCLUSIVE", "Recording", "list_coverage", "recording", "write_json"]
 
 
 def list_coverage(recorded: Recording) -> list[str]:
@@ -84,20 +83,9 @@ def _format_command(threads: int | None) -> str:
 
     If the command line has several numbers of threads, it gets the number of this run only.
     """
-    words = [strip_folder(word) for word in sys.argv[1:]]
+    words = sys.argv[1:]
     if threads is not None:
         lists = [i for i, (option, _) in enumerate(pairwise(words), start=1) if option == "--threads"]
         words = [str(threads) if i in lists else word for i, word in enumerate(words)]
         words = [f"--threads={threads}" if word.startswith("--threads=") else word for word in words]
-    return shlex.join(["attnbench", *words])
-
-
-def strip_folder(word: str) -> str:
-    """Return a word of a command line; a path outside the working directory loses its folders."""
-    option, equals, value = word.partition("=")
-    value = value or option
-    if value.rpartition(":")[0].endswith(".py"):
-        return display_name(value)
-    if not Path(value).is_absolute() and ".." not in Path(value).parts:
-        return word
-    return f"{option}={Path(value).name}" if equals else Path(value).name
+    return format_command(words)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from attnbench.cli.recording import strip_folder
+from attnbench.api.command_line import strip_folder
 from attnbench.records.run_file import find_runs, read_run
 
 __all__ = ["ResumableCommand"]
@@ -19,7 +19,7 @@ Words = Mapping[str, tuple[str, ...]]
 # A run stores a path outside the working directory without its folders, so such a path cannot be
 # used again.
 PLACES = frozenset(
-    {"resume", "results", "reports", "json_file", "markdown_file", "certificate_file", "keep_found"},
+    {"resume", "results", "reports", "json_file", "html_file", "markdown_file", "certificate_file", "keep_found"},
 )
 # Parameters that may differ from those of the stored run. --timeout is one of these, because it
 # limits the waiting time and does not change what is measured.

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from functools import cache
 from importlib import resources
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -21,7 +22,7 @@ from attnbench.report.numbers import format_count
 from attnbench.report.slots import make_slot
 from attnbench.report.slugs import make_slug
 
-__all__ = ["SECTIONS", "make_environment", "render"]
+__all__ = ["SECTIONS", "make_environment", "render", "render_template"]
 
 # The sections of the page in their order: id, words of the link, and template. A section whose template writes no
 # element with the id is not in the navigation. ``None``: the slot of the studies.
@@ -47,27 +48,35 @@ def render(content: Content, figures: Sequence[SeriesFigures], files: Collection
 
     ``figures`` are those of each series. ``files`` are the names of files beside the page to which it links.
     """
+    return render_template(
+        "report.html.j2",
+        content=content,
+        files=tuple(files),
+        sections=SECTIONS,
+        slot=lambda name: Markup(make_slot(name)),  # noqa: S704  # two comments with a name from a template
+        legend=list_legend(content.matrices),
+        commit=describe_commit,
+        machine=describe_machine,
+        explain_measures=explain_measures,
+        left_out=group_left_out(content.left_out),
+        listings=make_listings,
+        reproducing=REPRODUCING,
+        measured=list(zip(content.series, figures, strict=True)),
+    )
+
+
+def render_template(name: str, **given: Any) -> str:
+    """Return the page that a template makes of what is given, with the style, script and policy of all pages."""
     style, script = _read_style(), _read_template_file("page.js")
     return (
         make_environment()
-        .get_template("report.html.j2")
+        .get_template(name)
         .render(
-            content=content,
-            files=tuple(files),
+            **given,
             # Files of this package, without text from runs. They are not escaped, because the policy has their hashes.
             style=Markup(style),  # noqa: S704
             script=Markup(script),  # noqa: S704
             policy=_make_policy(style, script),
-            sections=SECTIONS,
-            slot=lambda name: Markup(make_slot(name)),  # noqa: S704  # two comments with a name from a template
-            legend=list_legend(content.matrices),
-            commit=describe_commit,
-            machine=describe_machine,
-            explain_measures=explain_measures,
-            left_out=group_left_out(content.left_out),
-            listings=make_listings,
-            reproducing=REPRODUCING,
-            measured=list(zip(content.series, figures, strict=True)),
         )
     )
 

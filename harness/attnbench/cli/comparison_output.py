@@ -1,0 +1,78 @@
+"""Output of ``attnbench compare``: the table of the terminal, and the files of --json, --html and --markdown."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from attnbench.analysis.run_diff import Change, Verdict
+from attnbench.api.comparing import list_notes, tabulate_changes
+from attnbench.api.printed import print_tables
+from attnbench.cli.terminal import make_console
+from attnbench.records.types import SCHEMA
+
+if TYPE_CHECKING:
+    # Not imported when the command starts, because it imports pandas, which takes a second.
+    from attnbench.report.comparison.content import Comparison
+
+__all__ = ["print_comparison", "refuse_same_file", "write_comparison"]
+
+# Options that write a file, by parameter name.
+FILES = {"json_file": "--json", "html_file": "--html", "markdown_file": "--markdown"}
+
+
+def refuse_same_file(given: Mapping[str, Any]) -> None:
+    """Refuse a command line that writes two outputs to one file.
+
+    Raises: UsageError with the names of the options.
+    """
+    options: dict[str, str] = {}
+    for parameter, option in FILES.items():
+        if given[parameter] is None:
+            continue
+        name = given[parameter].name
+        if name in options:
+            raise click.UsageError(f"{options[name]} and {option} name the same file {name!r}: give each its own")
+        options[name] = option
+
+
+def write_comparison(found: Sequence[Change], content: "Comparison", given: Mapping[str, Any]) -> None:
+    """Write the files of the options that are given."""
+    if given["json_file"]:
+        _write_json(found, given["json_file"])
+    if given["markdown_file"]:
+        from attnbench.report.comparison import markdown
+
+        given["markdown_file"].write(markdown.render(content))
+    if given["html_file"]:
+        # Imported here, because matplotlib takes a second to import, and only a page needs its style sheets.
+        from attnbench.report.comparison import page
+
+        given["html_file"].write(page.render(content))
+
+
+def print_comparison(
+    found: Sequence[Change], content: "Comparison", given: Mapping[str, Any], *, quiet: Collection[Verdict]
+) -> None:
+    """Print the warnings to stderr and, without --json, all changes as a table, what became worse first.
+
+    The table leaves out changes whose verdict is in ``quiet``. It shows the verdict ``same`` only for times, not for
+    bytes, flop or kernel calls. It goes to stderr if standard output has a file.
+    """
+    for line in content.warnings:
+        click.echo(f"warning: {line}", err=True)
+    if given["json_file"]:
+        return
+    err = any(given[parameter] is not None and given[parameter].name == "-" for parameter in FILES)
+    if content.one_run:
+        click.echo(f"{content.new} against {content.base}, timed with interleaved calls in the same processes", err=err)
+    print_tables(tabulate_changes(found, quiet=quiet), make_console(err=err))
+    for line in list_notes(content):
+        click.echo(line, err=err)
+
+
+def _write_json(found: Sequence[Change], file: IO[str]) -> None:
+    json.dump({"schema": SCHEMA, "changes": [asdict(change) for change in found]}, file, indent=1)
+    file.write("\n")

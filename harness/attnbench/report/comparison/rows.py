@@ -1,0 +1,206 @@
+"""The changes of a comparison as rows of tables: what became worse first; in each table, the largest change first."""
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from attnbench.analysis.run_diff import Change, Quantity, Verdict
+from attnbench.cases import CaseId
+from attnbench.records.types import find_pass
+from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths
+from attnbench.report.numbers import format_bytes, format_count, format_digits, format_thousands, shorten_text
+
+__all__ = ["SECTIONS", "Group", "Row", "Section", "describe_common", "make_sections"]
+
+# Sections in their order: id, title, verdicts, and the kind of their sentences.
+SECTIONS: tuple[tuple[str, str, tuple[Verdict, ...], str], ...] = (
+    ("wrong", "Became wrong", ("wrong",), "bad"),
+    ("missing", "Missing in the new", ("gone",), "bad"),
+    ("slower", "Slower", ("slower",), "bad"),
+    ("bigger", "Bigger", ("bigger",), "bad"),
+    ("undecided", "No verdict", ("inconclusive", "unknown"), "gap"),
+    ("other", "Other kernels", ("other",), "gap"),
+    ("better", "Better", ("mended", "faster", "smaller"), "good"),
+)
+# What is compared, in words, in the order of a table.
+ASPECTS = {
+    "time": "time",
+    "peak_bytes": "peak memory",
+    "workspace_bytes": "workspace",
+    "saved_bytes": "saved bytes",
+    "kernel_calls": "kernel calls",
+    "flop": "flop",
+    "result": "result",
+}
+# Longest reason in a row, in characters.
+LONGEST = 300
+# Change in per cent from which one decimal is enough; smaller changes get two significant digits.
+WHOLE = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A change of one aspect on one case, or the equal changes on several cases that have no numbers."""
+
+    implementation: str
+    verdict: str
+    # The aspect in words, or the name of a check.
+    what: str
+    # The numbers of the two sides with their intervals; empty where nothing was measured.
+    base: str
+    new: str
+    # The change in words, with its interval, such as "+28 % [+25 to +31 %]"; a text of its own without numbers.
+    change: str
+    # The new number over the base's, by which rows are sorted; NaN without numbers.
+    factor: float
+    # The case in words, or the number of cases.
+    where: str
+    # The id of the case, or of the first of the cases.
+    case: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The rows of one implementation in a section."""
+
+    implementation: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """The changes with the same kind of verdict."""
+
+    anchor: str
+    title: str
+    kind: str
+    groups: tuple[Group, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of changes."""
+        return sum(row.count for group in self.groups for row in group.rows)
+
+
+def make_sections(found: Sequence[Change]) -> tuple[Section, ...]:
+    """Return the sections that have changes, in the order of ``SECTIONS``."""
+    common = _find_common(found)
+    made = []
+    for anchor, title, verdicts, kind in SECTIONS:
+        groups = _make_groups([change for change in found if change.verdict in verdicts], common)
+        if groups:
+            made.append(Section(anchor=anchor, title=title, kind=kind, groups=groups))
+    return tuple(made)
+
+
+def describe_common(found: Iterable[Change]) -> str:
+    """Return in words what all measured cases have in common, such as the sizes and the dtype; empty if nothing."""
+    return ", ".join(text for text in _find_common(found) if text)
+
+
+def _make_groups(found: Sequence[Change], common: Collection[str]) -> tuple[Group, ...]:
+    merged: defaultdict[tuple[str, ...], list[Change]] = defaultdict(list)
+    for change in found:
+        # Changes without numbers that say the same of several cases are one row.
+        own = (change.case,) if change.factor or change.base else ()
+        merged[change.implementation, change.aspect, change.verdict, change.told, *own].append(change)
+    by_name: defaultdict[str, list[Row]] = defaultdict(list)
+    for changes in merged.values():
+        by_name[changes[0].implementation].append(_make_row(changes, common))
+    places = {words: place for place, words in enumerate(ASPECTS.values())}
+    groups = [
+        Group(
+            implementation=name,
+            rows=tuple(sorted(rows, key=lambda row: (places.get(row.what, -1), -_size(row), -row.count))),
+        )
+        for name, rows in by_name.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: -max(map(_size, group.rows))))
+
+
+def _size(row: Row) -> float:
+    """Return how large a change is, the same for a doubled and for a halved number; 0 without numbers."""
+    if math.isnan(row.factor):
+        return 0.0
+    return abs(math.log(row.factor)) if row.factor > 0 else math.inf
+
+
+def _make_row(changes: Sequence[Change], common: Collection[str]) -> Row:
+    first, several = changes[0], len(changes) > 1
+    return Row(
+        implementation=first.implementation,
+        verdict=first.verdict,
+        what=ASPECTS.get(first.aspect, first.aspect),
+        base=_format_quantity(first.aspect, first.base),
+        new=_format_quantity(first.aspect, first.new),
+        change=_describe_change(first),
+        factor=first.factor.value if first.factor else math.nan,
+        where=format_count(len(changes), "case") if several else ", ".join(_describe_case(first.case, common)),
+        case=first.case,
+        count=len(changes),
+    )
+
+
+def _format_quantity(aspect: str, quantity: Quantity | None) -> str:
+    if quantity is None:
+        return ""
+    if aspect == "time":
+        return f"{_format_interval(quantity)} × reference"
+    return format_bytes(quantity.value) if aspect.endswith("_bytes") else format_thousands(int(quantity.value))
+
+
+def _format_interval(quantity: Quantity) -> str:
+    shown = format_digits(quantity.value)
+    if quantity.low == quantity.high:
+        return shown
+    return f"{shown} [{format_digits(quantity.low)} to {format_digits(quantity.high)}]"
+
+
+def _describe_change(change: Change) -> str:
+    factor = change.factor
+    if change.aspect == "time" and factor is not None:
+        interval = (
+            "" if factor.low == factor.high else f" [{_format_share(factor.low)} to {_format_share(factor.high)}]"
+        )
+        # A time without a verdict has its reason after the numbers.
+        _, colon, reason = change.told.rpartition(" are usable: ")
+        return f"{_format_share(factor.value)}{interval}{': ' + reason if colon else ''}"
+    if change.base is None or change.new is None:
+        return shorten_text(change.told, LONGEST)
+    difference = int(change.new.value) - int(change.base.value)
+    unit = " B" if change.aspect.endswith("_bytes") else ""
+    exact = f"{'+' if difference >= 0 else '−'}{format_thousands(abs(difference))}{unit}"
+    _, colon, kernels = change.told.partition(" calls: ")
+    named = f": {shorten_text(kernels, LONGEST)}" if colon and change.aspect == "kernel_calls" else ""
+    return f"{f'{_format_share(factor.value)}, ' if factor and difference else ''}{exact}{named}"
+
+
+def _format_share(factor: float) -> str:
+    """Format a factor as a change in per cent; from a doubling on, as a factor."""
+    if factor >= 2:
+        return f"{format_digits(factor)} ×"
+    share = 100 * (factor - 1)
+    sign = "+" if share >= 0 else "−"
+    shown = f"{abs(share):.1f}" if abs(share) >= WHOLE or share == 0 else format_digits(abs(share), 2)
+    return f"{sign}{shown.removesuffix('.0')} %"
+
+
+def _describe_case(case: str, common: Collection[str]) -> Iterator[str]:
+    """Yield the words of a case; those that all cases have in common are left out."""
+    found = CaseId.parse(case)
+    yield f"length {describe_length(*read_lengths(found))}"
+    yield describe_pass(find_pass(case), found.mode)
+    yield from (text for text in _list_words(case) if text and text not in common)
+
+
+def _list_words(case: str) -> tuple[str, str, str]:
+    found = CaseId.parse(case)
+    return describe_form(found.form), found.dtype, found.device
+
+
+def _find_common(found: Iterable[Change]) -> tuple[str, ...]:
+    """Return form, dtype and device of the measured cases in words, each only if all of them have the same one."""
+    columns = list(zip(*map(_list_words, {one.case for one in found if one.base or one.factor}), strict=True))
+    return tuple(column[0] for column in columns if len(set(column)) == 1)

@@ -10,12 +10,14 @@ from attnbench.interface import Implementation, Inputs, Operator, Policies, Refu
 if TYPE_CHECKING:
     from attnbench.api import Report, conform, results
     from attnbench.api.choosing import choose
-    from attnbench.api.comparing import compare
-    from attnbench.api.profiling import profile
+    from attnbench.api.comparing import Comparison, compare
+    from attnbench.api.profiling import ProfileResult, profile
     from attnbench.integrations.loading import load
 
 # Public names that are imported on first use: a module that only declares an implementation needs none of them.
 _LATE = {
+    "Comparison": "attnbench.api.comparing",
+    "ProfileResult": "attnbench.api.profiling",
     "Report": "attnbench.api",
     "choose": "attnbench.api.choosing",
     "compare": "attnbench.api.comparing",
@@ -27,11 +29,13 @@ _LATE = {
 
 __all__ = [
     "Case",
+    "Comparison",
     "Implementation",
     "Inputs",
     "Operator",
     "Policies",
     "Problem",
+    "ProfileResult",
     "Refusal",
     "Report",
     "__version__",

@@ -53,11 +53,11 @@ def choose(
     """Return which implementation to use for a call, with its gain and the evidence.
 
     ``source`` is a ``dispatch.json``, a folder that contains one, the file of a run, the id of a run below ``results``,
-    or the result of ``attnbench.profile``. ``keys`` is by default the number of queries. ``batch``, ``heads``, ``kv_heads``, ``head_dim`` and
-    ``threads`` may be left out if the measured calls have only one such number. ``mask`` is the name of a mask as in
-    the ids of cases. ``needs`` are features that the implementation must not refuse, such as "weights". ``machine`` is
-    the name of the machine that was measured, by default this machine. ``case`` is the id of a case, where several
-    cases have the same sizes.
+    or the result of ``attnbench.profile``. ``keys`` is by default the number of queries. ``batch``, ``heads``,
+    ``kv_heads``, ``head_dim`` and ``threads`` may be left out if the measured calls have only one such number. ``mask``
+    is the name of a mask as in the ids of cases. ``needs`` are features that the implementation must not refuse, such
+    as "weights". ``machine`` is the name of the machine that was measured, by default this machine. ``case`` is the id
+    of a case, where several cases have the same sizes.
 
     Nothing is interpolated: only a call that was timed is answered. A tie and an undecided comparison give the
     reference; with ``on_tie="fastest"`` they give the implementation with the shortest time, unless it may be slower

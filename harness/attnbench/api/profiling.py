@@ -153,8 +153,9 @@ def profile(
 
 
 def _list_implementations(given: object) -> list[object]:
-    several = isinstance(given, Iterable) and not isinstance(given, str | type)
-    return list(given) if several else [given]
+    if isinstance(given, Iterable) and not isinstance(given, str | type):
+        return list(given)
+    return [given]
 
 
 def _take_sizes(**values: Any) -> dict[str, Any]:
@@ -222,7 +223,6 @@ def _list_words(names: Sequence[str], given: Mapping[str, Any]) -> list[str]:
         values = [":".join(map(str, one)) if isinstance(one, tuple) else f"{one}" for one in given[name]]
         words += [option, ",".join(values)] if values else []
     words += [word for name, option in _REPEATED.items() for one in given[name] for word in (option, one)]
-    words += [
-        word for name, option in _SINGLE.items() if given[name] is not None for word in (option, str(given[name]))
-    ]
+    single = {option: given[name] for name, option in _SINGLE.items() if given[name] is not None}
+    words += [word for option, value in single.items() for word in (option, str(value))]
     return words

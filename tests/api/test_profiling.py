@@ -98,7 +98,7 @@ def test_a_profile_may_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     seen = {}
 
-    def record_profile(names: Any, given: dict[str, Any], *, start_recording: Any, show: Any, kind: Any) -> Recording:
+    def record_profile(names: Any, given: dict[str, Any], *, start_recording: Any, **others: Any) -> Recording:
         class Started:
             limits = type("Limits", (), {"threads": 1})
             libraries = type("Libraries", (), {"torch": "2.10.0", "threads": 1})

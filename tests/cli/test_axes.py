@@ -1,5 +1,7 @@
 """Tests of the options that choose sizes and masks of timed calls."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,14 +9,18 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from attnbench.api.axes import MODELS, Axes
-from attnbench.cases import CaseId, Shape
+from attnbench.api.axes import MODELS, OPTIONS, Axes
+from attnbench.cases import Case, CaseId, Shape
 from attnbench.cli import attnbench
-from attnbench.cli.options import AXES
+from attnbench.operators.multihead import Multihead
 from attnbench.plugins.registry import load_operator
+from attnbench.processes.oracle_requests import ListShapes
+from attnbench.processes.request import Fault
 from attnbench.records.run_file import find_runs, read_run
+from attnbench.workers.oracle_worker import OracleWorker
 
-NOTHING: dict[str, Any] = {**dict.fromkeys(AXES), "masks": None, "lengths": None}
+WHOLE = "multihead/B1.L8.S8.E256.H4/bias+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
+NOTHING: dict[str, Any] = dict.fromkeys(OPTIONS)
 
 
 def invoke(*words: str) -> Any:
@@ -48,13 +54,18 @@ def test_a_width_is_divided_among_the_heads() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_gives_the_sizes_that_no_option_gives(name: str) -> None:
-    """--like sets heads, their width, mask and lengths; an option overrides each of them."""
+    """--like sets heads, their width, mask and lengths; an option overrides mask and lengths, and may repeat a size."""
     model = MODELS[name]
     axes = choose(like=name)
     assert (axes.heads, axes.head_dim, axes.masks, axes.lengths) == (
         (model.heads,), (model.head_dim,), (model.mask,), model.lengths,
     )  # fmt: skip
-    assert choose(like=name, heads=(2,), lengths=(5,)).make_shapes()[0].heads == 2
+    overridden = choose(like=name, width=(model.heads * model.head_dim,), masks=("none",), lengths=(5,))
+    (shape,) = overridden.make_shapes()
+    assert (shape.heads, shape.head_dim, shape.mask, shape.queries) == (model.heads, model.head_dim, "none", 5)
+    for axis in ("heads", "head_dim", "kv_heads", "width"):
+        with pytest.raises(click.UsageError, match=f"{name} has .*, got 3; leave out --.*, or --like"):
+            choose(like=name, **{axis: (3,)})
     operator = load_operator("multihead" if model.kv_heads is None else "attention_core")
     for shape in axes.make_shapes():
         assert [case.mode for case in operator.shape_cases(shape)] == ["inference", "train"]
@@ -101,6 +112,54 @@ def test_masks_have_names_that_operators_share(operator: str, mask: str, own: st
 
 
 @pytest.mark.parametrize(
+    ("operator", "mask", "own"),
+    [
+        ("multihead", "none", "pad"),
+        ("multihead", "padding", "pad"),
+        ("multihead", "causal", "causal+pad"),
+        ("attention_core", "none", "ragged"),
+        ("attention_core", "causal", "causal_br+ragged"),
+    ],
+)
+def test_a_share_of_padding_is_part_of_the_case(operator: str, mask: str, own: str) -> None:
+    """A share of padding adds padding to the mask, and its case differs from the case without a share."""
+    cases = [
+        load_operator(operator).shape_cases(Shape(queries=5, keys=5, batch=4, mask=mask, padding=share))[0]
+        for share in (0.0, 0.3, 0.5)
+    ]
+    assert [case.problem.padding for case in cases] == [0.0, 0.3, 0.5]
+    assert len({case.id for case in cases}) == 3
+    assert cases[1].problem.mask == own
+    assert type(cases[1].problem).parse(cases[1].problem.id()) == cases[1].problem
+
+
+def test_an_operator_without_padding_refuses_a_share(tmp_path: Path) -> None:
+    """An operator that makes cases without the share of the shape is refused, and not timed without padding."""
+
+    class Deaf(Multihead):
+        def shape_cases(self, shape: Shape) -> Sequence[Case]:
+            return super().shape_cases(replace(shape, padding=0.0))
+
+    worker = OracleWorker(tmp_path, lambda _: Deaf())
+    shapes = [Shape(queries=5, keys=5, batch=4, padding=share) for share in (0.0, 0.3)]
+    assert isinstance(worker.list_shapes(ListShapes(operator="multihead", shapes=shapes[:1], modes=["train"])), list)
+    refused = worker.list_shapes(ListShapes(operator="multihead", shapes=shapes, modes=["train"]))
+    assert refused == Fault(reason="the operator has no batches with a share of padding, got 0.3")
+
+
+def test_only_the_chosen_passes_need_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shape whose gradients do not fit is listed without them."""
+    worker = OracleWorker(tmp_path)
+    # 4 × 100 × 100 pairs take 2.56 MB without gradients, and 3.84 MB with gradients.
+    monkeypatch.setattr("attnbench.workers.oracle_worker.read_available_memory_bytes", lambda: 3_000_000)
+    shapes = [Shape(queries=100, keys=100)]
+    assert len(worker.list_shapes(ListShapes(operator="multihead", shapes=shapes, modes=["inference"]))) == 1  # type: ignore[arg-type]
+    refused = worker.list_shapes(ListShapes(operator="multihead", shapes=shapes, modes=["train"]))
+    assert isinstance(refused, Fault)
+    assert "needs about 0.00358 GiB of memory, but only 0.00279 GiB are free" in refused.reason
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--heads", "5", "--width", "64"), "--width: 64 cannot be divided among 5 heads"),
@@ -109,11 +168,26 @@ def test_masks_have_names_that_operators_share(operator: str, mask: str, own: st
         (("--mask", "none,,causal"), "needs words, separated by commas"),
         (("--lengths", "1:2:3"), "or 1:512 for one query and 512 keys"),
         (("--batch", "0"), "needs whole numbers of at least 1"),
-        (
-            ("--batch", "2", "--case",
-             "multihead/B1.L8.S8.E256.H4/bias+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"),
-            "--case: a complete case id has its own sizes",
-        ),
+        (("--batch", "2", "--case", WHOLE), "--case: a complete case id has its own sizes: leave out --batch"),
+        (("--lengths", "8", "--case", WHOLE), "--case: a complete case id has its own sizes: leave out --lengths"),
+        (("--like", "gpt2", "--case", WHOLE), "--case: a complete case id has its own sizes: leave out --like"),
+        (("--padding", "0.3"), "--padding: a batch of one sequence has no padding; name --batch of at least 2"),
+        (("--padding", "0.3", "--batch", "1,8"), "--padding: a batch of one sequence has no padding"),
+        (("--padding", "0", "--batch", "8"), "needs numbers above 0 and below 1"),
+        (("--padding", "0.3,1", "--batch", "8"), "needs numbers above 0 and below 1"),
+        (("--padding", "some", "--batch", "8"), "needs numbers above 0 and below 1"),
+        (("--padding", "0.3", "--batch", "8", "--mask", "padholes"), "mask must be an attn_mask, a key_padding_mask"),
+        (("--heads", "12", "--kv-heads", "5"), "--kv-heads: 12 heads cannot be divided among 5 key heads"),
+        (("--like", "bert-base", "--heads", "8"), "--heads: bert-base has 12, got 8; leave out --heads, or --like"),
+        (("--lengths", "5", "--shard", "9/9"), "nothing to run"),
+        (("--threads", "0"), "needs whole numbers of at least 1"),
+        (("--threads", "1,100000"), "the number of cores, got '1,100000'"),
+        (("--threads", "1,2", "--json", "x.json"), "--json: each number of threads is a run of its own"),
+        (("--batch", "2", "--lengths", "1000000"), "computing the expected values needs about 4.77e+05 GiB of memory"),
+        (("--lengths", "1000000"), "computing the expected values needs about 2.38e+05 GiB of memory"),
+        (("--width", "4000000", "--lengths", "2"), "in float64, of which expected values are computed, take at least"),
+        (("--width", "4000000", "--lengths", "2", "--mask", "float3d"), "in float64, of which expected values"),
+        (("--width", "1024", "--lengths", "2", "--memory-limit", "1MiB"), "over the limit of 0.000977 GiB"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_timed_is_refused_before_anything_is_measured(
@@ -127,28 +201,21 @@ def test_what_cannot_be_timed_is_refused_before_anything_is_measured(
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
-def test_the_chosen_shapes_are_timed(tmp_path: Path) -> None:
-    """A profile times every chosen shape, and nothing else."""
-    words = ("--batch", "2", "--heads", "3", "--head-dim", "8", "--lengths", "5,1:7", "--mask", "none,padding")
-    done = invoke(
-        "profile",
-        "sdpa",
-        *words,
-        "--passes",
-        "forward",
-        "--processes",
-        "1",
-        "--threads",
-        "1",
-        "--results",
-        str(tmp_path),
-    )
+def test_the_chosen_shapes_are_timed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A profile times every chosen shape, and nothing else; it says before how many cases there are."""
+    words = (
+        "--batch", "2", "--heads", "3", "--head-dim", "8", "--lengths", "5,1:7", "--mask", "none,causal", "--padding",
+        "0.3", "--passes", "forward", "--processes", "1", "--threads", "1", "--results", str(tmp_path),
+    )  # fmt: skip
+    done = invoke("profile", "sdpa", *words)
     assert done.exit_code == 0, done.output
+    told = next(line for line in (done.stderr + capfd.readouterr().err).splitlines() if line.startswith("to time: "))
+    assert told.startswith("to time: 4 cases, 2 implementations, 1 process, 1 thread: about ")
+    assert told.endswith("; padding comes out as 0.3 for 0.3 of 2 × 5, 0.2857 for 0.3 of 2 × 7")
     (path,) = find_runs(tmp_path, [])
     timed = {CaseId.parse(result.case).problem for result in read_run(path).results if result.timing}
-    ends = {f"mask={mask}/regime=plain/seed=0" for mask in ("none", "pad")}
     assert timed == {
-        f"B2.{sizes}.E24.H3/bias+batch_first+{alias}/{end}"
+        f"B2.{sizes}.E24.H3/bias+batch_first+{alias}{causal}+padding=0.3/mask={mask}/regime=plain/seed=0"
         for sizes, alias in (("L5.S5", "self_attention"), ("L1.S7", "key_is_value"))
-        for end in ends
+        for mask, causal in (("pad", ""), ("causal+pad", "+is_causal"))
     }

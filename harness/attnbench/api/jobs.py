@@ -8,12 +8,13 @@ from typing import Any, Self
 import click
 
 from attnbench.api.axes import Axes
+from attnbench.api.before_timing import demand_memory
 from attnbench.api.defaults import EFFORTS, QUICK_WORK_S
 from attnbench.api.progress import ShownProgress, show_progress
 from attnbench.api.recording import Recording
 from attnbench.api.subjects import find_operators, plan_cases
 from attnbench.api.usage import UsageError
-from attnbench.cases import CaseId, Level
+from attnbench.cases import Level
 from attnbench.oracle.disk_cache import find_folder
 from attnbench.plugins.registry import display_name, list_operators
 from attnbench.processes.oracle_requests import ListSuite
@@ -248,25 +249,8 @@ def plan_profile(
         shard=choice.shard,
     )
     if axes.options:
-        _demand_memory(session, plans)
+        demand_memory(session, plans)
     return plans
-
-
-def _demand_memory(session: Session, plans: Sequence[Plan]) -> None:
-    """Refuse cases that need more memory than there is.
-
-    Raises: UsageError where the expected values, or the inputs and outputs of a worker, are predicted not to fit.
-    """
-    limit = session.limits.compute_memory_limit_bytes()
-    for plan in plans:
-        sizes = CaseId.parse(plan.case).problem.partition("/")[0]
-        if plan.missing and not plan.lacks_data:
-            raise UsageError(f"{plan.operator} {sizes}: {plan.missing}")
-        if plan.bytes is not None and limit is not None and plan.bytes > limit:
-            raise UsageError(
-                f"{plan.operator} {sizes}: inputs, parameters and outputs take at least {plan.bytes / 2**30:.3g} GiB, "
-                f"over the limit of {limit / 2**30:.3g} GiB (--memory-limit): use smaller sizes"
-            )
 
 
 def profile_into(

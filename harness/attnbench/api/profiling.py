@@ -20,7 +20,7 @@ from attnbench.api.choosing import Asked, Choice, choose
 from attnbench.api.command_line import format_command
 from attnbench.api.printed import format_html, format_text
 from attnbench.api.profile_job import record_profile
-from attnbench.api.progress import show_interactive_progress
+from attnbench.api.progress import is_watched, show_interactive_progress
 from attnbench.api.recording import record
 from attnbench.api.results import Table, tabulate_runs
 from attnbench.api.stored import RESULTS
@@ -144,6 +144,7 @@ def profile(
                 given,
                 start_recording=partial(record, command=format_command(_list_words(names, given))),
                 show=partial(show_interactive_progress, wanted=progress),
+                announces=progress and is_watched(),
                 kind=LocalSession,
             )
         except UsageError as error:

@@ -17,7 +17,15 @@ from attnbench.runner.progress import NoProgress
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn, TaskID
 
-__all__ = ["Pace", "ShownProgress", "describe_time_left", "show_interactive_progress", "show_progress"]
+__all__ = [
+    "Pace",
+    "ShownProgress",
+    "describe_time_left",
+    "format_time",
+    "is_watched",
+    "show_interactive_progress",
+    "show_progress",
+]
 
 # Shortest time between two lines of plain progress, in seconds.
 PLAIN_EVERY_S = 10.0
@@ -105,13 +113,14 @@ def describe_time_left(left_s: tuple[float, float | None] | None) -> str:
         return NOT_KNOWN
     least, most = left_s
     if most is None:
-        return f"{_format_time(least)} or more left"
+        return f"{format_time(least)} or more left"
     if most <= max(CLOSE * least, least + CLOSE_S):
-        return f"about {_format_time((least + most) / 2)} left"
-    return f"{_format_time(least)} to {_format_time(most)} left"
+        return f"about {format_time((least + most) / 2)} left"
+    return f"{format_time(least)} to {format_time(most)} left"
 
 
-def _format_time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
+    """Return a duration in words, such as "8 min"."""
     if seconds <= SECONDS_UP_TO_S:
         return f"{math.ceil(seconds)} s"
     return f"{seconds / 60:.0f} min" if seconds <= MINUTES_UP_TO_S else f"{seconds / 3600:.1f} h"
@@ -222,12 +231,12 @@ def show_progress() -> ShownProgress:
     return _Bar() if sys.stderr.isatty() else _Plain()
 
 
-def show_interactive_progress(*, wanted: bool) -> ShownProgress:
-    """Return a context manager for a call from Python: a bar on a terminal, plain lines in a notebook, else silence.
+def is_watched() -> bool:
+    """Whether somebody reads what this process writes to stderr: on a terminal or in a notebook."""
+    # A notebook's stderr is no terminal; its kernel is the package ipykernel.
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
-    Without ``wanted``, nothing is shown anywhere.
-    """
-    if wanted and sys.stderr.isatty():
-        return _Bar()
-    # The kernel of a notebook is the only program that runs with this module loaded and shows stderr to a reader.
-    return _Plain() if wanted and "ipykernel" in sys.modules else _Silent()
+
+def show_interactive_progress(*, wanted: bool) -> ShownProgress:
+    """Return a context manager for a call from Python: progress where somebody reads it, if ``wanted``, else none."""
+    return show_progress() if wanted and is_watched() else _Silent()

@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict, compare_implementations
 from attnbench.api.axes import Axes
+from attnbench.api.before_timing import announce
 from attnbench.api.comparing import THRESHOLD, compare_stored
 from attnbench.api.jobs import (
     Choice,
@@ -158,11 +159,12 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
             )
             raise click.UsageError(f"BASE and NEW must compute the same operator, got two: {described}")
         plans = plan_profile(session, choice, sorted(set(computed)), axes=axes, passes=given["passes"])
+        effort = choose_effort(EFFORT, given)
+        announce(session, sides, plans, effort, axes)
         with recording(
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
             implementations=sides, resume=given["resume"], planned=count_planned(session, sides, timed=plans),
         ) as recorded:  # fmt: skip
-            effort = choose_effort(EFFORT, given)
             profile_into(recorded, session, sides, plans, effort=effort, baseline=base)
             found = list(
                 compare_implementations(list(recorded.results.values()), base=display_name(base), new=display_name(new))

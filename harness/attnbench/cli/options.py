@@ -9,8 +9,8 @@ from typing import Any, TypeVar, get_args
 import click
 
 from attnbench.api.axes import MODELS, Length
+from attnbench.api.padding import Shares
 from attnbench.cases import DEVICES, DTYPES, LEVELS
-from attnbench.cli.padding import Shares
 from attnbench.plugins.registry import OPERATORS, list_names
 from attnbench.records.environment import count_cores
 from attnbench.records.types import Pass

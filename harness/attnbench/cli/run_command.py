@@ -7,9 +7,11 @@ import click
 
 from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.api.axes import Axes
-from attnbench.api.defaults import LENGTHS, QUICK_LENGTHS
+from attnbench.api.before_timing import announce
+from attnbench.api.defaults import EFFORTS, LENGTHS, QUICK_LENGTHS
 from attnbench.api.jobs import (
     Choice,
+    choose_effort,
     complete_plans,
     conform_into,
     count_planned,
@@ -63,6 +65,7 @@ def _run(implementations: tuple[str, ...], given: dict[str, Any]) -> Recording:
         timed = plan_profile(session, choice, operators, axes=axes, passes=given["passes"])
         completed = complete_plans(session, choice, chosen, plans, given)
         expectations = load_expectations(session, chosen, plans, choice, completed)
+        announce(session, chosen, timed, choose_effort(EFFORTS[given["suite"]], given), axes)
         with recording(
             session, results=given["results"], suite=choice.suite, cases=[plan.case for plan in plans + timed],
             implementations=chosen, resume=given["resume"],

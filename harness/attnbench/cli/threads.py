@@ -18,7 +18,7 @@ def measure_each(given: Mapping[str, Any], measure: Callable[[dict[str, Any]], T
 
     Raises: UsageError where one file would have to hold several runs.
     """
-    counts = given["threads"] or (None,)
+    counts: tuple[int, ...] = given["threads"] or ()
     if len(counts) > 1 and given["json_file"]:
         raise click.UsageError(
             f"--json: each number of threads is a run of its own; name one number, got --threads {_join(counts)}"
@@ -26,7 +26,7 @@ def measure_each(given: Mapping[str, Any], measure: Callable[[dict[str, Any]], T
     if len(counts) > 1 and given["resume"]:
         raise click.UsageError(f"--resume: a run has one number of threads, got --threads {_join(counts)}")
     made = []
-    for number, count in enumerate(counts, start=1):
+    for number, count in enumerate(counts or (None,), start=1):
         if len(counts) > 1:
             click.echo(f"threads {count}: run {number} of {len(counts)}", err=True)
         made.append(measure(dict(given) | {"threads": count}))

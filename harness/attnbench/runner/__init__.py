@@ -8,6 +8,7 @@ from attnbench.runner.expected_failures import (
     read_expectations,
     read_expectations_beside,
 )
+from attnbench.runner.forecast import forecast
 from attnbench.runner.profile import list_gating_checks, list_profile_cases, list_shape_cases, measure, profile
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.roofline import measure_ceilings
@@ -25,6 +26,7 @@ __all__ = [
     "Session",
     "audit",
     "conform",
+    "forecast",
     "list_gating_checks",
     "list_profile_cases",
     "list_shape_cases",

@@ -152,7 +152,9 @@ class OracleWorker:
         if case.device == "cuda" and not torch.cuda.is_available():
             missing = "no CUDA device here: leave out --device cuda and --suite gpu, or run on a machine with one"
         work = operator.work(case)
-        missing = missing or _explain_too_large(work.pairs, case, free) or _explain_large_tensors(work.bytes, case, free)
+        missing = (
+            missing or _explain_too_large(work.pairs, case, free) or _explain_large_tensors(work.bytes, case, free)
+        )
         applicable = tuple(
             name for name in read_operator_checks(operator) if applies(load_check_function(name), case, operator)
         )
@@ -267,7 +269,7 @@ def _make_shape_cases(operator: Operator, shape: Shape) -> Sequence[Case]:
 def _count_pairs(case: Case) -> int:
     """Count the query-key pairs of a case by its sizes alone."""
     problem = case.problem
-    return problem.sequences * problem.num_heads * problem.queries * problem.columns
+    return int(problem.sequences * problem.num_heads * problem.queries * problem.columns)
 
 
 def _explain_large_tensors(count: int | None, case: Case, free: int) -> str | None:

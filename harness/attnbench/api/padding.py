@@ -17,6 +17,10 @@ class Shares(click.ParamType[tuple[float, ...]]):
     name = "shares"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        """Return the shares.
+
+        Raises: BadParameter where a share is not above 0 and below 1.
+        """
         if isinstance(value, tuple):
             return value
         try:

@@ -1,0 +1,58 @@
+"""What is said, and refused, before anything is timed: memory that is lacking, the number of cases, and the time."""
+
+from collections.abc import Sequence
+
+import click
+
+from attnbench.api.axes import Axes
+from attnbench.api.padding import describe_padding
+from attnbench.api.progress import format_time
+from attnbench.api.usage import UsageError
+from attnbench.cases import CaseId
+from attnbench.records.environment import count_cores
+from attnbench.runner import Effort, Plan, Session, forecast
+
+__all__ = ["announce", "demand_memory"]
+
+GIB = 2**30
+
+
+def demand_memory(session: Session, plans: Sequence[Plan]) -> None:
+    """Refuse cases that need more memory than there is.
+
+    Raises: UsageError where the expected values, or the inputs and outputs of a worker, are predicted not to fit.
+    """
+    limit = session.limits.compute_memory_limit_bytes()
+    for plan in plans:
+        case = CaseId.parse(plan.case)
+        sizes = f"{case.operator} {case.problem.partition('/')[0]}"
+        if plan.missing and not plan.lacks_data:
+            raise UsageError(f"{sizes}: {plan.missing}")
+        if plan.bytes is not None and limit is not None and plan.bytes > limit:
+            raise UsageError(
+                f"{sizes}: inputs, parameters and outputs take at least {plan.bytes / GIB:.3g} GiB, "
+                f"over the limit of {limit / GIB:.3g} GiB (--memory-limit): use smaller sizes"
+            )
+
+
+def announce(
+    session: Session, implementations: Sequence[str], plans: Sequence[Plan], effort: Effort, axes: Axes
+) -> None:
+    """Print to standard error, in one line, what will be timed and about how long it takes."""
+    operators = [session.declared[name].operator for name in implementations]
+    threads = session.limits.threads or count_cores()
+    expected = forecast(plans, operators, effort, threads=threads)
+    time = f"about {format_time(expected.planned_s)}"
+    if effort.most and effort.most > effort.processes:
+        time += f", and up to {format_time(expected.most_s)} if speed verdicts stay unknown"
+    counts = (
+        (expected.cases, "case"), (expected.implementations, "implementation"), (effort.processes, "process"),
+        (threads, "thread"),
+    )  # fmt: skip
+    told = ", ".join(_count(number, word) for number, word in counts)
+    padding = describe_padding(axes.make_shapes()) if axes.padding else ""
+    click.echo(f"to time: {told}: {time}{'; ' * bool(padding)}{padding}", err=True)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}{'es' if word.endswith('s') else 's'}"

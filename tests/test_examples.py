@@ -1,5 +1,6 @@
 """Tests of the examples: attention of well-known libraries passes the checks, or refuses cases with a reason."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -8,6 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
+
+import attnbench
+from attnbench.integrations.models import Batch
+from attnbench.oracle.sentence_encoder import describe_missing, load_encoder
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PROGRAM = "from attnbench.cli import main; main()"
@@ -86,3 +92,17 @@ def test_an_inverted_mask_is_found(tmp_path: Path) -> None:
     code, findings, _ = run_conform(tmp_path, f"{wrong}:BERT_CROSS", "--case", CASES[1], "--check", "forward_parity")
     assert code == 1
     assert [finding["status"] for finding in findings] == ["failed"]
+
+
+@pytest.mark.skipif(describe_missing() is not None, reason=str(describe_missing()))
+def test_a_chosen_implementation_keeps_the_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoder with the implementation in every layer is within the budget, and does call the implementation."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example = importlib.import_module("chosen_attention")
+    changed = example.swap(load_encoder(), attnbench.load("varlen_packed"))
+    batch = Batch.from_sentences(2, 16)
+    found = example.compare_embeddings(changed, batch)
+    assert found.error <= found.allowed
+    with torch.no_grad():
+        changed.layers[0].self_attn.out_proj.weight.mul_(2.0)
+    assert example.compare_embeddings(changed, batch).error > found.allowed

@@ -10,30 +10,40 @@ from attnbench.interface import Implementation, Inputs, Operator, Policies, Refu
 if TYPE_CHECKING:
     from attnbench.api import Report, conform, results
     from attnbench.api.choosing import choose
+    from attnbench.api.comparing import Comparison, compare
+    from attnbench.api.profiling import ProfileResult, profile
     from attnbench.integrations.loading import load
 
 # Public names that are imported on first use: a module that only declares an implementation needs none of them.
 _LATE = {
+    "Comparison": "attnbench.api.comparing",
+    "ProfileResult": "attnbench.api.profiling",
     "Report": "attnbench.api",
     "choose": "attnbench.api.choosing",
+    "compare": "attnbench.api.comparing",
     "conform": "attnbench.api",
     "load": "attnbench.integrations.loading",
+    "profile": "attnbench.api.profiling",
     "results": "attnbench.api",
 }
 
 __all__ = [
     "Case",
+    "Comparison",
     "Implementation",
     "Inputs",
     "Operator",
     "Policies",
     "Problem",
+    "ProfileResult",
     "Refusal",
     "Report",
     "__version__",
     "choose",
+    "compare",
     "conform",
     "load",
+    "profile",
     "results",
 ]
 

@@ -19,9 +19,9 @@ from attnbench.analysis.certificate import (
     describe_certificate,
     make_certificate,
 )
+from attnbench.api.jobs import Choice
 from attnbench.cases import digest
 from attnbench.cli.certifying import write_certificate
-from attnbench.cli.jobs import Choice
 from attnbench.cli.recording import Recording
 from attnbench.interface import Policies
 from attnbench.processes.candidate_requests import Declared

@@ -3,7 +3,7 @@
 import csv
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -203,5 +203,14 @@ def test_runs_are_read_as_a_table(tmp_path: Path) -> None:
 
 def test_public_names_are_listed() -> None:
     """``dir(attnbench)`` has every public name, and each can be read."""
-    assert {"choose", "conform", "load", "results"} <= set(dir(attnbench))
+    assert {"choose", "compare", "conform", "load", "profile", "results"} <= set(dir(attnbench))
     assert all(getattr(attnbench, name) is not None for name in dir(attnbench))
+
+
+def test_the_columns_of_every_table_are_documented() -> None:
+    """docs/python.md names every column of the tables that ``results.read`` and ``compare`` return."""
+    page = (ROOT / "docs" / "python.md").read_text("utf-8")
+    tables = [attnbench.results.read(EXAMPLE, table=table) for table in get_args(attnbench.results.Table)]
+    tables.append(attnbench.compare(EXAMPLE, EXAMPLE).to_frame())
+    columns = {str(column) for frame in tables for column in frame.columns}
+    assert [column for column in sorted(columns) if f"`{column}`" not in page] == []

@@ -1,11 +1,12 @@
-"""Tests of the texts that the terminal and the report of ``attnbench.conform`` share."""
+"""Tests of the texts and tables that the terminal and the results of Python calls share."""
 
 from collections import Counter
 
 import pytest
 
 from attnbench.analysis.root_causes import find_root_causes
-from attnbench.api.printed import describe_cause, format_reasons
+from attnbench.api.outcome import Report
+from attnbench.api.printed import TextTable, describe_cause, format_html, format_reasons
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.types import Finding, Result
 
@@ -48,3 +49,18 @@ def test_an_exception_in_several_checks_stands_alone() -> None:
 def test_up_to_three_reasons_are_printed(reasons: str, text: str) -> None:
     """Up to three reasons are all given, the most common first; of more reasons only the most common one."""
     assert format_reasons(Counter(reasons)) == text
+
+
+def test_html_has_at_most_a_hundred_rows_and_escapes_every_text() -> None:
+    """Text of a table is escaped, and rows beyond the first hundred are counted."""
+    table = TextTable(title="<t>", head=("<h>",), rows=(("<c>",),) * 102, legend="<l>")
+    html = format_html([table], ["<n>"])
+    assert html.count("<tr><td>&lt;c&gt;</td></tr>") == 100
+    assert "… and 2 more rows" in html
+    assert all(f"&lt;{letter}&gt;" in html and f"<{letter}>" not in html for letter in "thcln")
+
+
+def test_a_report_is_shown_in_a_notebook() -> None:
+    """A notebook shows the text of a conformance report, escaped."""
+    html = Report(implementation="<own>", suite="quick", results=())._repr_html_()
+    assert html.startswith("<pre>&lt;own&gt;: 0 cases of the suite quick")

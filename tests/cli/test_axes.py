@@ -9,9 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from attnbench.api.axes import MODELS, OPTIONS, Axes
 from attnbench.cases import Case, CaseId, Shape
 from attnbench.cli import attnbench
-from attnbench.cli.axes import MODELS, OPTIONS, Axes
 from attnbench.operators.multihead import Multihead
 from attnbench.plugins.registry import load_operator
 from attnbench.processes.oracle_requests import ListShapes

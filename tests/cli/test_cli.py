@@ -22,9 +22,9 @@ import pytest
 import torch
 
 from attnbench.analysis.completeness import describe_gaps, judge_completeness
+from attnbench.api.subjects import choose_timed_implementations, plan_cases
 from attnbench.cli.conform_markdown import write_markdown
 from attnbench.cli.recording import Recording, recording, write_json
-from attnbench.cli.selection import choose_timed_implementations, plan_cases
 from attnbench.cli.terminal import print_findings
 from attnbench.plugins.registry import PluginError, load
 from attnbench.processes.oracle_requests import ListSuite

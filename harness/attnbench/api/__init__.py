@@ -1,15 +1,13 @@
 """``attnbench.conform``: run the checks of a suite from Python, and get a report."""
 
-import sys
 from collections.abc import Sequence
 
 from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.api import results
 from attnbench.api.outcome import ConformanceError, Failure, Report, format_finding
 from attnbench.api.selection import Expected, Selection, as_tuple, collect_expectations, complete_selection
-from attnbench.api.worker_pool import LocalSession, WorkerPool
+from attnbench.api.worker_pool import LocalSession, WorkerPool, refuse_in_worker
 from attnbench.plugins.importable import find_name
-from attnbench.plugins.registry import PluginError
 from attnbench.runner import Limits, NoProgress
 from attnbench.runner import conform as conform_all
 from attnbench.runner.completing import settle_completions
@@ -59,11 +57,7 @@ def conform(
     Raises: attnbench.plugins.registry.PluginError if the implementation cannot be loaded;
     ValueError if no check applies to the selected cases, or an argument is invalid.
     """
-    if getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "") == "attnbench.workers.candidate_worker":
-        raise PluginError(
-            "conform was called by a worker process, which imported the file that contains the call; "
-            "put the call under if __name__ == '__main__':"
-        )
+    refuse_in_worker("conform")
     name = find_name(implementation)
     selection = Selection(suite=suite, cases=as_tuple(cases), checks=as_tuple(checks))
     with LocalSession(limits=Limits(timeout_s=timeout_s, memory_bytes=memory_bytes, threads=threads)) as session:

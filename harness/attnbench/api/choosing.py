@@ -2,21 +2,37 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import get_args
+from typing import TypedDict, get_args
 
 from attnbench.analysis.dispatch import Choice, Dispatch, NoChoiceError, OnTie, Query, choose_at, read_dispatch
+from attnbench.api.stored import RESULTS, Source, find_run
 from attnbench.records.environment import describe_machine
-from attnbench.records.run_file import find_runs, read_run
 from attnbench.records.types import Pass
 
-__all__ = ["Choice", "NoChoiceError", "choose"]
+__all__ = ["Asked", "Choice", "NoChoiceError", "choose"]
 
-# Default folder of stored runs, as of the command line.
-RESULTS = Path("results")
+
+class Asked(TypedDict, total=False):
+    """The arguments of ``choose`` that may be left out, with their types."""
+
+    keys: int | None
+    batch: int | None
+    heads: int | None
+    kv_heads: int | None
+    head_dim: int | None
+    dtype: str
+    passes: Pass
+    mask: str
+    needs: Collection[str]
+    device: str
+    threads: int | None
+    machine: str | None
+    case: str | None
+    on_tie: OnTie
 
 
 def choose(
-    source: str | Path,
+    source: Source,
     *,
     queries: int,
     keys: int | None = None,
@@ -36,12 +52,12 @@ def choose(
 ) -> Choice:
     """Return which implementation to use for a call, with its gain and the evidence.
 
-    ``source`` is a ``dispatch.json``, a folder that contains one, the file of a run, or the id of a run below
-    ``results``. ``keys`` is by default the number of queries. ``batch``, ``heads``, ``kv_heads``, ``head_dim`` and
-    ``threads`` may be left out if the measured calls have only one such number. ``mask`` is the name of a mask as in
-    the ids of cases. ``needs`` are features that the implementation must not refuse, such as "weights". ``machine`` is
-    the name of the machine that was measured, by default this machine. ``case`` is the id of a case, where several
-    cases have the same sizes.
+    ``source`` is a ``dispatch.json``, a folder that contains one, the file of a run, the id of a run below ``results``,
+    or the result of ``attnbench.profile``. ``keys`` is by default the number of queries. ``batch``, ``heads``,
+    ``kv_heads``, ``head_dim`` and ``threads`` may be left out if the measured calls have only one such number. ``mask``
+    is the name of a mask as in the ids of cases. ``needs`` are features that the implementation must not refuse, such
+    as "weights". ``machine`` is the name of the machine that was measured, by default this machine. ``case`` is the id
+    of a case, where several cases have the same sizes.
 
     Nothing is interpolated: only a call that was timed is answered. A tie and an undecided comparison give the
     reference; with ``on_tie="fastest"`` they give the implementation with the shortest time, unless it may be slower
@@ -60,16 +76,16 @@ def choose(
         head_dim=head_dim, dtype=dtype, passes=passes, mask=mask, device=device, threads=threads, case=case,
         machine=describe_machine().name if machine is None else machine,
     )  # fmt: skip
-    return choose_at(_read(Path(source)), query, needs=needs, on_tie=on_tie)
+    return choose_at(_read(source), query, needs=needs, on_tie=on_tie)
 
 
-def _read(source: Path) -> Dispatch:
-    if source.is_dir():
-        source /= "dispatch.json"
-    if source.suffix == ".json":
-        return read_dispatch(source)
+def _read(source: Source) -> Dispatch:
+    if isinstance(source, str | Path):
+        path = Path(source) / "dispatch.json" if Path(source).is_dir() else Path(source)
+        if path.suffix == ".json":
+            return read_dispatch(path)
     from attnbench.report.content import collect_content
     from attnbench.report.dispatch import make_dispatch
 
-    content = collect_content([read_run(path) for path in find_runs(RESULTS, [str(source)])])
+    content = collect_content([find_run("source", source, RESULTS)])
     return make_dispatch(content.runs, content.decisions.entries)

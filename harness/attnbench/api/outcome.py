@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Self
 
 from attnbench.analysis.coverage import count_checked, describe_few, list_coverage_lines
@@ -106,6 +107,9 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join(_format_report(self))
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def format_finding(implementation: str, case: str, finding: Finding) -> str:

@@ -1,20 +1,22 @@
 """``attnbench.results``: stored runs as tables of pandas."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from attnbench.records.run_file import find_runs, merge_runs, read_run
+from attnbench.api.stored import FILES, RESULTS
+from attnbench.records.run_file import StoredRun, find_runs, merge_runs, read_run
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Table", "read"]
+__all__ = ["Table", "read", "tabulate_runs"]
 
 # A table is that of the report's CSV file of the same name. docs/results.md describes the columns.
 Table = Literal["timings", "memory", "findings", "untimed", "kernels"]
 
 
-def read(*runs: str | Path, table: Table = "timings", folder: str | Path = "results") -> "pd.DataFrame":
+def read(*runs: str | Path, table: Table = "timings", folder: str | Path = RESULTS) -> "pd.DataFrame":
     """Return a table of stored runs, with the columns of the report's CSV file of the same name.
 
     ``runs`` are ids of runs below ``folder``, or paths of files; without them, the newest run is read. Measurements
@@ -22,14 +24,23 @@ def read(*runs: str | Path, table: Table = "timings", folder: str | Path = "resu
 
     Raises: ResultsError where a run is not found or cannot be read; ValueError for an unknown table.
     """
+    return tabulate_runs([read_run(path) for path in find_runs(Path(folder), [str(run) for run in runs])], table)
+
+
+def tabulate_runs(runs: Sequence[StoredRun], table: Table) -> "pd.DataFrame":
+    """Return a table of runs; see ``read``.
+
+    Raises: ValueError for an unknown table.
+    """
     if table not in get_args(Table):
         raise ValueError(f"table must be one of {', '.join(get_args(Table))}, got {table!r}")
     from attnbench.analysis.left_out import leave_out
     from attnbench.records.types import FRONTIER
     from attnbench.report.tables import tabulate
 
-    stored, _ = leave_out([read_run(path) for path in find_runs(Path(folder), [str(run) for run in runs])])
+    stored, _ = leave_out(list(runs))
     results = [result for result in merge_runs(stored) if result.suite != FRONTIER]
     made = tabulate(results, [ceiling for run in stored for ceiling in run.ceilings])
     frame: pd.DataFrame = getattr(made, table)
+    frame.attrs[FILES] = [str(run.path) for run in runs]
     return frame

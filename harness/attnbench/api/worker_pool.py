@@ -1,5 +1,6 @@
 """The worker processes of a pytest session, which asks for findings one at a time."""
 
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -8,13 +9,14 @@ from dataclasses import replace
 from attnbench.api.selection import Expected, Selection, collect_expectations
 from attnbench.plugins.importable import build_search_path
 from attnbench.plugins.registry import PluginError
+from attnbench.processes.candidate_requests import Defence
 from attnbench.processes.errors import ChildDied
 from attnbench.records.types import Finding
 from attnbench.runner import Expectation, Limits, Plan, Session
 from attnbench.runner.conform import check_case
 from attnbench.runner.session import PATIENT, Supervisor
 
-__all__ = ["LocalSession", "WorkerPool"]
+__all__ = ["LocalSession", "WorkerPool", "refuse_in_worker"]
 
 
 class LocalSession(Session):
@@ -27,7 +29,27 @@ class LocalSession(Session):
 
         Raises: PluginError if the implementation cannot be loaded.
         """
-        return super().supervise(implementation, {**environment, "PYTHONPATH": build_search_path()}, parallel=parallel)
+        return super().supervise(implementation, _add_search_path(environment), parallel=parallel)
+
+    def supervise_together(
+        self, implementations: list[str], *, without: frozenset[Defence] = frozenset()
+    ) -> Supervisor:
+        """Start one worker that loads several implementations, for interleaved timing.
+
+        Raises: PluginError if an implementation cannot be loaded.
+        """
+        return Supervisor(self, implementations, _add_search_path({}), timed_without=without)
+
+    def supervise_several(self, implementations: list[str], environment: Mapping[str, str] = PATIENT) -> Supervisor:
+        """Start one worker that loads several implementations, and times none.
+
+        Raises: PluginError if an implementation cannot be loaded.
+        """
+        return super().supervise_several(implementations, _add_search_path(environment))
+
+
+def _add_search_path(environment: Mapping[str, str]) -> dict[str, str]:
+    return {**environment, "PYTHONPATH": build_search_path()}
 
 
 class WorkerPool:
@@ -142,3 +164,15 @@ class WorkerPool:
             except PluginError as error:
                 self._workers[implementation] = error
         return self._workers[implementation]
+
+
+def refuse_in_worker(called: str) -> None:
+    """Refuse a call of the Python interface in a worker process, which would start workers in turn.
+
+    Raises: PluginError with the name of the function that was called.
+    """
+    if getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "") == "attnbench.workers.candidate_worker":
+        raise PluginError(
+            f"{called} was called by a worker process, which imported the file that contains the call; "
+            "put the call under if __name__ == '__main__':"
+        )

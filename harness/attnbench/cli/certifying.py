@@ -9,11 +9,11 @@ import click
 from msgspec import to_builtins
 
 from attnbench.analysis.certificate import Declaration, Suite, describe_certificate, make_certificate
+from attnbench.api.jobs import Choice
+from attnbench.api.subjects import find_operators
 from attnbench.cases import digest
-from attnbench.cli.jobs import Choice
 from attnbench.cli.judged_code import describe_code
 from attnbench.cli.recording import Recording
-from attnbench.cli.selection import find_operators
 from attnbench.plugins.registry import display_name, load_operator
 from attnbench.processes.oracle_requests import GetListVersion, ListSuite
 from attnbench.runner import Plan, Session

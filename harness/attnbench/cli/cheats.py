@@ -7,7 +7,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from attnbench.cli.progress import show_progress
+from attnbench.api.progress import show_progress
 from attnbench.cli.terminal import make_console
 from attnbench.runner.cheating import CheatOutcome, Timed, list_cheats, try_cheats
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from attnbench.analysis.left_out import leave_out
-from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict, compare_implementations, compare_runs
-from attnbench.cli.axes import Axes
-from attnbench.cli.before_timing import announce
-from attnbench.cli.comparison_output import print_comparison, refuse_same_file, write_comparison
-from attnbench.cli.jobs import (
+from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict, compare_implementations
+from attnbench.api.axes import Axes
+from attnbench.api.before_timing import announce
+from attnbench.api.comparing import THRESHOLD, compare_stored
+from attnbench.api.jobs import (
     Choice,
     choose_effort,
     count_planned,
@@ -22,10 +21,11 @@ from attnbench.cli.jobs import (
     print_stored_path,
     profile_into,
 )
+from attnbench.api.subjects import choose_implementations
+from attnbench.cli.comparison_output import print_comparison, refuse_same_file, write_comparison
 from attnbench.cli.options import AXES, options
 from attnbench.cli.recording import INCONCLUSIVE, Recording, recording
 from attnbench.cli.resuming import ResumableCommand
-from attnbench.cli.selection import choose_implementations
 from attnbench.cli.threads import choose_exit_code, measure_each
 from attnbench.plugins.registry import check_name, display_name, list_names, resolve_in_trees
 from attnbench.records.run_file import StoredRun, find_runs, read_run
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     # Not imported when the command starts, because it imports pandas, which takes a second.
     from attnbench.report.comparison.content import Comparison
 
-# Default of --threshold. If the time of a call changes by more than this fraction between two runs, the
-# verdict is slower or faster. A smaller default would report more changes where the code did not change: two
-# measurements of identical code differed by up to 6 %. Each of the two measurements had ten
-# processes, and the processes of the two measurements ran alternately.
-THRESHOLD = 0.05
 # Default sequence lengths, in tokens, at which two implementations are compared. At 128 a call
 # spends most of its time on overhead, at 512 on computation.
 LENGTHS = (128, 512)
@@ -142,15 +137,8 @@ def _refuse_options(parameters: Sequence[str], reason: str) -> None:
 
 
 def _compare_runs(base: str, new: str, given: dict[str, Any]) -> int:
-    from attnbench.report.comparison.content import collect_comparison
-
-    paths = find_runs(given["results"], [base, new])
-    cleaned = [leave_out([read_run(path)]) for path in paths]
-    ((before,), left_of_base), ((after,), left_of_new) = cleaned
-    found = list(compare_runs(before, after, threshold=given["threshold"]))
-    content = collect_comparison(
-        found, before, after, threshold=given["threshold"], left_out=(*left_of_base, *left_of_new)
-    )
+    before, after = (read_run(path) for path in find_runs(given["results"], [base, new]))
+    found, content = compare_stored(before, after, threshold=given["threshold"])
     write_comparison(found, content, given)
     print_comparison(found, content, given, quiet=("same", "unknown"))
     return _choose_exit_code(found, undecided=UNDECIDED - {"unknown"})

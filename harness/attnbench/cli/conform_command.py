@@ -7,9 +7,7 @@ from typing import Any
 import click
 
 from attnbench.analysis.coverage import VERDICT_SUITES
-from attnbench.cli.certifying import print_certificate, refuse_filters, write_certificate
-from attnbench.cli.conform_markdown import write_markdown
-from attnbench.cli.jobs import (
+from attnbench.api.jobs import (
     Choice,
     complete_plans,
     conform_into,
@@ -19,10 +17,12 @@ from attnbench.cli.jobs import (
     plan_conformance,
     print_stored_path,
 )
+from attnbench.api.subjects import choose_implementations, drop_unloadable, find_operators
+from attnbench.cli.certifying import print_certificate, refuse_filters, write_certificate
+from attnbench.cli.conform_markdown import write_markdown
 from attnbench.cli.options import options
 from attnbench.cli.recording import INCONCLUSIVE, list_coverage, recording, write_json
 from attnbench.cli.resuming import ResumableCommand
-from attnbench.cli.selection import choose_implementations, drop_unloadable, find_operators
 from attnbench.cli.terminal import print_findings
 
 

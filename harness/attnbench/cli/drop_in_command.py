@@ -10,10 +10,10 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from attnbench.api.progress import show_progress
+from attnbench.api.subjects import choose_implementations, drop_unloadable
 from attnbench.cli.options import FOLDER, Seconds, options
-from attnbench.cli.progress import show_progress
 from attnbench.cli.recording import FAILED, INCONCLUSIVE
-from attnbench.cli.selection import choose_implementations, drop_unloadable
 from attnbench.cli.terminal import make_console
 from attnbench.integrations.drop_in import WORKER, DropInClient, Row, Settings, drop_in
 from attnbench.integrations.drop_in_requests import FindMissing

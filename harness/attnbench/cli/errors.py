@@ -10,11 +10,9 @@ import click
 
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.errors import ChildDied, ChildTimeout
+from attnbench.records.exit_codes import INTERRUPTED, USAGE
 
-__all__ = ["INTERRUPTED", "USAGE", "one_line"]
-
-USAGE = 2
-INTERRUPTED = 130
+__all__ = ["one_line"]
 
 
 @contextmanager

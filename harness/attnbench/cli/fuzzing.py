@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
+from attnbench.api.jobs import make_session, print_stored_path
+from attnbench.api.progress import show_progress
+from attnbench.api.subjects import choose_checks, choose_implementations, drop_unloadable
 from attnbench.cli.conform_markdown import write_markdown
-from attnbench.cli.jobs import make_session, print_stored_path
-from attnbench.cli.progress import show_progress
 from attnbench.cli.recording import Recording, recording, write_json
-from attnbench.cli.selection import choose_checks, choose_implementations, drop_unloadable
 from attnbench.cli.terminal import print_findings
 from attnbench.runner import Session, read_expectations, read_expectations_beside
 from attnbench.runner.fuzz import SUITE, Found, SearchEffort, fuzz

@@ -13,10 +13,10 @@ from msgspec.structs import asdict
 from rich.table import Column, Table
 from rich.text import Text
 
+from attnbench.api.progress import show_progress
+from attnbench.api.subjects import choose_implementations
 from attnbench.cases import CaseId
 from attnbench.cli.options import options
-from attnbench.cli.progress import show_progress
-from attnbench.cli.selection import choose_implementations
 from attnbench.cli.terminal import make_console
 from attnbench.plugins.import_faults import find_import_fault
 from attnbench.plugins.registry import PluginError, describe_origin

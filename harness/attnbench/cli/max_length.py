@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from attnbench.analysis.max_length import FITS, HEAD, find_max_lengths, format_row
-from attnbench.cli.axes import Axes
-from attnbench.cli.jobs import Choice, make_session, plan_profile, print_stored_path
-from attnbench.cli.progress import show_progress
+from attnbench.api.axes import Axes
+from attnbench.api.jobs import Choice, make_session, plan_profile, print_stored_path
+from attnbench.api.progress import show_progress
+from attnbench.api.subjects import choose_implementations, choose_timed_implementations, find_operators
 from attnbench.cli.recording import FAILED, INCONCLUSIVE, recording, write_json
-from attnbench.cli.selection import choose_implementations, choose_timed_implementations, find_operators
 from attnbench.cli.terminal import make_console
 from attnbench.plugins.registry import display_name
 from attnbench.records.types import FAILURES, FRONTIER, Result

@@ -7,10 +7,10 @@ from typing import Any
 import click
 from rich.table import Table
 
+from attnbench.api.jobs import Choice, make_session, plan_conformance
+from attnbench.api.progress import show_progress
 from attnbench.cases import NESTED, Level, digest
 from attnbench.checks.catalogue import list_chapters, read_checks, read_operator_checks
-from attnbench.cli.jobs import Choice, make_session, plan_conformance
-from attnbench.cli.progress import show_progress
 from attnbench.cli.terminal import make_console
 from attnbench.plugins.registry import OPERATORS, PluginError, list_names, load_operator
 from attnbench.processes.oracle_requests import GetListVersion, ListSuite

@@ -8,36 +8,20 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from attnbench.api.axes import MODELS, Length
+from attnbench.api.padding import Shares
 from attnbench.cases import DEVICES, DTYPES, LEVELS
-from attnbench.cli.axes import MODELS, Length
-from attnbench.cli.padding import Shares
 from attnbench.plugins.registry import OPERATORS, list_names
 from attnbench.records.environment import count_cores
 from attnbench.records.types import Pass
-from attnbench.runner import Effort, ExpectationError, read_expectations
+from attnbench.runner import ExpectationError, read_expectations
 
-__all__ = ["AXES", "EFFORTS", "LENGTHS", "OUTPUT_FILES", "QUICK_LENGTHS", "QUICK_WORK_S", "options"]
+__all__ = ["AXES", "OUTPUT_FILES", "options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Options that write one file for one run, by parameter name.
 OUTPUT_FILES = {"json_file": "--json", "html_file": "--html", "markdown_file": "--markdown"}
-# Default sequence lengths of a profile with the suite quick, in tokens.
-QUICK_LENGTHS = (32, 128, 512)
-# Default sequence lengths of a profile with any other suite, in tokens.
-LENGTHS = (128, 256, 512, 1024, 2048)
-# Timing effort by suite. A speed verdict needs at least seven processes.
-EFFORTS = {
-    "quick": Effort(processes=7, budget_s=0.3),
-    "core": Effort(processes=10, most=30, budget_s=1.0),
-    "full": Effort(processes=10, most=30, budget_s=2.0),
-} | dict.fromkeys(("slow", "gpu", "huge"), Effort(processes=10, most=30, budget_s=4.0))
-# Default work limit of the suite quick, in seconds: a call that is predicted to take longer is not
-# started. The checks of the suite make each call some forty times, and each of seven timing
-# processes makes it seven times. The limit just allows a call of the naive loop (the slowest
-# implementation) on real sentences without gradients. Without the limit, the naive loop would take
-# as long as all other implementations together.
-QUICK_WORK_S = 0.12
 PASSES = get_args(Pass)
 # A memory limit of this many bytes or more is rejected: the operating system cannot set such a limit.
 MOST_BYTES = 2**62

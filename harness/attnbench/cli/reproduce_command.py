@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
+from attnbench.api.jobs import make_session
+from attnbench.api.subjects import choose_checks
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
-from attnbench.cli.jobs import make_session
 from attnbench.cli.options import options
-from attnbench.cli.selection import choose_checks
 from attnbench.plugins.registry import check_name, display_name, write_import_lines
 from attnbench.processes.candidate_requests import Describe, FindForm, Opinion
 from attnbench.processes.oracle_requests import CheckCase, WriteScript

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from attnbench.cli.recording import strip_folder
+from attnbench.api.command_line import strip_folder
 from attnbench.records.run_file import find_runs, read_run
 
 __all__ = ["ResumableCommand"]

@@ -6,9 +6,10 @@ from typing import Any
 import click
 
 from attnbench.analysis.coverage import VERDICT_SUITES
-from attnbench.cli.axes import Axes
-from attnbench.cli.before_timing import announce
-from attnbench.cli.jobs import (
+from attnbench.api.axes import Axes
+from attnbench.api.before_timing import announce
+from attnbench.api.defaults import EFFORTS, LENGTHS, QUICK_LENGTHS
+from attnbench.api.jobs import (
     Choice,
     choose_effort,
     complete_plans,
@@ -21,10 +22,10 @@ from attnbench.cli.jobs import (
     print_stored_path,
     profile_with_ceilings,
 )
-from attnbench.cli.options import AXES, EFFORTS, LENGTHS, QUICK_LENGTHS, options
+from attnbench.api.subjects import choose_implementations, choose_timed_implementations, find_operators
+from attnbench.cli.options import AXES, options
 from attnbench.cli.recording import Recording, list_coverage, recording, write_json
 from attnbench.cli.resuming import ResumableCommand
-from attnbench.cli.selection import choose_implementations, choose_timed_implementations, find_operators
 from attnbench.cli.terminal import print_findings, print_timings
 from attnbench.cli.threads import choose_exit_code, measure_each
 

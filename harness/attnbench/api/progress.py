@@ -12,10 +12,20 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from attnbench.runner.progress import NoProgress
+
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn, TaskID
 
-__all__ = ["Pace", "describe_time_left", "format_time", "show_progress"]
+__all__ = [
+    "Pace",
+    "ShownProgress",
+    "describe_time_left",
+    "format_time",
+    "is_watched",
+    "show_interactive_progress",
+    "show_progress",
+]
 
 # Shortest time between two lines of plain progress, in seconds.
 PLAIN_EVERY_S = 10.0
@@ -200,6 +210,33 @@ def _make_time_left_column(pace: Pace) -> "ProgressColumn":
     return TimeLeft()
 
 
-def show_progress() -> "_Plain | _Bar":
+class _Silent(NoProgress):
+    """Progress that is not shown."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Do nothing."""
+
+
+# A context manager that shows the progress of a run.
+ShownProgress = _Plain | _Bar | _Silent
+
+
+def show_progress() -> ShownProgress:
     """Return a context manager that shows progress: a bar on a terminal, plain lines elsewhere."""
     return _Bar() if sys.stderr.isatty() else _Plain()
+
+
+def is_watched() -> bool:
+    """Whether somebody reads what this process writes to stderr: on a terminal or in a notebook."""
+    # A notebook's stderr is no terminal; its kernel is the package ipykernel.
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+def show_interactive_progress(*, wanted: bool) -> ShownProgress:
+    """Return a context manager for a call from Python: progress where somebody reads it, if ``wanted``, else none."""
+    return show_progress() if wanted and is_watched() else _Silent()

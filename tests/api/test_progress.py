@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from attnbench.cli import progress as module
-from attnbench.cli.progress import NOT_KNOWN, Pace, describe_time_left, show_progress
+from attnbench.api import progress as module
+from attnbench.api.progress import NOT_KNOWN, Pace, describe_time_left, show_progress
 
 
 class Clock:

@@ -1,19 +1,20 @@
 """The two jobs that commands combine: checking a suite, and profiling across sequence lengths."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 import click
 
+from attnbench.api.axes import Axes
+from attnbench.api.before_timing import demand_memory
+from attnbench.api.defaults import EFFORTS, QUICK_WORK_S
+from attnbench.api.progress import ShownProgress, show_progress
+from attnbench.api.recording import Recording
+from attnbench.api.subjects import find_operators, plan_cases
+from attnbench.api.usage import UsageError
 from attnbench.cases import Level
-from attnbench.cli.axes import Axes
-from attnbench.cli.before_timing import demand_memory
-from attnbench.cli.options import EFFORTS, QUICK_WORK_S
-from attnbench.cli.progress import show_progress
-from attnbench.cli.recording import Recording
-from attnbench.cli.selection import find_operators, plan_cases
 from attnbench.oracle.disk_cache import find_folder
 from attnbench.plugins.registry import display_name, list_operators
 from attnbench.processes.oracle_requests import ListSuite
@@ -88,13 +89,13 @@ class Choice:
         return cls(**{one.name: options[one.name] for one in fields(cls) if one.name in options})
 
 
-def make_session(options: dict[str, Any]) -> Session:
-    """Return a session with the limits that the options give.
+def make_session(options: Mapping[str, Any], kind: type[Session] = Session) -> Session:
+    """Return a session of a kind with the limits that the options give.
 
     The default of --work-limit is lower for the suite quick than for other suites.
     """
     default_s = QUICK_WORK_S if options.get("suite") == "quick" and not options.get("frontier") else Limits().work_s
-    return Session(
+    return kind(
         limits=Limits(
             timeout_s=options["timeout"],
             memory_bytes=options["memory_limit"],
@@ -229,12 +230,12 @@ def plan_profile(
     Raises: UsageError where an operator does not have a size or a mask that the options choose.
     """
     if axes.options and any(not set("*?[") & set(pattern) for pattern in choice.patterns):
-        raise click.UsageError(f"--case: a complete case id has its own sizes: leave out {', '.join(axes.options)}")
+        raise UsageError(f"--case: a complete case id has its own sizes: leave out {', '.join(axes.options)}")
     if axes.chosen:
         try:
             cases = list_shape_cases(session, axes.make_shapes(), passes, of=operators or list_operators())
         except ValueError as error:
-            raise click.UsageError(str(error)) from None
+            raise UsageError(str(error)) from None
     else:
         lengths = [length for length in axes.lengths if isinstance(length, int)]
         cases = list_profile_cases(session, lengths, passes, of=operators)
@@ -260,9 +261,10 @@ def profile_into(
     *,
     effort: Effort,
     baseline: str | None = None,
+    show: Callable[[], ShownProgress] = show_progress,
 ) -> None:
     """Time every implementation that conforms, with interleaved calls; record the results."""
-    with show_progress() as progress:
+    with show() as progress:
         for result in profile(
             session,
             implementations,
@@ -292,12 +294,14 @@ def profile_with_ceilings(
     implementations: Sequence[str],
     plans: Sequence[Plan],
     given: Mapping[str, Any],
+    *,
+    show: Callable[[], ShownProgress] = show_progress,
 ) -> None:
     """Measure the machine's ceilings (highest rates), then time the conforming implementations."""
     for ceiling in measure_ceilings(session, plans, run=recorded.run.id, done=recorded.ceilings):
         recorded.add_ceiling(ceiling)
     effort = choose_effort(EFFORTS[given["suite"]], given)
-    profile_into(recorded, session, implementations, plans, effort=effort)
+    profile_into(recorded, session, implementations, plans, effort=effort, show=show)
 
 
 def print_stored_path(recorded: Recording) -> None:

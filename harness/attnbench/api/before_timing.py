@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import click
 
+from attnbench.api.axes import Axes
+from attnbench.api.padding import describe_padding
+from attnbench.api.progress import format_time
+from attnbench.api.usage import UsageError
 from attnbench.cases import CaseId
-from attnbench.cli.axes import Axes
-from attnbench.cli.padding import describe_padding
-from attnbench.cli.progress import format_time
 from attnbench.records.environment import count_cores
 from attnbench.runner import Effort, Plan, Session, forecast
 
@@ -26,9 +27,9 @@ def demand_memory(session: Session, plans: Sequence[Plan]) -> None:
         case = CaseId.parse(plan.case)
         sizes = f"{case.operator} {case.problem.partition('/')[0]}"
         if plan.missing and not plan.lacks_data:
-            raise click.UsageError(f"{sizes}: {plan.missing}")
+            raise UsageError(f"{sizes}: {plan.missing}")
         if plan.bytes is not None and limit is not None and plan.bytes > limit:
-            raise click.UsageError(
+            raise UsageError(
                 f"{sizes}: inputs, parameters and outputs take at least {plan.bytes / GIB:.3g} GiB, "
                 f"over the limit of {limit / GIB:.3g} GiB (--memory-limit): use smaller sizes"
             )

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Self
 
-import click
-
+from attnbench.api.usage import UsageError
 from attnbench.cases import Shape
 
 __all__ = ["MODELS", "Axes", "Length", "Model"]
@@ -88,9 +87,9 @@ class Axes:
         axes: dict[str, Any] = {name: tuple(given.get(name) or ()) for name in OPTIONS if name != "like"}
         axes["options"] = tuple(option for name, option in OPTIONS.items() if given.get(name))
         if axes["width"] and axes["head_dim"]:
-            raise click.UsageError("--width and --head-dim exclude one another: the width is heads times head_dim")
+            raise UsageError("--width and --head-dim exclude one another: the width is heads times head_dim")
         if axes["padding"] and min(axes["batch"] or (DEFAULT.batch,)) < 2:
-            raise click.UsageError("--padding: a batch of one sequence has no padding; name --batch of at least 2")
+            raise UsageError("--padding: a batch of one sequence has no padding; name --batch of at least 2")
         if given.get("like"):
             _take_sizes(axes, given["like"])
         axes["lengths"] = axes["lengths"] or tuple(lengths)
@@ -115,9 +114,9 @@ class Axes:
         found = []
         for batch, heads, kv_heads, wide, mask, padding, length in combinations:
             if self.width and wide % heads:
-                raise click.UsageError(f"--width: {wide} cannot be divided among {heads} heads; name another --heads")
+                raise UsageError(f"--width: {wide} cannot be divided among {heads} heads; name another --heads")
             if kv_heads and heads % kv_heads:
-                raise click.UsageError(
+                raise UsageError(
                     f"--kv-heads: {heads} heads cannot be divided among {kv_heads} key heads; name other --kv-heads"
                 )
             queries, keys = (length, length) if isinstance(length, int) else length
@@ -146,7 +145,7 @@ def _take_sizes(axes: dict[str, Any], name: str) -> None:
     for axis, own in (*sizes.items(), ("width", model.heads * model.head_dim)):
         if set(axes[axis]) - {own}:
             option = OPTIONS[axis]
-            raise click.UsageError(
+            raise UsageError(
                 f"{option}: {name} has {own}, got {','.join(map(str, axes[axis]))}; leave out {option}, or --like"
             )
     axes |= {"heads": (model.heads,), "head_dim": (model.head_dim,), "width": ()}

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 import click
 
+from attnbench.api.usage import UsageError
 from attnbench.cases import CaseId
 from attnbench.cases import shard as part
 from attnbench.checks.catalogue import read_checks
@@ -34,7 +35,7 @@ def choose_implementations(asked: Sequence[str]) -> list[str]:
         check_name(name)
         other = stored.setdefault(display_name(name), name)
         if other != name:
-            raise click.UsageError(
+            raise UsageError(
                 f"{other!r} and {name!r} would both be stored as {display_name(name)!r}: "
                 "run from a folder that contains both files, or rename one file"
             )
@@ -132,7 +133,7 @@ def choose_checks(asked: Sequence[str]) -> frozenset[str] | None:
         if not found:
             near = get_close_matches(name, read_checks(), n=3)
             meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-            raise click.UsageError(f"--check: unknown check {name!r}; {meant}available: {', '.join(read_checks())}")
+            raise UsageError(f"--check: unknown check {name!r}; {meant}available: {', '.join(read_checks())}")
         chosen.update(found)
     return frozenset(chosen) or None
 
@@ -158,12 +159,12 @@ def plan_cases(
     chosen = part(rewritten, *shard) if shard else rewritten
     plans = session.plan(chosen, choose_checks(checks))
     if not plans:
-        raise click.UsageError(
+        raise UsageError(
             "nothing to run: none of the selected checks applies to the selected cases (--case, --check, --shard)"
         )
     lacking = {plan.missing for plan in plans}
     if None not in lacking and all(CaseId.parse(plan.case).device == "cuda" for plan in plans):
-        raise click.UsageError(f"{'--suite' if device == 'cpu' else '--device'}: {lacking.pop()}")
+        raise UsageError(f"{'--suite' if device == 'cpu' else '--device'}: {lacking.pop()}")
     return plans
 
 
@@ -178,10 +179,10 @@ def _filter_cases(session: Session, cases: list[str], patterns: Sequence[str]) -
             # but the id must be valid.
             fault = session.ask_oracle(CheckCase(case=pattern))
             if fault:
-                raise click.UsageError(f"--case: {fault.reason}; to match a part of case ids, write '*{pattern}*'")
+                raise UsageError(f"--case: {fault.reason}; to match a part of case ids, write '*{pattern}*'")
             found = [pattern]
         if not found:
-            raise click.UsageError(f"--case: {pattern!r} matches none of {len(cases)} cases of the suite (--suite)")
+            raise UsageError(f"--case: {pattern!r} matches none of {len(cases)} cases of the suite (--suite)")
         kept += found
     return list(dict.fromkeys(kept))
 

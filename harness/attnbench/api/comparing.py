@@ -1,0 +1,167 @@
+"""``attnbench.compare``: what changed between two stored runs."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnbench.analysis.left_out import leave_out
+from attnbench.analysis.run_diff import WORSE, Change, Quantity, Verdict, compare_runs
+from attnbench.api.printed import TextTable, format_html, format_text
+from attnbench.api.stored import RESULTS, Source, find_run
+from attnbench.records.run_file import StoredRun
+from attnbench.report.comparison.rows import SECTIONS
+from attnbench.report.spelled import spell_out
+
+if TYPE_CHECKING:
+    # Not imported when a command starts, because these import pandas, which takes a second.
+    import pandas as pd
+
+    from attnbench.report.comparison.content import Comparison as Content
+
+__all__ = ["THRESHOLD", "Comparison", "compare", "compare_stored", "list_notes", "tabulate_changes"]
+
+# Default of ``threshold``. If the time of a call changes by more than this fraction between two runs, the
+# verdict is slower or faster. A smaller default would report more changes where the code did not change: two
+# measurements of identical code differed by up to 6 %. Each of the two measurements had ten
+# processes, and the processes of the two measurements ran alternately.
+THRESHOLD = 0.05
+# Verdicts that the table leaves out if two stored runs are compared.
+QUIET: frozenset[Verdict] = frozenset({"same", "unknown"})
+# Text style of a verdict in the table. Verdicts that are not listed are red for a change to the worse, and green for a
+# change to the better.
+STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other": "yellow"}
+# Place of each verdict in the table: in the order of the sections of the page, and ``same`` last.
+PLACES = {verdict: place for place, (_, _, verdicts, _) in enumerate(SECTIONS) for verdict in verdicts}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Comparison:
+    """What changed from one run to another; it prints as the table of ``attnbench compare``."""
+
+    changes: tuple[Change, ...]
+    # What the page of ``attnbench compare --html`` shows.
+    content: "Content"
+
+    @property
+    def worse(self) -> tuple[Change, ...]:
+        """The changes to the worse: wrong, bigger, slower or gone."""
+        return tuple(change for change in self.changes if change.verdict in WORSE)
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was compared, and nothing became worse."""
+        return bool(self.changes) and not self.worse
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What differed in machine and versions, and what the runs lack."""
+        return self.content.warnings
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the changes as a table; docs/results.md describes the columns."""
+        import pandas as pd
+
+        numbers = ("base", "new", "factor")
+        columns = ["implementation", "case", "aspect", "verdict", "told"]
+        columns += [f"{name}{end}" for name in numbers for end in ("", "_low", "_high")]
+        rows = [
+            [one.implementation, one.case, one.aspect, one.verdict, one.told]
+            + [number for name in numbers for number in _list_numbers(getattr(one, name))]
+            for one in self.changes
+        ]
+        return pd.DataFrame(rows, columns=columns)
+
+    def to_markdown(self) -> str:
+        """Return the text of ``attnbench compare --markdown``."""
+        from attnbench.report.comparison import markdown
+
+        return markdown.render(self.content)
+
+    def to_html(self) -> str:
+        """Return the page of ``attnbench compare --html``."""
+        from attnbench.report.comparison import page
+
+        return page.render(self.content)
+
+    def _list_lines(self) -> list[str]:
+        return [*list_notes(self.content), *(f"warning: {line}" for line in self.warnings)]
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        return format_text(tabulate_changes(self.changes, quiet=QUIET), self._list_lines())
+
+    def _repr_html_(self) -> str:
+        return format_html(tabulate_changes(self.changes, quiet=QUIET), self._list_lines())
+
+
+def compare(base: Source, new: Source, *, threshold: float = THRESHOLD, results: str | Path = RESULTS) -> Comparison:
+    """Return what changed from one stored run to another, as ``attnbench compare BASE NEW`` does.
+
+    ``base`` and ``new`` are ids of runs below the folder ``results``, paths of run files, or results of
+    ``attnbench.profile``. ``threshold`` is the smallest relative change of time that counts as slower or faster.
+
+    Times are compared by their ratios to the reference's time in the same run. To compare two implementations, profile
+    them together.
+
+    Raises: ResultsError where a run is not found or cannot be read; ValueError for an invalid argument.
+    """
+    if not threshold > 0:
+        raise ValueError(f"threshold must be a fraction above 0, such as {THRESHOLD}, got {threshold!r}")
+    before, after = (find_run(name, one, Path(results)) for name, one in (("base", base), ("new", new)))
+    found, content = compare_stored(before, after, threshold=threshold)
+    return Comparison(changes=tuple(found), content=content)
+
+
+def compare_stored(base: StoredRun, new: StoredRun, *, threshold: float) -> tuple[list[Change], "Content"]:
+    """Return the changes between two runs, and the content of their comparison.
+
+    Measurements that cannot be right are left out of both runs, and the content names them.
+    """
+    from attnbench.report.comparison.content import collect_comparison
+
+    ((before,), left_of_base), ((after,), left_of_new) = leave_out([base]), leave_out([new])
+    found = list(compare_runs(before, after, threshold=threshold))
+    content = collect_comparison(found, before, after, threshold=threshold, left_out=(*left_of_base, *left_of_new))
+    return found, content
+
+
+def tabulate_changes(found: Sequence[Change], *, quiet: Collection[Verdict]) -> list[TextTable]:
+    """Return the table of changes, what became worse first; no table if it has no row.
+
+    The table leaves out changes whose verdict is in ``quiet``. It shows the verdict ``same`` only for times, not for
+    bytes, flop or kernel calls.
+    """
+    shown = [
+        change
+        for change in sorted(found, key=lambda one: PLACES.get(one.verdict, len(PLACES)))
+        if change.verdict not in quiet and (change.verdict != "same" or change.aspect == "time")
+    ]
+    if not shown:
+        return []
+    return [
+        TextTable(
+            head=("verdict", "implementation", "aspect", "from → to", "case"),
+            rows=tuple(
+                (one.verdict, *map(spell_out, (one.implementation, one.aspect, one.told, one.case))) for one in shown
+            ),
+            # Fold long case ids instead of cropping them: the end of an id, which names the call mode, must stay
+            # visible.
+            folded=frozenset({"case"}),
+            styles=tuple("red" if one.verdict in WORSE else STYLES.get(one.verdict, "green") for one in shown),
+        )
+    ]
+
+
+def list_notes(content: "Content") -> Iterator[str]:
+    """Yield the lines below the table: what only one side has, and how often each verdict was given."""
+    for one in content.only:
+        note = f": {one.note}" if one.note else ""
+        yield f"only in {one.side}: {one.implementation}, {one.count} ({one.what}){note}"
+    yield content.counts or "BASE and NEW have nothing in common to compare"
+
+
+def _list_numbers(quantity: Quantity | None) -> tuple[float | None, float | None, float | None]:
+    return (None, None, None) if quantity is None else (quantity.value, quantity.low, quantity.high)

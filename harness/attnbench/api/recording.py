@@ -1,0 +1,193 @@
+"""A run while it is recorded: each result is appended to the run's file as soon as it is known."""
+
+import contextlib
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from attnbench.analysis.coverage import count_checked, describe_few
+from attnbench.cases import digest
+from attnbench.plugins.registry import display_name
+from attnbench.records.environment import check_torch_version, describe_machine, find_commit, find_versions
+from attnbench.records.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED, USAGE
+from attnbench.records.run_file import (
+    ResultsError,
+    RunFile,
+    find_runs,
+    join_results,
+    merge_runs,
+    read_run,
+    sort_results,
+)
+from attnbench.records.types import (
+    FAILURES,
+    Ceiling,
+    Completion,
+    End,
+    Planned,
+    Result,
+    Resumption,
+    Run,
+)
+from attnbench.runner import Session
+
+__all__ = ["Recording", "record"]
+
+
+@dataclass(slots=True)
+class Recording:
+    """A run, the file that stores it, and the results so far by implementation and case."""
+
+    run: Run
+    file: RunFile
+    results: dict[tuple[str, str], Result] = field(default_factory=dict)
+    ceilings: list[Ceiling] = field(default_factory=list)
+    # What each implementation declared about the suite, and its further cases; the key is the display name.
+    completions: dict[str, Completion] = field(default_factory=dict)
+    # Whether the run is of a whole suite. The verdict on an implementation then needs ``FEWEST_CHECKED`` checked cases.
+    whole: bool = False
+    # Exit code that follows from the results, which the command sets when all results are there.
+    exit_code: int = 0
+
+    def add_completion(self, completion: Completion) -> None:
+        """Store a completion, unless the same completion is stored already."""
+        own = replace(completion, run=self.run.id)
+        if self.completions.get(own.implementation) != own:
+            self.file.append(own)
+            self.completions[own.implementation] = own
+
+    def add_ceiling(self, ceiling: Ceiling) -> None:
+        """Store a ceiling: the highest rates measured on this machine."""
+        self.file.append(ceiling)
+        self.ceilings.append(ceiling)
+
+    def add(self, result: Result) -> None:
+        """Store a result, and join it to the earlier result of the same implementation and case, if there is one."""
+        self.file.append(result)
+        key = (result.implementation, result.case)
+        self.results[key] = join_results(self.results[key], result) if key in self.results else result
+
+    def end(self, outcome: Literal["finished", "interrupted", "error"], exit_code: int) -> None:
+        """Store how and when the run ended, as its last record."""
+        self.file.append(End(run=self.run.id, time=_format_now(), outcome=outcome, exit_code=exit_code))
+
+    def list_results(self) -> list[Result]:
+        """Return the results in the order of the run's implementations."""
+        return sort_results(self.run, self.results.values())
+
+    def find_undecided(self) -> dict[str, str]:
+        """Return the reason for each implementation on which too few cases were checked for a verdict, by display name.
+
+        The mapping is empty if the run is not of a whole suite.
+        """
+        if not self.whole:
+            return {}
+        own = [result for result in self.results.values() if result.suite == self.run.suite]
+        names = dict.fromkeys((*self.run.implementations, *(result.implementation for result in own)))
+        reasons = {name: describe_few(count_checked(r for r in own if r.implementation == name)) for name in names}
+        return {name: reason for name, reason in reasons.items() if reason}
+
+    def choose_exit_code(self, asked: Sequence[str]) -> int:
+        """Return 1 after a failure, 3 if there is no verdict on an implementation, else 0.
+
+        There is no verdict if no finding passed or failed as expected, or if too few cases of a whole suite were
+        checked. Only the implementations in ``asked`` can cause a 3.
+        """
+        statuses: dict[str, set[str]] = {display_name(name): set() for name in asked}
+        for result in self.results.values():
+            statuses.setdefault(result.implementation, set()).update(f.status for f in result.findings)
+        if any(found & FAILURES for found in statuses.values()):
+            return FAILED
+        held, undecided = {"passed", "expected_failure"}, self.find_undecided()
+        decided = (statuses[name] & held and name not in undecided for name in map(display_name, asked))
+        return 0 if all(decided) else INCONCLUSIVE
+
+
+@contextlib.contextmanager
+def record(
+    session: Session,
+    *,
+    command: str,
+    results: Path,
+    suite: str,
+    cases: Sequence[str],
+    implementations: Sequence[str],
+    resume: str | None,
+    whole: bool = False,
+    planned: Mapping[str, Planned] | None = None,
+) -> Iterator[Recording]:
+    """Yield a ``Recording`` that stores to a new run file, or to the file of the run to resume.
+
+    ``command`` is the command line that makes this run. ``resume`` is the id or the file of the run to resume, or None
+    for a new run. ``whole`` says whether the run is of a whole suite. ``planned`` has the number of cases to check and
+    to time for each implementation, by display name; None if the cases are chosen during the run. When the context
+    ends, the end of the run is stored.
+
+    Raises: ResultsError where the run to resume is of another suite or machine.
+    """
+    if warning := check_torch_version(session.libraries.torch):
+        click.echo(f"warning: {warning}", err=True)
+    if resume is not None:
+        (path,) = find_runs(results, [resume])
+        before = read_run(path)
+        if suite not in (before.run.suite, "") or before.run.machine.name != describe_machine().name:
+            raise ResultsError(
+                f"--resume: {resume} is a run of suite {before.run.suite} on {before.run.machine.name}; "
+                "resume it with the same suite on the same machine"
+            )
+        kept = {(r.implementation, r.case): r for r in merge_runs([before])}
+        with RunFile.resume(path) as file:
+            file.append(Resumption(run=before.run.id, time=_format_now()))
+            made = Recording(
+                run=before.run, file=file, results=kept, ceilings=list(before.ceilings),
+                completions={one.implementation: one for one in before.completions}, whole=whole,
+            )  # fmt: skip
+            with _storing_end(made):
+                yield made
+        return
+    now = datetime.now(UTC)
+    run = Run(
+        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        time=now.isoformat(timespec="seconds"),
+        command=command,
+        machine=describe_machine(),
+        versions=find_versions() | {"torch": session.libraries.torch},
+        threads=session.limits.threads or session.libraries.threads,
+        commit=find_commit(Path(__file__).parent),
+        suite=suite,
+        suite_digest=digest(cases),
+        implementations=tuple(display_name(name) for name in implementations),
+        sources={
+            display_name(name): session.declared[name].sources.digest
+            for name in implementations
+            if name in session.declared
+        },
+        planned=dict(planned or {}),
+    )
+    with RunFile.create(results, run) as file:
+        made = Recording(run=run, file=file, whole=whole)
+        with _storing_end(made):
+            yield made
+
+
+@contextlib.contextmanager
+def _storing_end(recorded: Recording) -> Iterator[None]:
+    """Store the end of the run when the context ends, whatever ended it."""
+    try:
+        yield
+    except BaseException as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        # The error that ended the run is what the user must see, rather than that the run's end could not be stored.
+        with contextlib.suppress(ResultsError):
+            recorded.end(*(("interrupted", INTERRUPTED) if interrupted else ("error", USAGE)))
+        raise
+    recorded.end("finished", recorded.exit_code)
+
+
+def _format_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

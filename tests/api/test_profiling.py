@@ -1,0 +1,169 @@
+"""Tests of ``attnbench.profile``."""
+
+import importlib
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+import pytest
+from click import Context
+
+import attnbench
+from attnbench.api import profiling
+from attnbench.api.progress import show_interactive_progress
+from attnbench.api.recording import Recording
+from attnbench.cli import attnbench as command
+from attnbench.cli.terminal import print_timings
+from timed_runs import REFERENCE, store, time_calls
+
+OWN = """
+import math
+
+def attention(q, k, v):
+    weights = (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1)
+    return weights @ v
+"""
+SIZES = {"lengths": [8], "batch": 2, "heads": 2, "head_dim": 4, "passes": "forward", "processes": 2, "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[attnbench.ProfileResult]:
+    """A profile of a function that only this process's search path finds."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "own_attention.py").write_text(OWN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.syspath_prepend(folder)
+        own = importlib.import_module("own_attention")
+        yield attnbench.profile([own.attention], results=folder / "results", **SIZES)
+    del sys.modules["own_attention"]
+
+
+def test_a_profile_is_measured_and_stored(made: attnbench.ProfileResult) -> None:
+    """The function and the reference are timed on the chosen sizes, and the run file has the same results."""
+    frame = made.to_frame()
+    assert list(frame["implementation"]) == [REFERENCE, "own_attention.py:attention"]
+    assert set(frame["case"].str.split("/").str[1]) == {"B2.L8.S8.E8.H2"}
+    assert (frame["median_ns"] > 0).all()
+    assert made.path is not None
+    pd.testing.assert_frame_equal(frame, attnbench.results.read(made.path))
+    assert made.to_frame("memory")["peak_bytes"].min() > 0
+
+
+def test_the_run_has_the_command_line_that_repeats_it(made: attnbench.ProfileResult) -> None:
+    """The stored command is a command of attnbench with the same options."""
+    _, name, *words = shlex.split(made.run.run.command)
+    known = command.get_command(Context(command), name)
+    assert known is not None
+    context = known.make_context(name, words)
+    assert context.params["lengths"] == (8,)
+    assert context.params["processes"] == 2
+    assert context.params["implementations"] == ("own_attention.py:attention",)
+
+
+def test_a_choice_is_read_from_the_result(made: attnbench.ProfileResult) -> None:
+    """``choose`` of the result answers as ``attnbench.choose`` with the run file."""
+    choice = made.choose(queries=8, batch=2)
+    assert choice == attnbench.choose(made, queries=8) == attnbench.choose(made.path or "", queries=8)
+    assert choice.run == made.run.run.id
+
+
+def test_a_result_prints_the_tables_of_the_terminal(
+    made: attnbench.ProfileResult, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``str`` has the lines that ``attnbench profile`` prints, and the path of the run."""
+    print_timings(made.results)
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert str(made).splitlines() == [*printed, f"stored in {made.path}"]
+    assert repr(made) == str(made)
+
+
+def test_a_notebook_shows_escaped_tables() -> None:
+    """Every text of a run is escaped in HTML, and a result that is not stored names no path."""
+    run = store([time_calls(REFERENCE), time_calls("<script>", 0.5)])
+    html = attnbench.ProfileResult(run=run, path=None)._repr_html_()
+    assert "<script>" not in html
+    assert "<td>&lt;script&gt;</td>" in html
+    assert "stored in" not in html
+    assert html.count("<table>") == html.count("</table>") == 2
+
+
+def test_a_profile_may_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``results=None``, the run is read and its file is removed."""
+    monkeypatch.chdir(tmp_path)
+    seen = {}
+
+    def record_profile(names: Any, given: dict[str, Any], *, start_recording: Any, **others: Any) -> Recording:
+        class Started:
+            limits = type("Limits", (), {"threads": 1})
+            libraries = type("Libraries", (), {"torch": "2.10.0", "threads": 1})
+            declared: ClassVar[dict[str, Any]] = {}
+
+        seen.update(given)
+        recording: AbstractContextManager[Recording] = start_recording(
+            Started(), results=given["results"], suite="perf", cases=[], implementations=names, resume=None
+        )
+        with recording as recorded:
+            return recorded
+
+    monkeypatch.setattr(profiling, "record_profile", record_profile)
+    result = attnbench.profile("sdpa", lengths=(77, (1, 512)), mask=["none", "causal"], padding=0.3, results=None)
+    assert result.path is None
+    assert not seen["results"].exists()
+    assert list(tmp_path.iterdir()) == []
+    assert (seen["lengths"], seen["masks"], seen["padding"]) == ((77, (1, 512)), ("none", "causal"), (0.3,))
+    assert result.run.run.command == (
+        "attnbench profile sdpa --lengths 77,1:512 --mask none,causal --padding 0.3 --device cpu --suite quick "
+        "--timeout 120.0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lengths": 0}, "lengths must be whole numbers of at least 1, or pairs (queries, keys), got 0"),
+        ({"lengths": [(1, 2, 3)]}, "lengths must be whole numbers of at least 1, or pairs (queries, keys)"),
+        ({"batch": [2.5]}, "batch must be whole numbers of at least 1, got [2.5]; for example [128, 256]"),
+        ({"heads": True}, "heads must be whole numbers of at least 1, got True"),
+        ({"padding": 1.5}, "padding must be numbers above 0 and below 1, got 1.5; for example 0.3"),
+        ({"padding": 0.5}, "padding: a batch of one sequence has no padding; name batch of at least 2"),
+        ({"dtype": "int8"}, "dtype must be one or several of float32, "),
+        ({"passes": "back"}, "passes must be one or several of forward, forward+backward, got 'back'"),
+        ({"like": "elmo"}, "like must be one or several of bert-base, "),
+        ({"device": "tpu"}, "device must be one or several of cpu, cuda, got 'tpu'"),
+        ({"threads": 4096}, "threads must be a whole number of at least 1 and at most "),
+        ({"timeout_s": 0}, "timeout_s must be a number above 0, got 0"),
+        ({"width": 768, "head_dim": 64}, "width and head_dim exclude one another: the width is heads times head_dim"),
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_named(arguments: dict[str, Any], message: str) -> None:
+    """A wrong argument raises a ValueError of one line, before anything is measured."""
+    with pytest.raises(ValueError, match=re.escape(message)) as raised:
+        attnbench.profile("sdpa", results=None, **arguments)
+    assert "\n" not in str(raised.value)
+    assert "--" not in str(raised.value)
+
+
+def test_progress_is_shown_to_readers_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A notebook gets plain lines; without a reader, or if switched off, nothing is printed."""
+
+    def show(*, wanted: bool) -> str:
+        with show_interactive_progress(wanted=wanted) as progress:
+            progress.begin("time", 1)
+            progress.now("sdpa")
+            progress.done("sdpa")
+        return capsys.readouterr().err
+
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    assert show(wanted=True) == ""
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    assert show(wanted=True) == "time: 1 step\n"
+    assert show(wanted=False) == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert "time" in show(wanted=True)
+    assert show(wanted=False) == ""

@@ -19,7 +19,7 @@ class Operators(TorchDispatchMode):
         self.names: set[str] = set()
         self.largest_softmax = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         """Record an operator and run it."""
         del types
         name = func.overloadpacket.__name__

@@ -112,7 +112,7 @@ def multiplies_bfloat16() -> bool:
     bfloat16 where there is a matrix unit (AMX).
     """
     # Older versions of torch do not tell the capabilities of the CPU.
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("avx512_bf16")) and not capabilities.get("amx_bf16")
 
 
@@ -124,7 +124,8 @@ def stores_blocks(weights: int, like: Tensor) -> bool:
     """
     if like.dtype != torch.bfloat16 or not like.is_cpu or torch.is_grad_enabled() or weights < FEWEST_IN_BLOCKS:
         return False
-    return not (torch.compiler.is_compiling() or torch.jit.is_tracing()) and multiplies_bfloat16()
+    tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return not (torch.compiler.is_compiling() or tracing) and multiplies_bfloat16()
 
 
 def attend_in_blocks(heads: Tensor, most: int = BLOCK_WEIGHTS) -> Tensor:
@@ -138,9 +139,9 @@ def attend_in_blocks(heads: Tensor, most: int = BLOCK_WEIGHTS) -> Tensor:
     if group >= count:
         return _store_and_multiply(*heads.unbind())
     if group:
-        return torch.cat([_store_and_multiply(*part.unbind()) for part in heads.split(group, dim=1)])
+        return torch.cat([_store_and_multiply(*part.unbind()) for part in torch.split(heads, group, dim=1)])
     outputs = []
     for q, k, v in heads.transpose(0, 1).unsqueeze(2):  # each (1, length, head_dim)
-        parts = [_store_and_multiply(part, k, v) for part in q.split(max(1, most // length), dim=1)]
+        parts = [_store_and_multiply(part, k, v) for part in torch.split(q, max(1, most // length), dim=1)]
         outputs.append(torch.cat(parts, dim=1))
     return torch.cat(outputs)

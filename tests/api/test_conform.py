@@ -114,7 +114,7 @@ def test_importing_the_package_imports_no_large_package() -> None:
 
 def test_package_offers_few_names() -> None:
     """Every name in ``__all__`` exists, and an unknown name is an AttributeError."""
-    assert len(attnbench.__all__) <= 14
+    assert len(attnbench.__all__) <= 17
     assert [name for name in attnbench.__all__ if not hasattr(attnbench, name)] == []
     with pytest.raises(AttributeError, match="module 'attnbench' has no attribute 'conforms'"):
         attnbench.conforms  # noqa: B018

@@ -650,7 +650,7 @@ def test_failing_run_is_one_object_that_can_be_reproduced(here: Path) -> None:
     done = attnbench(*words, cwd=here, HOME=str(home), USER="somebody-k7", LOGNAME="somebody-k7")
     assert done.code == 1
     printed = done.json
-    assert set(printed) == {"schema", "run", "findings"}
+    assert set(printed) == {"schema", "run", "fixed_values", "findings"}
     assert printed["schema"] == SCHEMA
     by_check = {(f["implementation"], f["check"]): f for f in printed["findings"]}
     assert len(printed["findings"]) == len(by_check) == 2

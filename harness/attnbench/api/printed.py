@@ -5,14 +5,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import StringIO
-
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from attnbench.analysis.root_causes import RootCause
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.types import Status
+
+if TYPE_CHECKING:
+    # Not imported with attnbench.conform: a script that prints nothing does not need it.
+    from rich.console import Console
+    from rich.table import Table
 
 __all__ = [
     "PLAIN_WIDTH",
@@ -75,8 +77,10 @@ class TextTable:
     styles: tuple[str, ...] = ()
 
 
-def print_tables(tables: Iterable[TextTable], out: Console) -> None:
+def print_tables(tables: Iterable[TextTable], out: "Console") -> None:
     """Print tables with their titles and legends."""
+    from rich.text import Text
+
     for table in tables:
         if table.title:
             out.print(Text(table.title, style="italic"), soft_wrap=True)
@@ -87,6 +91,8 @@ def print_tables(tables: Iterable[TextTable], out: Console) -> None:
 
 def format_text(tables: Iterable[TextTable], lines: Sequence[str]) -> str:
     """Return tables, and the lines below them, as the terminal shows them in ``PLAIN_WIDTH`` characters."""
+    from rich.console import Console
+
     out = Console(file=StringIO(), highlight=False, width=PLAIN_WIDTH, color_system=None)
     print_tables(tables, out)
     assert isinstance(out.file, StringIO)
@@ -100,7 +106,10 @@ def format_html(tables: Iterable[TextTable], lines: Sequence[str]) -> str:
     return "\n".join((*parts, *(f"<p>{escape(line)}</p>" for line in lines)))
 
 
-def _make_rich_table(table: TextTable) -> Table:
+def _make_rich_table(table: TextTable) -> "Table":
+    from rich.table import Column, Table
+    from rich.text import Text
+
     columns = [Column(name, overflow="fold") if name in table.folded else name for name in table.head]
     made = Table(*columns, box=None, pad_edge=False)
     for row, style in zip(table.rows, table.styles or ("",) * len(table.rows), strict=True):

@@ -1,0 +1,294 @@
+"""A private Slurm cluster of two nodes on this machine, for the tests of sweeps and for trying sweeps out.
+
+All daemons are started in one temporary folder, with their own configuration, keys, sockets and ports, and are stopped
+by process id. The cluster neither uses nor changes a Slurm, munge or MariaDB that the machine already runs.
+
+    python tests/slurm/cluster.py COMMAND...    # run a command inside of a new cluster, then stop the cluster
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+INSTALL = "apt-get install slurm-wlm slurmdbd munge mariadb-server"
+PROGRAMS = ("munged", "mariadbd", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "sacctmgr", "setpriv")
+# Debian has the daemons in a folder that the search path of a user lacks.
+SEARCH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
+# Features of each node, which a job asks for as `--constraint`: one of each node's own, and one that both have.
+NODES = {"n1": ("first", "small"), "n2": ("second", "small")}
+# CPUs that each node says it has. Tests need two units at a time on neither.
+CPUS = 2
+# Seconds after which a daemon that has not started counts as broken. All of them together take 4 s on two idle cores.
+START_S = 60
+# Seconds without an answer after which slurmctld calls a node down. Slurm's default of 300 s is longer than the tests.
+NODE_DEATH_S = 10
+# Seconds that jobs and daemons have between SIGTERM and SIGKILL.
+KILL_S = 5
+
+
+class ClusterError(Exception):
+    """A cluster cannot be started here, with the reason and the remedy."""
+
+
+def find_obstacle() -> str | None:
+    """Return why no cluster can be started on this machine, with the remedy; None if one can."""
+    missing = [name for name in PROGRAMS if shutil.which(name, path=SEARCH) is None]
+    if missing:
+        return f"a test cluster needs {', '.join(missing)}; install Slurm: {INSTALL}"
+    if os.geteuid() != 0:
+        return "a test cluster needs root, because slurmd starts jobs as their users; run the command with sudo"
+    return None
+
+
+class Cluster:
+    """Daemons of one cluster, its folder, and the environment in which commands reach it.
+
+    Args:
+        folder: An empty folder, with a path short enough for a socket: at most 80 characters.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = os.environ | {"PATH": SEARCH, "SLURM_CONF": str(folder / "slurm.conf")}
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        """Start all daemons, and wait until both nodes are idle.
+
+        Raises: ClusterError with the end of the log of a daemon that did not start.
+        """
+        # munged refuses a socket that other users cannot reach.
+        self.folder.chmod(0o755)
+        self._configure()
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+        munge = [f"--{name}-file={self.folder / f'munge.{name}'}" for name in ("key", "pid", "log", "seed")]
+        self._start("munged", "munged", "--foreground", f"--socket={self.folder / 'munge.sock'}", *munge)
+        data = self.folder / "database"
+        install = ("mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}", "--skip-test-db")
+        self.run(*install, "--auth-root-authentication-method=socket")
+        database = ("--no-defaults", "--user=root", f"--datadir={data}", f"--socket={self.folder / 'database.sock'}")
+        small = ("--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0")
+        pid_file = f"--pid-file={self.folder / 'database.pid'}"
+        self._start("mariadbd", "mariadbd", *database, *small, "--skip-networking", pid_file)
+        self._wait("munged", (self.folder / "munge.sock").exists)
+        self._wait("mariadbd", lambda: self._answers("mariadb-admin", "--no-defaults", *database[3:], "ping"))
+        self._start("slurmdbd", "slurmdbd", "-D")
+        self._wait("slurmdbd", lambda: self._answers("sacctmgr", "-n", "list", "cluster"))
+        self.run("sacctmgr", "-i", "add", "cluster", "attnbench")
+        self._start("slurmctld", "slurmctld", "-D")
+        for node in NODES:
+            self.start_node(node)
+        self._wait("slurmctld", lambda: self._answers("sinfo", "-h"))
+        for node in NODES:
+            self.wait_for_state(node, "idle")
+
+    def start_node(self, node: str, *, hidden: Path | None = None) -> None:
+        """Start the slurmd of a node, on which the folder ``hidden`` is empty and its own: the node does not share it.
+
+        A hidden folder needs the right to mount, which root lacks in some containers.
+        """
+        command = ["slurmd", "-D", "-N", node]
+        if hidden is not None:
+            shell = 'mount -t tmpfs none "$0" && exec "$@"'
+            command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", shell, str(hidden), *command]
+        self._start(node, *command)
+
+    def kill_node(self, node: str) -> None:
+        """Kill the slurmd of a node and everything that runs on the node, as a power failure does."""
+        daemon = self._daemons.pop(node)
+        daemon.kill()
+        daemon.wait()
+        for process, environment in self._find_processes():
+            if node in (environment.get("ATTNBENCH_TEST_NODE"), environment.get("SLURMD_NODENAME")):
+                _kill(process)
+
+    def revive_node(self, node: str, *, hidden: Path | None = None) -> None:
+        """Start a killed node again, and wait until it is idle."""
+        self.start_node(node, hidden=hidden)
+        self.wait_for_state(node, "idle")
+
+    def read_state(self, node: str) -> str:
+        """Return the state of a node in sinfo's words, without the marks after it: ``idle``, ``mixed``, ``down``."""
+        printed = self.run("sinfo", "-h", "-N", "-n", node, "-o", "%T").split()
+        return printed[0].rstrip("*~#!%$@^-+") if printed else "unknown"
+
+    def wait_for_state(self, node: str, state: str) -> None:
+        """Wait until a node is in a state.
+
+        Raises: ClusterError if it is not within a minute.
+        """
+        self._wait(node, lambda: self.read_state(node) == state)
+
+    def run(self, *command: str) -> str:
+        """Run a command in the environment of the cluster, and return what it printed.
+
+        Raises: ClusterError with its message if it fails.
+        """
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ClusterError(f"{' '.join(command)} failed: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def stop(self) -> None:
+        """Stop all jobs and daemons; kill what does not stop. Works also after a failed start."""
+        running = list(self._daemons.items())
+        for _, daemon in reversed(running):
+            daemon.terminate()
+        for _, daemon in running:
+            try:
+                daemon.wait(KILL_S)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        self._daemons.clear()
+        # The keepers of running jobs outlive their slurmd, so that an upgrade of slurmd does not end jobs.
+        for process, _ in self._find_processes():
+            _kill(process)
+
+    def _configure(self) -> None:
+        """Write slurm.conf and slurmdbd.conf."""
+        host = socket.gethostname().partition(".")[0]
+        database, controller, *ports = _find_ports(2 + len(NODES))
+        shared = f"AuthType=auth/munge\nAuthInfo=socket={self.folder / 'munge.sock'}\nSlurmUser=root\n"
+        (self.folder / "state").mkdir()
+        nodes = "".join(
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} RealMemory=2000"
+            f" Feature={','.join(features)} State=UNKNOWN\n"
+            for (node, features), port in zip(NODES.items(), ports, strict=True)
+        )
+        (self.folder / "slurm.conf").write_text(f"""{shared}
+ClusterName=attnbench
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmdUser=root
+CredType=cred/munge
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={database}
+StateSaveLocation={self.folder / "state"}
+SlurmdSpoolDir={self.folder}/spool-%n
+SlurmctldPidFile={self.folder / "slurmctld.pid"}
+SlurmdPidFile={self.folder}/slurmd-%n.pid
+ReturnToService=2
+SlurmdTimeout={NODE_DEATH_S}
+KillWait={KILL_S}
+{nodes}PartitionName=all Nodes={",".join(NODES)} Default=YES MaxTime=UNLIMITED State=UP
+""", encoding="utf-8")  # fmt: skip
+        storage = self.folder / "slurmdbd.conf"
+        storage.write_text(f"""{shared}
+DbdHost={host}
+DbdAddr=127.0.0.1
+DbdPort={database}
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+StorageLoc=slurm
+PidFile={self.folder / "slurmdbd.pid"}
+""", encoding="utf-8")  # fmt: skip
+        storage.chmod(0o600)
+
+    def _start(self, name: str, *command: str) -> None:
+        """Start a daemon, which the kernel kills if this process dies without stopping it."""
+        # libmariadb, the client of slurmdbd, reads where the socket is; slurmdbd.conf cannot say it.
+        marks = {"ATTNBENCH_TEST_NODE": name, "MYSQL_UNIX_PORT": str(self.folder / "database.sock")}
+        with self._log(name).open("ab") as log:
+            self._daemons[name] = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *command], env=self.environment | marks, cwd=self.folder,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def _wait(self, name: str, is_ready: Callable[[], bool]) -> None:
+        """Wait for a state of a daemon.
+
+        Raises: ClusterError with the end of the daemon's log if it dies, or if it takes more than ``START_S``.
+        """
+        deadline = time.monotonic() + START_S
+        while not is_ready():
+            died = self._daemons[name].poll() is not None
+            if died or time.monotonic() > deadline:
+                log = self._log(name).read_text(encoding="utf-8", errors="replace")[-2000:]
+                raise ClusterError(f"{name} {'died' if died else f'was not ready after {START_S} s'}; its log:\n{log}")
+            time.sleep(0.05)
+
+    def _answers(self, *command: str) -> bool:
+        done = subprocess.run(command, env=self.environment, capture_output=True, check=False)
+        return done.returncode == 0
+
+    def _log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def _find_processes(self) -> Iterator[tuple[int, dict[str, str]]]:
+        """Yield the processes whose environment names this cluster, with this environment, but not this process."""
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                items = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+            except OSError:  # it ended
+                continue
+            environment = dict(item.partition("=")[::2] for item in items)
+            if environment.get("SLURM_CONF") == self.environment["SLURM_CONF"] and int(folder.name) != os.getpid():
+                yield int(folder.name), environment
+
+
+def _kill(process: int) -> None:
+    try:
+        os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _find_ports(count: int) -> list[int]:
+    """Return free ports of the loopback interface."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@contextmanager
+def start_cluster() -> Iterator[Cluster]:
+    """Start a cluster in a new folder; afterwards stop it and remove the folder.
+
+    Raises: ClusterError with the reason if it cannot be started.
+    """
+    if obstacle := find_obstacle():
+        raise ClusterError(obstacle)
+    # Not pytest's own folder: a socket's path has at most 107 characters.
+    with tempfile.TemporaryDirectory(prefix="attnbench-slurm-", ignore_cleanup_errors=True) as folder:
+        cluster = Cluster(Path(folder))
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+def main(command: Sequence[str]) -> int:
+    """Run a command inside of a new cluster, and return its exit status."""
+    try:
+        with start_cluster() as cluster:
+            return subprocess.run(command, env=cluster.environment, check=False).returncode
+    except ClusterError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or [os.environ.get("SHELL", "sh")]))

@@ -27,7 +27,7 @@ NODES = {"n1": ("first", "small"), "n2": ("second", "small")}
 # CPUs that each node says it has. Tests need two units at a time on neither.
 CPUS = 2
 # Seconds after which a daemon that has not started counts as broken. All of them together take 4 s on two idle cores.
-START_S = 60
+START_S = 20
 # Seconds without an answer after which slurmctld calls a node down. Slurm's default of 300 s is longer than the tests.
 NODE_DEATH_S = 10
 # Seconds that jobs and daemons have between SIGTERM and SIGKILL.
@@ -182,6 +182,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={database}
+AccountingStoragePass={self.folder / "munge.sock"}
 StateSaveLocation={self.folder / "state"}
 SlurmdSpoolDir={self.folder}/spool-%n
 SlurmctldPidFile={self.folder / "slurmctld.pid"}

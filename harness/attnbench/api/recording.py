@@ -120,13 +120,14 @@ def record(
     resume: str | None,
     whole: bool = False,
     planned: Mapping[str, Planned] | None = None,
+    path: Path | None = None,
 ) -> Iterator[Recording]:
     """Yield a ``Recording`` that stores to a new run file, or to the file of the run to resume.
 
     ``command`` is the command line that makes this run. ``resume`` is the id or the file of the run to resume, or None
     for a new run. ``whole`` says whether the run is of a whole suite. ``planned`` has the number of cases to check and
-    to time for each implementation, by display name; None if the cases are chosen during the run. When the context
-    ends, the end of the run is stored.
+    to time for each implementation, by display name; None if the cases are chosen during the run. ``path`` is the file
+    of a new run; None: it is named after the machine and the run. When the context ends, the end of the run is stored.
 
     Raises: ResultsError where the run to resume is of another suite or machine.
     """
@@ -169,7 +170,7 @@ def record(
         },
         planned=dict(planned or {}),
     )
-    with RunFile.create(results, run) as file:
+    with RunFile.create(results, run, path) as file:
         made = Recording(run=run, file=file, whole=whole)
         with _storing_end(made):
             yield made

@@ -21,6 +21,7 @@ COMMANDS = {
     "reproduce": "Re-run one check of one case.",
     "drop-in": "Swap implementations into a real sentence encoder: compare its embeddings and its time.",
     "cache": "Show the cache of expected values, or empty it.",
+    "sweep": "Run conform or profile as many tasks on the machines of a Slurm cluster, or here.",
     "run": "Run conform and profile on the same implementations, then report.",
 }
 

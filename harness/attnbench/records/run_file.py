@@ -82,12 +82,14 @@ class RunFile:
         self._stream = stream
 
     @classmethod
-    def create(cls, results: Path, run: Run) -> Self:
+    def create(cls, results: Path, run: Run, path: Path | None = None) -> Self:
         """Create the file of a run below the folder ``results``, and write the run to its first line.
+
+        ``path`` is the path of the file; None: it is named after the machine and the run.
 
         Raises: ResultsError where the folder cannot be written.
         """
-        path = results / run.machine.name / f"{run.id}.jsonl"
+        path = path or results / run.machine.name / f"{run.id}.jsonl"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             made = cls(path, path.open("xb"))

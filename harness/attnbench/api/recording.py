@@ -13,7 +13,7 @@ import click
 from attnbench.analysis.coverage import count_checked, describe_few
 from attnbench.cases import digest
 from attnbench.plugins.registry import display_name
-from attnbench.records.environment import check_torch_version, describe_machine, find_commit, find_versions
+from attnbench.records.environment import check_torch_version, describe_machine, find_commit, find_node, find_versions
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED, USAGE
 from attnbench.records.run_file import (
     ResultsError,
@@ -169,6 +169,8 @@ def record(
             if name in session.declared
         },
         planned=dict(planned or {}),
+        list_digest=digest(session.whole_lists) if session.whole_lists else "",
+        node=find_node(),
     )
     with RunFile.create(results, run, path) as file:
         made = Recording(run=run, file=file, whole=whole)

@@ -16,6 +16,7 @@ COMMANDS = {
     "conform": "Check implementations against the reference over a suite of cases.",
     "profile": "Measure speed and memory of conforming implementations across sequence lengths.",
     "report": "Write an HTML page, plots, CSV and Markdown from stored runs.",
+    "merge": "Join the run files of shards and of tasks into one run set.",
     "compare": "Show what became slower, faster, bigger or wrong between two runs, implementations or source trees.",
     "study": "Draw figures that explain attention: saturation, additive scores, attention maps, padding.",
     "reproduce": "Re-run one check of one case.",

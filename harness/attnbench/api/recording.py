@@ -153,7 +153,8 @@ def record(
         return
     now = datetime.now(UTC)
     run = Run(
-        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        # Among 1,000 tasks of a sweep that start in one second, two have the same 4 bytes with a probability of 0.01 %.
+        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2 if path is None else 4)}",
         time=now.isoformat(timespec="seconds"),
         command=command,
         machine=describe_machine(),

@@ -1,6 +1,7 @@
 """``attnbench sweep``: the cases of one configuration on several kinds of machine, by Slurm or here."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,14 @@ from attnbench.records.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED
 from attnbench.sweep.configuration import ConfigurationError, Machine, read_configuration
 from attnbench.sweep.plan import SweepPlan, Task, read_plan, write_plan
 from attnbench.sweep.planning import hash_configuration, make_plan
-from attnbench.sweep.progress import ChangedLines, describe_plan, format_command, format_counts, list_gaps
+from attnbench.sweep.progress import (
+    ChangedLines,
+    describe_plan,
+    format_command,
+    format_counts,
+    format_merging,
+    list_gaps,
+)
 from attnbench.sweep.slurm import check_constraints, require_slurm
 from attnbench.sweep.states import StateReader, TaskState
 from attnbench.sweep.submission import hold_folder, load_submitit, probe, submit_locally, submit_to_slurm
@@ -51,9 +59,7 @@ def _split_words(ctx: click.Context, param: click.Parameter, words: tuple[str, .
 @click.option(
     "--kind", type=click.Choice(("conform", "profile")), default="profile", show_default=True, help="What a task does."
 )
-@click.option(
-    "--minutes", type=click.IntRange(min=1), default=MINUTES, show_default=True, help="Time limit of a task."
-)
+@click.option("--minutes", type=click.IntRange(min=1), default=MINUTES, show_default=True, help="Time limit of a task.")
 @click.option(
     "--tries", type=click.IntRange(min=1), default=TRIES, show_default=True, help="Failed tries that give up a task."
 )
@@ -69,7 +75,7 @@ def _split_words(ctx: click.Context, param: click.Parameter, words: tuple[str, .
 @options(*AXES)
 @options("work_limit", "case_budget", "no_cache")
 @click.pass_context
-def command(ctx: click.Context, words: tuple[str, ...], **given: Any) -> int:
+def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> int:
     """Run one configuration on many machines: conform or profile, divided into tasks.
 
     A TOML file names implementations, axes, limits and machines; an option replaces its value. Each task is a job of
@@ -94,11 +100,7 @@ def _run(given: dict[str, Any], implementations: tuple[str, ...], machines: tupl
         plan = read_plan(folder)
         _check_same(given, implementations, machines, plan)
         load_submitit()
-        with hold_folder(folder):
-            states = StateReader(folder, plan).read()
-            missing = [one.task for one in states if one.state == "missing"]
-            click.echo(f"to submit: {len(missing)} of {len(plan.tasks)} tasks", err=True)
-            return _submit(folder, plan, missing, local=given["local"], wait_s=given["probe"])
+        return _submit_missing(folder, plan, local=given["local"], wait_s=given["probe"])
     plan = _plan(given, implementations, machines)
     if given["dry_run"]:
         for line in describe_plan(plan):
@@ -113,11 +115,10 @@ def _run(given: dict[str, Any], implementations: tuple[str, ...], machines: tupl
     if (folder / "plan.json").exists():
         write_plan(folder, plan)  # refuses
     folder.mkdir(parents=True, exist_ok=True)
-    with hold_folder(folder):
-        if not given["local"]:
-            probe(folder, plan, wait_s=given["probe"])
-        write_plan(folder, plan)
-        return _submit(folder, plan, plan.tasks, local=given["local"], wait_s=None)
+    if not given["local"]:
+        probe(folder, plan, wait_s=given["probe"])
+    write_plan(folder, plan)
+    return _submit_missing(folder, plan, local=given["local"])
 
 
 def _plan(given: dict[str, Any], implementations: tuple[str, ...], machines: tuple[Machine, ...]) -> SweepPlan:
@@ -141,32 +142,33 @@ def _check_same(
     """
     if implementations and hash_configuration(given, implementations, machines) != plan.asked:
         raise click.UsageError(
-            f"--resume: the sweep in {given['results']} was started with another configuration; leave the configuration "
-            "out and name --results, or name another folder"
+            f"--resume: the sweep in {given['results']} was started with another configuration; leave the "
+            "configuration out and name --results, or name another folder"
         )
 
 
-def _submit(
-    folder: Path, plan: SweepPlan, tasks: "tuple[Task, ...] | list[Task]", *, local: bool, wait_s: float | None
-) -> int:
-    """Submit tasks and follow them; with ``wait_s``, ask each kind of machine first."""
+def _submit_missing(folder: Path, plan: SweepPlan, *, local: bool, wait_s: float | None = None) -> int:
+    """Submit the tasks that are missing, and follow all; with ``wait_s``, probe each kind of machine first."""
     reader, lines = StateReader(folder, plan), ChangedLines(lambda line: click.echo(line, err=True))
     ids: list[str] = []
 
-    def watch() -> list[TaskState]:
-        states = reader.read()
+    def watch(coming: Sequence[Task] = ()) -> list[TaskState]:
+        states = reader.read(coming)
         lines.show(plan, states)
         return states
 
     try:
-        if local:
-            submit_locally(folder, plan, tasks, watch)
-        elif tasks:
-            require_slurm()
-            if wait_s is not None:
-                probe(folder, plan, wait_s=wait_s)
-            ids = submit_to_slurm(folder, plan, tasks)
-            click.echo(f"submitted: {len(tasks)} tasks as {', '.join(ids)}; Ctrl-C leaves them running", err=True)
+        with hold_folder(folder):
+            missing = [one.task for one in reader.read() if one.state == "missing"]
+            click.echo(f"to submit: {len(missing)} of {len(plan.tasks)} tasks", err=True)
+            if local:
+                submit_locally(folder, plan, missing, watch)
+            elif missing:
+                require_slurm()
+                if wait_s is not None:
+                    probe(folder, plan, wait_s=wait_s)
+                ids = submit_to_slurm(folder, plan, missing)
+                click.echo(f"submitted as {', '.join(ids)}; Ctrl-C leaves the jobs running", err=True)
         states = watch()
         while {one.state for one in states} & {"queued", "running"}:
             time.sleep(POLL_S)
@@ -195,7 +197,7 @@ def _conclude(folder: Path, plan: SweepPlan, states: list[TaskState]) -> int:
     if "missing" in found:
         click.echo(f"submit what is missing with: {format_command(folder, '--resume')}")
     if any(one.results.complete for one in states):
-        click.echo(f"merge the results with: attnbench merge {folder}")
+        click.echo(f"merge the results with: {format_merging(folder)}")
     if found & {"missing", "queued", "running"}:
         return INCONCLUSIVE
     return FAILED if "failed" in found or any(one.results.failures for one in states) else 0

@@ -18,11 +18,7 @@ class ConfigurationError(Exception):
     """Raised where a sweep cannot be made as it is asked for; the message is one line."""
 
 
-class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A table of the file."""
-
-
-class Machine(_Table):
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of machine, as Slurm chooses it. Every case of the sweep runs on every kind."""
 
     # Name of the folder of this kind's results.
@@ -40,7 +36,7 @@ class Machine(_Table):
     device: str | None = None
 
 
-class Axes(_Table):
+class Axes(msgspec.Struct, frozen=True, kw_only=True):
     """What is multiplied to cases; each key is the option of ``attnbench profile`` with this name."""
 
     lengths: Values | None = None
@@ -57,7 +53,7 @@ class Axes(_Table):
     case: Values | None = None
 
 
-class Limits(_Table):
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a task, and the options of ``attnbench profile`` that limit a measurement."""
 
     minutes: int | None = None
@@ -72,7 +68,7 @@ class Limits(_Table):
     case_budget: Values | None = None
 
 
-class Configuration(_Table):
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     """A configuration file."""
 
     kind: Kind | None = None
@@ -96,7 +92,7 @@ class Configuration(_Table):
         for table in (self, self.axes, self.limits):
             for name in table.__struct_fields__:
                 value = getattr(table, name)
-                if value is None or isinstance(value, _Table) or name in ("implementations", "machines"):
+                if value is None or isinstance(value, msgspec.Struct) or name in ("implementations", "machines"):
                     continue
                 words = [str(one) for one in value] if isinstance(value, list) else value
                 if name in repeated:
@@ -135,7 +131,7 @@ def read_configuration(path: Path) -> Configuration:
     return found
 
 
-def _check_keys(path: Path, place: str, table: dict[str, Any], kind: type[_Table]) -> None:
+def _check_keys(path: Path, place: str, table: dict[str, Any], kind: type[msgspec.Struct]) -> None:
     """Refuse a key that the table does not have, and an empty list.
 
     Raises: ConfigurationError.

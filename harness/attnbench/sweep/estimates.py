@@ -30,7 +30,13 @@ class Estimates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_estimates(
-    plans: Sequence[Plan], operators: Sequence[str], *, kind: Kind, effort: Effort, threads: int, earlier: Sequence[Path]
+    plans: Sequence[Plan],
+    operators: Sequence[str],
+    *,
+    kind: Kind,
+    effort: Effort,
+    threads: int,
+    earlier: Sequence[Path],
 ) -> Estimates:
     """Estimate the seconds of each case; ``operators`` has the operator of each implementation.
 
@@ -62,7 +68,8 @@ def _find_factor(
     folders: Sequence[Path], kind: Kind, start_s: float, forecast_one: Callable[[Plan, int], float]
 ) -> tuple[float | None, int]:
     """Return the time of earlier runs divided by their forecast, and the number of runs; None without a run."""
-    paths = {path for folder in folders for pattern in ("*/*.jsonl", "tasks/*/*.jsonl") for path in folder.glob(pattern)}
+    patterns = ("*/*.jsonl", "tasks/*/*.jsonl")
+    paths = {path for folder in folders for pattern in patterns for path in folder.glob(pattern)}
     taken_s = forecast_s = 0.0
     count = 0
     for path in sorted(paths, key=lambda path: path.stem, reverse=True)[:FILES]:

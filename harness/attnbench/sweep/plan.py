@@ -125,7 +125,9 @@ def write_plan(folder: Path, plan: SweepPlan) -> None:
             "with --results"
         ) from error
     except OSError as error:
-        raise ConfigurationError(f"cannot write {path}: {error.strerror}; name another folder with --results") from error
+        raise ConfigurationError(
+            f"cannot write {path}: {error.strerror}; name another folder with --results"
+        ) from error
 
 
 def read_plan(folder: Path) -> SweepPlan:

@@ -9,8 +9,9 @@ from pathlib import Path
 from attnbench.api.progress import format_time
 from attnbench.sweep.plan import SweepPlan
 from attnbench.sweep.states import STATES, TaskState
+from attnbench.sweep.tries import TASKS
 
-__all__ = ["ChangedLines", "describe_plan", "format_counts", "list_gaps"]
+__all__ = ["ChangedLines", "describe_plan", "format_command", "format_counts", "format_merging", "list_gaps"]
 
 # Seconds after which a line is printed although no task changed its state.
 EVERY_S = 60.0
@@ -20,8 +21,7 @@ NAMED = 20
 
 def describe_plan(plan: SweepPlan) -> Iterator[str]:
     """Yield lines on what a sweep will run, and about how long it takes."""
-    names = ", ".join(plan.operators)
-    yield f"sweep {plan.hash}: {plan.kind}, suite {plan.options['suite']}, {len(plan.operators)} implementations: {names}"
+    yield f"sweep {plan.hash}: {plan.kind}, suite {plan.options['suite']}, of {', '.join(plan.operators)}"
     for machine in plan.machines:
         own = [task for task in plan.tasks if task.machine == machine.name]
         cases = sum(len(task.cases) for task in own)
@@ -31,8 +31,8 @@ def describe_plan(plan: SweepPlan) -> Iterator[str]:
         ]
         yield (
             f"machine {machine.name} ({', '.join(settings) or 'any node'}): {_count(cases, 'case')} in "
-            f"{_count(len(own), 'task')}, about {format_time(total_s)} in all, the longest task {format_time(longest_s)} "
-            f"of {plan.minutes} min"
+            f"{_count(len(own), 'task')}, about {format_time(total_s)} in all, the longest task "
+            f"{format_time(longest_s)} of {plan.minutes} min"
         )
     yield f"results: {plan.count_results()}; the times are {plan.origin}"
 
@@ -61,6 +61,11 @@ def list_gaps(states: Sequence[TaskState]) -> Iterator[str]:
 def format_command(folder: Path, *words: str) -> str:
     """Return a command line of the sweep in a folder."""
     return shlex.join(["attnbench", "sweep", "--results", str(folder), *words])
+
+
+def format_merging(folder: Path) -> str:
+    """Return the command line that merges the results of the sweep in a folder."""
+    return shlex.join(["attnbench", "merge", str(folder / TASKS), "--into", str(folder / "merged")])
 
 
 class ChangedLines:

@@ -44,8 +44,8 @@ class StateReader:
     plan: SweepPlan
     _read: dict[str, tuple[object, TaskResults]] = field(default_factory=dict, init=False)
 
-    def read(self) -> list[TaskState]:
-        """Return the state of every task.
+    def read(self, coming: Sequence[Task] = ()) -> list[TaskState]:
+        """Return the state of every task; ``coming`` are queued by this process, which has not started them yet.
 
         Raises: ConfigurationError where Slurm does not answer, or a file is of another plan.
         """
@@ -53,9 +53,10 @@ class StateReader:
         last = {name: own[-1] for name, own in submissions.items()}
         # Slurm is asked first: a job that ends after the answer is still called running.
         active = _find_active(list(last.values()))
-        return [self._read_one(task, last.get(task.name), active) for task in self.plan.tasks]
+        names = {task.name for task in coming}
+        return [self._read_one(task, last.get(task.name), active, task.name in names) for task in self.plan.tasks]
 
-    def _read_one(self, task: Task, last: Submission | None, active: dict[str, State]) -> TaskState:
+    def _read_one(self, task: Task, last: Submission | None, active: dict[str, State], coming: bool) -> TaskState:  # noqa: FBT001
         tries = list_tries(self.folder, task)
         results = self._read_results(task, tries)
         job = last.job if last else ""
@@ -65,6 +66,8 @@ class StateReader:
             state = "done"
         elif job in active:
             state = active[job]
+        elif coming:
+            state = "queued"
         else:
             state = "failed" if failed >= self.plan.tries else "missing"
         reason = ""
@@ -86,10 +89,12 @@ class StateReader:
         if last is None:
             return f"{have}; not submitted"
         if all(one.job != last.job for one in tries):
-            return f"{have}; job {last.job} ended before the task began: see {self.folder / LOGS / last.job}_0_log.err"
+            log = self.folder / LOGS / f"{last.job}_0_log.err"
+            return f"{have}; job {last.job} ended before the task began: see {log}"
         ended = tries[-1]
         failures = sum(one.failed for one in tries)
-        outcome = {None: "was killed", "done": "ended, but its run file lacks results"}.get(ended.outcome, ended.outcome)
+        words = {None: "was killed", "done": "ended, but its run file lacks results"}
+        outcome = words.get(ended.outcome, ended.outcome)
         why = f": {ended.reason}" if ended.reason else ""
         often = f"failed {_count_times(failures)}; " if failures else ""
         return f"{have}; {often}try {ended.count} {outcome}{why}"

@@ -1,8 +1,10 @@
 """Submitting tasks: to Slurm as one array for each kind of machine, or to this machine one after another."""
 
 import contextlib
+import os
 import secrets
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +20,16 @@ from attnbench.sweep.slurm import find_job_states
 from attnbench.sweep.task import Probe, Seen, TaskJob, find_differences
 from attnbench.sweep.tries import TASKS
 
-__all__ = ["Submission", "hold_folder", "list_submissions", "load_submitit", "probe", "submit_locally", "submit_to_slurm"]
+__all__ = [
+    "LOGS",
+    "Submission",
+    "hold_folder",
+    "list_submissions",
+    "load_submitit",
+    "probe",
+    "submit_locally",
+    "submit_to_slurm",
+]
 
 # Name of the file that says which job runs which task, and of the folder of submitit's files and logs.
 SUBMISSIONS, LOGS = "submissions.jsonl", "submitit"
@@ -31,6 +42,8 @@ NOTICE_S = 30
 SEEN_WITHIN_S = 60.0
 # Seconds between two questions about a probe, and about a local job.
 POLL_S, LOCAL_POLL_S = 2.0, 0.2
+# Seconds to wait for the end of a local job that is told to stop; it ends its workers first.
+STOPPED_WITHIN_S = 15.0
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +62,9 @@ def load_submitit() -> ModuleType:
     try:
         import submitit
     except ModuleNotFoundError as error:
-        raise ConfigurationError("submitit is not installed, and a sweep needs it: pip install 'attnbench[slurm]'") from error
+        raise ConfigurationError(
+            "submitit is not installed, and a sweep needs it: pip install 'attnbench[slurm]'"
+        ) from error
     found: ModuleType = submitit
     return found
 
@@ -67,7 +82,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigurationError(
-                f"another process submits tasks of the sweep in {folder}: see it with --status, or wait until it is done"
+                f"another process submits tasks of the sweep in {folder}: see it with --status, or wait for its end"
             ) from error
         except OSError:  # the file system has no locks: go on without one
             pass
@@ -98,22 +113,23 @@ def submit_to_slurm(folder: Path, plan: SweepPlan, tasks: Sequence[Task]) -> lis
             part = own[first : first + ARRAY]
             calls = [TaskJob(folder=str(folder.resolve()), machine=one.machine, number=one.number) for one in part]
             jobs = _submit(executor, calls)
-            _store(folder, [Submission(task=t.name, job=j.job_id, executor="slurm") for t, j in zip(part, jobs, strict=True)])
+            pairs = zip(part, jobs, strict=True)
+            _store(folder, [Submission(task=task.name, job=job.job_id, executor="slurm") for task, job in pairs])
             ids.append(jobs[0].job_id.partition("_")[0])
     return ids
 
 
-def submit_locally(folder: Path, plan: SweepPlan, tasks: Sequence[Task], watch: Callable[[], object]) -> None:
+def submit_locally(
+    folder: Path, plan: SweepPlan, tasks: Sequence[Task], watch: Callable[[Sequence[Task]], object]
+) -> None:
     """Run tasks on this machine, one after another: tasks at the same time would disturb each other's times.
 
-    ``watch`` is called again and again while they run.
+    ``watch`` is called again and again while they run, with the tasks that have not begun.
     """
-    import os
-
     submitit = load_submitit()
     executor = submitit.LocalExecutor(folder=folder.resolve() / LOGS, max_num_timeout=plan.tries - 1)
     executor.update_parameters(timeout_min=plan.minutes, signal_delay_s=NOTICE_S)
-    for task in tasks:
+    for number, task in enumerate(tasks, start=1):
         call = TaskJob(
             folder=str(folder.resolve()), machine=task.machine, number=task.number,
             devices=os.environ.get("CUDA_VISIBLE_DEVICES"), is_local=True,
@@ -121,10 +137,23 @@ def submit_locally(folder: Path, plan: SweepPlan, tasks: Sequence[Task], watch: 
         with _ignoring_interrupts():
             job = executor.submit(call)
         _store(folder, [Submission(task=task.name, job=job.job_id, executor="local")])
-        while not job.done():
-            watch()
-            time.sleep(LOCAL_POLL_S)
-        watch()
+        try:
+            while not job.done():
+                watch(tasks[number:])
+                time.sleep(LOCAL_POLL_S)
+        except BaseException:
+            _stop(job)
+            raise
+        watch(tasks[number:])
+
+
+def _stop(job: Any) -> None:
+    """End a local job, and wait until it has stored that it was interrupted."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int(job.job_id), signal.SIGTERM)
+    until_s = time.monotonic() + STOPPED_WITHIN_S
+    while not job.done() and time.monotonic() < until_s:
+        time.sleep(LOCAL_POLL_S)
 
 
 def probe(folder: Path, plan: SweepPlan, *, wait_s: float) -> None:
@@ -141,7 +170,7 @@ def probe(folder: Path, plan: SweepPlan, *, wait_s: float) -> None:
             path = place / f"{machine.name}-{token}.json"
             executor = _make_slurm_executor(folder, machine, minutes=5, tries=1, name=f"probe-{plan.hash}")
             waiting[machine.name] = (path, _submit(executor, [Probe(path=str(path), token=token)])[0])
-        _wait_for_probes(folder, plan, waiting, token, wait_s)
+        _wait_for_probes(plan, waiting, token, wait_s)
     except BaseException:
         for _, job in waiting.values():
             with contextlib.suppress(OSError):
@@ -149,9 +178,7 @@ def probe(folder: Path, plan: SweepPlan, *, wait_s: float) -> None:
         raise
 
 
-def _wait_for_probes(
-    folder: Path, plan: SweepPlan, jobs: dict[str, tuple[Path, Any]], token: str, wait_s: float
-) -> None:
+def _wait_for_probes(plan: SweepPlan, jobs: dict[str, tuple[Path, Any]], token: str, wait_s: float) -> None:
     began_s = time.monotonic()
     ended_s: dict[str, float] = {}
     waiting = dict(jobs)
@@ -172,7 +199,7 @@ def _wait_for_probes(
             if name in ended_s and time.monotonic() - ended_s[name] >= SEEN_WITHIN_S:
                 raise ConfigurationError(
                     f"machine {name!r}: job {job.job_id} ended, and {path.name} is not in {path.parent}: the nodes do "
-                    f"not share this folder, or cannot start {_get_python()}; its log is {job.paths.stderr}, if the "
+                    f"not share this folder, or cannot start {sys.executable}; its log is {job.paths.stderr}, if the "
                     "folder is shared; name a shared folder with --results"
                 )
         if waiting and time.monotonic() - began_s >= wait_s:
@@ -191,12 +218,6 @@ def _read_probe(path: Path) -> Seen | None:
         return msgspec.json.decode(path.read_bytes(), type=Seen)
     except (OSError, msgspec.MsgspecError):
         return None
-
-
-def _get_python() -> str:
-    import sys
-
-    return sys.executable
 
 
 def _make_slurm_executor(folder: Path, machine: Machine, *, minutes: int, tries: int, name: str) -> Any:
@@ -241,7 +262,7 @@ def _store(folder: Path, submissions: Sequence[Submission]) -> None:
 
 @contextlib.contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C: submitit's would print a traceback. The task itself listens to it again."""
+    """Start processes that ignore Ctrl-C: submitit's would print a traceback. ``_stop`` ends them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

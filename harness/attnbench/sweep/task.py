@@ -1,13 +1,11 @@
 """What a job of a sweep runs: the cases of one task that no earlier try of it has finished."""
 
-import hashlib
 import os
-import platform
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,8 @@ from attnbench.api.jobs import (
 from attnbench.api.profile_job import record_profile
 from attnbench.api.recording import Recording, record
 from attnbench.api.subjects import drop_unloadable, find_operators
-from attnbench.records.environment import find_versions
+from attnbench.records.environment import find_node, find_versions
+from attnbench.runner import Session
 from attnbench.sweep.plan import SweepPlan, Task, read_plan
 from attnbench.sweep.tries import Try, begin_try, end_try, find_record, list_tries, read_results
 
@@ -73,7 +72,7 @@ class TaskJob:
         task = next(one for one in plan.tasks if (one.machine, one.number) == (self.machine, self.number))
         self._task = task
         self._made = begin_try(
-            folder, plan, task, job=_find_job(), node=_hash_node(), versions=find_own_versions()
+            folder, plan, task, job=_find_job(), node=find_node(), versions=find_own_versions()
         )  # fmt: skip
         try:
             run_task(folder, plan, task, self._made)
@@ -114,11 +113,11 @@ class TaskJob:
             end_try(Path(self.folder), self._task, self._made, "failed", reason)
 
     def _prepare_locally(self) -> None:
-        """Show the CUDA devices, and listen to Ctrl-C, which the submitting process made its children ignore."""
+        """Show the CUDA devices, and end like an interrupted command when the submitting process says so."""
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         if self.devices is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.devices
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def run_task(folder: Path, plan: SweepPlan, task: Task, made: Try) -> None:
@@ -134,25 +133,30 @@ def run_task(folder: Path, plan: SweepPlan, task: Task, made: Try) -> None:
     left = [case for case in task.cases if case not in finished]
     if not left:
         return
-    implementations = [name for name in plan.operators if any(name in plan.list_implementations(c) for c in left)]
     given = _make_options(plan, task, left)
-    store = partial(
-        record, command=format_command(["sweep", str(folder)]),
-        path=find_record(folder, task, made.count).with_suffix(".jsonl"),
-    )  # fmt: skip
+    path = find_record(folder, task, made.count).with_suffix(".jsonl")
+    whole = sorted({case for one in plan.tasks for case in one.cases})
+
+    def store(session: Session, **settings: Any) -> AbstractContextManager[Recording]:
+        # The hash of the whole list, which is stored, is that of all tasks: they can be merged.
+        session.whole_lists += whole
+        return record(session, command=format_command(["sweep", "--results", str(folder)]), path=path, **settings)
+
+    # Every task has all implementations, so that all run files of a sweep are of the same ones.
     if plan.kind == "profile":
-        record_profile(implementations, given, start_recording=store)
+        record_profile(list(plan.operators), given, start_recording=store)
     else:
-        _conform(implementations, given, store)
+        _conform(list(plan.operators), given, store)
 
 
-def _conform(implementations: list[str], given: dict[str, Any], store: "partial[Any]") -> None:
+def _conform(
+    implementations: list[str], given: dict[str, Any], store: Callable[..., AbstractContextManager[Recording]]
+) -> None:
     choice = Choice.from_options(given)
     with make_session(given) as session:
         chosen = drop_unloadable(session, implementations, asked=True, keep=True)
         plans = plan_conformance(session, choice, find_operators(session, chosen))
         expectations = load_expectations(session, chosen, plans, choice, {})
-        recorded: Recording
         with store(
             session, results=given["results"], suite=choice.suite, cases=[plan.case for plan in plans],
             implementations=chosen, resume=None, planned=count_planned(session, chosen, plans),
@@ -178,10 +182,6 @@ def _find_job() -> str:
     if array and index:
         return f"{array}_{index}"
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID") or str(os.getpid())
-
-
-def _hash_node() -> str:
-    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ class Try(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     # Id of the job in Slurm, or of its process.
     job: str
-    # Hash of the node's name, which is not stored; Slurm knows it by the id of the job.
+    # Label of the node, as in the run file; Slurm knows the node by the id of the job.
     node: str
     versions: dict[str, str]
     # Start and end in UTC, in the format of ISO 8601.

@@ -154,7 +154,8 @@ def _submit_missing(folder: Path, plan: SweepPlan, *, local: bool, wait_s: float
 
     def watch(coming: Sequence[Task] = ()) -> list[TaskState]:
         states = reader.read(coming)
-        lines.show(plan, states)
+        if any(one.state in ("queued", "running") for one in states):
+            lines.show(plan, states)
         return states
 
     try:

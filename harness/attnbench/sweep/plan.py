@@ -82,6 +82,8 @@ def pack(estimates: Mapping[str, float], *, machine: str, minutes: int, most: in
     ``estimates`` has the seconds of each case, in the order in which cases run. ``most`` is the largest number of cases
     of a task. ``start_s`` is the time of a task without any case. A case that alone exceeds the limit gets a task too.
     """
+    if not estimates:
+        return []
     room_s = max(FILLED * minutes * 60 - start_s, 1.0)
     count = max(math.ceil(sum(estimates.values()) / room_s), math.ceil(len(estimates) / (most or len(estimates))))
     loads: list[tuple[float, int]] = [(0.0, index) for index in range(min(count, len(estimates)))]

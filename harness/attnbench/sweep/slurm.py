@@ -31,11 +31,9 @@ def require_slurm() -> None:
 def check_constraints(constraints: Iterable[str]) -> None:
     """Refuse a constraint with a feature that no node has.
 
-    Raises: ConfigurationError.
+    Raises: ConfigurationError, also where Slurm does not answer.
     """
     asked = [(constraint, name) for constraint in constraints for name in FEATURE.findall(constraint)]
-    if not asked:
-        return
     lines = _ask("sinfo", "--noheader", "--format=%f").split()
     existing = sorted({name for line in lines for name in line.split(",")} - {"(null)"})
     for constraint, name in asked:

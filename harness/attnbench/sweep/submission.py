@@ -1,6 +1,7 @@
 """Submitting tasks: to Slurm as one array for each kind of machine, or to this machine one after another."""
 
 import contextlib
+import io
 import os
 import secrets
 import signal
@@ -124,7 +125,7 @@ def submit_locally(
 ) -> None:
     """Run tasks on this machine, one after another: tasks at the same time would disturb each other's times.
 
-    ``watch`` is called again and again while they run, with the tasks that have not begun.
+    ``watch`` is called again and again while they run, with the tasks that are about to run.
     """
     submitit = load_submitit()
     executor = submitit.LocalExecutor(folder=folder.resolve() / LOGS, max_num_timeout=plan.tries - 1)
@@ -139,7 +140,7 @@ def submit_locally(
         _store(folder, [Submission(task=task.name, job=job.job_id, executor="local")])
         try:
             while not job.done():
-                watch(tasks[number:])
+                watch(tasks[number - 1 :])
                 time.sleep(LOCAL_POLL_S)
         except BaseException:
             _stop(job)
@@ -247,7 +248,8 @@ def _submit(executor: Any, calls: Sequence[Any]) -> list[Any]:
     """
     submitit = load_submitit()
     try:
-        with executor.batch():
+        # submitit copies what sbatch says to stderr; the error has it, too.
+        with contextlib.redirect_stderr(io.StringIO()), executor.batch():
             return [executor.submit(call) for call in calls]
     except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
         lines = [line for line in str(error).splitlines() if "error:" in line] or str(error).splitlines()[-1:]

@@ -18,7 +18,7 @@ import msgspec
 from attnbench.sweep.configuration import ConfigurationError, Machine
 from attnbench.sweep.plan import SweepPlan, Task
 from attnbench.sweep.slurm import find_job_states
-from attnbench.sweep.task import Probe, Seen, TaskJob, find_differences
+from attnbench.sweep.task import NOTICE_S, Probe, Seen, TaskJob, find_differences
 from attnbench.sweep.tries import TASKS
 
 __all__ = [
@@ -36,8 +36,6 @@ __all__ = [
 SUBMISSIONS, LOGS = "submissions.jsonl", "submitit"
 # Largest number of jobs in one array: Slurm's default of MaxArraySize is 1001.
 ARRAY = 1000
-# Seconds before the time limit at which a task is told to stop, so that it is started again.
-NOTICE_S = 30
 # Seconds after the end of a probe's job within which its file must be seen here: NFS keeps attributes for up to 60 s
 # (man 5 nfs, acdirmax).
 SEEN_WITHIN_S = 60.0

@@ -28,11 +28,11 @@ from attnbench.runner import Session
 from attnbench.sweep.plan import SweepPlan, Task, read_plan
 from attnbench.sweep.tries import Try, begin_try, end_try, find_record, list_tries, read_results
 
-__all__ = ["ENDED_EARLY", "Probe", "Seen", "TaskJob", "find_differences", "find_own_versions", "run_task"]
+__all__ = ["NOTICE_S", "Probe", "Seen", "TaskJob", "find_differences", "find_own_versions", "run_task"]
 
-# Part of the time limit after which an end from outside is a time-out, and before which it is a preemption. Slurm may
-# send its signal up to 60 s early (man sbatch, --signal).
-ENDED_EARLY = 0.8
+# Seconds before the time limit at which a task is told to stop, so that it is started again. Slurm may tell it up to
+# 60 s earlier (man sbatch, --signal); an end from outside before that is a preemption.
+NOTICE_S, EARLIER_S = 30, 60
 
 
 def find_own_versions() -> dict[str, str]:
@@ -89,7 +89,7 @@ class TaskJob:
         if self._made is not None and self._task is not None:
             taken = datetime.now(UTC) - datetime.fromisoformat(self._made.started)
             limit_s = 60 * read_plan(Path(self.folder)).minutes
-            late = taken.total_seconds() >= ENDED_EARLY * limit_s
+            late = taken.total_seconds() >= limit_s - NOTICE_S - EARLIER_S
             end_try(
                 Path(self.folder), self._task, self._made, "timed out" if late else "preempted",
                 f"ended from outside after {taken.total_seconds():.0f} s of {limit_s} s",

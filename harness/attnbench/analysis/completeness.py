@@ -125,13 +125,13 @@ def judge_completeness(stored: StoredRun) -> Completeness:
 def format_resuming(run: Run) -> str:
     """Return the command that finishes a run, as an interrupted command prints it; empty if the run cannot be resumed.
 
-    The command has to be run on the same machine, in the folder where the run was started.
+    A run that was merged cannot be resumed: its parts can. The command has to be run on the same machine, in the folder where the run was started.
     """
     try:
         _, name, *words = shlex.split(run.command)
     except ValueError:
         return ""
-    if name not in RESUMABLE or not run.id.isprintable():
+    if name not in RESUMABLE or run.parts or not run.id.isprintable():
         return ""
     folders = []
     for place, word in enumerate(words):

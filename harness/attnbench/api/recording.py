@@ -13,7 +13,7 @@ import click
 from attnbench.analysis.coverage import count_checked, describe_few
 from attnbench.cases import digest
 from attnbench.plugins.registry import display_name
-from attnbench.records.environment import check_torch_version, describe_machine, find_commit, find_versions
+from attnbench.records.environment import check_torch_version, describe_machine, find_commit, find_node, find_versions
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED, USAGE
 from attnbench.records.run_file import (
     ResultsError,
@@ -120,13 +120,14 @@ def record(
     resume: str | None,
     whole: bool = False,
     planned: Mapping[str, Planned] | None = None,
+    path: Path | None = None,
 ) -> Iterator[Recording]:
     """Yield a ``Recording`` that stores to a new run file, or to the file of the run to resume.
 
     ``command`` is the command line that makes this run. ``resume`` is the id or the file of the run to resume, or None
     for a new run. ``whole`` says whether the run is of a whole suite. ``planned`` has the number of cases to check and
-    to time for each implementation, by display name; None if the cases are chosen during the run. When the context
-    ends, the end of the run is stored.
+    to time for each implementation, by display name; None if the cases are chosen during the run. ``path`` is the file
+    of a new run; None: it is named after the machine and the run. When the context ends, the end of the run is stored.
 
     Raises: ResultsError where the run to resume is of another suite or machine.
     """
@@ -152,7 +153,8 @@ def record(
         return
     now = datetime.now(UTC)
     run = Run(
-        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        # Among 1,000 tasks of a sweep that start in one second, two have the same 4 bytes with a probability of 0.01 %.
+        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2 if path is None else 4)}",
         time=now.isoformat(timespec="seconds"),
         command=command,
         machine=describe_machine(),
@@ -168,8 +170,10 @@ def record(
             if name in session.declared
         },
         planned=dict(planned or {}),
+        list_digest=digest(session.whole_lists) if session.whole_lists else "",
+        node=find_node(),
     )
-    with RunFile.create(results, run) as file:
+    with RunFile.create(results, run, path) as file:
         made = Recording(run=run, file=file, whole=whole)
         with _storing_end(made):
             yield made

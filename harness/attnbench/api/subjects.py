@@ -157,6 +157,8 @@ def plan_cases(
         dict.fromkeys(_replace_dtype_and_device(case, dtype, device) for case in kept for dtype in dtypes or (None,))
     )
     chosen = part(rewritten, *shard) if shard else rewritten
+    if shard:
+        session.whole_lists += rewritten
     plans = session.plan(chosen, choose_checks(checks))
     if not plans:
         raise UsageError(

@@ -16,11 +16,13 @@ COMMANDS = {
     "conform": "Check implementations against the reference over a suite of cases.",
     "profile": "Measure speed and memory of conforming implementations across sequence lengths.",
     "report": "Write an HTML page, plots, CSV and Markdown from stored runs.",
+    "merge": "Join the run files of shards and of tasks into one run set.",
     "compare": "Show what became slower, faster, bigger or wrong between two runs, implementations or source trees.",
     "study": "Draw figures that explain attention: saturation, additive scores, attention maps, padding.",
     "reproduce": "Re-run one check of one case.",
     "drop-in": "Swap implementations into a real sentence encoder: compare its embeddings and its time.",
     "cache": "Show the cache of expected values, or empty it.",
+    "sweep": "Run conform or profile as many tasks on the machines of a Slurm cluster, or here.",
     "run": "Run conform and profile on the same implementations, then report.",
 }
 

@@ -32,6 +32,7 @@ from attnbench.records.types import (
 )
 
 __all__ = [
+    "PARSED",
     "ResultsError",
     "RunFile",
     "StoredRun",
@@ -41,6 +42,8 @@ __all__ = [
     "format_line",
     "join_results",
     "merge_runs",
+    "read_first_line",
+    "read_lines",
     "read_run",
     "sort_results",
 ]
@@ -82,12 +85,14 @@ class RunFile:
         self._stream = stream
 
     @classmethod
-    def create(cls, results: Path, run: Run) -> Self:
+    def create(cls, results: Path, run: Run, path: Path | None = None) -> Self:
         """Create the file of a run below the folder ``results``, and write the run to its first line.
+
+        ``path`` is the path of the file; None: it is named after the machine and the run.
 
         Raises: ResultsError where the folder cannot be written.
         """
-        path = results / run.machine.name / f"{run.id}.jsonl"
+        path = path or results / run.machine.name / f"{run.id}.jsonl"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             made = cls(path, path.open("xb"))
@@ -171,9 +176,24 @@ def read_run(path: Path) -> StoredRun:
     Raises: ResultsError where the file contains no run, or a run of a newer schema.
     """
     reading = _Reading(path)
-    for number, line in _read_lines(path):
+    for number, line in read_lines(path):
         reading.read_line(number, line)
     return reading.make_stored_run()
+
+
+def read_first_line(path: Path) -> Run:
+    """Return the run of a run file, and read no more of the file than its first line.
+
+    Raises: ResultsError where the first line is no run, or a run of a newer schema.
+    """
+    for _, line in read_lines(path):
+        try:
+            if _KIND.decode(line).record == "run":
+                return _parse_run(line, path)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            pass
+        break
+    raise ResultsError(f"{path} contains no run: it is not a run file, or its first line is lost")
 
 
 @dataclass(slots=True)
@@ -246,7 +266,7 @@ class _Reading:
         )
 
 
-def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the number and the text of each line that is not empty, so that only one line is held at a time."""
     try:
         with path.open("rb") as stream:
@@ -339,7 +359,7 @@ _TIMED = msgspec.json.Decoder(_Timed)
 def find_timed_lines(path: Path) -> dict[tuple[str, str], int]:
     """Return the number of the last line of a run file with a timing, by implementation and case."""
     found = {}
-    for number, line in _read_lines(path):
+    for number, line in read_lines(path):
         with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
             timed = _TIMED.decode(line)
             if timed.record == "result" and timed.timing != b"null":

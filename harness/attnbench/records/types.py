@@ -8,6 +8,7 @@ History of SCHEMA
 3  new field of Run: sources; new record: Completion; new field of Result: completes
 4  new field of Run: planned; new records: Resumption, End
 5  new fields of Timing: values, judged
+6  new fields of Run: list_digest, parts, node
 """
 
 import shlex
@@ -45,7 +46,7 @@ __all__ = [
     "format_reproduce_line",
 ]
 
-SCHEMA = 5
+SCHEMA = 6
 # First schema whose runs have an End as their last record: a run of this schema without an End was cut.
 ENDED_SINCE = 4
 
@@ -123,6 +124,12 @@ class Run:
     # What was planned for each implementation; empty in older runs, and where the cases are chosen during the run
     # (suite fuzz, search for the max length).
     planned: dict[str, Planned] = field(default_factory=dict)
+    # Hash of the whole case list of which this run has a part (--shard, a task of a sweep); empty for a whole list.
+    list_digest: str = ""
+    # Ids of the runs that were merged into this run; empty if it was not merged.
+    parts: tuple[str, ...] = ()
+    # Label that tells machines with the same description apart, and does not name the host; empty if not known.
+    node: str = ""
     schema: int = SCHEMA
 
 

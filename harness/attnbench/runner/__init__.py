@@ -8,7 +8,7 @@ from attnbench.runner.expected_failures import (
     read_expectations,
     read_expectations_beside,
 )
-from attnbench.runner.forecast import forecast
+from attnbench.runner.forecast import forecast, forecast_case
 from attnbench.runner.profile import list_gating_checks, list_profile_cases, list_shape_cases, measure, profile
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.roofline import measure_ceilings
@@ -27,6 +27,7 @@ __all__ = [
     "audit",
     "conform",
     "forecast",
+    "forecast_case",
     "list_gating_checks",
     "list_profile_cases",
     "list_shape_cases",

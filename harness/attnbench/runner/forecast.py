@@ -10,7 +10,7 @@ from attnbench.runner.session import Plan
 from attnbench.runner.timing import EVALUATED, SMALL_FLOP
 from attnbench.runner.timing_processes import STARTS, Effort
 
-__all__ = ["Forecast", "forecast"]
+__all__ = ["Forecast", "forecast", "forecast_case"]
 
 # Rough numbers for two cores of a server CPU. Another machine differs from them by its speed, and busy ones are slower.
 # Time of a call: seconds, and operations per second and thread. Both are means over fast and slow implementations.
@@ -55,6 +55,11 @@ def forecast(plans: Sequence[Plan], operators: Sequence[str], effort: Effort, *,
         for processes in (effort.processes, most)
     )
     return Forecast(cases=len(plans), implementations=len(operators), planned_s=planned_s, most_s=most_s)
+
+
+def forecast_case(plan: Plan, implementations: int, effort: Effort, *, threads: int) -> float:
+    """Forecast the seconds that one case adds to a profile of this many implementations of its operator."""
+    return implementations * _probe_s(plan, threads) + _time_s(plan, implementations, effort.processes, effort, threads)
 
 
 def _call_s(plan: Plan, threads: int) -> float:

@@ -107,6 +107,8 @@ class Session:
     # Called at the end of the run with the first fault of the cache of expected values, if the cache had a fault.
     report_cache_fault: Callable[[str], None] = ignore_fault
     folder: Path = field(init=False)
+    # Cases of the whole lists of which this run has a part (--shard).
+    whole_lists: list[str] = field(init=False, default_factory=list)
     # What each loaded implementation declares; the key is the name given by the user.
     declared: dict[str, Declared] = field(init=False, default_factory=dict)
     _oracle: Child = field(init=False)

@@ -1,0 +1,42 @@
+"""``attnbench merge``: joins the run files of shards and of tasks into one run set."""
+
+from pathlib import Path
+
+import click
+
+from attnbench.records.exit_codes import INCONCLUSIVE
+
+
+@click.command("merge")
+@click.argument(
+    "inputs", nargs=-1, required=True, metavar="FILE-OR-FOLDER...", type=click.Path(exists=True, path_type=Path)
+)
+@click.option(
+    "--into", required=True, metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the merged run files.",
+)  # fmt: skip
+def command(inputs: tuple[Path, ...], into: Path) -> int:
+    """Join the run files of shards (--shard I/N) and of tasks into one run set.
+
+    The set has one run file for each machine and number of threads. The paths of the files are printed, one a line;
+    they are what attnbench report takes. Nothing of the inputs is changed. Exit code 2: the inputs are of different
+    lists, suites, versions or implementations, or a shard is there twice. Exit code 3: a shard is missing, or an input
+    is not whole; the merged files say so, too.
+    """
+    from attnbench.records.joined_file import join_parts
+    from attnbench.records.parts import describe_missing, find_parts, group_parts
+    from attnbench.report.numbers import format_count
+
+    parts = list(find_parts(inputs))
+    groups = group_parts(parts)
+    missing = describe_missing(parts)
+    made = join_parts(groups, into)
+    faults = [*missing, *(problem for one in made for problem in one.problems)]
+    for fault in faults:
+        click.echo(f"warning: {fault}", err=True)
+    for one in made:
+        joined = f"{format_count(one.results, 'result')} of {format_count(len(one.run.parts), 'run')}"
+        repeated = f", {format_count(one.repeated, 'repeated result')} left out" if one.repeated else ""
+        click.echo(f"{joined} on {one.run.machine.name}{repeated}", err=True)
+        click.echo(one.path)
+    return INCONCLUSIVE if faults else 0

@@ -1,0 +1,204 @@
+"""``attnbench sweep``: the cases of one configuration on several kinds of machine, by Slurm or here."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnbench.cli.options import AXES, FOLDER, Seconds, options
+from attnbench.records.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED
+from attnbench.sweep.configuration import ConfigurationError, Machine, read_configuration
+from attnbench.sweep.plan import SweepPlan, Task, read_plan, write_plan
+from attnbench.sweep.planning import hash_configuration, make_plan
+from attnbench.sweep.progress import (
+    ChangedLines,
+    describe_plan,
+    format_command,
+    format_counts,
+    format_merging,
+    list_gaps,
+)
+from attnbench.sweep.slurm import check_constraints, require_slurm
+from attnbench.sweep.states import StateReader, TaskState
+from attnbench.sweep.submission import hold_folder, load_submitit, probe, submit_locally, submit_to_slurm
+
+# Seconds between two questions to Slurm about the jobs. One question takes squeue about 0.1 s of its controller.
+POLL_S = 10.0
+# Time limit of a task, number of failed tries after which it is given up, and seconds to wait for a probe.
+MINUTES, TRIES, PROBE_S = 60, 3, 600.0
+# Machines of a sweep that names none.
+ANY = (Machine(name="any"),)
+
+
+def _split_words(ctx: click.Context, param: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:  # noqa: ARG001
+    """Return the implementations; a configuration file before them gives the defaults of all options."""
+    ctx.obj = ANY
+    if not words or not words[0].endswith(".toml"):
+        return words
+    try:
+        configuration = read_configuration(Path(words[0]))
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+    ctx.default_map = configuration.list_defaults()
+    ctx.obj = tuple(configuration.machines) or ANY
+    return words[1:] or tuple(configuration.implementations)
+
+
+@click.command("sweep")
+@click.argument("words", nargs=-1, metavar="[CONFIG.toml] [IMPLEMENTATION]...", is_eager=True, callback=_split_words)
+@click.option("--dry-run", is_flag=True, help="Print what would run, and about how long it takes; submit nothing.")
+@click.option("--local", is_flag=True, help="Run the tasks on this machine, one after another, without Slurm.")
+@click.option("--status", is_flag=True, help="Print the states of the tasks of the sweep in --results.")
+@click.option("--resume", is_flag=True, help="Submit the tasks that are missing, of the sweep in --results.")
+@click.option("--results", type=FOLDER, default=Path("sweep"), show_default=True, help="Folder of the sweep.")
+@click.option(
+    "--earlier", type=FOLDER, default=Path("results"), show_default=True, help="Folder of earlier runs, for estimates."
+)
+@click.option(
+    "--kind", type=click.Choice(("conform", "profile")), default="profile", show_default=True, help="What a task does."
+)
+@click.option("--minutes", type=click.IntRange(min=1), default=MINUTES, show_default=True, help="Time limit of a task.")
+@click.option(
+    "--tries", type=click.IntRange(min=1), default=TRIES, show_default=True, help="Failed tries that give up a task."
+)
+@click.option("--cases", type=click.IntRange(min=1), help="Most cases of a task.")
+@click.option(
+    "--probe", type=Seconds(), default=PROBE_S, show_default=True, help="Time limit for a first job on each machine."
+)
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of each worker; default: the cores of a task.")
+@click.option(
+    "--allow-different-versions", is_flag=True, help="Run tasks on nodes with another attnbench or torch than here."
+)
+@options("suite", "operator", "lengths", "passes", "device", "dtype", "case", "processes", "timeout", "memory_limit")
+@options(*AXES)
+@options("work_limit", "case_budget", "no_cache")
+@click.pass_context
+def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> int:
+    """Run one configuration on many machines: conform or profile, divided into tasks.
+
+    A TOML file names implementations, axes, limits and machines; an option replaces its value. Each task is a job of
+    Slurm, and writes a run file of its own below the folder of the sweep. The command follows the jobs; it can be
+    left, and --status shows the sweep again. Exit code 0: every result is there; 1: a check or a task failed; 2: usage
+    error; 3: something is missing.
+    """
+    try:
+        return _run(given, words, ctx.obj)
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _run(given: dict[str, Any], implementations: tuple[str, ...], machines: tuple[Machine, ...]) -> int:
+    if chosen := [name for name in ("dry_run", "status", "resume") if given[name]][1:]:
+        raise click.UsageError(f"--{chosen[0]}: --dry-run, --status and --resume exclude one another")
+    folder: Path = given["results"]
+    if given["status"]:
+        plan = read_plan(folder)
+        return _conclude(folder, plan, StateReader(folder, plan).read())
+    if given["resume"]:
+        plan = read_plan(folder)
+        _check_same(given, implementations, machines, plan)
+        load_submitit()
+        return _submit_missing(folder, plan, local=given["local"], wait_s=given["probe"])
+    plan = _plan(given, implementations, machines)
+    if given["dry_run"]:
+        for line in describe_plan(plan):
+            click.echo(line)
+        return 0
+    for line in describe_plan(plan):
+        click.echo(line, err=True)
+    load_submitit()
+    if not given["local"]:
+        require_slurm()
+        check_constraints(machine.constraint for machine in machines if machine.constraint)
+    if (folder / "plan.json").exists():
+        write_plan(folder, plan)  # refuses
+    folder.mkdir(parents=True, exist_ok=True)
+    if not given["local"]:
+        probe(folder, plan, wait_s=given["probe"])
+    write_plan(folder, plan)
+    return _submit_missing(folder, plan, local=given["local"])
+
+
+def _plan(given: dict[str, Any], implementations: tuple[str, ...], machines: tuple[Machine, ...]) -> SweepPlan:
+    if given["kind"] == "conform":
+        names = ("lengths", "passes", "processes", "case_budget", "batch", "heads", "head_dim", "width", "kv_heads")
+        for name in (*names, "masks", "padding", "like"):
+            if given[name]:
+                raise click.UsageError(f"{name}: a sweep of kind conform has the cases of its suite; leave {name} out")
+    plan = make_plan(given, implementations, machines)
+    if not plan.tasks:
+        raise click.UsageError("the product of the axes has no case; name other values")
+    return plan
+
+
+def _check_same(
+    given: dict[str, Any], implementations: tuple[str, ...], machines: tuple[Machine, ...], plan: SweepPlan
+) -> None:
+    """Refuse to resume a sweep with another configuration; without any, the stored one counts.
+
+    Raises: UsageError.
+    """
+    if implementations and hash_configuration(given, implementations, machines) != plan.asked:
+        raise click.UsageError(
+            f"--resume: the sweep in {given['results']} was started with another configuration; leave the "
+            "configuration out and name --results, or name another folder"
+        )
+
+
+def _submit_missing(folder: Path, plan: SweepPlan, *, local: bool, wait_s: float | None = None) -> int:
+    """Submit the tasks that are missing, and follow all; with ``wait_s``, probe each kind of machine first."""
+    reader, lines = StateReader(folder, plan), ChangedLines(lambda line: click.echo(line, err=True))
+    ids: list[str] = []
+
+    def watch(coming: Sequence[Task] = ()) -> list[TaskState]:
+        states = reader.read(coming)
+        if any(one.state in ("queued", "running") for one in states):
+            lines.show(plan, states)
+        return states
+
+    try:
+        with hold_folder(folder):
+            missing = [one.task for one in reader.read() if one.state == "missing"]
+            click.echo(f"to submit: {len(missing)} of {len(plan.tasks)} tasks", err=True)
+            if local:
+                submit_locally(folder, plan, missing, watch)
+            elif missing:
+                require_slurm()
+                if wait_s is not None:
+                    probe(folder, plan, wait_s=wait_s)
+                ids = submit_to_slurm(folder, plan, missing)
+                click.echo(f"submitted as {', '.join(ids)}; Ctrl-C leaves the jobs running", err=True)
+        states = watch()
+        while {one.state for one in states} & {"queued", "running"}:
+            time.sleep(POLL_S)
+            states = watch()
+    except KeyboardInterrupt:
+        _explain_interrupt(folder, ids, local=local)
+        return INTERRUPTED
+    return _conclude(folder, plan, states)
+
+
+def _explain_interrupt(folder: Path, ids: list[str], *, local: bool) -> None:
+    if local:
+        told = f"the task that ran was stopped; continue with: {format_command(folder, '--local', '--resume')}"
+    else:
+        cancel = f"cancel them with: scancel {' '.join(ids)}" if ids else "squeue --me lists them"
+        told = f"the jobs go on; see them with: {format_command(folder, '--status')}; {cancel}"
+    click.echo(f"attnbench: interrupted: {told}", err=True)
+
+
+def _conclude(folder: Path, plan: SweepPlan, states: list[TaskState]) -> int:
+    """Print the counts, what is missing, and the next command; return the exit code."""
+    click.echo(format_counts(plan, states))
+    for line in list_gaps(states):
+        click.echo(line)
+    found = {one.state for one in states}
+    if "missing" in found:
+        click.echo(f"submit what is missing with: {format_command(folder, '--resume')}")
+    if any(one.results.complete for one in states):
+        click.echo(f"merge the results with: {format_merging(folder)}")
+    if found & {"missing", "queued", "running"}:
+        return INCONCLUSIVE
+    return FAILED if "failed" in found or any(one.results.failures for one in states) else 0

@@ -1,0 +1,122 @@
+"""The state of each task, from its files and its job."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from attnbench.sweep.plan import SweepPlan, Task
+from attnbench.sweep.slurm import find_job_states
+from attnbench.sweep.submission import LOGS, Submission, list_submissions
+from attnbench.sweep.tries import TASKS, TaskResults, Try, list_tries, read_results
+
+__all__ = ["STATES", "State", "StateReader", "TaskState"]
+
+State = Literal["queued", "running", "done", "failed", "missing"]
+STATES: tuple[State, ...] = get_args(State)
+# States of a job in Slurm in which it has not begun, or will begin again.
+WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskState:
+    """What is known about one task.
+
+    ``done``: its run files have every result, whatever its job says. ``queued``, ``running``: its job waits or runs.
+    ``failed``: as many tries failed as the plan allows. ``missing``: none of these, so --resume submits it.
+    """
+
+    task: Task
+    state: State
+    results: TaskResults
+    tries: tuple[Try, ...]
+    # The job that was submitted last; empty if there is none.
+    job: str = ""
+    # Why the task is missing or failed, in one line.
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class StateReader:
+    """Reads the states of all tasks of a sweep; run files that did not change are read once."""
+
+    folder: Path
+    plan: SweepPlan
+    _read: dict[str, tuple[object, TaskResults]] = field(default_factory=dict, init=False)
+
+    def read(self, coming: Sequence[Task] = ()) -> list[TaskState]:
+        """Return the state of every task; ``coming`` are queued by this process, which has not started them yet.
+
+        Raises: ConfigurationError where Slurm does not answer, or a file is of another plan.
+        """
+        submissions = list_submissions(self.folder)
+        last = {name: own[-1] for name, own in submissions.items()}
+        # Slurm is asked first: a job that ends after the answer is still called running.
+        active = _find_active(list(last.values()))
+        names = {task.name for task in coming}
+        return [self._read_one(task, last.get(task.name), active, task.name in names) for task in self.plan.tasks]
+
+    def _read_one(self, task: Task, last: Submission | None, active: dict[str, State], coming: bool) -> TaskState:  # noqa: FBT001
+        tries = list_tries(self.folder, task)
+        results = self._read_results(task, tries)
+        job = last.job if last else ""
+        failed = sum(one.failed for one in tries)
+        state: State
+        if results.cases >= set(task.cases):
+            state = "done"
+        elif job in active:
+            state = active[job]
+        elif coming:
+            state = "queued"
+        else:
+            state = "failed" if failed >= self.plan.tries else "missing"
+        reason = ""
+        if state in ("failed", "missing"):
+            reason = self._describe(task, results, tries, last)
+        return TaskState(task=task, state=state, results=results, tries=tuple(tries), job=job, reason=reason)
+
+    def _read_results(self, task: Task, tries: list[Try]) -> TaskResults:
+        """Return what the run files have; they are read again only where one has another size or time."""
+        paths = (self.folder / TASKS / f"{task.name}-try{one.count}.jsonl" for one in tries)
+        stats = [(path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else None for path in paths]
+        before = self._read.get(task.name)
+        if before is None or before[0] != stats:
+            before = self._read[task.name] = (stats, read_results(self.folder, self.plan, task, tries))
+        return before[1]
+
+    def _describe(self, task: Task, results: TaskResults, tries: Sequence[Try], last: Submission | None) -> str:
+        have = f"{len(results.cases & set(task.cases))} of {len(task.cases)} cases"
+        if last is None:
+            return f"{have}; not submitted"
+        if all(one.job != last.job for one in tries):
+            log = self.folder / LOGS / f"{last.job}_0_log.err"
+            return f"{have}; job {last.job} ended before the task began: see {log}"
+        ended = tries[-1]
+        failures = sum(one.failed for one in tries)
+        words = {None: "was killed", "done": "ended, but its run file lacks results"}
+        outcome = words.get(ended.outcome, ended.outcome)
+        why = f": {ended.reason}" if ended.reason else ""
+        often = f"failed {_count_times(failures)}; " if failures else ""
+        return f"{have}; {often}try {ended.count} {outcome}{why}"
+
+
+def _count_times(count: int) -> str:
+    return {1: "once", 2: "twice", 3: "three times"}.get(count, f"{count} times")
+
+
+def _find_active(last: Sequence[Submission]) -> dict[str, State]:
+    """Return whether each job that has not ended waits or runs, by its id."""
+    states = find_job_states(one.job for one in last if one.executor == "slurm")
+    active: dict[str, State] = {job: "queued" if state in WAITING else "running" for job, state in states.items()}
+    for one in last:
+        if one.executor == "local" and _runs_here(one.job):
+            active[one.job] = "running"
+    return active
+
+
+def _runs_here(process: str) -> bool:
+    """Return whether a local job of submitit has this process id."""
+    try:
+        return b"submitit" in Path("/proc", process, "cmdline").read_bytes()
+    except OSError:
+        return False

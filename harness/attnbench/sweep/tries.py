@@ -1,0 +1,176 @@
+"""The files of a task: each try of it has a record of its own, and a run file of its own.
+
+``<sweep>/tasks/<machine>/<number>-try<k>.json`` is the record, ``….jsonl`` the run file. A try creates its record
+before anything else, and no other process writes either file.
+"""
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from attnbench.plugins.registry import display_name
+from attnbench.records.run_file import ResultsError, StoredRun, join_results, read_run
+from attnbench.records.types import FAILURES, Result
+from attnbench.sweep.configuration import ConfigurationError
+from attnbench.sweep.plan import SweepPlan, Task
+
+__all__ = ["TASKS", "Outcome", "TaskResults", "Try", "begin_try", "end_try", "list_tries", "read_results"]
+
+TASKS = "tasks"
+Outcome = Literal["done", "failed", "timed out", "preempted", "interrupted"]
+
+
+class Try(msgspec.Struct, frozen=True, kw_only=True):
+    """One try of a task."""
+
+    # Hash of the plan.
+    plan: str
+    machine: str
+    number: int
+    # Number of the try, from 1.
+    count: int
+    # Id of the job in Slurm, or of its process.
+    job: str
+    # Label of the node, as in the run file; Slurm knows the node by the id of the job.
+    node: str
+    versions: dict[str, str]
+    # Start and end in UTC, in the format of ISO 8601.
+    started: str
+    ended: str = ""
+    # None while the try runs, and if its process was killed.
+    outcome: Outcome | None = None
+    # Why it failed, in one line.
+    reason: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the try counts as failed, if it does not run any more and its task is not complete.
+
+        It counts even if its outcome is "done": its run file was cut afterwards.
+        """
+        return self.outcome not in ("preempted", "interrupted")
+
+
+def find_record(folder: Path, task: Task, count: int) -> Path:
+    """Return the path of the record of a try; its run file has the ending ``.jsonl``."""
+    return folder / TASKS / f"{task.name}-try{count}.json"
+
+
+def list_tries(folder: Path, task: Task) -> list[Try]:
+    """Return the tries of a task, in their order; a record that cannot be read is one of a try that was killed."""
+    found = []
+    count = 1
+    while (path := find_record(folder, task, count)).exists():
+        try:
+            found.append(msgspec.json.decode(path.read_bytes(), type=Try))
+        except (msgspec.MsgspecError, OSError):
+            found.append(
+                Try(
+                    plan="", machine=task.machine, number=task.number, count=count, job="", node="", versions={},
+                    started="", reason="its record cannot be read",
+                )
+            )  # fmt: skip
+        count += 1
+    return found
+
+
+def begin_try(folder: Path, plan: SweepPlan, task: Task, *, job: str, node: str, versions: Mapping[str, str]) -> Try:
+    """Create the record of the next try of a task.
+
+    Raises: OSError where the folder cannot be written.
+    """
+    count = len(list_tries(folder, task))
+    while True:
+        count += 1
+        made = Try(
+            plan=plan.hash, machine=task.machine, number=task.number, count=count, job=job, node=node,
+            versions=dict(versions), started=_format_now(),
+        )  # fmt: skip
+        path = find_record(folder, task, count)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with path.open("xb") as stream:
+                stream.write(msgspec.json.encode(made) + b"\n")
+        except FileExistsError:
+            continue
+        return made
+
+
+def end_try(folder: Path, task: Task, made: Try, outcome: Outcome, reason: str = "") -> None:
+    """Store how a try ended; the record is replaced as a whole."""
+    path = find_record(folder, task, made.count)
+    ended = msgspec.structs.replace(made, ended=_format_now(), outcome=outcome, reason=" ".join(reason.split()))
+    new = path.with_suffix(".json-new")
+    new.write_bytes(msgspec.json.encode(ended) + b"\n")
+    os.replace(new, path)  # noqa: PTH105  # Path.replace is the same; this says that it is atomic
+
+
+class TaskResults(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run files of a task have."""
+
+    # Pairs of implementation (its display name) and case whose result is complete.
+    complete: frozenset[tuple[str, str]]
+    # Cases with the complete results of all implementations that are compared on them.
+    cases: frozenset[str]
+    # Number of complete results with a check that failed.
+    failures: int
+    # One line for each line of a file that cannot be read.
+    problems: tuple[str, ...]
+
+
+def read_results(folder: Path, plan: SweepPlan, task: Task, tries: list[Try]) -> TaskResults:
+    """Read the run files of all tries of a task; a result of any try counts.
+
+    Raises: ConfigurationError where a try is of another plan.
+    """
+    complete: set[tuple[str, str]] = set()
+    failed: set[tuple[str, str]] = set()
+    cases: set[str] = set()
+    problems: list[str] = []
+    wanted = {case: {display_name(name) for name in plan.list_implementations(case)} for case in task.cases}
+    for one in tries:
+        path = find_record(folder, task, one.count).with_suffix(".jsonl")
+        if one.plan not in ("", plan.hash):
+            raise ConfigurationError(
+                f"{path.with_suffix('.json')} is of another plan than {folder}: move it away, or name another folder"
+            )
+        if not path.exists():
+            continue
+        try:
+            stored = read_run(path)
+        except ResultsError as error:
+            problems.append(str(error))
+            continue
+        problems += stored.problems
+        results = _join(stored)
+        own = {key for key, result in results.items() if _is_complete(plan, result)}
+        # Times are compared within one file: implementations are interleaved by one process.
+        whole = {case for case, names in wanted.items() if names <= {name for name, of in own if of == case}}
+        cases |= whole
+        complete |= {(name, case) for name, case in own if case in wanted}
+        failed |= {
+            key for key in own if any(finding.status in FAILURES for finding in results[key].findings)
+        }  # fmt: skip
+    return TaskResults(
+        complete=frozenset(complete), cases=frozenset(cases), failures=len(failed), problems=tuple(problems)
+    )
+
+
+def _join(stored: StoredRun) -> dict[tuple[str, str], Result]:
+    results: dict[tuple[str, str], Result] = {}
+    for result in stored.results:
+        key = (result.implementation, result.case)
+        results[key] = join_results(results[key], result) if key in results else result
+    return results
+
+
+def _is_complete(plan: SweepPlan, result: Result) -> bool:
+    return plan.kind == "conform" or result.timing is not None or result.untimed is not None
+
+
+def _format_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,45 @@
+"""Tests of ``attnbench merge``: what it prints, and its exit codes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from attnbench.cli.merge_command import command
+from attnbench.records.run_file import format_line, read_run
+from attnbench.records.types import End, Finding, Machine, Result, Run
+
+RUN = Run(
+    id="one", time="2026-01-01T00:00:00+00:00", command="attnbench conform --shard 1/2", suite="core",
+    machine=Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=2**33), versions={"torch": "2.11.0"},
+    threads=2, list_digest="whole", implementations=("sdpa",),
+)  # fmt: skip
+CASE = "multihead/B1.L4.S4.E16.H2/bias/mask=none/regime=plain/seed={}/float32/cpu/eval"
+
+
+def write_shard(folder: Path, index: int) -> None:
+    """Write one of two shards."""
+    run = replace(RUN, id=f"run-{index}", command=f"attnbench conform --shard {index}/2")
+    finding = Finding(check="forward_parity", status="passed")
+    result = Result(run=run.id, implementation="sdpa", case=CASE.format(index), findings=(finding,), suite="core")
+    end = End(run=run.id, time=run.time, outcome="finished", exit_code=0)
+    (folder / f"{run.id}.jsonl").write_bytes(b"".join(map(format_line, (run, result, end))))
+
+
+def test_the_merged_file_is_printed(tmp_path: Path) -> None:
+    """Standard output has the path of the merged file, so that it can be given to ``attnbench report``."""
+    write_shard(tmp_path, 1)
+    write_shard(tmp_path, 2)
+    done = CliRunner().invoke(command, [str(tmp_path), "--into", str(tmp_path / "out")], standalone_mode=False)
+    assert (done.return_value, done.stderr) == (0, "2 results of 2 runs on some-cpu\n")
+    assert len(read_run(Path(done.stdout.strip())).results) == 2
+
+
+def test_a_missing_shard_has_exit_code_3(tmp_path: Path) -> None:
+    """A missing shard is named on standard error; what is there is merged."""
+    write_shard(tmp_path, 2)
+    done = CliRunner().invoke(command, [str(tmp_path), "--into", str(tmp_path / "out")], standalone_mode=False)
+    assert (done.return_value, done.stderr) == (
+        3, "warning: missing: shard 1/2\n1 result of 1 run on some-cpu\n",
+    )  # fmt: skip
+    assert read_run(Path(done.stdout.strip())).end is None

@@ -1,0 +1,110 @@
+"""Tests of ``attnbench sweep``: the plan, a sweep on this machine, and what it refuses."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+CONFIGURATION = """
+kind = "conform"
+implementations = ["batched_matmul"]
+results = "there"
+[axes]
+case = ["multihead/B2.L5.S7.E24.H3/-/mask=bool2d/*", "multihead/B2.L5.S7.E24.H3/bias+batch_first/*bfloat16/*"]
+[limits]
+cases = 1
+"""
+START = [sys.executable, "-c", "from attnbench.cli import main; main()", "sweep"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a configuration of two tiny cases in two tasks."""
+    (tmp_path / "sweep.toml").write_text(CONFIGURATION)
+    return tmp_path
+
+
+def sweep(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder."""
+    environment = os.environ | variables
+    return subprocess.run(
+        [*START, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def wait_for(path: Path) -> None:
+    """Wait until a file exists."""
+    until_s = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < until_s:
+        time.sleep(0.02)
+    assert path.exists()
+
+
+def test_a_dry_run_prints_the_plan(folder: Path) -> None:
+    """Nothing is written; the same configuration gives the same plan when it is run."""
+    planned = sweep(folder, "sweep.toml", "--dry-run").stdout
+    assert "conform, suite quick, of batched_matmul" in planned
+    assert "machine any (any node): 2 cases in 2 tasks, about " in planned
+    assert "results: 2; the times are a forecast" in planned
+    assert not (folder / "there").exists()
+    # Without Slurm the plan is printed, and refused.
+    refused = sweep(folder, "sweep.toml", PATH="/nowhere")
+    *again, told = refused.stderr.splitlines()
+    assert (refused.returncode, again) == (2, planned.splitlines())
+    assert told.startswith("attnbench: no sbatch on this machine: submit from")
+    assert not (folder / "there").exists()
+
+
+def test_a_killed_sweep_is_resumed(folder: Path) -> None:
+    """Of a sweep that was killed in its second task, only this task is submitted again; then nothing is."""
+    with subprocess.Popen(
+        [*START, "sweep.toml", "--local"], cwd=folder, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as running:
+        wait_for(folder / "there" / "tasks" / "any" / "0002-try1.json")
+        os.killpg(running.pid, signal.SIGKILL)
+    found = sweep(folder, "sweep.toml", "--status")
+    assert found.returncode == 3
+    assert "tasks: 0 queued, 0 running, 1 done, 0 failed, 1 missing; results: 1 of 2" in found.stdout
+    assert "missing: task any/0002: 0 of 1 cases; failed once; try 1 was killed" in found.stdout
+    again = sweep(folder, "sweep.toml", "--local", "--resume")
+    assert again.returncode == 0, again.stderr
+    assert "to submit: 1 of 2 tasks" in again.stderr
+    assert "tasks: 0 queued, 0 running, 2 done, 0 failed; results: 2 of 2" in again.stdout
+    assert "merge the results with: attnbench merge there/tasks --into there/merged" in again.stdout
+    submitted = [json.loads(line)["task"] for line in (folder / "there" / "submissions.jsonl").read_text().splitlines()]
+    assert submitted == ["any/0001", "any/0002", "any/0002"]
+    assert "to submit: 0 of 2 tasks" in sweep(folder, "--results", "there", "--local", "--resume").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sweep.toml", "--status"], "there has no sweep: plan.json: No such file or directory"),
+        (["sweep.toml", "--status", "--resume"], "--resume: --dry-run, --status and --resume exclude one another"),
+        (["none.toml"], "cannot read none.toml: No such file or directory; name a TOML file"),
+        (["sweep.toml", "--lengths", "8"], "lengths: a sweep of kind conform has the cases of its suite"),
+        (["sdpa", "--minutes", "0"], "Invalid value for '--minutes': 0 is not in the range x>=1."),
+    ],
+)
+def test_bad_input_is_one_line(folder: Path, words: list[str], message: str) -> None:
+    """The exit code is 2, and nothing is written."""
+    refused = sweep(folder, *words)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith(f"attnbench: {message}")
+    assert refused.stderr.count("\n") == 1
+    assert not (folder / "there").exists()
+
+
+def test_another_configuration_is_not_resumed(folder: Path) -> None:
+    """The plan of a folder is that of its first configuration."""
+    from sweep_folders import write_sweep
+
+    write_sweep(folder / "there", [4])
+    refused = sweep(folder, "sweep.toml", "--local", "--resume")
+    assert refused.returncode == 2
+    assert "the sweep in there was started with another configuration" in refused.stderr

@@ -1,0 +1,137 @@
+"""Tests of the questions to Slurm, and of probes, with programs in place of Slurm's own."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from attnbench.sweep import submission
+from attnbench.sweep.configuration import ConfigurationError, Machine
+from attnbench.sweep.slurm import check_constraints, find_job_states, require_slurm
+from attnbench.sweep.submission import probe
+from attnbench.sweep.task import Probe, Seen, find_own_versions
+from sweep_folders import make_plan
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder in which Slurm's programs are looked for first."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+def write_program(folder: Path, name: str, text: str) -> None:
+    """Write a shell script."""
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_a_machine_without_slurm_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without sbatch nothing is submitted; the remedy is named."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigurationError) as caught:
+        require_slurm()
+    assert str(caught.value) == (
+        "no sbatch on this machine: submit from a machine of a Slurm cluster, or run the sweep here with --local"
+    )
+
+
+def test_an_unknown_constraint_names_the_features_that_exist(programs: Path) -> None:
+    """Each feature of a constraint is one that some node has."""
+    write_program(programs, "sinfo", "echo a100,nvlink; echo h100; echo '(null)'")
+    check_constraints(["a100&nvlink", "[a100*2|h100]"])
+    with pytest.raises(ConfigurationError) as caught:
+        check_constraints(["a100&b200"])
+    assert str(caught.value) == (
+        "constraint 'a100&b200': no node has the feature 'b200'; the nodes have: a100, h100, nvlink"
+    )
+
+
+def test_a_silent_slurm_is_named(programs: Path) -> None:
+    """An error of Slurm's program is one line."""
+    write_program(programs, "sinfo", "echo cannot reach >&2; echo the controller >&2; exit 1")
+    with pytest.raises(ConfigurationError) as caught:
+        check_constraints([])
+    assert str(caught.value) == "Slurm does not answer sinfo: cannot reach the controller; try again when it does"
+
+
+def test_states_are_of_the_jobs_that_are_asked_for(programs: Path) -> None:
+    """Jobs of other sweeps are left out, and so are jobs that have ended."""
+    write_program(programs, "squeue", "echo '17_0|RUNNING'; echo '17_1|PENDING'; echo '9|RUNNING'")
+    assert find_job_states(["17_0", "17_1", "17_2"]) == {"17_0": "RUNNING", "17_1": "PENDING"}
+    assert find_job_states([]) == {}
+
+
+class FakeJob:
+    """A job of submitit."""
+
+    job_id = "5"
+    canceled = False
+
+    class paths:  # noqa: N801
+        """Its files."""
+
+        stderr = "submitit/5_0_log.err"
+
+    def cancel(self, check: bool = True) -> None:
+        """Cancel the job."""
+        FakeJob.canceled = True
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Probe]:
+    """Return the probes that are submitted; none of them runs, and none is in the queue."""
+    submitted: list[Probe] = []
+    FakeJob.canceled = False
+    monkeypatch.setattr(submission, "_make_slurm_executor", lambda *words, **settings: None)
+    monkeypatch.setattr(submission, "_submit", lambda _, calls: submitted.extend(calls) or [FakeJob()])
+    monkeypatch.setattr(submission, "find_job_states", lambda asked: {})
+    monkeypatch.setattr(submission, "SEEN_WITHIN_S", 0.0)
+    monkeypatch.setattr(submission, "POLL_S", 0.0)
+    return submitted
+
+
+def test_a_folder_that_nodes_do_not_share_is_refused(tmp_path: Path, jobs: list[Probe]) -> None:
+    """A probe whose job ended without its file shows it."""
+    with pytest.raises(ConfigurationError, match=r"machine 'any': job 5 ended, and any-.*\.json is not in .*probes"):
+        probe(tmp_path, make_plan([4]), wait_s=60)
+    assert FakeJob.canceled
+
+
+def test_a_probe_that_waits_too_long_is_canceled(
+    tmp_path: Path, jobs: list[Probe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full queue ends the wait with the state of the job."""
+    monkeypatch.setattr(submission, "find_job_states", lambda asked: {"5": "PENDING"})
+    with pytest.raises(ConfigurationError, match=r"no answer in 0 s from a job on any \(PENDING\); wait longer"):
+        probe(tmp_path, make_plan([4]), wait_s=0)
+    assert FakeJob.canceled
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_versions_of_a_machine_are_compared(
+    tmp_path: Path, jobs: list[Probe], monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    """A kind of machine with another torch is refused before anything is submitted, unless that is allowed."""
+
+    def answer(asked: object) -> dict[str, str]:
+        seen = Seen(token=jobs[-1].token, versions=find_own_versions() | {"torch": "1.0"})
+        Path(jobs[-1].path).write_bytes(msgspec.json.encode(seen))
+        return {"5": "RUNNING"}
+
+    monkeypatch.setattr(submission, "find_job_states", answer)
+    plan = make_plan([4], allow_different_versions=allowed, machines=(Machine(name="any"),))
+    if allowed:
+        probe(tmp_path, plan, wait_s=60)
+    else:
+        with pytest.raises(ConfigurationError, match=r"machine 'any' has torch 1\.0 instead of .*: install the same"):
+            probe(tmp_path, plan, wait_s=60)
+
+
+def test_a_probe_writes_its_token(tmp_path: Path) -> None:
+    """What a probe writes is what the submitting process looks for."""
+    Probe(path=str(tmp_path / "one.json"), token="abc")()
+    seen = msgspec.json.decode((tmp_path / "one.json").read_bytes(), type=Seen)
+    assert (seen.token, seen.versions) == ("abc", find_own_versions())

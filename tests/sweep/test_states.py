@@ -1,0 +1,119 @@
+"""Tests of the states of tasks: they follow from result files first, and from jobs only where results are missing."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from attnbench.sweep import states, submission
+from attnbench.sweep.configuration import ConfigurationError
+from attnbench.sweep.progress import format_counts, list_gaps
+from attnbench.sweep.states import StateReader
+from attnbench.sweep.submission import Submission
+from sweep_folders import make_try, write_run, write_sweep
+
+
+def submit(folder: Path, task: str, job: str) -> None:
+    """Store that a task was given to Slurm."""
+    submission._store(folder, [Submission(task=task, job=job, executor="slurm")])
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the states of jobs that Slurm answers with."""
+    jobs: dict[str, str] = {}
+    monkeypatch.setattr(states, "find_job_states", lambda asked: {job: jobs[job] for job in asked if job in jobs})
+    return jobs
+
+
+def test_a_task_with_every_result_is_done(tmp_path: Path, queue: dict[str, str]) -> None:
+    """The run file decides, even while the job is in the queue, and even if its process was killed afterwards."""
+    plan = write_sweep(tmp_path, [4, 8])
+    write_run(make_try(tmp_path, plan, plan.tasks[0], None, job="1"), [4, 8])
+    submit(tmp_path, "any/0001", "1")
+    queue["1"] = "RUNNING"
+    (found,) = StateReader(tmp_path, plan).read()
+    assert (found.state, len(found.results.complete)) == ("done", 4)
+
+
+def test_results_of_several_tries_count_together(tmp_path: Path, queue: dict[str, str]) -> None:
+    """A try that goes on where another was ended does only what is left; a case in parts of two files is not whole."""
+    plan = write_sweep(tmp_path, [4, 8])
+    (task,) = plan.tasks
+    write_run(make_try(tmp_path, plan, task, "preempted"), [4])
+    write_run(make_try(tmp_path, plan, task, "done", count=2), [8])
+    assert StateReader(tmp_path, plan).read()[0].state == "done"
+    write_run(tmp_path / "tasks" / "any" / "0001-try2.jsonl", [8], names=["sdpa"])
+    (found,) = StateReader(tmp_path, plan).read()
+    assert found.state == "missing"
+    assert found.reason == "1 of 2 cases; not submitted"
+
+
+def test_a_job_in_the_queue_is_not_submitted_again(tmp_path: Path, queue: dict[str, str]) -> None:
+    """A task whose last job waits or runs is queued or running, whatever its earlier tries did."""
+    plan = write_sweep(tmp_path, [4], [8], [16])
+    make_try(tmp_path, plan, plan.tasks[1], "failed", job="17_0")
+    for task, job in (("any/0001", "18_0"), ("any/0002", "17_0"), ("any/0002", "18_1"), ("any/0003", "18_2")):
+        submit(tmp_path, task, job)
+    queue |= {"18_0": "PENDING", "18_1": "RUNNING"}
+    found = StateReader(tmp_path, plan).read()
+    assert [one.state for one in found] == ["queued", "running", "missing"]
+    assert found[2].reason.startswith("0 of 1 cases; job 18_2 ended before the task began: see ")
+    assert format_counts(plan, found) == "tasks: 1 queued, 1 running, 0 done, 0 failed, 1 missing; results: 0 of 6"
+
+
+def test_a_killed_task_is_missing(tmp_path: Path, queue: dict[str, str]) -> None:
+    """A task whose node died left no outcome."""
+    plan = write_sweep(tmp_path, [4])
+    make_try(tmp_path, plan, plan.tasks[0], None, job="9")
+    submit(tmp_path, "any/0001", "9")
+    (found,) = StateReader(tmp_path, plan).read()
+    assert (found.state, found.reason) == ("missing", "0 of 1 cases; failed once; try 1 was killed")
+
+
+def test_a_run_file_that_was_cut_is_missing(tmp_path: Path, queue: dict[str, str]) -> None:
+    """A task whose try ended well is missing again if its file was cut; the line that was lost is named."""
+    plan = write_sweep(tmp_path, [4, 8])
+    path = make_try(tmp_path, plan, plan.tasks[0], "done")
+    write_run(path, [4, 8])
+    submit(tmp_path, "any/0001", "1")
+    reader = StateReader(tmp_path, plan)
+    assert reader.read()[0].state == "done"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-2]) + lines[-2][:40])
+    found = reader.read()
+    assert found[0].state == "missing"
+    gaps = list(list_gaps(found))
+    assert gaps[0] == ("missing: task any/0001: 1 of 2 cases; failed once; try 1 ended, but its run file lacks results")
+    assert gaps[1].startswith("0001-try1.jsonl line 5 cannot be read and is left out")
+
+
+def test_three_failed_tries_are_a_result(tmp_path: Path, queue: dict[str, str]) -> None:
+    """A task that failed as often as the plan allows is not submitted again; preempted tries do not count."""
+    plan = write_sweep(tmp_path, [4])
+    (task,) = plan.tasks
+    submit(tmp_path, "any/0001", "1")
+    for count, outcome in enumerate(("failed", "preempted", "timed out", "interrupted"), start=1):
+        make_try(tmp_path, plan, task, outcome, count=count)
+    assert StateReader(tmp_path, plan).read()[0].state == "missing"
+    make_try(tmp_path, plan, task, "failed", count=5)
+    (found,) = StateReader(tmp_path, plan).read()
+    assert (found.state, found.reason) == ("failed", "0 of 1 cases; failed three times; try 5 failed: it broke")
+
+
+def test_a_local_task_runs_while_its_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of another program with the same id is not the task's."""
+    plan = write_sweep(tmp_path, [4])
+    submission._store(tmp_path, [Submission(task="any/0001", job=str(os.getpid()), executor="local")])
+    assert StateReader(tmp_path, plan).read()[0].state == "missing"
+    monkeypatch.setattr(states, "_runs_here", lambda process: process == str(os.getpid()))
+    assert StateReader(tmp_path, plan).read()[0].state == "running"
+
+
+def test_files_of_another_plan_are_refused(tmp_path: Path, queue: dict[str, str]) -> None:
+    """Results of another plan in the same folder are not counted silently."""
+    plan = write_sweep(tmp_path, [4])
+    other = write_sweep(tmp_path / "other", [4], minutes=7)
+    make_try(tmp_path, other, plan.tasks[0], "done")
+    with pytest.raises(ConfigurationError, match="is of another plan than"):
+        StateReader(tmp_path, plan).read()

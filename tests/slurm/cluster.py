@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 INSTALL = "apt-get install slurm-wlm slurmdbd munge mariadb-server"
@@ -27,7 +27,7 @@ NODES = {"n1": ("first", "small"), "n2": ("second", "small")}
 # CPUs that each node says it has. Tests need two units at a time on neither.
 CPUS = 2
 # Seconds after which a daemon that has not started counts as broken. All of them together take 4 s on two idle cores.
-START_S = 20
+START_S = 60
 # Seconds without an answer after which slurmctld calls a node down. Slurm's default of 300 s is longer than the tests.
 NODE_DEATH_S = 10
 # Seconds that jobs and daemons have between SIGTERM and SIGKILL.
@@ -248,10 +248,8 @@ PidFile={self.folder / "slurmdbd.pid"}
 
 
 def _kill(process: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def _find_ports(count: int) -> list[int]:

@@ -195,7 +195,8 @@ def _wait_for_probes(plan: SweepPlan, jobs: dict[str, tuple[Path, Any]], token: 
                 continue
             if job.job_id not in states:
                 ended_s.setdefault(name, time.monotonic())
-            if name in ended_s and time.monotonic() - ended_s[name] >= SEEN_WITHIN_S:
+            now_s = time.monotonic()
+            if name in ended_s and (now_s - ended_s[name] >= SEEN_WITHIN_S or now_s - began_s >= wait_s):
                 raise ConfigurationError(
                     f"machine {name!r}: job {job.job_id} ended, and {path.name} is not in {path.parent}: the nodes do "
                     f"not share this folder, or cannot start {sys.executable}; its log is {job.paths.stderr}, if the "

@@ -85,7 +85,7 @@ def merge(cluster: Cluster, folder: Path, sweep: str) -> tuple[list[Path], str]:
     merged = attnbench(cluster, folder, "merge", f"{sweep}/tasks", "--into", f"{sweep}/merged")
     assert merged.returncode == 0, merged.stderr
     runs = merged.stdout.split()
-    reported = attnbench(cluster, folder, "report", *runs, "--output", f"{sweep}/report")
+    reported = attnbench(cluster, folder, "report", *runs, "--reports", f"{sweep}/report")
     assert reported.returncode == 0, reported.stderr
     page = next((folder / sweep / "report").rglob("report.md")).read_text()
     return [folder / run for run in runs], OF_THE_RUN.sub("…", page).replace(f"{sweep}/", "")

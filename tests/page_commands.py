@@ -12,7 +12,7 @@ from attnbench.plugins.registry import check_name
 from pages import ROOT
 
 # Programs whose arguments are not parsed.
-OTHER_PROGRAMS = ("apt-get", "asv", "git", "pip", "source")
+OTHER_PROGRAMS = ("apt-get", "asv", "git", "pip", "sinfo", "source")
 
 
 def parse_command(words: list[str], *, placeholders: bool, config: pytest.Config) -> None:

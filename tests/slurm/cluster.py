@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-INSTALL = "apt-get install slurm-wlm slurmdbd munge mariadb-server"
+INSTALL = "apt-get install --no-install-recommends slurm-wlm slurmdbd munge mariadb-server"
 PROGRAMS = ("munged", "mariadbd", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "sacctmgr", "setpriv")
 # Debian has the daemons in a folder that the search path of a user lacks.
 SEARCH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))

@@ -101,6 +101,16 @@ def test_three_failed_tries_are_a_result(tmp_path: Path, queue: dict[str, str]) 
     assert (found.state, found.reason) == ("failed", "0 of 1 cases; failed three times; try 5 failed: it broke")
 
 
+def test_a_try_that_ran_out_of_time_is_no_failure_if_it_finished_a_case(tmp_path: Path, queue: dict[str, str]) -> None:
+    """A task whose limit is too short goes on from try to try."""
+    plan = write_sweep(tmp_path, [4, 8, 16, 32])
+    submit(tmp_path, "any/0001", "1")
+    for count, length in enumerate((4, 8, 16), start=1):
+        write_run(make_try(tmp_path, plan, plan.tasks[0], "timed out", count=count), [length])
+    (found,) = StateReader(tmp_path, plan).read()
+    assert (found.state, found.reason) == ("missing", "3 of 4 cases; try 3 timed out")
+
+
 def test_a_local_task_runs_while_its_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of another program with the same id is not the task's."""
     plan = write_sweep(tmp_path, [4])

@@ -60,7 +60,7 @@ class StateReader:
         tries = list_tries(self.folder, task)
         results = self._read_results(task, tries)
         job = last.job if last else ""
-        failed = sum(one.failed for one in tries)
+        failed = results.count_failed(tries)
         state: State
         if results.cases >= set(task.cases):
             state = "done"
@@ -92,7 +92,7 @@ class StateReader:
             log = self.folder / LOGS / f"{last.job}_0_log.err"
             return f"{have}; job {last.job} ended before the task began: see {log}"
         ended = tries[-1]
-        failures = sum(one.failed for one in tries)
+        failures = results.count_failed(tries)
         words = {None: "was killed", "done": "ended, but its run file lacks results"}
         outcome = words.get(ended.outcome, ended.outcome)
         why = f": {ended.reason}" if ended.reason else ""

@@ -5,7 +5,7 @@ before anything else, and no other process writes either file.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -45,14 +45,6 @@ class Try(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome | None = None
     # Why it failed, in one line.
     reason: str = ""
-
-    @property
-    def failed(self) -> bool:
-        """Whether the try counts as failed, if it does not run any more and its task is not complete.
-
-        It counts even if its outcome is "done": its run file was cut afterwards.
-        """
-        return self.outcome not in ("preempted", "interrupted")
 
 
 def find_record(folder: Path, task: Task, count: int) -> Path:
@@ -116,10 +108,21 @@ class TaskResults(msgspec.Struct, frozen=True, kw_only=True):
     complete: frozenset[tuple[str, str]]
     # Cases with the complete results of all implementations that are compared on them.
     cases: frozenset[str]
+    # Numbers of the tries that finished a case.
+    useful: frozenset[int]
     # Number of complete results with a check that failed.
     failures: int
     # One line for each line of a file that cannot be read.
     problems: tuple[str, ...]
+
+    def count_failed(self, tries: Sequence[Try]) -> int:
+        """Return the number of tries that count as failed, if none of them runs and the task is not complete.
+
+        A try that ran out of time does not count if it finished a case: the next one has less to do. A try whose
+        outcome is "done" counts, since its run file was cut afterwards.
+        """
+        ended = [one for one in tries if one.outcome not in ("preempted", "interrupted")]
+        return sum(one.outcome != "timed out" or one.count not in self.useful for one in ended)
 
 
 def read_results(folder: Path, plan: SweepPlan, task: Task, tries: list[Try]) -> TaskResults:
@@ -130,6 +133,7 @@ def read_results(folder: Path, plan: SweepPlan, task: Task, tries: list[Try]) ->
     complete: set[tuple[str, str]] = set()
     failed: set[tuple[str, str]] = set()
     cases: set[str] = set()
+    useful: set[int] = set()
     problems: list[str] = []
     wanted = {case: {display_name(name) for name in plan.list_implementations(case)} for case in task.cases}
     for one in tries:
@@ -151,13 +155,15 @@ def read_results(folder: Path, plan: SweepPlan, task: Task, tries: list[Try]) ->
         # Times are compared within one file: implementations are interleaved by one process.
         whole = {case for case, names in wanted.items() if names <= {name for name, of in own if of == case}}
         cases |= whole
+        useful |= {one.count} if whole else set()
         complete |= {(name, case) for name, case in own if case in wanted}
         failed |= {
             key for key in own if any(finding.status in FAILURES for finding in results[key].findings)
         }  # fmt: skip
     return TaskResults(
-        complete=frozenset(complete), cases=frozenset(cases), failures=len(failed), problems=tuple(problems)
-    )
+        complete=frozenset(complete), cases=frozenset(cases), useful=frozenset(useful), failures=len(failed),
+        problems=tuple(problems),
+    )  # fmt: skip
 
 
 def _join(stored: StoredRun) -> dict[tuple[str, str], Result]:

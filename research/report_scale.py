@@ -178,6 +178,7 @@ def list_cases(count: int) -> list[str]:
 
 
 def make_finding(check: str, draw: random.Random) -> Finding:
+    """Return a finding that is no failure: one of ten is refused, and one of a hundred is an expected failure."""
     share = draw.random()
     if share < 0.1:
         return Finding(check=check, status="unsupported", reason="keys of another width than queries are not taken")
@@ -188,6 +189,7 @@ def make_finding(check: str, draw: random.Random) -> Finding:
 
 
 def make_failure(check: str, draw: random.Random) -> Finding:
+    """Return a failed finding, with a reason as the check ``forward_parity`` gives it."""
     off, worst = draw.randint(1, 240), draw.random()
     reason = (
         f"The output equals the oracle's within the error budget. But {off} of 240 elements ({off / 2.4:.1f}%) of the "

@@ -102,6 +102,7 @@ def make_run(number: int) -> StoredRun:
     run = Run(
         id=f"run-{number}", time="time", command="command", machine=machine, versions={"torch": "2"}, threads=2,
         commit="commit", suite="core", suite_digest="digest", implementations=NAMES, sources={"torch_mha": "hash"},
+        list_digest="whole", parts=("part",), node="node",
         planned={"torch_mha": Planned(cases=10, timed=3)},
     )  # fmt: skip
     ceiling = Ceiling(run=run.id, device="cpu", dtype="float32", threads=2, flop_per_s=1e11, bytes_per_s=1e9)

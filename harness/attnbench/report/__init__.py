@@ -16,10 +16,10 @@ def write(runs: Sequence[StoredRun], folder: Path) -> Path:
 
     Raises: ResultsError where the folder cannot be written.
     """
-    from attnbench.report.spelled import spell_out_in
+    from attnbench.report.spelled import spell_out_run
     from attnbench.report.studies.section import place_studies
 
-    files = _render_files([spell_out_in(run) for run in runs])
+    files = _render_files([spell_out_run(run) for run in runs])
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
@@ -43,6 +43,7 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     from attnbench.report.failures import tabulate_failures
     from attnbench.report.figures import draw_figures, draw_maps, find_looks
     from attnbench.report.maps import tabulate_maps
+    from attnbench.report.nodes import tabulate_nodes
     from attnbench.report.series import join_growths
 
     content = collect_content(runs)
@@ -64,6 +65,8 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     }
     if content.maps.every:
         frames["maps"] = tabulate_maps(content.maps)
+    if content.nodes.rows:
+        frames["nodes"] = tabulate_nodes(content.nodes)
     if content.left_out:
         frames["left-out"] = tables.tabulate_left_out(content.left_out)
     for name, frame in frames.items():

@@ -101,6 +101,7 @@ def _run(given: dict[str, Any], implementations: tuple[str, ...], machines: tupl
         _check_same(given, implementations, machines, plan)
         load_submitit()
         return _submit_missing(folder, plan, local=given["local"], wait_s=given["probe"])
+    _refuse_axes_of_conform(given)
     if not given["dry_run"]:
         # Before the plan, which takes seconds: what would keep it from being submitted.
         load_submitit()
@@ -108,7 +109,7 @@ def _run(given: dict[str, Any], implementations: tuple[str, ...], machines: tupl
         if not given["local"]:
             require_slurm()
             check_constraints(machine.constraint for machine in machines if machine.constraint)
-    plan = _plan(given, implementations, machines)
+    plan = make_plan(given, implementations, machines)
     for line in describe_plan(plan):
         click.echo(line, err=not given["dry_run"])
     if given["dry_run"]:
@@ -119,16 +120,14 @@ def _run(given: dict[str, Any], implementations: tuple[str, ...], machines: tupl
     return _submit_missing(folder, plan, local=given["local"])
 
 
-def _plan(given: dict[str, Any], implementations: tuple[str, ...], machines: tuple[Machine, ...]) -> SweepPlan:
-    if given["kind"] == "conform":
-        names = ("lengths", "passes", "processes", "case_budget", "batch", "heads", "head_dim", "width", "kv_heads")
-        for name in (*names, "masks", "padding", "like"):
-            if given[name]:
-                raise click.UsageError(f"{name}: a sweep of kind conform has the cases of its suite; leave {name} out")
-    plan = make_plan(given, implementations, machines)
-    if not plan.tasks:
-        raise click.UsageError("the product of the axes has no case; name other values")
-    return plan
+def _refuse_axes_of_conform(given: dict[str, Any]) -> None:
+    """Refuse what only a profile has.
+
+    Raises: UsageError.
+    """
+    for name in ("lengths", "passes", "processes", "case_budget", *AXES):
+        if given["kind"] == "conform" and given["masks" if name == "mask" else name]:
+            raise click.UsageError(f"{name}: a sweep of kind conform has the cases of its suite; leave {name} out")
 
 
 def _check_same(

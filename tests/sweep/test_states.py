@@ -33,7 +33,7 @@ def test_a_task_with_every_result_is_done(tmp_path: Path, queue: dict[str, str])
     submit(tmp_path, "any/0001", "1")
     queue["1"] = "RUNNING"
     (found,) = StateReader(tmp_path, plan).read()
-    assert (found.state, len(found.results.complete)) == ("done", 4)
+    assert (found.state, found.results.complete) == ("done", 4)
 
 
 def test_results_of_several_tries_count_together(tmp_path: Path, queue: dict[str, str]) -> None:
@@ -99,6 +99,17 @@ def test_three_failed_tries_are_a_result(tmp_path: Path, queue: dict[str, str]) 
     make_try(tmp_path, plan, task, "failed", count=5)
     (found,) = StateReader(tmp_path, plan).read()
     assert (found.state, found.reason) == ("failed", "0 of 1 cases; failed three times; try 5 failed: it broke")
+
+
+def test_a_case_of_a_profile_needs_its_times(tmp_path: Path, queue: dict[str, str]) -> None:
+    """A profile stores a result before it times the case; a time, or the reason why there is none, completes it."""
+    plan = write_sweep(tmp_path, [4], kind="profile")
+    path = make_try(tmp_path, plan, plan.tasks[0], "timed out")
+    write_run(path, [4])
+    (found,) = StateReader(tmp_path, plan).read()
+    assert (found.state, found.results.complete) == ("missing", 0)
+    write_run(path, [4], untimed="the work limit was exceeded")
+    assert StateReader(tmp_path, plan).read()[0].state == "done"
 
 
 def test_a_try_that_ran_out_of_time_is_no_failure_if_it_finished_a_case(tmp_path: Path, queue: dict[str, str]) -> None:

@@ -104,8 +104,8 @@ def end_try(folder: Path, task: Task, made: Try, outcome: Outcome, reason: str =
 class TaskResults(msgspec.Struct, frozen=True, kw_only=True):
     """What the run files of a task have."""
 
-    # Pairs of implementation (its display name) and case whose result is complete.
-    complete: frozenset[tuple[str, str]]
+    # Number of complete results: pairs of an implementation and a case.
+    complete: int
     # Cases with the complete results of all implementations that are compared on them.
     cases: frozenset[str]
     # Numbers of the tries that finished a case.
@@ -161,7 +161,7 @@ def read_results(folder: Path, plan: SweepPlan, task: Task, tries: list[Try]) ->
             key for key in own if any(finding.status in FAILURES for finding in results[key].findings)
         }  # fmt: skip
     return TaskResults(
-        complete=frozenset(complete), cases=frozenset(cases), useful=frozenset(useful), failures=len(failed),
+        complete=len(complete), cases=frozenset(cases), useful=frozenset(useful), failures=len(failed),
         problems=tuple(problems),
     )  # fmt: skip
 

@@ -27,13 +27,18 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def test_a_task_with_every_result_is_done(tmp_path: Path, queue: dict[str, str]) -> None:
-    """The run file decides, even while the job is in the queue, and even if its process was killed afterwards."""
+    """The run file decides, even if the job was killed afterwards; a job that runs has still to end its run file."""
     plan = write_sweep(tmp_path, [4, 8])
     write_run(make_try(tmp_path, plan, plan.tasks[0], None, job="1"), [4, 8])
     submit(tmp_path, "any/0001", "1")
     queue["1"] = "RUNNING"
     (found,) = StateReader(tmp_path, plan).read()
-    assert (found.state, found.results.complete) == ("done", 4)
+    assert (found.state, found.results.complete) == ("running", 4)
+    del queue["1"]
+    assert StateReader(tmp_path, plan).read()[0].state == "done"
+    make_try(tmp_path, plan, plan.tasks[0], "done", job="1")
+    queue["1"] = "COMPLETING"
+    assert StateReader(tmp_path, plan).read()[0].state == "done"
 
 
 def test_results_of_several_tries_count_together(tmp_path: Path, queue: dict[str, str]) -> None:

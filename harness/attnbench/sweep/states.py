@@ -22,7 +22,7 @@ WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", 
 class TaskState:
     """What is known about one task.
 
-    ``done``: its run files have every result, whatever its job says. ``queued``, ``running``: its job waits or runs.
+    ``done``: its run files have every result, and none is being written, whatever became of its job. ``queued``, ``running``: its job waits or runs.
     ``failed``: as many tries failed as the plan allows. ``missing``: none of these, so --resume submits it.
     """
 
@@ -62,7 +62,9 @@ class StateReader:
         job = last.job if last else ""
         failed = results.count_failed(tries)
         state: State
-        if results.cases >= set(task.cases):
+        # A job that has written every result has still to store the end of its run.
+        ends = job in active and bool(tries) and tries[-1].outcome is None
+        if results.cases >= set(task.cases) and not ends:
             state = "done"
         elif job in active:
             state = active[job]

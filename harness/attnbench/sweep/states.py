@@ -22,8 +22,9 @@ WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", 
 class TaskState:
     """What is known about one task.
 
-    ``done``: its run files have every result, and none is being written, whatever became of its job. ``queued``, ``running``: its job waits or runs.
-    ``failed``: as many tries failed as the plan allows. ``missing``: none of these, so --resume submits it.
+    ``done``: its run files have every result, and none is being written, whatever became of its job. ``queued``,
+    ``running``: its job waits or runs. ``failed``: as many tries failed as the plan allows. ``missing``: none of these,
+    so --resume submits it.
     """
 
     task: Task

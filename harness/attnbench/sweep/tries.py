@@ -18,7 +18,18 @@ from attnbench.records.types import FAILURES, Result
 from attnbench.sweep.configuration import ConfigurationError
 from attnbench.sweep.plan import SweepPlan, Task
 
-__all__ = ["TASKS", "Outcome", "TaskResults", "Try", "begin_try", "end_try", "list_tries", "read_results"]
+__all__ = [
+    "TASKS",
+    "Outcome",
+    "TaskResults",
+    "Try",
+    "begin_try",
+    "end_try",
+    "find_record",
+    "find_whole_cases",
+    "list_tries",
+    "read_results",
+]
 
 TASKS = "tasks"
 Outcome = Literal["done", "failed", "timed out", "preempted", "interrupted"]
@@ -135,7 +146,7 @@ def read_results(folder: Path, plan: SweepPlan, task: Task, tries: list[Try]) ->
     cases: set[str] = set()
     useful: set[int] = set()
     problems: list[str] = []
-    wanted = {case: {display_name(name) for name in plan.list_implementations(case)} for case in task.cases}
+    listed = set(task.cases)
     for one in tries:
         path = find_record(folder, task, one.count).with_suffix(".jsonl")
         if one.plan not in ("", plan.hash):
@@ -150,28 +161,37 @@ def read_results(folder: Path, plan: SweepPlan, task: Task, tries: list[Try]) ->
             problems.append(str(error))
             continue
         problems += stored.problems
-        results = _join(stored)
-        own = {key for key, result in results.items() if _is_complete(plan, result)}
-        # Times are compared within one file: implementations are interleaved by one process.
-        whole = {case for case, names in wanted.items() if names <= {name for name, of in own if of == case}}
+        own = _list_complete(plan, stored)
+        whole = find_whole_cases(plan, task, stored)
         cases |= whole
         useful |= {one.count} if whole else set()
-        complete |= {(name, case) for name, case in own if case in wanted}
-        failed |= {
-            key for key in own if any(finding.status in FAILURES for finding in results[key].findings)
-        }  # fmt: skip
+        complete |= {key for key in own if key[1] in listed}
+        failed |= {key for key, one in own.items() if any(finding.status in FAILURES for finding in one.findings)}
     return TaskResults(
         complete=len(complete), cases=frozenset(cases), useful=frozenset(useful), failures=len(failed),
         problems=tuple(problems),
     )  # fmt: skip
 
 
-def _join(stored: StoredRun) -> dict[tuple[str, str], Result]:
+def find_whole_cases(plan: SweepPlan, task: Task, stored: StoredRun) -> set[str]:
+    """Return the cases on which every implementation that is compared has a complete result in this run file.
+
+    Results of two files are not put together: times are compared only if one process interleaved the calls.
+    """
+    names: dict[str, set[str]] = {}
+    for name, case in _list_complete(plan, stored):
+        names.setdefault(case, set()).add(name)
+    wanted = {case: set(map(display_name, plan.list_implementations(case))) for case in task.cases}
+    return {case for case, own in wanted.items() if own <= names.get(case, set())}
+
+
+def _list_complete(plan: SweepPlan, stored: StoredRun) -> dict[tuple[str, str], Result]:
+    """Return the complete results of a run file, by implementation and case."""
     results: dict[tuple[str, str], Result] = {}
     for result in stored.results:
         key = (result.implementation, result.case)
         results[key] = join_results(results[key], result) if key in results else result
-    return results
+    return {key: result for key, result in results.items() if _is_complete(plan, result)}
 
 
 def _is_complete(plan: SweepPlan, result: Result) -> bool:

@@ -90,7 +90,9 @@ def measure(*words: str) -> Cost:
 
     Raises: RuntimeError if the command does not end with the exit code 0, 1 or 3.
     """
-    process = subprocess.Popen([sys.executable, "-c", COMMAND, *words], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     _, status, used = os.wait4(process.pid, 0)
     # Set the exit code by hand: ``wait4`` has already collected the process, so ``Popen`` cannot wait for it.
     process.returncode = os.waitstatus_to_exitcode(status)

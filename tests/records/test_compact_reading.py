@@ -66,7 +66,7 @@ def test_findings_are_shared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("limit", "compact"), [(0, True), (10**9, False)])
-def test_only_large_files_are_read_compactly(limit: int, compact: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001  # a parameter of the test
+def test_only_large_files_are_read_compactly(limit: int, compact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that are large together are read compactly."""
     monkeypatch.setattr(compact_reading, "LARGE_BYTES", limit)
     (stored,) = read_runs([STORED])

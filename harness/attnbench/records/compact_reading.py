@@ -133,6 +133,8 @@ class FiledTiming(Timing):
     """A timing whose fields are read from its run file when they are used."""
 
     __slots__ = ("_lines", "_place")
+    _lines: _FiledLines
+    _place: tuple[int, int]
 
     @classmethod
     def locate(cls, lines: _FiledLines, place: tuple[int, int]) -> "FiledTiming":

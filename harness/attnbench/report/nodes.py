@@ -120,9 +120,7 @@ def collect_nodes(runs: Sequence[StoredRun]) -> Nodes:
         one = min(own, key=lambda timed: timed.ratio.value)
         other = max(own, key=lambda timed: timed.ratio.value)
         if one.ratio.high < other.ratio.low and other.ratio.value > (1 + EFFECT) * one.ratio.value:
-            rows.append(
-                NodeRow(machine=machine, threads=threads, implementation=name, case=case, one=one, other=other)
-            )
+            rows.append(NodeRow(machine=machine, threads=threads, implementation=name, case=case, one=one, other=other))
     rows.sort(key=lambda row: -row.other.ratio.low / row.one.ratio.high)
     return Nodes(compared=len(compared), rows=tuple(rows))
 

@@ -66,6 +66,8 @@ FINDINGS = (
 # If a ratio differs from the quotient of its two times by more than this share, the report says why, even if the
 # quotient is within the interval of the ratio: a reader sees 10 % at a glance.
 NOTICED = 0.1
+# Number of rows that are put into a table at a time.
+ROWS = 20_000
 LEFT_OUT = ("kind", "run", "implementation", "case", "reason")
 UNTIMED = ("implementation", "length", "pass", "reason", "case", "run")
 
@@ -115,17 +117,20 @@ def tabulate_timings(results: Sequence[Result], reached: Iterable[Ceiling] = ())
     groups: dict[tuple[str, str], list[tuple[int, Result]]] = {}
     for place, result in enumerate(result for result in results if result.timing):
         groups.setdefault((result.run, result.case), []).append((place, result))
-    columns: dict[str, list[Any]] = {name: [] for name in TIMINGS}
+    # Rows take ten times as much memory as a table of them, so they are put into tables part by part.
+    rows: list[dict[str, Any]] = []
+    parts: list[pd.DataFrame] = []
     places: list[int] = []
     for group in groups.values():
-        for (place, _), row in zip(group, _make_timing_rows([result for _, result in group], tops), strict=True):
-            places.append(place)
-            for name, column in columns.items():
-                column.append(row[name])
-    if not places:
-        return pd.DataFrame([], columns=list(TIMINGS))
+        rows += _make_timing_rows([result for _, result in group], tops)
+        places += (place for place, _ in group)
+        if len(rows) >= ROWS:
+            parts.append(pd.DataFrame(rows, columns=list(TIMINGS)))
+            rows = []
+    parts += [pd.DataFrame(rows, columns=list(TIMINGS))] * bool(rows or not parts)
     order = sorted(range(len(places)), key=places.__getitem__)
-    return pd.DataFrame(columns, columns=list(TIMINGS)).iloc[order].reset_index(drop=True)
+    whole = pd.concat(parts) if len(parts) > 1 else parts[0]
+    return whole.iloc[order].reset_index(drop=True)
 
 
 def _make_timing_rows(
@@ -304,9 +309,7 @@ def _make_timing_row(
     )
 
 
-def _add_reference_times(
-    rows: Sequence[dict[str, Any]], timings: Sequence[Timing], baseline: Baseline | None
-) -> None:
+def _add_reference_times(rows: Sequence[dict[str, Any]], timings: Sequence[Timing], baseline: Baseline | None) -> None:
     """Fill the column ``reference_ns`` where a ratio is not the quotient of its two times.
 
     ``timings`` are those of the rows, and ``baseline`` is that of their run and case.

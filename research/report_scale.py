@@ -30,7 +30,10 @@ from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import format_line
 from attnbench.records.types import Ceiling, End, Finding, Machine, Memory, Record, Result, Run, Timing
 
-__all__ = ["Cost", "main", "measure_report", "write_conformance", "write_profile"]
+__all__ = [
+    "Cost", "list_cases", "main", "make_failure", "make_finding", "make_timing", "measure_report", "write_conformance",
+    "write_profile",
+]  # fmt: skip
 
 # Defaults. RESULTS: number of conformance results. FAILURES: how many of the results have a failed check. ROWS: number
 # of timed rows.
@@ -140,20 +143,20 @@ def _make_conformance(results: int, failures: int, findings: int) -> Iterator[Re
     draw = random.Random(0)  # noqa: S311  # the same results every time
     checks = list(read_checks())[:60]
     failing = set(draw.sample(range(results), failures))
-    cases = _list_cases(-(-results // len(IMPLEMENTATIONS)))
+    cases = list_cases(-(-results // len(IMPLEMENTATIONS)))
     for number in range(results):
         place, own = divmod(number, len(IMPLEMENTATIONS))
         first = (7 * place) % len(checks)
-        made = [_make_finding(checks[(first + one) % len(checks)], draw) for one in range(findings)]
+        made = [make_finding(checks[(first + one) % len(checks)], draw) for one in range(findings)]
         if number in failing:
-            made[0] = _make_failure(made[0].check, draw)
+            made[0] = make_failure(made[0].check, draw)
         yield Result(
             run="conformance", implementation=IMPLEMENTATIONS[own], case=cases[place], findings=tuple(made),
             flop=10_000, bytes=4_000, suite="core",
         )  # fmt: skip
 
 
-def _list_cases(count: int) -> list[str]:
+def list_cases(count: int) -> list[str]:
     """Return ``count`` ids of different cases, written like the case ids of the operator ``multihead``."""
     sizes = ("B2.L5.S7.E24.H3", "B4.L33.S47.E21.H3", "B1.L64.S64.E256.H4", "B8.L1.S65.E64.H8")
     flags = ("-", "bias+batch_first", "bias+batch_first+need_weights", "bias+self_attention", "add_bias_kv+bias")
@@ -174,7 +177,8 @@ def _list_cases(count: int) -> list[str]:
     ]
 
 
-def _make_finding(check: str, draw: random.Random) -> Finding:
+def make_finding(check: str, draw: random.Random) -> Finding:
+    """Return a finding that is no failure: one of ten is refused, and one of a hundred is an expected failure."""
     share = draw.random()
     if share < 0.1:
         return Finding(check=check, status="unsupported", reason="keys of another width than queries are not taken")
@@ -184,7 +188,8 @@ def _make_finding(check: str, draw: random.Random) -> Finding:
     return Finding(check=check, status="passed", measured=1e-7 * draw.random(), allowed=1e-6)
 
 
-def _make_failure(check: str, draw: random.Random) -> Finding:
+def make_failure(check: str, draw: random.Random) -> Finding:
+    """Return a failed finding, with a reason as the check ``forward_parity`` gives it."""
     off, worst = draw.randint(1, 240), draw.random()
     reason = (
         f"The output equals the oracle's within the error budget. But {off} of 240 elements ({off / 2.4:.1f}%) of the "
@@ -220,11 +225,11 @@ def _make_timed(name: str, case: str, place: int, length: int, processes: int, d
     others = tuple(one for one in IMPLEMENTATIONS if one != name)
     # A cycle calls either the reference or its A/A control.
     cycles = range(0, SAMPLES, 2) if place == 0 else range(SAMPLES)
-    twin = _make_timing(base_ns, range(1, SAMPLES, 2), processes, others, draw) if place == 0 else None
+    twin = make_timing(base_ns, range(1, SAMPLES, 2), processes, others, draw) if place == 0 else None
     return Result(
         run="profile", implementation=name, case=case,
         findings=(Finding(check="forward_parity", status="passed", measured=1e-7, allowed=1e-6),),
-        timing=_make_timing(base_ns, cycles, processes, others, draw, twin),
+        timing=make_timing(base_ns, cycles, processes, others, draw, twin),
         memory=Memory(
             peak_bytes=length**2 * (4 + place), saved_bytes=length * 4096, workspace_bytes=length**2,
             physical_bytes=length**2 * 5, threads=2, method="allocator",
@@ -234,7 +239,7 @@ def _make_timed(name: str, case: str, place: int, length: int, processes: int, d
     )  # fmt: skip
 
 
-def _make_timing(
+def make_timing(
     base_ns: int,
     cycles: range,
     processes: int,

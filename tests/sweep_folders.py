@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from attnbench.records.run_file import format_line
-from attnbench.records.types import End, Finding, Machine, Result, Run
+from attnbench.records.types import End, Finding, Machine, Planned, Result, Run
 from attnbench.sweep import configuration
 from attnbench.sweep.plan import SweepPlan, Task, write_plan
 from attnbench.sweep.task import find_own_versions
@@ -61,16 +61,31 @@ def make_try(
 
 
 def write_run(
-    path: Path, lengths: Sequence[int], *, names: Sequence[str] = ("torch_mha", "sdpa"), took_s: int = 10
+    path: Path,
+    lengths: Sequence[int],
+    *,
+    names: Sequence[str] = ("torch_mha", "sdpa"),
+    took_s: int = 10,
+    untimed: str | None = None,
 ) -> None:
     """Write a run file with a result of each implementation on the cases of these lengths."""
     run = Run(
         id=path.stem, time="2026-01-01T00:00:00+00:00", command="attnbench sweep", suite="quick", threads=2,
         machine=Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=2**33), versions={},
+        planned={name: Planned(cases=len(lengths)) for name in names}, list_digest="whole",
+        implementations=("torch_mha", "sdpa"),
     )  # fmt: skip
     finding = Finding(check="forward_parity", status="passed")
     results = [
-        Result(run=run.id, implementation=name, case=case_of(length), findings=(finding,), suite="quick", flop=1000)
+        Result(
+            run=run.id,
+            implementation=name,
+            case=case_of(length),
+            findings=(finding,),
+            suite="quick",
+            flop=1000,
+            untimed=untimed,
+        )
         for length in lengths
         for name in names
     ]

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.sweep.plan import read_plan
+from sweep_folders import write_sweep
+
 CONFIGURATION = """
 kind = "conform"
 implementations = ["batched_matmul"]
@@ -45,28 +48,22 @@ def wait_for(path: Path) -> None:
     assert path.exists()
 
 
-def test_a_dry_run_prints_the_plan(folder: Path) -> None:
-    """Nothing is written; the same configuration gives the same plan when it is run."""
+def test_a_killed_sweep_is_resumed(folder: Path) -> None:
+    """Of a sweep that was killed in its second task, only this task is submitted again; then nothing is.
+
+    A dry run before writes nothing, and prints the plan that is run afterwards.
+    """
     planned = sweep(folder, "sweep.toml", "--dry-run").stdout
     assert "conform, suite quick, of batched_matmul" in planned
     assert "machine any (any node): 2 cases in 2 tasks, about " in planned
     assert "results: 2; the times are a forecast" in planned
     assert not (folder / "there").exists()
-    # Without Slurm the plan is printed, and refused.
-    refused = sweep(folder, "sweep.toml", PATH="/nowhere")
-    *again, told = refused.stderr.splitlines()
-    assert (refused.returncode, again) == (2, planned.splitlines())
-    assert told.startswith("attnbench: no sbatch on this machine: submit from")
-    assert not (folder / "there").exists()
-
-
-def test_a_killed_sweep_is_resumed(folder: Path) -> None:
-    """Of a sweep that was killed in its second task, only this task is submitted again; then nothing is."""
     with subprocess.Popen(
         [*START, "sweep.toml", "--local"], cwd=folder, stderr=subprocess.DEVNULL, start_new_session=True
     ) as running:
         wait_for(folder / "there" / "tasks" / "any" / "0002-try1.json")
         os.killpg(running.pid, signal.SIGKILL)
+    assert f"sweep {read_plan(folder / 'there').hash}: conform" in planned
     found = sweep(folder, "sweep.toml", "--status")
     assert found.returncode == 3
     assert "tasks: 0 queued, 0 running, 1 done, 0 failed, 1 missing; results: 1 of 2" in found.stdout
@@ -100,10 +97,16 @@ def test_bad_input_is_one_line(folder: Path, words: list[str], message: str) -> 
     assert not (folder / "there").exists()
 
 
+def test_without_slurm_nothing_is_submitted(folder: Path) -> None:
+    """A machine without sbatch is told about --local."""
+    refused = sweep(folder, "sweep.toml", PATH="/nowhere")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert refused.stderr.startswith("attnbench: no sbatch on this machine: submit from")
+    assert not (folder / "there").exists()
+
+
 def test_another_configuration_is_not_resumed(folder: Path) -> None:
     """The plan of a folder is that of its first configuration."""
-    from sweep_folders import write_sweep
-
     write_sweep(folder / "there", [4])
     refused = sweep(folder, "sweep.toml", "--local", "--resume")
     assert refused.returncode == 2

@@ -102,6 +102,7 @@ def make_run(number: int) -> StoredRun:
     run = Run(
         id=f"run-{number}", time="time", command="command", machine=machine, versions={"torch": "2"}, threads=2,
         commit="commit", suite="core", suite_digest="digest", implementations=NAMES, sources={"torch_mha": "hash"},
+        list_digest="whole", parts=("part",), node="node",
         planned={"torch_mha": Planned(cases=10, timed=3)},
     )  # fmt: skip
     ceiling = Ceiling(run=run.id, device="cpu", dtype="float32", threads=2, flop_per_s=1e11, bytes_per_s=1e9)
@@ -481,5 +482,5 @@ def test_code_in_markdown_holds_backticks_and_line_breaks() -> None:
 def test_no_cell_is_a_formula(cell: Any, shown: str) -> None:
     """A text that a spreadsheet would compute begins with an apostrophe; a number is a number."""
     frame = pd.DataFrame({"=head": [cell]})
-    (head, row) = csv.reader(render_csv(frame).decode().splitlines())
+    (head, row) = csv.reader(b"".join(render_csv(frame)).decode().splitlines())
     assert (head, row) == (["'=head"], [shown])

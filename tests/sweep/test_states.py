@@ -27,13 +27,18 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def test_a_task_with_every_result_is_done(tmp_path: Path, queue: dict[str, str]) -> None:
-    """The run file decides, even while the job is in the queue, and even if its process was killed afterwards."""
+    """The run file decides, even if the job was killed afterwards; a job that runs has still to end its run file."""
     plan = write_sweep(tmp_path, [4, 8])
     write_run(make_try(tmp_path, plan, plan.tasks[0], None, job="1"), [4, 8])
     submit(tmp_path, "any/0001", "1")
     queue["1"] = "RUNNING"
     (found,) = StateReader(tmp_path, plan).read()
-    assert (found.state, len(found.results.complete)) == ("done", 4)
+    assert (found.state, found.results.complete) == ("running", 4)
+    del queue["1"]
+    assert StateReader(tmp_path, plan).read()[0].state == "done"
+    make_try(tmp_path, plan, plan.tasks[0], "done", job="1")
+    queue["1"] = "COMPLETING"
+    assert StateReader(tmp_path, plan).read()[0].state == "done"
 
 
 def test_results_of_several_tries_count_together(tmp_path: Path, queue: dict[str, str]) -> None:
@@ -99,6 +104,27 @@ def test_three_failed_tries_are_a_result(tmp_path: Path, queue: dict[str, str]) 
     make_try(tmp_path, plan, task, "failed", count=5)
     (found,) = StateReader(tmp_path, plan).read()
     assert (found.state, found.reason) == ("failed", "0 of 1 cases; failed three times; try 5 failed: it broke")
+
+
+def test_a_case_of_a_profile_needs_its_times(tmp_path: Path, queue: dict[str, str]) -> None:
+    """A profile stores a result before it times the case; a time, or the reason why there is none, completes it."""
+    plan = write_sweep(tmp_path, [4], kind="profile")
+    path = make_try(tmp_path, plan, plan.tasks[0], "timed out")
+    write_run(path, [4])
+    (found,) = StateReader(tmp_path, plan).read()
+    assert (found.state, found.results.complete) == ("missing", 0)
+    write_run(path, [4], untimed="the work limit was exceeded")
+    assert StateReader(tmp_path, plan).read()[0].state == "done"
+
+
+def test_a_try_that_ran_out_of_time_is_no_failure_if_it_finished_a_case(tmp_path: Path, queue: dict[str, str]) -> None:
+    """A task whose limit is too short goes on from try to try."""
+    plan = write_sweep(tmp_path, [4, 8, 16, 32])
+    submit(tmp_path, "any/0001", "1")
+    for count, length in enumerate((4, 8, 16), start=1):
+        write_run(make_try(tmp_path, plan, plan.tasks[0], "timed out", count=count), [length])
+    (found,) = StateReader(tmp_path, plan).read()
+    assert (found.state, found.reason) == ("missing", "3 of 4 cases; try 3 timed out")
 
 
 def test_a_local_task_runs_while_its_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

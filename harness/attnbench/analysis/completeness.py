@@ -125,7 +125,8 @@ def judge_completeness(stored: StoredRun) -> Completeness:
 def format_resuming(run: Run) -> str:
     """Return the command that finishes a run, as an interrupted command prints it; empty if the run cannot be resumed.
 
-    A run that was merged cannot be resumed: its parts can. The command has to be run on the same machine, in the folder where the run was started.
+    A run that was merged cannot be resumed: its parts can. The command has to be run on the same machine, in the folder
+    where the run was started.
     """
     try:
         _, name, *words = shlex.split(run.command)

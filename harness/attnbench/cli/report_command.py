@@ -18,11 +18,12 @@ def command(runs: tuple[str, ...], results: Path, reports: Path) -> int:
     and as the last line the path of the page. Exit code 3: a run is incomplete, or a part of it cannot be read.
     """
     from attnbench.analysis.completeness import list_damage
-    from attnbench.records.run_file import find_empty_runs, find_runs, merge_runs, read_run
+    from attnbench.records.compact_reading import read_runs
+    from attnbench.records.run_file import find_empty_runs, find_runs, merge_runs
     from attnbench.report import write
     from attnbench.report.verdict import collect_verdict, format_lines
 
-    stored = [read_run(path) for path in find_runs(results, runs)]
+    stored = read_runs(find_runs(results, runs))
     if not runs:
         for name in find_empty_runs(results, stored[0].path):
             click.echo(

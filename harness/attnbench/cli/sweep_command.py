@@ -10,7 +10,7 @@ import click
 from attnbench.cli.options import AXES, FOLDER, Seconds, options
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED
 from attnbench.sweep.configuration import ConfigurationError, Machine, read_configuration
-from attnbench.sweep.plan import SweepPlan, Task, read_plan, write_plan
+from attnbench.sweep.plan import SweepPlan, Task, read_plan, require_no_plan, write_plan
 from attnbench.sweep.planning import hash_configuration, make_plan
 from attnbench.sweep.progress import (
     ChangedLines,
@@ -101,36 +101,33 @@ def _run(given: dict[str, Any], implementations: tuple[str, ...], machines: tupl
         _check_same(given, implementations, machines, plan)
         load_submitit()
         return _submit_missing(folder, plan, local=given["local"], wait_s=given["probe"])
-    plan = _plan(given, implementations, machines)
-    if given["dry_run"]:
-        for line in describe_plan(plan):
-            click.echo(line)
-        return 0
+    _refuse_axes_of_conform(given)
+    if not given["dry_run"]:
+        # Before the plan, which takes seconds: what would keep it from being submitted.
+        load_submitit()
+        require_no_plan(folder)
+        if not given["local"]:
+            require_slurm()
+            check_constraints(machine.constraint for machine in machines if machine.constraint)
+    plan = make_plan(given, implementations, machines)
     for line in describe_plan(plan):
-        click.echo(line, err=True)
-    load_submitit()
-    if not given["local"]:
-        require_slurm()
-        check_constraints(machine.constraint for machine in machines if machine.constraint)
-    if (folder / "plan.json").exists():
-        write_plan(folder, plan)  # refuses
-    folder.mkdir(parents=True, exist_ok=True)
+        click.echo(line, err=not given["dry_run"])
+    if given["dry_run"]:
+        return 0
     if not given["local"]:
         probe(folder, plan, wait_s=given["probe"])
     write_plan(folder, plan)
     return _submit_missing(folder, plan, local=given["local"])
 
 
-def _plan(given: dict[str, Any], implementations: tuple[str, ...], machines: tuple[Machine, ...]) -> SweepPlan:
-    if given["kind"] == "conform":
-        names = ("lengths", "passes", "processes", "case_budget", "batch", "heads", "head_dim", "width", "kv_heads")
-        for name in (*names, "masks", "padding", "like"):
-            if given[name]:
-                raise click.UsageError(f"{name}: a sweep of kind conform has the cases of its suite; leave {name} out")
-    plan = make_plan(given, implementations, machines)
-    if not plan.tasks:
-        raise click.UsageError("the product of the axes has no case; name other values")
-    return plan
+def _refuse_axes_of_conform(given: dict[str, Any]) -> None:
+    """Refuse what only a profile has.
+
+    Raises: UsageError.
+    """
+    for name in ("lengths", "passes", "processes", "case_budget", *AXES):
+        if given["kind"] == "conform" and given["masks" if name == "mask" else name]:
+            raise click.UsageError(f"{name}: a sweep of kind conform has the cases of its suite; leave {name} out")
 
 
 def _check_same(

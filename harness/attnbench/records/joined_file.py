@@ -55,7 +55,8 @@ def join_parts(groups: Iterable[Group], into: Path) -> list[Joined]:
 
     Raises: ResultsError where a file cannot be written, or exists already.
     """
-    parts, owned = [], []
+    parts: list[Part] = []
+    owned: list[tuple[Group, dict[int, int]]] = []
     for group in groups:
         parts += group.parts
         owned += list(_find_owners(group))
@@ -192,8 +193,10 @@ class _Joining:
         """
         for number, part in enumerate(self._group.parts):
             self._copy(number, part)
-        for record in (*self._ceilings.values(), *self._completions.values()):
-            self._stream.write(format_line(replace(record, run=self._made.run.id)))
+        for ceiling in self._ceilings.values():
+            self._stream.write(format_line(replace(ceiling, run=self._made.run.id)))
+        for completion in self._completions.values():
+            self._stream.write(format_line(replace(completion, run=self._made.run.id)))
         ended = [end for end in self._ends if end is not None and end.outcome == "finished"]
         if len(ended) == len(self._ends) and not self._made.problems and not missing:
             codes = [end.exit_code for end in ended]

@@ -75,6 +75,8 @@ class StoredRun:
     ends_in_line: bool = False
     # The end of the run, if it is the last record of the file; None in older runs, and if the run was cut.
     end: End | None = None
+    # Whether the run was read by ``compact_reading``: findings that passed have no measured and no allowed error.
+    compact: bool = False
 
 
 class RunFile:
@@ -170,14 +172,17 @@ def format_line(record: Record) -> bytes:
     return f'{{"record":"{kind}",'.encode() + msgspec.json.encode(record)[1:] + b"\n"
 
 
-def read_run(path: Path) -> StoredRun:
+def read_run(path: Path, change: Callable[[Result, tuple[int, int]], Result] | None = None) -> StoredRun:
     """Read a run file; the field ``problems`` of the result has a message for each line that cannot be read.
+
+    ``change`` makes of each result the one that is kept; it also gets the place of the line in the file: the first byte
+    and the number of bytes.
 
     Raises: ResultsError where the file contains no run, or a run of a newer schema.
     """
-    reading = _Reading(path)
-    for number, line in read_lines(path):
-        reading.read_line(number, line)
+    reading = _Reading(path, change)
+    for number, start, line in _locate_lines(path):
+        reading.read_line(number, start, line)
     return reading.make_stored_run()
 
 
@@ -201,6 +206,7 @@ class _Reading:
     """A run file while it is read, line by line."""
 
     path: Path
+    change: Callable[[Result, tuple[int, int]], Result] | None = None
     run: Run | None = None
     records: list[Further] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -211,20 +217,20 @@ class _Reading:
     # Whether the last line could not be read and has no line break: it was being written when the process ended.
     ends_in_line: bool = False
 
-    def read_line(self, number: int, line: bytes) -> None:
-        """Read a line that is not empty, with its line break.
+    def read_line(self, number: int, start: int, line: bytes) -> None:
+        """Read a line that is not empty, with its line break; ``start`` is the place of its first byte.
 
         Raises: ResultsError where the line is a run of a newer schema.
         """
         before, self.end = len(self.problems), None
         try:
-            self._parse(number, line.strip())
+            self._parse(number, (start, len(line)), line.strip())
         # A line may nest objects deeper than the decoder follows: RecursionError.
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             self.problems.append(f"{self.path.name} line {number} cannot be read and is left out: {error}")
         self.ends_in_line = len(self.problems) > before and not line.endswith(b"\n")
 
-    def _parse(self, number: int, line: bytes) -> None:
+    def _parse(self, number: int, place: tuple[int, int], line: bytes) -> None:
         kind = _KIND.decode(line).record
         if kind == "run" and self.run is None:
             self.run = _parse_run(line, self.path)
@@ -234,7 +240,8 @@ class _Reading:
                 "a run file contains only one run"
             )
         elif isinstance(kind, str) and kind in PARSED:
-            self._add(_require_run(PARSED[kind](line), self.run))
+            record = _require_run(PARSED[kind](line), self.run)
+            self._add(self.change(record, place) if self.change and isinstance(record, Result) else record)
         else:
             self.problems.append(f"{self.path.name} line {number}: unknown record {kind!r}")
 
@@ -268,9 +275,18 @@ class _Reading:
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the number and the text of each line that is not empty, so that only one line is held at a time."""
+    yield from ((number, line) for number, _, line in _locate_lines(path))
+
+
+def _locate_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the number, the place of the first byte and the text of each line that is not empty."""
+    start = 0
     try:
         with path.open("rb") as stream:
-            yield from ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
+            for number, line in enumerate(stream, start=1):
+                if line.strip():
+                    yield number, start, line
+                start += len(line)
     except OSError as error:
         raise ResultsError(f"cannot read {path}: {error.strerror}") from error
 

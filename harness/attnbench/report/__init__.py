@@ -1,6 +1,6 @@
 """Reports on stored runs: an HTML page, a Markdown file, plots and CSV tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from attnbench.records.run_file import ResultsError, StoredRun
@@ -16,14 +16,15 @@ def write(runs: Sequence[StoredRun], folder: Path) -> Path:
 
     Raises: ResultsError where the folder cannot be written.
     """
-    from attnbench.report.spelled import spell_out_in
+    from attnbench.report.spelled import spell_out_run
     from attnbench.report.studies.section import place_studies
 
-    files = _render_files([spell_out_in(run) for run in runs])
+    spelled = [spell_out_run(run) for run in runs]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
+        for name, parts in _render_files(spelled):
+            with (folder / name).open("wb") as stream:
+                stream.writelines(parts)
         place_studies(folder)
     except OSError as error:
         raise ResultsError(
@@ -32,7 +33,8 @@ def write(runs: Sequence[StoredRun], folder: Path) -> Path:
     return folder / "index.html"
 
 
-def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
+def _render_files(runs: Sequence[StoredRun]) -> Iterator[tuple[str, Iterable[bytes]]]:
+    """Yield the name and the parts of each file; a file is written before the next one is made."""
     # Imported here, because matplotlib and pandas take a second to import, and only a report needs them.
     from attnbench.analysis.dispatch import encode_dispatch
     from attnbench.report import markdown, page, tables
@@ -43,14 +45,17 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     from attnbench.report.failures import tabulate_failures
     from attnbench.report.figures import draw_figures, draw_maps, find_looks
     from attnbench.report.maps import tabulate_maps
+    from attnbench.report.nodes import tabulate_nodes
     from attnbench.report.series import join_growths
 
     content = collect_content(runs)
     looks = find_looks(content.series, content.decisions.entries)
     figures = draw_figures(content.series, looks)
-    files = {f"{one.stem}.svg": one.svg for own in figures for one in own.drawings}
-    files |= {f"{one.stem}.png": one.png for own in figures for one in own.drawings}
-    files |= draw_maps(content.maps.shown, looks)
+    for one in (one for own in figures for one in own.drawings):
+        yield f"{one.stem}.svg", [one.svg]
+        yield f"{one.stem}.png", [one.png]
+    for name, drawn in draw_maps(content.maps.shown, looks).items():
+        yield name, [drawn]
     reached = [ceiling for run in content.runs for ceiling in run.ceilings]
     frames = {
         "findings": content.tables.findings,
@@ -64,12 +69,13 @@ def _render_files(runs: Sequence[StoredRun]) -> dict[str, bytes]:
     }
     if content.maps.every:
         frames["maps"] = tabulate_maps(content.maps)
+    if content.nodes.rows:
+        frames["nodes"] = tabulate_nodes(content.nodes)
     if content.left_out:
         frames["left-out"] = tables.tabulate_left_out(content.left_out)
     for name, frame in frames.items():
-        files[f"{name}.csv"] = render_csv(frame)
-    files["dispatch.json"] = encode_dispatch(make_dispatch(content.runs, content.decisions.entries))
-    files["report.md"] = markdown.render(content, figures).encode()
+        yield f"{name}.csv", render_csv(frame)
+    yield "dispatch.json", [encode_dispatch(make_dispatch(content.runs, content.decisions.entries))]
+    yield "report.md", [markdown.render(content, figures).encode()]
     filled = [f"{name}.csv" for name, frame in frames.items() if len(frame)]
-    files["index.html"] = page.render(content, figures, [*filled, "dispatch.json", "report.md"], looks).encode()
-    return files
+    yield "index.html", [page.render(content, figures, [*filled, "dispatch.json", "report.md"], looks).encode()]

@@ -24,6 +24,7 @@ from attnbench.report.maps import Maps, collect_maps
 from attnbench.report.matrix import Matrix, make_matrix
 from attnbench.report.measures import Measures, collect_measures
 from attnbench.report.methods import describe_methods
+from attnbench.report.nodes import Nodes, collect_nodes
 from attnbench.report.series import Series, describe_undrawn, group_series
 from attnbench.report.tables import Tables, select_undecided, tabulate
 from attnbench.report.verdict import Verdict, collect_verdict
@@ -41,6 +42,8 @@ class Content:
     tables: Tables
     verdict: Verdict
     decisions: Decisions
+    # Where nodes of the same kind disagree.
+    nodes: Nodes
     maps: Maps
     measures: Measures
     # The findings of each machine, counted.
@@ -95,7 +98,8 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
     runs, left_out = leave_out(runs)
     every = merge_runs(runs)
     results = [result for result in every if result.suite != FRONTIER]
-    made = tabulate(results, [ceiling for run in runs for ceiling in run.ceilings])
+    compact = any(run.compact for run in runs)
+    made = tabulate(results, [ceiling for run in runs for ceiling in run.ceilings], compact=compact)
     found, untimed, undecided = made.findings, made.untimed, select_undecided(made.timings)
     failures = collect_failures(runs, results)
     series = tuple(group_series(runs, results, made))
@@ -107,6 +111,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         tables=made,
         verdict=collect_verdict(runs, results),
         decisions=decisions,
+        nodes=collect_nodes(runs),
         maps=collect_maps(runs, decisions.entries, untimed),
         measures=collect_measures(series, found[found["status"].isin(FAILURES)]["implementation"].unique()),
         matrices=tuple(make_matrix(runs, results, failures.anchors)),
@@ -121,7 +126,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         undrawn=describe_undrawn(series),
         ceilings=list_ceilings(ceiling for run in runs for ceiling in run.ceilings),
         max_lengths=list_max_lengths(every),
-        methods=tuple(describe_methods(series)),
+        methods=tuple(describe_methods(series, compact=compact)),
         coverage=(*_list_coverage(runs), *(f"no verdict on {name}: {reason}" for name, reason in no_verdict.items())),
         unreadable=tuple(line for run in runs for line in list_damage(run)),
         left_out=left_out,

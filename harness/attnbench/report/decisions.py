@@ -218,7 +218,13 @@ class _LimitsOfRuns:
         for stored in runs:
             for result in stored.results:
                 self._results.setdefault((stored.run.id, result.implementation), []).append(result)
+        # By machine, implementation and hash of its source files, the runs of this code.
+        self._of_code: dict[tuple[str, str, str], list[str]] = {}
+        for stored in runs:
+            for name, source in stored.run.sources.items():
+                self._of_code.setdefault((stored.run.machine.name, name, source), []).append(stored.run.id)
         self._found: dict[tuple[str, str, str], Limits] = {}
+        self._own: dict[tuple[str, str, str], Limits] = {}
 
     def find(self, implementation: str, run: str, device: str) -> Limits:
         """Return what an implementation that was timed in a run refuses."""
@@ -234,15 +240,18 @@ class _LimitsOfRuns:
             return
         yield run
         own = self._runs[run].run
-        source = own.sources.get(implementation)
-        for name, stored in self._runs.items():
-            same_code = source and stored.run.sources.get(implementation) == source
-            if name != run and same_code and stored.run.machine.name == own.machine.name:
-                yield name
+        if source := own.sources.get(implementation):
+            same_code = self._of_code[own.machine.name, implementation, source]
+            yield from (name for name in same_code if name != run)
 
     def _read(self, implementation: str, run: str, device: str) -> Limits:
-        completions = {one.implementation: one for one in self._runs[run].completions}
-        return find_limits(self._results.get((run, implementation), ()), completions.get(implementation), device)
+        """Return what the results of one run say; it is found once, because many runs may ask for it."""
+        key = implementation, run, device
+        if key not in self._own:
+            completions = {one.implementation: one for one in self._runs[run].completions}
+            results = self._results.get((run, implementation), ())
+            self._own[key] = find_limits(results, completions.get(implementation), device)
+        return self._own[key]
 
 
 class _Conformance:

@@ -15,6 +15,7 @@ from attnbench.report.markdown_text import format_console, hide_comments
 from attnbench.report.matrix import Matrix, Row, list_legend
 from attnbench.report.measures import Cell, MeasureTable
 from attnbench.report.methods import describe_commit, describe_machine, explain_measures
+from attnbench.report.nodes import Nodes
 from attnbench.report.slots import make_slot
 from attnbench.report.verdict import format_lines
 
@@ -27,6 +28,7 @@ def render(content: Content, figures: Sequence[SeriesFigures]) -> str:
         "# Attention report",
         *(_escape(line) for line in format_lines(content.verdict)),
         *_render_decisions(content.decisions, content.maps),
+        *_render_nodes(content.nodes),
         *_render_failures(content),
         *_render_conformance(content),
         *_render_measurements(content, figures),
@@ -152,6 +154,13 @@ def _render_decisions(decisions: Decisions, maps: Maps) -> list[str]:
         head = ("shape", "length", "pass", *(_escape(place.label) for place in decisions.places))
         flips = [(_escape(row.form), row.length, row.pass_, *map(_escape, row.answers)) for row in decisions.flips]
         parts += ["### Where machines disagree", _render_table(head, flips)]
+    return parts
+
+
+def _render_nodes(nodes: Nodes) -> list[str]:
+    parts = ["### Where nodes of the same kind disagree", _escape(nodes.sentence)] if nodes.compared else []
+    if nodes.rows:
+        parts.append(_render_table(nodes.head, (tuple(map(_escape, row.cells)) for row in nodes.shown)))
     return parts
 
 

@@ -181,10 +181,14 @@ def collect_measures(series: Sequence[Series], failing: Iterable[str] = (), *, m
     """
     failed = frozenset(failing)
     exceeded = {one.place for one in series if one.exceeds_ceiling}
+    # Of each table, the calls that may be shown: as many with a verdict, and as many without one, as a page has rows.
     by_table: dict[tuple[Place, str], list[_Call]] = {}
+    counts: Counter[tuple[Place, str, bool]] = Counter()
     for one in series:
         for call in _list_calls(one, failed):
-            by_table.setdefault((one.place, call.pass_), []).append(call)
+            counts[one.place, call.pass_, call.is_doubtful] += 1
+            if counts[one.place, call.pass_, call.is_doubtful] <= max(most, 1):
+                by_table.setdefault((one.place, call.pass_), []).append(call)
     every = [call for calls in by_table.values() for call in calls]
     # The sort is stable, so that the first rows of each kind are kept.
     kept = {id(call) for call in sorted(every, key=lambda call: not call.is_doubtful)[:most]}
@@ -193,7 +197,8 @@ def collect_measures(series: Sequence[Series], failing: Iterable[str] = (), *, m
         if selected := tuple(_make_row(call) for call in calls if id(call) in kept):
             remarks = (EXCEEDED,) if place in exceeded else ()
             tables.append(_make_table(place, pass_, calls[0].series.reference, selected, remarks))
-    return Measures(tables=tuple(tables), rows=len(every), shown=min(most, len(every)))
+    rows = counts.total()
+    return Measures(tables=tuple(tables), rows=rows, shown=min(most, rows))
 
 
 def _make_table(

@@ -96,9 +96,10 @@ def group_series(runs: Sequence[StoredRun], results: Sequence[Result], made: tab
     these tables that belong to it.
     """
     places = {stored.run.id: (stored.run.machine.name, stored.run.threads) for stored in runs}
-    every = [_make_key(result.case, *places[result.run]) for result in results]
-    keys = {key: result.case for key, result in zip(every, results, strict=True) if result.timing or result.memory}
-    split = {name: _split_rows(getattr(made, name), name, results, every) for name in tables.HAS_ROW}
+    having = [result for result in results if any(has_row(result) for has_row in tables.HAS_ROW.values())]
+    every = [_make_key(result.case, *places[result.run]) for result in having]
+    keys = {key: result.case for key, result in zip(every, having, strict=True) if result.timing or result.memory}
+    split = {name: _split_rows(getattr(made, name), name, having, every) for name in tables.HAS_ROW}
     alike = Counter(place[:3] for place, _ in keys)
     found = []
     for key, case in sorted(keys.items()):

@@ -5,13 +5,17 @@ show the words around it reversed. Each of them is shown as its escape in Python
 """
 
 import dataclasses
+import operator
 import re
 import typing
 from functools import cache
 from pathlib import PurePath
 from typing import Any, TypeVar
 
-__all__ = ["spell_out", "spell_out_in"]
+from attnbench.records.run_file import StoredRun
+from attnbench.records.types import Finding
+
+__all__ = ["spell_out", "spell_out_in", "spell_out_run"]
 
 _Value = TypeVar("_Value")
 
@@ -50,6 +54,34 @@ def spell_out_in(value: _Value) -> _Value:
         if spelled != own:
             made = dataclasses.replace(value, **spelled)
     return typing.cast("_Value", made)
+
+
+def spell_out_run(stored: StoredRun) -> StoredRun:
+    """Return a run with ``spell_out`` applied to each text in it.
+
+    The results of a compact run share findings, and each finding is spelled out once. The texts of its timings are
+    spelled out when they are read.
+    """
+    if not stored.compact:
+        return spell_out_in(stored)
+    spelled: dict[int, Finding] = {}
+
+    def spell(finding: Finding) -> Finding:
+        key = id(finding)
+        if key not in spelled:
+            spelled[key] = spell_out_in(finding)
+        return spelled[key]
+
+    results = []
+    for result in stored.results:
+        own = dataclasses.replace(result, findings=(), timing=None, memory=None)
+        made = spell_out_in(own)
+        findings = tuple(map(spell, result.findings))
+        same = made is own and all(map(operator.is_, findings, result.findings))
+        kept = dataclasses.replace(made, findings=findings, timing=result.timing, memory=result.memory)
+        results.append(result if same else kept)
+    whole = spell_out_in(dataclasses.replace(stored, results=()))
+    return dataclasses.replace(whole, results=tuple(results))
 
 
 @cache

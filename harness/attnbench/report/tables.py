@@ -22,8 +22,10 @@ from attnbench.analysis.stats import (
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import find_operator_baseline
+from attnbench.records.compact_reading import FiledTiming, load_samples
 from attnbench.records.types import PERF, Ceiling, Result, Timing, find_pass
 from attnbench.report.kernel_paths import find_way
+from attnbench.report.spelled import spell_out_in
 
 __all__ = [
     "INCONCLUSIVE",
@@ -64,6 +66,8 @@ FINDINGS = (
 # If a ratio differs from the quotient of its two times by more than this share, the report says why, even if the
 # quotient is within the interval of the ratio: a reader sees 10 % at a glance.
 NOTICED = 0.1
+# Number of rows that are put into a table at a time.
+ROWS = 20_000
 LEFT_OUT = ("kind", "run", "implementation", "case", "reason")
 UNTIMED = ("implementation", "length", "pass", "reason", "case", "run")
 
@@ -79,10 +83,13 @@ class Tables:
     kernels: pd.DataFrame
 
 
-def tabulate(results: Sequence[Result], reached: Iterable[Ceiling] = ()) -> Tables:
-    """Make all tables of these results; ``reached`` are the ceilings of their runs."""
+def tabulate(results: Sequence[Result], reached: Iterable[Ceiling] = (), *, compact: bool = False) -> Tables:
+    """Make all tables of these results; ``reached`` are the ceilings of their runs.
+
+    ``compact``: leave out the findings that passed without a warning, of which a large report has millions.
+    """
     return Tables(
-        findings=tabulate_findings(results),
+        findings=tabulate_findings(results, every=not compact),
         timings=tabulate_timings(results, reached),
         memory=tabulate_memory(results),
         untimed=tabulate_untimed(results),
@@ -105,13 +112,43 @@ def tabulate_timings(results: Sequence[Result], reached: Iterable[Ceiling] = ())
     ``reached`` are the ceilings of the runs: the highest rates measured. The column ``share`` compares a call with the
     ceiling of the same run, device, dtype and number of threads.
     """
-    baselines = {
-        (r.run, r.case): Baseline(r.timing) for r in results if r.timing and r.implementation == find_reference(r.case)
-    }
     tops = {(c.run, c.device, c.dtype, c.threads): c for c in reached}
-    rows = [_make_timing_row(r, r.timing, baselines.get((r.run, r.case)), tops) for r in results if r.timing]
-    _add_reference_times(rows, [r.timing for r in results if r.timing], baselines)
-    return pd.DataFrame(rows, columns=list(TIMINGS))
+    # By run and case, the places of the timings in the table. The samples of one case are held at a time.
+    groups: dict[tuple[str, str], list[tuple[int, Result]]] = {}
+    for place, result in enumerate(result for result in results if result.timing):
+        groups.setdefault((result.run, result.case), []).append((place, result))
+    # Rows take ten times as much memory as a table of them, so they are put into tables part by part.
+    rows: list[dict[str, Any]] = []
+    parts: list[pd.DataFrame] = []
+    places: list[int] = []
+    for group in groups.values():
+        rows += _make_timing_rows([result for _, result in group], tops)
+        places += (place for place, _ in group)
+        if len(rows) >= ROWS:
+            parts.append(pd.DataFrame(rows, columns=list(TIMINGS)))
+            rows = []
+    parts += [pd.DataFrame(rows, columns=list(TIMINGS))] * bool(rows or not parts)
+    order = sorted(range(len(places)), key=places.__getitem__)
+    whole = pd.concat(parts) if len(parts) > 1 else parts[0]
+    return whole.iloc[order].reset_index(drop=True)
+
+
+def _make_timing_rows(
+    results: Sequence[Result], tops: Mapping[tuple[str, str, str, int], Ceiling]
+) -> list[dict[str, Any]]:
+    """Return the rows of the timings of one run on one case."""
+    timings = [_load(result.timing) for result in results if result.timing]
+    reference = find_reference(results[0].case)
+    own = [timing for result, timing in zip(results, timings, strict=True) if result.implementation == reference]
+    baseline = Baseline(own[-1]) if own else None
+    rows = [_make_timing_row(*pair, baseline, tops) for pair in zip(results, timings, strict=True)]
+    _add_reference_times(rows, timings, baseline)
+    return rows
+
+
+def _load(timing: Timing) -> Timing:
+    """Return a timing with its samples in memory; texts that come from the file only now are spelled out."""
+    return spell_out_in(load_samples(timing)) if isinstance(timing, FiledTiming) else timing
 
 
 def list_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -168,10 +205,10 @@ def tabulate_ceilings(reached: Iterable[Ceiling]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(CEILINGS))
 
 
-def tabulate_findings(results: Sequence[Result]) -> pd.DataFrame:
-    """Tabulate the findings, one per row."""
+def tabulate_findings(results: Sequence[Result], *, every: bool = True) -> pd.DataFrame:
+    """Tabulate the findings, one per row; without ``every``, those that passed without a warning are left out."""
     # The table is made from columns, not from a mapping for each row, because there may be a million findings.
-    pairs = [(r, f) for r in results for f in r.findings]
+    pairs = [(r, f) for r in results for f in r.findings if every or f.status != "passed" or f.warnings]
     chapters = {check: chapter_of(check) for check in {f.check for _, f in pairs}}
     columns = {
         "implementation": [r.implementation for r, _ in pairs],
@@ -272,12 +309,10 @@ def _make_timing_row(
     )
 
 
-def _add_reference_times(
-    rows: Sequence[dict[str, Any]], timings: Sequence[Timing], baselines: Mapping[tuple[str, str], Baseline]
-) -> None:
+def _add_reference_times(rows: Sequence[dict[str, Any]], timings: Sequence[Timing], baseline: Baseline | None) -> None:
     """Fill the column ``reference_ns`` where a ratio is not the quotient of its two times.
 
-    ``timings`` are those of the rows, and ``baselines`` those of each run and case.
+    ``timings`` are those of the rows, and ``baseline`` is that of their run and case.
 
     A ratio is a median over cycles. Its two times are medians over all calls, also of cycles that called only one of
     the two implementations. ``reference_ns`` is the time of the reference in the calls of the ratio. It is NaN where
@@ -293,7 +328,7 @@ def _add_reference_times(
         outside = not row["ratio_low"] <= quotient <= row["ratio_high"]
         if abs(quotient / row["ratio"] - 1) > (EFFECT if outside else NOTICED):
             calls = CleanCalls(own, row["measure"])
-            row["reference_ns"] = baselines[row["run"], row["case"]].find_time(calls) or math.nan
+            row["reference_ns"] = (baseline and baseline.find_time(calls)) or math.nan
 
 
 def _is_compared(result: Result, timing: Timing, baseline: Baseline) -> bool:

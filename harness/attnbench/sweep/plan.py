@@ -11,7 +11,7 @@ import msgspec
 
 from attnbench.sweep.configuration import ConfigurationError, Kind, Machine
 
-__all__ = ["PLAN", "SweepPlan", "Task", "hash_asked", "pack", "read_plan", "write_plan"]
+__all__ = ["PLAN", "SweepPlan", "Task", "hash_asked", "pack", "read_plan", "require_no_plan", "write_plan"]
 
 # Name of the plan's file in the folder of the sweep.
 PLAN = "plan.json"
@@ -111,21 +111,29 @@ def hash_asked(asked: Mapping[str, Any], implementations: Sequence[str], machine
     return hashlib.sha256(text).hexdigest()[:12]
 
 
+def require_no_plan(folder: Path) -> None:
+    """Refuse a folder that has a sweep.
+
+    Raises: ConfigurationError.
+    """
+    if (folder / PLAN).exists():
+        raise ConfigurationError(
+            f"{folder} has a sweep already: continue it with --resume, see it with --status, or name another folder "
+            "with --results"
+        )
+
+
 def write_plan(folder: Path, plan: SweepPlan) -> None:
     """Write a plan into the folder of its sweep.
 
     Raises: ConfigurationError where the folder has a plan already, or cannot be written.
     """
     path = folder / PLAN
+    require_no_plan(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
-    except FileExistsError as error:
-        raise ConfigurationError(
-            f"{folder} has a sweep already: continue it with --resume, see it with --status, or name another folder "
-            "with --results"
-        ) from error
     except OSError as error:
         raise ConfigurationError(
             f"cannot write {path}: {error.strerror}; name another folder with --results"

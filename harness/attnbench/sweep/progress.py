@@ -41,7 +41,7 @@ def format_counts(plan: SweepPlan, states: Sequence[TaskState]) -> str:
     """Return one line with the number of tasks in each state, and of the results so far."""
     counts = Counter(one.state for one in states)
     tasks = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state] or state != "missing")
-    results = sum(len(one.results.complete) for one in states)
+    results = sum(one.results.complete for one in states)
     failures = sum(one.results.failures for one in states)
     told = f", {failures} of them with a failed check" if failures else ""
     return f"tasks: {tasks}; results: {results} of {plan.count_results()}{told}"

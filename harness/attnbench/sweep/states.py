@@ -22,8 +22,9 @@ WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", 
 class TaskState:
     """What is known about one task.
 
-    ``done``: its run files have every result, whatever its job says. ``queued``, ``running``: its job waits or runs.
-    ``failed``: as many tries failed as the plan allows. ``missing``: none of these, so --resume submits it.
+    ``done``: its run files have every result, and none is being written, whatever became of its job. ``queued``,
+    ``running``: its job waits or runs. ``failed``: as many tries failed as the plan allows. ``missing``: none of these,
+    so --resume submits it.
     """
 
     task: Task
@@ -60,9 +61,11 @@ class StateReader:
         tries = list_tries(self.folder, task)
         results = self._read_results(task, tries)
         job = last.job if last else ""
-        failed = sum(one.failed for one in tries)
+        failed = results.count_failed(tries)
         state: State
-        if results.cases >= set(task.cases):
+        # A job that has written every result has still to store the end of its run.
+        ends = job in active and bool(tries) and tries[-1].outcome is None
+        if results.cases >= set(task.cases) and not ends:
             state = "done"
         elif job in active:
             state = active[job]
@@ -92,7 +95,7 @@ class StateReader:
             log = self.folder / LOGS / f"{last.job}_0_log.err"
             return f"{have}; job {last.job} ended before the task began: see {log}"
         ended = tries[-1]
-        failures = sum(one.failed for one in tries)
+        failures = results.count_failed(tries)
         words = {None: "was killed", "done": "ended, but its run file lacks results"}
         outcome = words.get(ended.outcome, ended.outcome)
         why = f": {ended.reason}" if ended.reason else ""

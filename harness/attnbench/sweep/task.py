@@ -23,10 +23,11 @@ from attnbench.api.jobs import (
 from attnbench.api.profile_job import record_profile
 from attnbench.api.recording import Recording, record
 from attnbench.api.subjects import drop_unloadable, find_operators
-from attnbench.records.environment import find_node, find_versions
+from attnbench.records.environment import find_commit, find_node, find_versions
 from attnbench.runner import Session
+from attnbench.sweep.cut_files import keep_whole_cases
 from attnbench.sweep.plan import SweepPlan, Task, read_plan
-from attnbench.sweep.tries import Try, begin_try, end_try, find_record, list_tries, read_results
+from attnbench.sweep.tries import Try, begin_try, end_try, find_record, list_tries
 
 __all__ = ["NOTICE_S", "Probe", "Seen", "TaskJob", "find_differences", "find_own_versions", "run_task"]
 
@@ -36,8 +37,10 @@ NOTICE_S, EARLIER_S = 30, 60
 
 
 def find_own_versions() -> dict[str, str]:
-    """Return the versions of attnbench and torch on this machine."""
-    return {name: version for name, version in find_versions().items() if name in ("attnbench", "torch")}
+    """Return the versions of attnbench and torch on this machine, and the commit of a checkout of attnbench."""
+    found = {name: version for name, version in find_versions().items() if name in ("attnbench", "torch")}
+    commit = find_commit(Path(__file__).parent)
+    return found | ({"commit": commit} if commit else {})
 
 
 def find_differences(planned: Mapping[str, str], found: Mapping[str, str]) -> str:
@@ -129,7 +132,7 @@ def run_task(folder: Path, plan: SweepPlan, task: Task, made: Try) -> None:
     if differences and not plan.allow_different_versions:
         raise ValueError(f"this node has {differences}; install the same, or set allow_different_versions")
     before = [one for one in list_tries(folder, task) if one.count < made.count]
-    finished = read_results(folder, plan, task, before).cases
+    finished = keep_whole_cases(folder, plan, task, before)
     left = [case for case in task.cases if case not in finished]
     if not left:
         return

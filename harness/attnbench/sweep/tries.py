@@ -5,7 +5,7 @@ before anything else, and no other process writes either file.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -18,7 +18,18 @@ from attnbench.records.types import FAILURES, Result
 from attnbench.sweep.configuration import ConfigurationError
 from attnbench.sweep.plan import SweepPlan, Task
 
-__all__ = ["TASKS", "Outcome", "TaskResults", "Try", "begin_try", "end_try", "list_tries", "read_results"]
+__all__ = [
+    "TASKS",
+    "Outcome",
+    "TaskResults",
+    "Try",
+    "begin_try",
+    "end_try",
+    "find_record",
+    "find_whole_cases",
+    "list_tries",
+    "read_results",
+]
 
 TASKS = "tasks"
 Outcome = Literal["done", "failed", "timed out", "preempted", "interrupted"]
@@ -45,14 +56,6 @@ class Try(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome | None = None
     # Why it failed, in one line.
     reason: str = ""
-
-    @property
-    def failed(self) -> bool:
-        """Whether the try counts as failed, if it does not run any more and its task is not complete.
-
-        It counts even if its outcome is "done": its run file was cut afterwards.
-        """
-        return self.outcome not in ("preempted", "interrupted")
 
 
 def find_record(folder: Path, task: Task, count: int) -> Path:
@@ -112,14 +115,25 @@ def end_try(folder: Path, task: Task, made: Try, outcome: Outcome, reason: str =
 class TaskResults(msgspec.Struct, frozen=True, kw_only=True):
     """What the run files of a task have."""
 
-    # Pairs of implementation (its display name) and case whose result is complete.
-    complete: frozenset[tuple[str, str]]
+    # Number of complete results: pairs of an implementation and a case.
+    complete: int
     # Cases with the complete results of all implementations that are compared on them.
     cases: frozenset[str]
+    # Numbers of the tries that finished a case.
+    useful: frozenset[int]
     # Number of complete results with a check that failed.
     failures: int
     # One line for each line of a file that cannot be read.
     problems: tuple[str, ...]
+
+    def count_failed(self, tries: Sequence[Try]) -> int:
+        """Return the number of tries that count as failed, if none of them runs and the task is not complete.
+
+        A try that ran out of time does not count if it finished a case: the next one has less to do. A try whose
+        outcome is "done" counts, since its run file was cut afterwards.
+        """
+        ended = [one for one in tries if one.outcome not in ("preempted", "interrupted")]
+        return sum(one.outcome != "timed out" or one.count not in self.useful for one in ended)
 
 
 def read_results(folder: Path, plan: SweepPlan, task: Task, tries: list[Try]) -> TaskResults:
@@ -130,8 +144,9 @@ def read_results(folder: Path, plan: SweepPlan, task: Task, tries: list[Try]) ->
     complete: set[tuple[str, str]] = set()
     failed: set[tuple[str, str]] = set()
     cases: set[str] = set()
+    useful: set[int] = set()
     problems: list[str] = []
-    wanted = {case: {display_name(name) for name in plan.list_implementations(case)} for case in task.cases}
+    listed = set(task.cases)
     for one in tries:
         path = find_record(folder, task, one.count).with_suffix(".jsonl")
         if one.plan not in ("", plan.hash):
@@ -146,26 +161,37 @@ def read_results(folder: Path, plan: SweepPlan, task: Task, tries: list[Try]) ->
             problems.append(str(error))
             continue
         problems += stored.problems
-        results = _join(stored)
-        own = {key for key, result in results.items() if _is_complete(plan, result)}
-        # Times are compared within one file: implementations are interleaved by one process.
-        whole = {case for case, names in wanted.items() if names <= {name for name, of in own if of == case}}
+        own = _list_complete(plan, stored)
+        whole = find_whole_cases(plan, task, stored)
         cases |= whole
-        complete |= {(name, case) for name, case in own if case in wanted}
-        failed |= {
-            key for key in own if any(finding.status in FAILURES for finding in results[key].findings)
-        }  # fmt: skip
+        useful |= {one.count} if whole else set()
+        complete |= {key for key in own if key[1] in listed}
+        failed |= {key for key, one in own.items() if any(finding.status in FAILURES for finding in one.findings)}
     return TaskResults(
-        complete=frozenset(complete), cases=frozenset(cases), failures=len(failed), problems=tuple(problems)
-    )
+        complete=len(complete), cases=frozenset(cases), useful=frozenset(useful), failures=len(failed),
+        problems=tuple(problems),
+    )  # fmt: skip
 
 
-def _join(stored: StoredRun) -> dict[tuple[str, str], Result]:
+def find_whole_cases(plan: SweepPlan, task: Task, stored: StoredRun) -> set[str]:
+    """Return the cases on which every implementation that is compared has a complete result in this run file.
+
+    Results of two files are not put together: times are compared only if one process interleaved the calls.
+    """
+    names: dict[str, set[str]] = {}
+    for name, case in _list_complete(plan, stored):
+        names.setdefault(case, set()).add(name)
+    wanted = {case: set(map(display_name, plan.list_implementations(case))) for case in task.cases}
+    return {case for case, own in wanted.items() if own <= names.get(case, set())}
+
+
+def _list_complete(plan: SweepPlan, stored: StoredRun) -> dict[tuple[str, str], Result]:
+    """Return the complete results of a run file, by implementation and case."""
     results: dict[tuple[str, str], Result] = {}
     for result in stored.results:
         key = (result.implementation, result.case)
         results[key] = join_results(results[key], result) if key in results else result
-    return results
+    return {key: result for key, result in results.items() if _is_complete(plan, result)}
 
 
 def _is_complete(plan: SweepPlan, result: Result) -> bool:

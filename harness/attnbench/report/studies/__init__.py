@@ -51,7 +51,7 @@ def write(name: str, study: StudyFigures, folder: Path) -> Path:
 
     stem = f"study-{make_slug(name)}"
     study = replace(study, figures={_name_suffix(suffix): figure for suffix, figure in study.figures.items()})
-    files = {f"{stem}.csv": render_csv(study.table)}
+    files = {f"{stem}.csv": b"".join(render_csv(study.table))}
     for suffix, figure in study.figures.items():
         files[f"{stem}{suffix}.svg"] = draw(figure, "svg")
         files[f"{stem}{suffix}.png"] = draw(figure, "png")

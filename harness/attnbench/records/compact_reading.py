@@ -1,0 +1,192 @@
+"""Reads large run files so that a million results fit into memory: what a report only counts is shared or left out.
+
+- A finding that passed without a warning loses its error and its allowed error, and is shared by all results.
+- Equal texts, and equal findings that are no failures, are shared.
+- The samples of a timing stay in the file, and are read again when they are used.
+
+A result of 3.3 kB then takes about 0.5 kB, and a finding that passed takes 8 bytes.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attnbench.records.run_file import ResultsError, StoredRun, read_run
+from attnbench.records.types import FAILURES, Finding, Memory, Result, Timing
+
+__all__ = ["FiledTiming", "load_samples", "read_compactly", "read_runs"]
+
+# Size of all run files of a report, in bytes, above which they are read compactly. Read whole, this much takes about
+# 0.6 GB of memory (docs/evidence.md).
+LARGE_BYTES = 100 * 10**6
+# Number of timings of a file that are kept after they were read again. A timing is compared with those of the same
+# case, which stand near it in the file.
+KEPT = 64
+# Most different texts and findings that are shared; further ones are kept as they are.
+MOST_SHARED = 1 << 18
+
+
+def read_runs(paths: Sequence[Path]) -> list[StoredRun]:
+    """Read run files; compactly if they are large together.
+
+    Raises: ResultsError where a file cannot be read, or is no run file.
+    """
+    try:
+        size = sum(path.stat().st_size for path in paths)
+    except OSError as error:
+        raise ResultsError(f"cannot read {error.filename}: {error.strerror}") from error
+    if size <= LARGE_BYTES:
+        return [read_run(path) for path in paths]
+    shared = Shared()
+    return [read_compactly(path, shared) for path in paths]
+
+
+def read_compactly(path: Path, shared: "Shared | None" = None) -> StoredRun:
+    """Read a run file as ``read_run`` does, compactly; ``shared`` is what results of several files share.
+
+    Raises: ResultsError where the file contains no run, or a run of a newer schema.
+    """
+    compacting = _Compacting(_FiledLines(path), shared or Shared())
+    return replace(read_run(path, change=compacting.compact), compact=True)
+
+
+class Shared:
+    """Texts and findings that results share."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, Any] = {}
+
+    def share(self, value: Any) -> Any:
+        """Return the first value that is equal to this one."""
+        found = self._found.get(value)
+        if found is not None:
+            return found
+        if len(self._found) < MOST_SHARED:
+            self._found[value] = value
+        return value
+
+    def share_finding(self, finding: Finding) -> Finding:
+        """Return a finding that says the same in a report."""
+        if finding.status in FAILURES or finding.warnings:
+            return replace(finding, check=self.share(finding.check))
+        if finding.status != "passed":
+            return self._share_by((finding.check, finding.status, finding.reason, finding.measured), finding)
+        return self._share_by(finding.check, finding, passed=True)
+
+    def _share_by(self, key: Any, finding: Finding, *, passed: bool = False) -> Finding:
+        key = "finding", key
+        found: Finding | None = self._found.get(key)
+        if found is None:
+            found = Finding(check=finding.check, status="passed") if passed else finding
+            if len(self._found) < MOST_SHARED:
+                self._found[key] = found
+        return found
+
+
+class _TimingOf(msgspec.Struct):
+    """The timing of a line of a run file; the other fields are not decoded."""
+
+    timing: Timing | None = None
+
+
+_TIMING_OF = msgspec.json.Decoder(_TimingOf)
+
+
+class _FiledLines:
+    """The lines of a run file, from which timings are read again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # The timings that were used last, by the place of their line.
+        self._kept: OrderedDict[tuple[int, int], Timing] = OrderedDict()
+
+    def read_timing(self, place: tuple[int, int]) -> Timing:
+        """Return the timing of the line at this place: its first byte and its number of bytes.
+
+        Raises: ResultsError where the file has changed.
+        """
+        if place not in self._kept:
+            self._kept[place] = self._read(*place)
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return self._kept[place]
+
+    def _read(self, start: int, size: int) -> Timing:
+        try:
+            with self._path.open("rb") as stream:
+                stream.seek(start)
+                timing = _TIMING_OF.decode(stream.read(size)).timing
+        except OSError as error:
+            raise ResultsError(f"cannot read {self._path}: {error.strerror}") from error
+        except (msgspec.MsgspecError, ValueError):
+            timing = None
+        if timing is None:
+            raise ResultsError(f"{self._path} has changed while it was read: make the report again")
+        return timing
+
+
+class FiledTiming(Timing):
+    """A timing whose fields are read from its run file when they are used."""
+
+    __slots__ = ("_lines", "_place")
+    _lines: _FiledLines
+    _place: tuple[int, int]
+
+    @classmethod
+    def locate(cls, lines: _FiledLines, place: tuple[int, int]) -> "FiledTiming":
+        """Return the timing of the line at this place; no field is read."""
+        made = object.__new__(cls)
+        object.__setattr__(made, "_lines", lines)
+        object.__setattr__(made, "_place", place)
+        return made
+
+    # Called only for an attribute that is not set, as all fields of ``locate`` are.
+    def __getattr__(self, name: str) -> Any:
+        if name not in _TIMING_FIELDS:
+            raise AttributeError(name)
+        return getattr(self.load(), name)
+
+    def load(self) -> Timing:
+        """Return the timing with all its fields."""
+        return self._lines.read_timing(self._place)
+
+
+def load_samples(timing: Timing) -> Timing:
+    """Return a timing with its samples in memory."""
+    return timing.load() if isinstance(timing, FiledTiming) else timing
+
+
+_TIMING_FIELDS = frozenset(field.name for field in fields(Timing))
+
+
+@dataclass(slots=True)
+class _Compacting:
+    """Makes the results of one file compact."""
+
+    lines: _FiledLines
+    shared: Shared
+
+    def compact(self, result: Result, place: tuple[int, int]) -> Result:
+        """Return a compact result; ``place`` is that of its line in the file."""
+        share = self.shared.share
+        return Result(
+            run=share(result.run),
+            implementation=share(result.implementation),
+            case=share(result.case),
+            findings=tuple(map(self.shared.share_finding, result.findings)),
+            timing=FiledTiming.locate(self.lines, place) if result.timing else None,
+            memory=self._share_memory(result.memory),
+            flop=result.flop,
+            bytes=result.bytes,
+            kernels=share(result.kernels),
+            untimed=share(result.untimed),
+            suite=share(result.suite),
+            completes=result.completes,
+        )
+
+    def _share_memory(self, memory: Memory | None) -> Memory | None:
+        return None if memory is None else replace(memory, method=self.shared.share(memory.method))

@@ -1,0 +1,176 @@
+"""Nodes of the same kind that disagree: the ratios of a call on two nodes differ by more than their intervals.
+
+Nodes of one kind have the same description of the machine. Everywhere else in a report they are one machine, and of a
+call that several of them timed, the last timing counts.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from attnbench.analysis.crossover import Interval
+from attnbench.analysis.speed_verdict import EFFECT, LEVEL
+from attnbench.analysis.stats import rank_of
+from attnbench.cases import CaseId
+from attnbench.records.run_file import StoredRun
+from attnbench.records.types import Result, find_pass
+from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths
+from attnbench.report.numbers import format_count, format_estimate
+from attnbench.report.tables import list_rows, tabulate_timings
+
+__all__ = ["NodeRow", "Nodes", "collect_nodes", "tabulate_nodes"]
+
+# Most rows of the table on the page; nodes.csv has all.
+MOST_ROWS = 200
+COLUMNS = (
+    "machine", "threads", "implementation", "case", "node", "ratio", "ratio_low", "ratio_high", "processes", "run",
+    "other_node", "other_ratio", "other_ratio_low", "other_ratio_high", "other_processes", "other_run",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timed:
+    """The time of a call divided by the reference's time, on one node."""
+
+    node: str
+    run: str
+    ratio: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """A call whose ratio differs between two nodes; of several nodes, those with the smallest and the largest ratio."""
+
+    machine: str
+    threads: int
+    implementation: str
+    case: str
+    one: _Timed
+    other: _Timed
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row in words: machine, implementation, shape, length, pass, and each node with its ratio."""
+        case = CaseId.parse(self.case)
+        return (
+            f"{self.machine}, {case.device}, {case.dtype}, {format_count(self.threads, 'thread')}",
+            self.implementation,
+            describe_form(case.form),
+            describe_length(*read_lengths(case)),
+            describe_pass(find_pass(self.case), case.mode),
+            *(
+                text
+                for timed in (self.one, self.other)
+                for text in (
+                    timed.node,
+                    format_estimate(
+                        timed.ratio.value, timed.ratio.low, timed.ratio.high, timed.ratio.processes, unit="×"
+                    ),
+                )
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """The calls that several nodes of one kind timed: how many, and those on which the nodes disagree."""
+
+    # Number of calls that were compared.
+    compared: int
+    # The disagreements, the largest first.
+    rows: tuple[NodeRow, ...]
+
+    head = ("machine", "implementation", "shape", "length", "pass", "node", "ratio", "other node", "its ratio")
+
+    @property
+    def shown(self) -> tuple[NodeRow, ...]:
+        """The rows of the page."""
+        return self.rows[:MOST_ROWS]
+
+    @property
+    def sentence(self) -> str:
+        """How many calls were compared, and on how many of them nodes disagree; empty if none was compared."""
+        if not self.compared:
+            return ""
+        calls = f"{format_count(self.compared, 'call')} {'were' if self.compared > 1 else 'was'} timed on several nodes"
+        if not self.rows:
+            return f"{calls} of one kind. Nowhere do the nodes disagree by more than the intervals of the ratios."
+        more = f" nodes.csv has all {len(self.rows)}." if len(self.rows) > MOST_ROWS else ""
+        return (
+            f"{calls} of one kind. On {len(self.rows)} of them the ratios to the reference differ by more than "
+            f"{100 * EFFECT:g} %, and their intervals do not overlap: find out what differs between the nodes before "
+            f"you use either ratio.{more}"
+        )
+
+
+def collect_nodes(runs: Sequence[StoredRun]) -> Nodes:
+    """Compare the nodes of each kind of machine on the calls that several of them timed."""
+    stored = {one.run.id: one for one in runs if one.run.node}
+    of_call: dict[tuple[str, int, str, str], dict[str, _Timed]] = {}
+    for row in list_rows(tabulate_timings(_select_repeated(stored.values()))):
+        run = stored[row["run"]].run
+        if (ratio := _read_ratio(row)) is not None:
+            key = run.machine.name, run.threads, str(row["implementation"]), str(row["case"])
+            of_call.setdefault(key, {})[run.node] = _Timed(node=run.node, run=run.id, ratio=ratio)
+    compared = {key: [*own.values()] for key, own in of_call.items() if len(own) > 1}
+    rows = []
+    for (machine, threads, name, case), own in compared.items():
+        one = min(own, key=lambda timed: timed.ratio.value)
+        other = max(own, key=lambda timed: timed.ratio.value)
+        if one.ratio.high < other.ratio.low and other.ratio.value > (1 + EFFECT) * one.ratio.value:
+            rows.append(NodeRow(machine=machine, threads=threads, implementation=name, case=case, one=one, other=other))
+    rows.sort(key=lambda row: -row.other.ratio.low / row.one.ratio.high)
+    return Nodes(compared=len(compared), rows=tuple(rows))
+
+
+def tabulate_nodes(nodes: Nodes) -> pd.DataFrame:
+    """Return the rows of nodes.csv."""
+    rows = [
+        {"machine": row.machine, "threads": row.threads, "implementation": row.implementation, "case": row.case}
+        | _make_columns(row.one, "")
+        | _make_columns(row.other, "other_")
+        for row in nodes.rows
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _make_columns(timed: _Timed, start: str) -> dict[str, object]:
+    ratio = timed.ratio
+    return {
+        f"{start}node": timed.node,
+        f"{start}ratio": ratio.value,
+        f"{start}ratio_low": ratio.low,
+        f"{start}ratio_high": ratio.high,
+        f"{start}processes": ratio.processes,
+        f"{start}run": timed.run,
+    }
+
+
+def _select_repeated(runs: Iterable[StoredRun]) -> list[Result]:
+    """Return the timed results on the cases that several nodes of one kind timed; of each node, the last of a call."""
+    stored = list(runs)
+    # The node of each case, or None if there are several.
+    nodes: dict[tuple[str, int, str], str | None] = {}
+    for one in stored:
+        for case in {result.case for result in one.results if result.timing}:
+            key = one.run.machine.name, one.run.threads, case
+            nodes[key] = one.run.node if nodes.get(key, one.run.node) == one.run.node else None
+    found: dict[tuple[str, str, str], Result] = {}
+    for one in stored:
+        for result in one.results:
+            key = one.run.machine.name, one.run.threads, result.case
+            if result.timing and key in nodes and nodes[key] is None:
+                found[result.run, result.case, result.implementation] = result
+    return list(found.values())
+
+
+def _read_ratio(row: dict[str, Any]) -> Interval | None:
+    """Return the ratio of a row of timings.csv; None if it has no interval that may be compared."""
+    if row["state"] in ("", "inconclusive") or row["ratio"] != row["ratio"]:
+        return None
+    processes = int(row["counted"])
+    if not rank_of(processes, LEVEL):
+        return None
+    return Interval(value=row["ratio"], low=row["ratio_low"], high=row["ratio_high"], processes=processes)

@@ -1,0 +1,82 @@
+"""Tests of nodes of the same kind that disagree: which calls are compared, and what a reader is told."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attnbench.records.run_file import StoredRun
+from attnbench.records.types import Result
+from attnbench.report import write
+from attnbench.report.nodes import Nodes, collect_nodes
+from tests.timed_runs import REFERENCE, case_of, store, time_calls
+
+
+def run_on(node: str, *ratios: float, run: str, machine: str = "some-cpu", case: str = "") -> StoredRun:
+    """Return a run of the reference and of sdpa on a node, where sdpa takes ``ratios`` times as long."""
+    results: Sequence[Result] = [
+        time_calls(REFERENCE, run=run, case=case),
+        time_calls("sdpa", *ratios, run=run, case=case),
+    ]
+    stored = store(results, run=run, machine=machine)
+    return replace(stored, run=replace(stored.run, node=node))
+
+
+def compare(*ratios: float) -> Nodes:
+    """Compare nodes a, b, ... on which sdpa took ``ratios`` times as long."""
+    return collect_nodes([run_on(chr(97 + n), ratio, run=f"run-{n}") for n, ratio in enumerate(ratios)])
+
+
+def test_nodes_that_differ_by_more_than_their_intervals_are_a_row() -> None:
+    """The row has both nodes with both ratios; of several nodes, the smallest and the largest ratio."""
+    (row,) = compare(0.55, 0.5, 0.75).rows
+    assert (row.one.node, row.one.ratio.value, row.other.node, row.other.ratio.value) == ("b", 0.5, "c", 0.75)
+    assert row.cells == (
+        "some-cpu, cpu, float32, 2 threads", "sdpa", "batch 1, 4 heads, width 256", "64", "forward",
+        "b", "0.500× [0.500 to 0.500]", "c", "0.750× [0.750 to 0.750]",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ratios", [(0.5, 0.5), (0.5, 0.504)])
+def test_nodes_that_agree_are_counted_only(ratios: tuple[float, ...]) -> None:
+    """Equal ratios, and ratios that differ by less than 1 %, are no row. The reference itself is not compared."""
+    nodes = compare(*ratios)
+    assert (nodes.compared, nodes.rows) == (1, ())
+    assert nodes.sentence == (
+        "1 call was timed on several nodes of one kind. Nowhere do the nodes disagree by more than the intervals of "
+        "the ratios."
+    )
+
+
+def test_intervals_that_overlap_are_no_disagreement() -> None:
+    """Two ratios whose intervals overlap do not disagree, however far apart they are."""
+    wide = run_on("a", 0.4, 0.4, 0.4, 0.5, 0.5, 0.5, 0.7, 0.7, 0.7, run="run-1")
+    assert collect_nodes([wide, run_on("b", 0.6, run="run-2")]).rows == ()
+
+
+def test_machines_of_different_kinds_are_not_compared() -> None:
+    """Different machines, different cases, and runs whose node is not known are no nodes of one kind."""
+    here = run_on("a", 0.5, run="run-1")
+    for there in (
+        run_on("b", 0.9, run="run-2", machine="other-cpu"),
+        run_on("b", 0.9, run="run-2", case=case_of(128)),
+        run_on("", 0.9, run="run-2"),
+        run_on("a", 0.9, run="run-2"),
+    ):
+        assert collect_nodes([here, there]).compared == 0
+
+
+def test_the_report_has_one_table_of_nodes(tmp_path: Path) -> None:
+    """The page, report.md and nodes.csv have the disagreement; a report on one node has none of it."""
+    write([run_on("a", 0.5, run="run-1"), run_on("b", 0.75, run="run-2")], tmp_path / "two")
+    page, text = ((tmp_path / "two" / name).read_text() for name in ("index.html", "report.md"))
+    for shown in (page, text):
+        assert "Where nodes of the same kind disagree" in shown
+        assert "0.750×" in shown
+    (row,) = csv.DictReader((tmp_path / "two" / "nodes.csv").read_text().splitlines())
+    assert (row["node"], row["ratio"], row["other_node"], row["other_ratio"]) == ("a", "0.5", "b", "0.75")
+    write([run_on("a", 0.5, run="run-1")], tmp_path / "one")
+    assert "nodes of the same kind" not in (tmp_path / "one" / "index.html").read_text()
+    assert not (tmp_path / "one" / "nodes.csv").exists()

@@ -59,6 +59,8 @@ class Cluster:
         self.folder = folder
         self.environment = os.environ | {"PATH": SEARCH, "SLURM_CONF": str(folder / "slurm.conf")}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        # Nodes that were killed.
+        self._changed: set[str] = set()
 
     def start(self) -> None:
         """Start all daemons, and wait until both nodes are idle.
@@ -105,9 +107,10 @@ class Cluster:
 
     def kill_node(self, node: str) -> None:
         """Kill the slurmd of a node and everything that runs on the node, as a power failure does."""
-        daemon = self._daemons.pop(node)
-        daemon.kill()
-        daemon.wait()
+        if daemon := self._daemons.pop(node, None):
+            daemon.kill()
+            daemon.wait()
+        self._changed.add(node)
         for process, environment in self._find_processes():
             if node in (environment.get("ATTNBENCH_TEST_NODE"), environment.get("SLURMD_NODENAME")):
                 _kill(process)
@@ -116,6 +119,15 @@ class Cluster:
         """Start a killed node again, and wait until it is idle."""
         self.start_node(node, hidden=hidden)
         self.wait_for_state(node, "idle")
+
+    def reset(self) -> None:
+        """Cancel all jobs, and start what was killed or hides a folder."""
+        self.run("scancel", "--user=root")
+        for node in sorted(self._changed):
+            self.kill_node(node)
+            self.revive_node(node)
+        self._changed.clear()
+        self._wait("slurmctld", lambda: not self.run("squeue", "-h"))
 
     def read_state(self, node: str) -> str:
         """Return the state of a node in sinfo's words, without the marks after it: ``idle``, ``mixed``, ``down``."""
@@ -222,7 +234,8 @@ PidFile={self.folder / "slurmdbd.pid"}
         """
         deadline = time.monotonic() + START_S
         while not is_ready():
-            died = self._daemons[name].poll() is not None
+            # A node that was killed has no daemon.
+            died = name in self._daemons and self._daemons[name].poll() is not None
             if died or time.monotonic() > deadline:
                 log = self._log(name).read_text(encoding="utf-8", errors="replace")[-2000:]
                 raise ClusterError(f"{name} {'died' if died else f'was not ready after {START_S} s'}; its log:\n{log}")

@@ -39,12 +39,19 @@ OF_THE_RUN = re.compile(r"\d{8}-\d{6}-[0-9a-f]+|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def shared_cluster() -> Iterator[Cluster]:
     """Start a cluster; without the packages the tests are skipped, and fail in CI."""
     if obstacle := find_obstacle():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(obstacle)
     with start_cluster() as started:
         yield started
+
+
+@pytest.fixture
+def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
+    """Return the cluster; after the test it has no jobs, and both nodes run."""
+    yield shared_cluster
+    shared_cluster.reset()
 
 
 @pytest.fixture
@@ -100,13 +107,16 @@ def test_a_sweep_survives_the_death_of_a_node(cluster: Cluster, folder: Path) ->
         [*ATTNBENCH, "sweep", "sweep.toml"], cwd=folder, env=cluster.environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     ) as sweep:  # fmt: skip
-        wait_until(lambda: list(folder.glob("there/tasks/two/*.json")) or sweep.poll() is not None)
-        cluster.kill_node("n2")
-        cluster.wait_for_state("n2", "down")
-        wait_until(lambda: read_outcomes(folder, "one") == ["done", "done"])
-        sweep.send_signal(signal.SIGINT)
-        _, told = sweep.communicate(timeout=STATE_S)
-    assert sweep.returncode == 130, told
+        try:
+            wait_until(lambda: list(folder.glob("there/tasks/two/*.json")) or sweep.poll() is not None)
+            cluster.kill_node("n2")
+            cluster.wait_for_state("n2", "down")
+            wait_until(lambda: read_outcomes(folder, "one") == ["done", "done"])
+            sweep.send_signal(signal.SIGINT)
+            printed, told = sweep.communicate(timeout=STATE_S)
+        finally:
+            sweep.kill()
+    assert sweep.returncode == 130, printed + told
     cancel = re.search(r"the jobs go on; .*; cancel them with: (scancel .*)", told)
     assert cancel, told
     cluster.run(*cancel[1].split())
@@ -155,7 +165,7 @@ def test_what_the_cluster_lacks_is_one_line(cluster: Cluster, folder: Path, old:
     assert told == refused.stderr.splitlines()[-1:]
     assert told[0].startswith(f"attnbench: {message}")
     assert not (folder / "there" / "plan.json").exists()
-    wait_until(lambda: not cluster.run("squeue", "-h"))
+    wait_until(lambda: not cluster.run("squeue", "-h"))  # the other machine's probe is cancelled
 
 
 def test_a_folder_that_a_node_does_not_share_is_found_before_anything_is_submitted(
@@ -174,8 +184,6 @@ def test_a_folder_that_a_node_does_not_share_is_found_before_anything_is_submitt
     assert told.startswith("attnbench: machine 'two': job ")
     assert "the nodes do not share this folder" in told
     assert not (folder / "there" / "plan.json").exists()
-    cluster.kill_node("n2")
-    cluster.revive_node("n2")
 
 
 def test_daemons_end_with_their_cluster() -> None:

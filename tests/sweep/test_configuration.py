@@ -46,6 +46,7 @@ def test_keys_are_options_of_the_command(tmp_path: Path) -> None:
         ('kind = "prof"\n', "kind: Invalid enum value 'prof'"),
         ('[[machines]]\nname = "a/b"\n', "machines: a name has letters, digits, - and _ only"),
         ('[[machines]]\nname = "a"\n[[machines]]\nname = "a"\n', "machines: two have the name 'a'"),
+        ('[[machines]]\nname = "a"\ndevice = "tpu"\n', "machines[0].device: Invalid enum value 'tpu'"),
         ("[[machines]]\n", "machines[0]: Object missing required field `name`"),
         ("kind = \n", "is not TOML: Invalid value"),
     ],

@@ -41,6 +41,18 @@ def test_a_task_with_every_result_is_done(tmp_path: Path, queue: dict[str, str])
     assert StateReader(tmp_path, plan).read()[0].state == "done"
 
 
+def test_a_finished_sweep_needs_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm is asked only about jobs that have not stored their end."""
+    plan = write_sweep(tmp_path, [4], [8])
+    asked: list[str] = []
+    monkeypatch.setattr(states, "find_job_states", lambda jobs: asked.extend(jobs) or {})
+    for number, outcome in enumerate(("done", "preempted")):
+        write_run(make_try(tmp_path, plan, plan.tasks[number], outcome, job=f"5_{number}"), [4 + 4 * number])
+        submit(tmp_path, plan.tasks[number].name, f"5_{number}")
+    assert [one.state for one in StateReader(tmp_path, plan).read()] == ["done", "done"]
+    assert asked == ["5_1"]
+
+
 def test_results_of_several_tries_count_together(tmp_path: Path, queue: dict[str, str]) -> None:
     """A try that goes on where another was ended does only what is left; a case in parts of two files is not whole."""
     plan = write_sweep(tmp_path, [4, 8])

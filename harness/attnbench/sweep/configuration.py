@@ -32,8 +32,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     cpus: int | None = None
     # Memory of a task as Slurm takes it, such as "32GB".
     memory: str | None = None
-    # Device of the cases, "cpu" or "cuda"; None: the device of the sweep.
-    device: str | None = None
+    # Device of the cases; None: the device of the sweep.
+    device: Literal["cpu", "cuda"] | None = None
 
 
 class Axes(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,8 @@ State = Literal["queued", "running", "done", "failed", "missing"]
 STATES: tuple[State, ...] = get_args(State)
 # States of a job in Slurm in which it has not begun, or will begin again.
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+# Outcomes after which a job is not started again; Slurm starts one again that was preempted or ran out of time.
+ENDED = ("done", "failed", "interrupted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +54,17 @@ class StateReader:
         """
         submissions = list_submissions(self.folder)
         last = {name: own[-1] for name, own in submissions.items()}
-        # Slurm is asked first: a job that ends after the answer is still called running.
-        active = _find_active(list(last.values()))
+        # Slurm is asked before the files are read: a job that ends after the answer is still called running. It is not
+        # asked about jobs that have stored their end, so that a finished sweep can be seen where there is no Slurm.
+        submitted = [(task, last[task.name]) for task in self.plan.tasks if task.name in last]
+        active = _find_active([one for task, one in submitted if not self._has_ended(task, one)])
         names = {task.name for task in coming}
         return [self._read_one(task, last.get(task.name), active, task.name in names) for task in self.plan.tasks]
+
+    def _has_ended(self, task: Task, submission: Submission) -> bool:
+        """Return whether the job of a task's submission has stored its end, and is not started again."""
+        tries = list_tries(self.folder, task)
+        return bool(tries) and tries[-1].job == submission.job and tries[-1].outcome in ENDED
 
     def _read_one(self, task: Task, last: Submission | None, active: dict[str, State], coming: bool) -> TaskState:  # noqa: FBT001
         tries = list_tries(self.folder, task)

@@ -298,7 +298,7 @@ def main(command: Sequence[str]) -> int:
         with start_cluster() as cluster:
             return subprocess.run(command, env=cluster.environment, check=False).returncode
     except ClusterError as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         return 1
 
 

@@ -148,7 +148,7 @@ def read_outcomes(folder: Path, machine: str) -> list[str | None]:
     ("old", "new", "message"),
     [
         ('constraint = "second"', 'constraint = "secnd"', "constraint 'secnd': no node has the feature 'secnd'; "),
-        ("cpus = 1", "cpus = 99", "Slurm refuses the job: "),
+        ("cpus = 1", 'partition = "none"', "Slurm refuses the job: "),
     ],
 )
 def test_what_the_cluster_lacks_is_one_line(cluster: Cluster, folder: Path, old: str, new: str, message: str) -> None:

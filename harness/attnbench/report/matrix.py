@@ -1,4 +1,4 @@
-"""The matrix: for each machine and device the numbers of findings by status, of each chapter, check and implementation."""
+"""The matrix: of each machine and device the numbers of findings by status, chapter, check and implementation."""
 
 import re
 from collections import Counter, defaultdict
@@ -93,7 +93,7 @@ class Unchecked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """The findings on one machine and device: a column for each implementation that was checked, a row for a chapter."""
+    """The findings on one machine and device: a column for each checked implementation, a row for each chapter."""
 
     # The machine, and the device if the report has results of several devices of this machine.
     machine: str

@@ -73,6 +73,24 @@ def test_machines_have_matrices_of_their_own(tmp_path: Path) -> None:
     assert "<h3>On" not in write(runs[:1], tmp_path).read_text("utf-8")
 
 
+def test_devices_of_a_machine_have_matrices_of_their_own(tmp_path: Path) -> None:
+    """Findings on the CPU and on the GPU of a machine are never added up; verdict and matrix link to the failures."""
+    stored = make_stored_run(("mine", "forward_parity", "passed"), ("mine", "forward_parity", "failed"))
+    on_gpu = replace(stored.results[1], case=stored.results[1].case.replace("/cpu/", "/cuda/"))
+    stored = replace(stored, results=(stored.results[0], on_gpu))
+    content = collect_content([stored])
+    assert [(matrix.machine, list_texts(matrix)["forward"]) for matrix in content.matrices] == [
+        ("machine-1, cpu", ["✓ 1"]), ("machine-1, cuda", ["✗ 1"]),
+    ]  # fmt: skip
+    (group,) = content.failures.groups
+    assert group.machine == "machine-1, cuda"
+    about = [sentence.about for place in content.verdict.places for sentence in place.sentences if sentence.about]
+    assert about == [("machine-1, cuda", "mine")]
+    assert about[0] in content.failures.headings
+    page = write([stored], tmp_path).read_text("utf-8")
+    assert re.findall("<h3>On (.*?)</h3>", page) == ["machine-1, cpu", "machine-1, cuda"]
+
+
 def test_implementations_on_which_nothing_was_checked_are_one_line(tmp_path: Path) -> None:
     """Those that were refused or not run throughout have no column; they are named together with their reason."""
     stored = make_stored_run(

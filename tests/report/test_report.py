@@ -311,7 +311,7 @@ def test_a_stored_run_of_each_schema_is_reported(tmp_path: Path) -> None:
         "assert 'torch' not in sys.modules"
     )
     files = sorted(data.glob("run-schema-*.jsonl"))
-    assert len(files) == 4
+    assert len(files) == 5
     subprocess.run([sys.executable, "-c", program, str(tmp_path), *map(str, files)], check=True)
     assert all((tmp_path / file.stem / "index.html").is_file() for file in files)
 

@@ -14,7 +14,7 @@ from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Finding, Result, format_reproduce_line
 from attnbench.report.numbers import format_count, format_digits, shorten_text
-from attnbench.report.series import split_by_machine
+from attnbench.report.series import split_by_device
 from attnbench.report.slugs import make_slug
 
 __all__ = [
@@ -76,8 +76,9 @@ class ListedCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureGroup:
-    """The failures of one implementation on one machine that have one root cause."""
+    """The failures of one implementation on one machine and device that have one root cause."""
 
+    # The machine, and the device if the report has results of several devices of this machine.
     machine: str
     implementation: str
     kind: str
@@ -192,8 +193,8 @@ def collect_failures(runs: Iterable[StoredRun], results: Sequence[Result]) -> Fa
     Causes that say what to mend come first, then those with the worst effect.
     """
     groups = [
-        _make_group(machine, cause)
-        for machine, own in split_by_machine(runs, results).items()
+        _make_group(place.label, cause)
+        for place, own in split_by_device(runs, results).items()
         for cause in find_root_causes(own)
     ]
     groups.sort(key=lambda group: (group.kind not in MENDING, -group.effect, -group.count, -_rank(group.excess)))

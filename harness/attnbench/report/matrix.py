@@ -1,4 +1,4 @@
-"""The matrix: for each machine the numbers of findings by status, of each chapter, check and implementation."""
+"""The matrix: of each machine and device the numbers of findings by status, chapter, check and implementation."""
 
 import re
 from collections import Counter, defaultdict
@@ -10,7 +10,7 @@ from attnbench.checks.catalogue import list_chapters, read_checks
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, Result
 from attnbench.report.numbers import shorten_text
-from attnbench.report.series import split_by_machine
+from attnbench.report.series import split_by_device
 from attnbench.report.slugs import make_slug
 from attnbench.report.tables import chapter_of
 
@@ -93,8 +93,9 @@ class Unchecked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """The findings on one machine: a column for each implementation that was checked, a row for each chapter."""
+    """The findings on one machine and device: a column for each checked implementation, a row for each chapter."""
 
+    # The machine, and the device if the report has results of several devices of this machine.
     machine: str
     names: tuple[str, ...]
     chapters: tuple[Chapter, ...]
@@ -133,21 +134,22 @@ def list_legend(matrices: Iterable[Matrix]) -> tuple[tuple[str, str, str], ...]:
 
 
 def make_matrix(runs: Iterable[StoredRun], results: Sequence[Result], anchors: Anchors) -> Iterator[Matrix]:
-    """Yield the matrix of each machine; ``anchors`` says where the failures of a cell are on the page.
+    """Yield the matrix of each machine and device; ``anchors`` says where the failures of a cell are on the page.
 
     Implementations with failures come first. An implementation that a run did not finish has "not run" where it has no
     findings, and one that was not started has it everywhere.
     """
     stored = list(runs)
     unfinished = _find_unfinished(stored)
-    for machine, own in split_by_machine(stored, results).items():
+    for place, own in split_by_device(stored, results).items():
+        machine = place.label
         started = dict.fromkeys(result.implementation for result in own)
-        names = [*started, *(name for name in unfinished.get(machine, ()) if name not in started)]
+        names = [*started, *(name for name in unfinished.get(place.machine, ()) if name not in started)]
         counts, reasons = _count_findings(own)
         checked = [name for name in names if name not in reasons]
         failing = _find_failing(counts)
         checked.sort(key=lambda name: name not in failing)
-        late = frozenset(unfinished.get(machine, ()))
+        late = frozenset(unfinished.get(place.machine, ()))
         chapters = tuple(_make_chapters(machine, counts, checked, anchors, late)) if counts and checked else ()
         yield Matrix(
             machine=machine,

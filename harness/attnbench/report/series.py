@@ -18,7 +18,16 @@ from attnbench.report.growth import GROWTH, fit_growths
 from attnbench.report.numbers import format_count
 from attnbench.report.slugs import make_slug
 
-__all__ = ["Place", "Series", "describe_undrawn", "group_series", "join_growths", "split_by_machine"]
+__all__ = [
+    "MachineDevice",
+    "Place",
+    "Series",
+    "describe_undrawn",
+    "group_series",
+    "join_growths",
+    "label_devices",
+    "split_by_device",
+]
 
 # ``MOST_DRAWN``: most series with figures. ``MOST_CALLS``: most timed calls in the figures of all series; the largest
 # series is always drawn. A series of 14 implementations with 70 calls takes two seconds of processor time and 250 kB of
@@ -80,13 +89,29 @@ class Series:
         return f"{self.place.label}: {self.form}"
 
 
-def split_by_machine(runs: Iterable[StoredRun], results: Iterable[Result]) -> dict[str, list[Result]]:
-    """Return the results of each machine, by the machine's name, in the order of their first results."""
+class MachineDevice(NamedTuple):
+    """A machine and one of its devices; ``label`` names the device only if there are results of several."""
+
+    machine: str
+    device: str
+    label: str
+
+
+def split_by_device(runs: Iterable[StoredRun], results: Iterable[Result]) -> dict[MachineDevice, list[Result]]:
+    """Return the results of each machine and device, in the order of their first results."""
     machines = {stored.run.id: stored.run.machine.name for stored in runs}
-    found: dict[str, list[Result]] = {}
+    found: dict[tuple[str, str], list[Result]] = {}
     for result in results:
-        found.setdefault(machines[result.run], []).append(result)
-    return found
+        found.setdefault((machines[result.run], CaseId.parse(result.case).device), []).append(result)
+    labels = label_devices(found)
+    return {MachineDevice(*where, labels[where]): own for where, own in found.items()}
+
+
+def label_devices(places: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Return the label of each machine and device: the machine, and the device if the machine has several."""
+    every = list(dict.fromkeys(places))
+    counts = Counter(machine for machine, _ in every)
+    return {(machine, device): f"{machine}, {device}" if counts[machine] > 1 else machine for machine, device in every}
 
 
 def group_series(runs: Sequence[StoredRun], results: Sequence[Result], made: tables.Tables) -> list[Series]:

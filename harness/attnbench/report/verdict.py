@@ -16,6 +16,7 @@ from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, FRONTIER, PERF, Result, Status
 from attnbench.report.failures import MENDING, describe_cause, find_effect
 from attnbench.report.numbers import format_count, format_thousands, join_words, shorten_text
+from attnbench.report.series import label_devices
 
 __all__ = ["NextStep", "PlaceVerdict", "Sentence", "Verdict", "collect_verdict", "format_lines"]
 
@@ -155,12 +156,15 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
         where = _locate(stored)
         wanted[where] |= {*stored.run.implementations}
         gaps[where] += [Sentence(kind="gap", text=text) for text in describe_gaps(found, named=len(runs) > 1)]
+    devices = label_devices((where.machine, where.device) for where in by_place)
     places = sorted({*by_place, *(where for where, own in gaps.items() if own)}) or [_Where(min(machines.values()), "")]
     labels = _label_places(places)
     told = [
         PlaceVerdict(
             label=labels[where],
-            sentences=tuple(_describe_place(where, by_place[where], gaps[where], lacking[where.machine])),
+            sentences=tuple(
+                _describe_place(devices.get(where, where.machine), by_place[where], gaps[where], lacking[where.machine])
+            ),
             checked=_describe_checked(by_place[where], wanted[where], gaps[where]),
         )
         for where in places
@@ -235,9 +239,12 @@ def _label_places(places: Sequence[_Where]) -> dict[_Where, str]:
 
 
 def _describe_place(
-    where: _Where, results: Sequence[Result], gaps: Sequence[Sentence], unfinished: Set[tuple[str, bool]]
+    machine: str, results: Sequence[Result], gaps: Sequence[Sentence], unfinished: Set[tuple[str, bool]]
 ) -> Iterator[Sentence]:
-    """Yield the sentences about the implementations of one place: failures, gaps, conformance, the others."""
+    """Yield the sentences about the implementations of one place: failures, gaps, conformance, the others.
+
+    ``machine`` is the machine as the failures of this place name it.
+    """
     if not any(result.findings for result in results):
         yield from gaps
         yield Sentence(kind="gap", text="Nothing was checked.")
@@ -245,7 +252,7 @@ def _describe_place(
     by_name: defaultdict[str, list[Result]] = defaultdict(list)
     for result in results:
         by_name[result.implementation].append(result)
-    yield from _describe_failing(where.machine, by_name)
+    yield from _describe_failing(machine, by_name)
     yield from gaps
     groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for name, own in by_name.items():

@@ -352,6 +352,25 @@ def test_an_implementation_that_slows_the_baseline_is_excluded(guilty: str) -> N
     assert len(fake.started) == fake.closed
 
 
+def test_one_process_times_the_baseline_alone_on_all_cases() -> None:
+    """The comparison with the baseline alone starts one further process, however many cases there are."""
+    fake = SharedSession()
+    run(fake, ["torch_mha", "n1"], cases=4, processes=3, without=frozenset())
+    assert fake.started.count(["torch_mha"]) == 1
+    assert len(fake.started) == 3 + 1 == fake.closed
+
+
+def test_a_fault_of_the_baseline_alone_ends_its_process() -> None:
+    """If the baseline cannot be timed alone, a later comparison starts a new process, and nobody is accused."""
+    fake = SharedSession()
+    faults = iter([Outcome(status="crashed", reason="gone")])
+    fake.fault = lambda names, process: next(faults, None) if names == ["torch_mha"] else None
+    found = run(fake, ["torch_mha", "n1"], processes=3, without=frozenset())
+    assert all(result.timing is not None for result in found.values())
+    assert fake.started.count(["torch_mha"]) == 2
+    assert len(fake.started) == fake.closed
+
+
 def test_a_slower_machine_accuses_nobody() -> None:
     """If the baseline becomes slower alone as well, the machine has become slower, and all are timed."""
     fake = SharedSession(drifts_after=3)

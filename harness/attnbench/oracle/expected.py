@@ -26,6 +26,10 @@ __all__ = ["WEIGHTS", "CaseOracle", "Expected", "Probe", "blank_rows"]
 # The quantities of a fault model are kept in memory if they take at most this many bytes. A case has about two dozen
 # fault models.
 KEPT_BYTES = 2**14
+# Number of sets of values drawn once whose expected values are held: in one timing process, all implementations get the
+# same values in a planned call, and the same others in an added one. With one set held, the two took turns, and both
+# were computed anew for every check of every implementation.
+HELD_SETS = 2
 # Name of the output that holds attention weights.
 WEIGHTS = "weights"
 
@@ -94,8 +98,8 @@ class CaseOracle:
         self._recall = recall
         self.choices = choices
         self._chosen: dict[Choices, CaseOracle] = {}
-        # The last changed tensors whose expected values are not stored, with these values.
-        self._last: tuple[Mapping[str, Tensor], Expected] | None = None
+        # The last changed tensors whose expected values are not stored, with these values; the newest is the last one.
+        self._drawn_once: list[tuple[Mapping[str, Tensor], Expected]] = []
         self._fault_quantities: dict[tuple[str, Mode, bool], dict[str, Tensor]] = {}
         if expected is not None:
             self.expected = expected
@@ -159,16 +163,18 @@ class CaseOracle:
         """Compute the expected values for other values of some tensors.
 
         ``changed`` contains input tensors by name, cotangents as ``cotangent.<output>``, and parameters as
-        ``parameter.<name>``. ``keep`` stores the result for later runs. Without it, only the last result is held, for
-        the checks that judge the same call one after another.
+        ``parameter.<name>``. ``keep`` stores the result for later runs. Without it, only the last results are held, for
+        the checks of all implementations whose calls had the same values.
         """
         if not changed:
             return self.expected
         if keep:
             return self._recall(changed, lambda: self._compute_with_tensors(changed))
-        if self._last is None or not _is_equal(self._last[0], changed):
-            self._last = (changed, self._compute_with_tensors(changed))
-        return self._last[1]
+        for drawn, expected in self._drawn_once:
+            if _is_equal(drawn, changed):
+                return expected
+        self._drawn_once = [*self._drawn_once, (changed, self._compute_with_tensors(changed))][-HELD_SETS:]
+        return self._drawn_once[-1][1]
 
     def _compute_with_tensors(self, changed: Mapping[str, Tensor]) -> Expected:
         inputs = change_tensors(self.inputs, changed.get)

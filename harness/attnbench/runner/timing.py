@@ -118,6 +118,7 @@ class _TimingRun:
             yield from cases
         finally:
             self.processes.end_idle()
+            self.search.end_alone()
 
     def _time_in_processes(self, title: str, numbers: range, cases: dict[str, tuple[TimedCase, list[str]]]) -> None:
         left = self._select_affordable(cases)

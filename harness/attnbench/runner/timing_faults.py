@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from attnbench.analysis.clean_calls import select_clean
 from attnbench.processes.candidate_requests import Outcome, Samples, TimedSamples
 from attnbench.runner.progress import Progress
+from attnbench.runner.session import Supervisor
 from attnbench.runner.timed_case import TimedCase
 from attnbench.runner.timing_processes import TimingProcesses
 
@@ -31,6 +32,14 @@ class FaultSearch:
     # Median time of a call of the baseline in a process of its own, in nanoseconds, by case and baseline.
     alone_ns: dict[tuple[str, str], float] = field(default_factory=dict)
     suspicions: int = 0
+    # Processes that hold a baseline alone, by the baseline's name. One process times the baseline on all cases of a
+    # group, because the start of a process takes about two seconds.
+    _alone: dict[str, Supervisor] = field(init=False, default_factory=dict)
+
+    def end_alone(self) -> None:
+        """End the processes that hold a baseline alone; later comparisons start new ones."""
+        while self._alone:
+            self._alone.popitem()[1].close()
 
     def find_causes(
         self, number: int, case: TimedCase, names: Sequence[str], checks: Sequence[str], fault: Outcome
@@ -77,8 +86,9 @@ class FaultSearch:
         self.suspicions += 1
 
         def retry(some: Sequence[str]) -> Outcome | None:
-            # Timed again alone, because a machine's speed changes.
+            # Timed again alone, in a fresh process, because a machine's speed changes, and processes differ.
             self.alone_ns.pop((case.plan.case, case.baseline or ""), None)
+            self.end_alone()
             beside = self._ask_fresh(number, case, [case.baseline or "", *some], ())
             return beside if isinstance(beside, Outcome) else self._describe_slowdown(number, case, beside)
 
@@ -97,18 +107,34 @@ class FaultSearch:
         return Outcome(status="failed", reason=reason)
 
     def _time_alone(self, number: int, case: TimedCase) -> float | None:
-        """Return the median time of a call of the baseline alone in a fresh process; None if it cannot be timed."""
+        """Return the median time of a call of the baseline in a process of its own; None if it cannot be timed."""
         key = (case.plan.case, case.baseline or "")
         if key not in self.alone_ns:
-            answer = self._ask_fresh(number, case, [key[1]], (), share=1 / len(case.names))
+            answer = self._ask_alone(number, case, key[1])
             found = None if isinstance(answer, Outcome) else _find_median_ns(answer.samples[key[1]], None)
             if found is None:
                 return None
             self.alone_ns[key] = found
         return self.alone_ns[key]
 
+    def _ask_alone(self, number: int, case: TimedCase, baseline: str) -> TimedSamples | Outcome:
+        """Time the baseline in the process that holds it alone; start this process if there is none."""
+        self.progress.now(f"timing {baseline} alone: {case.plan.case}")
+        if baseline not in self._alone:
+            loaded = self.processes.load([baseline])
+            if isinstance(loaded, Outcome):
+                return loaded
+            self._alone[baseline] = loaded[0]
+        share = 1 / len(case.names)
+        answer = self.processes.ask(
+            self._alone[baseline], number, case.plan.case, [baseline], baseline=None, share=share
+        )
+        if isinstance(answer, Outcome):
+            self._alone.pop(baseline).close()
+        return answer
+
     def _ask_fresh(
-        self, number: int, case: TimedCase, names: Sequence[str], checks: Sequence[str], share: float = 1.0
+        self, number: int, case: TimedCase, names: Sequence[str], checks: Sequence[str]
     ) -> TimedSamples | Outcome:
         """Time implementations in a fresh process, which has no others."""
         self.progress.now(f"comparing timing processes: {case.plan.case}")
@@ -117,9 +143,7 @@ class FaultSearch:
             return loaded
         baseline = case.baseline if len(names) > 1 else None
         with loaded[0] as worker:
-            return self.processes.ask(
-                worker, number, case.plan.case, names, baseline=baseline, checks=checks, share=share
-            )
+            return self.processes.ask(worker, number, case.plan.case, names, baseline=baseline, checks=checks)
 
 
 def _find_median_ns(samples: Samples, twin: Samples | None) -> float | None:

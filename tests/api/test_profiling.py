@@ -103,6 +103,7 @@ def test_a_profile_may_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
             limits = type("Limits", (), {"threads": 1})
             libraries = type("Libraries", (), {"torch": "2.10.0", "threads": 1})
             declared: ClassVar[dict[str, Any]] = {}
+            whole_lists: ClassVar[list[str]] = []
 
         seen.update(given)
         recording: AbstractContextManager[Recording] = start_recording(

@@ -9,7 +9,7 @@ import pytest
 from attnbench.records.joined_file import Joined, join_parts
 from attnbench.records.parts import describe_missing, find_parts, group_parts
 from attnbench.records.run_file import ResultsError, StoredRun, format_line, read_run
-from attnbench.records.types import Ceiling, Completion, End, Finding, Machine, Planned, Record, Result, Run
+from attnbench.records.types import PERF, Ceiling, Completion, End, Finding, Machine, Planned, Record, Result, Run
 
 MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=2**33)
 NAMES = ("torch_mha", "sdpa")
@@ -130,6 +130,14 @@ def test_a_repeated_task_replaces_the_earlier_one(tmp_path: Path) -> None:
     stored = read_one(made)
     assert (made[0].results, made[0].repeated) == (2, 1)
     assert [finding.status for result in stored.results for finding in result.findings] == ["passed", "failed"]
+
+
+def test_a_repeated_case_is_planned_once(tmp_path: Path) -> None:
+    """What was planned in two tasks of a node is counted once, whether the case is checked or timed."""
+    for name in ("part-1", "part-2"):
+        run = make_run(name, planned={"sdpa": Planned(cases=1, timed=1)})
+        write_part(tmp_path, run, make_result(name, 1), make_result(name, 2, suite=PERF))
+    assert read_one(merge([tmp_path], tmp_path / "out")).run.planned == {"sdpa": Planned(cases=1, timed=1)}
 
 
 def test_the_other_records_are_joined(tmp_path: Path) -> None:

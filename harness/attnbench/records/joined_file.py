@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ import msgspec
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE
 from attnbench.records.parts import Group, Part, describe_missing
 from attnbench.records.run_file import PARSED, ResultsError, format_line, read_lines
-from attnbench.records.types import Ceiling, Completion, End, Planned, Run
+from attnbench.records.types import PERF, Ceiling, Completion, End, Planned, Run
 
 __all__ = ["Joined", "join_parts"]
 
@@ -45,9 +46,21 @@ class _Head(msgspec.Struct):
     record: str = ""
     suite: str = ""
     case: str = ""
+    implementation: str = ""
 
 
 _HEAD = msgspec.json.Decoder(_Head)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Owned:
+    """A group of parts, and the part that each case belongs to: of several parts with the case, the last one."""
+
+    group: Group
+    # Number of the part by number of the case; empty for a single part.
+    owners: dict[int, int]
+    # Numbers of the parts that have a case of a later part.
+    repeated: frozenset[int]
 
 
 def join_parts(groups: Iterable[Group], into: Path) -> list[Joined]:
@@ -56,13 +69,13 @@ def join_parts(groups: Iterable[Group], into: Path) -> list[Joined]:
     Raises: ResultsError where a file cannot be written, or exists already.
     """
     parts: list[Part] = []
-    owned: list[tuple[Group, dict[int, int]]] = []
+    owned: list[_Owned] = []
     for group in groups:
         parts += group.parts
         owned += list(_find_owners(group))
-    own = [group for group, _ in owned]
-    whole = len(own) == 1 and not describe_missing(parts)
-    made = [Joined(path=_name_file(into, run), run=run) for run in (_make_run(group, whole=whole) for group in own)]
+    whole = len(owned) == 1 and not describe_missing(parts)
+    runs = [_make_run(own.group, _count_planned(own), whole=whole) for own in owned]
+    made = [Joined(path=_name_file(into, run), run=run) for run in runs]
     sources = {part.path.resolve() for part in parts}
     for one in made:
         if one.path.resolve() in sources:
@@ -70,8 +83,8 @@ def join_parts(groups: Iterable[Group], into: Path) -> list[Joined]:
         if one.path.exists():
             raise ResultsError(f"--into {into}: {one.path} is there already; remove it, or name another folder")
     missing = bool(describe_missing(parts))
-    for (group, owners), one in zip(owned, made, strict=True):
-        _write(group, owners, one, missing=missing)
+    for own, one in zip(owned, made, strict=True):
+        _write(own, one, missing=missing)
     return made
 
 
@@ -79,7 +92,7 @@ def _name_file(into: Path, run: Run) -> Path:
     return into / run.machine.name / f"{run.id}.jsonl"
 
 
-def _make_run(group: Group, *, whole: bool) -> Run:
+def _make_run(group: Group, planned: dict[str, Planned], *, whole: bool) -> Run:
     """Return the run of a group; ``whole``: it has the whole list."""
     first = group.parts[0].run
     ids = [part.run.id for part in group.parts]
@@ -93,7 +106,7 @@ def _make_run(group: Group, *, whole: bool) -> Run:
         suite_digest=list_digest if whole else "",
         list_digest="" if whole else list_digest,
         sources={name: digest for part in group.parts for name, digest in part.run.sources.items()},
-        planned=_add_planned(group.parts),
+        planned=planned,
         parts=tuple(ids),
         node=group.node,
     )
@@ -112,23 +125,37 @@ def _drop_shard(command: str) -> str:
     return shlex.join(kept)
 
 
-def _add_planned(parts: Iterable[Part]) -> dict[str, Planned]:
-    """Return what was planned in all parts together."""
-    found: dict[str, Planned] = {}
-    for part in parts:
+def _count_planned(owned: _Owned) -> dict[str, Planned]:
+    """Return what was planned in all parts together; a case that a later part has, too, is counted there."""
+    cases: Counter[str] = Counter()
+    timed: Counter[str] = Counter()
+    for part in owned.group.parts:
         for name, own in part.run.planned.items():
-            before = found.get(name, Planned(cases=0))
-            found[name] = Planned(cases=before.cases + own.cases, timed=before.timed + own.timed)
-    return found
+            cases[name] += own.cases
+            timed[name] += own.timed
+    for number in owned.repeated:
+        for suite, name, _ in _list_dropped(owned, number):
+            (timed if suite == PERF else cases)[name] -= 1
+    return {name: Planned(cases=max(0, cases[name]), timed=max(0, timed[name])) for name in cases}
 
 
-def _write(group: Group, owners: dict[int, int], made: Joined, *, missing: bool) -> None:
+def _list_dropped(owned: _Owned, number: int) -> set[tuple[str, str, int]]:
+    """Return suite, implementation and case of each result of the part with this number that a later part has."""
+    heads = (_read_head(line) for _, line in read_lines(owned.group.parts[number].path))
+    return {
+        (head.suite, head.implementation, case)
+        for head in heads
+        if head is not None and head.record == "result" and owned.owners[case := _hash_case(head)] != number
+    }
+
+
+def _write(owned: _Owned, made: Joined, *, missing: bool) -> None:
     partial = made.path.with_suffix(".partial")
     try:
         made.path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as stream:
             stream.write(format_line(made.run))
-            _Joining(group, made, owners, stream).join(missing=missing)
+            _Joining(owned.group, made, owned.owners, stream).join(missing=missing)
             stream.flush()
             os.fsync(stream.fileno())
         partial.replace(made.path)
@@ -145,25 +172,25 @@ def _hash_case(head: _Head) -> int:
     return int.from_bytes(hashlib.blake2b(f"{head.suite}\n{head.case}".encode(), digest_size=8).digest())
 
 
-def _find_owners(group: Group) -> Iterator[tuple[Group, dict[int, int]]]:
-    """Yield the group, or a group for each node if a case was run on several, with the part that each case belongs to.
-
-    The part is a number: of several parts with the case, the last one. The mapping is empty for a single part.
-    """
+def _find_owners(group: Group) -> Iterator[_Owned]:
+    """Yield the group, or a group for each node if a case was run on several, with the owners of their cases."""
     owners: dict[int, int] = {}
+    repeated: set[int] = set()
     for number, part in enumerate(group.parts if len(group.parts) > 1 else ()):
         for _, line in read_lines(part.path):
             head = _read_head(line)
             if head is None or head.record != "result":
                 continue
             case = _hash_case(head)
-            before = group.parts[owners.setdefault(case, number)]
-            if before.run.node != part.run.node:
+            before = owners.setdefault(case, number)
+            if group.parts[before].run.node != part.run.node:
                 for own in group.split_by_node():
                     yield from _find_owners(own)
                 return
-            owners[case] = number
-    yield group, owners
+            if before != number:
+                repeated.add(before)
+                owners[case] = number
+    yield _Owned(group=group, owners=owners, repeated=frozenset(repeated))
 
 
 def _read_head(line: bytes) -> _Head | None:

@@ -2,10 +2,10 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,8 @@ class TaskJob:
     is_local: bool = False
     _task: Task | None = field(default=None, init=False)
     _made: Try | None = field(default=None, init=False)
+    # Reading of the monotonic clock, in seconds, when this process began the try.
+    _began_s: float = field(default=0.0, init=False)
 
     def __call__(self) -> str:
         """Run the task; return its outcome.
@@ -74,6 +76,7 @@ class TaskJob:
         plan = read_plan(folder)
         task = next(one for one in plan.tasks if (one.machine, one.number) == (self.machine, self.number))
         self._task = task
+        self._began_s = time.monotonic()
         self._made = begin_try(
             folder, plan, task, job=_find_job(), node=find_node(), versions=find_own_versions()
         )  # fmt: skip
@@ -90,12 +93,12 @@ class TaskJob:
         from submitit.helpers import DelayedSubmission
 
         if self._made is not None and self._task is not None:
-            taken = datetime.now(UTC) - datetime.fromisoformat(self._made.started)
+            taken_s = time.monotonic() - self._began_s
             limit_s = 60 * read_plan(Path(self.folder)).minutes
-            late = taken.total_seconds() >= limit_s - NOTICE_S - EARLIER_S
+            late = taken_s >= limit_s - NOTICE_S - EARLIER_S
             end_try(
                 Path(self.folder), self._task, self._made, "timed out" if late else "preempted",
-                f"ended from outside after {taken.total_seconds():.0f} s of {limit_s} s",
+                f"ended from outside after {taken_s:.0f} s of {limit_s} s",
             )  # fmt: skip
             self._made = None
         return DelayedSubmission(

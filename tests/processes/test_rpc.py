@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from attnbench.processes.fork_server import ForkServer
 from attnbench.processes.request import Request
 from attnbench.processes.rpc import Child, ChildDied, ChildTimeout, replace_home
 
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux only")
 # Source of the module that a child runs: one request handler for each behaviour that the tests need.
 MODULE = '''
 import os
@@ -171,18 +173,33 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
+@pytest.fixture(params=["new", pytest.param("forked", marks=LINUX)])
+def fork_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ForkServer | None]:
+    """The server that forks the children of a test; None where they are new processes."""
+    server = None
+    if request.param == "forked":
+        server = ForkServer(["msgspec"], log=tmp_path / "server_log", environment=find_modules(tmp_path))
+    yield server
+    if server is not None:
+        server.close()
+
+
 @pytest.fixture
-def child(tmp_path: Path, log: Path) -> Iterator[Child]:
+def child(tmp_path: Path, log: Path, fork_server: ForkServer | None) -> Iterator[Child]:
     """Child process that runs MODULE."""
     (tmp_path / "child_module.py").write_text(MODULE)
-    with start(log) as started:
+    with start(log, fork_server) as started:
         yield started
 
 
-def start(log: Path) -> Child:
+def find_modules(folder: Path) -> dict[str, str]:
+    """Return the environment of processes that import modules of a folder."""
+    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+
+
+def start(log: Path, fork_server: ForkServer | None) -> Child:
     """Start a child process that runs MODULE, which must lie in the folder of the log."""
-    path = os.pathsep.join([str(log.parent), os.environ.get("PYTHONPATH", "")])
-    return Child("child_module", log=log, environment={"PYTHONPATH": path})
+    return Child("child_module", log=log, environment=find_modules(log.parent), fork_server=fork_server)
 
 
 def is_gone(pid: int) -> bool:
@@ -234,10 +251,10 @@ def test_exit_with_code_0_is_an_error_too(child: Child) -> None:
         call(child, "end", code=0, last="")
 
 
-def test_the_last_line_is_the_child_s_own(child: Child, log: Path) -> None:
+def test_the_last_line_is_the_child_s_own(child: Child, log: Path, fork_server: ForkServer | None) -> None:
     """The error about a child never quotes the output of another child in the same log."""
     call(child, "print_and_echo", value=0)
-    with start(log) as silent, pytest.raises(ChildDied, match=r"^the process exited with code 3$"):
+    with start(log, fork_server) as silent, pytest.raises(ChildDied, match=r"^the process exited with code 3$"):
         call(silent, "end", code=3, last="")
 
 
@@ -315,15 +332,17 @@ def test_processes_outside_the_group_are_ended_too(child: Child) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs F_SETSIG, which only Linux has")
-def test_a_child_ends_with_its_parent(tmp_path: Path, log: Path) -> None:
+@pytest.mark.parametrize("fork_server", ["None", f"ForkServer([], log=Path({os.devnull!r}), environment={{}})"])
+def test_a_child_ends_with_its_parent(tmp_path: Path, log: Path, fork_server: str) -> None:
     """If the parent is killed, a child ends even if it is in an endless loop and ignores signals."""
     (tmp_path / "child_module.py").write_text(MODULE)
     program = (
         "from pathlib import Path\n"
         "from attnbench.processes.request import Request; from attnbench.processes.rpc import Child\n"
+        "from attnbench.processes.fork_server import ForkServer\n"
         "class Call(Request[object], frozen=True, kw_only=True): function: str; arguments: dict[str, object]\n"
         f"request = Call(function='loop_ignoring_signals', arguments={{'place': {str(tmp_path / 'pid')!r}}})\n"
-        f"Child('child_module', log=Path({str(log)!r})).ask(request)"
+        f"Child('child_module', log=Path({str(log)!r}), fork_server={fork_server}).ask(request)"
     )
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     parent = subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path})

@@ -10,7 +10,6 @@ ends with its parent, even if the parent is killed.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -27,7 +26,9 @@ from typing import Self, TypeVar
 import msgspec
 
 from attnbench.processes import descendants
+from attnbench.processes.descendants import draw_mark, kill_on_close
 from attnbench.processes.errors import ChildDied, ChildTimeout
+from attnbench.processes.fork_server import ForkedProcess, ForkServer
 from attnbench.processes.request import Handler, Request, find_reply_type, to_plain
 
 __all__ = ["Child", "ChildDied", "ChildTimeout", "replace_home", "serve"]
@@ -43,11 +44,41 @@ OUTPUT_BYTES, WATCH_S = 1 << 24, 0.5
 LAST_BYTES = 1 << 16
 # Number of times that one measurement counts the runnable threads of an idle child.
 SAMPLES = 10
-# Environment variable that marks a child and its descendants.
-MARK = "ATTNBENCH_CHILD"
 _CHUNK = 1 << 16
 
 Reply = TypeVar("Reply")
+
+
+class NewProcess:
+    """A new process that runs ``python -m module`` in a process group of its own."""
+
+    def __init__(self, module: str, *, connection: int, leash: int, log: int, environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, str(connection)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=[connection, leash],
+            env={**os.environ, **environment},
+            start_new_session=True,
+        )
+        kill_on_close(leash, self._process.pid)
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait for the process to end, and return its exit code: a negative number is that of a signal.
+
+        Raises: TimeoutError.
+        """
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+
+    def kill(self) -> None:
+        """Kill the process and its group, and wait for its end."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
 class Child:
@@ -56,26 +87,37 @@ class Child:
     Raises: ChildDied where the system cannot start a process.
     """
 
-    def __init__(self, module: str, *, log: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        module: str,
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        fork_server: ForkServer | None = None,
+    ) -> None:
+        """Start the child: fork it, if ``fork_server`` has the environment that the child needs."""
         ours, theirs = socket.socketpair()
         self._socket, self._buffer, self._log = ours, bytearray(), log
-        self._mark = f"{MARK}={secrets.token_hex(8)}"
-        name, _, value = self._mark.partition("=")
+        ((name, mark),) = draw_mark().items()
+        self._mark = f"{name}={mark}"
         held, self._leash = os.pipe()
+        self._process: NewProcess | ForkedProcess
         try:
             with theirs, log.open("ab") as output:
                 # The children of a run share a log. The output of this child begins at this offset.
                 self._log_begin = output.tell()
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", module, str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=[theirs.fileno(), held],
-                    env={**os.environ, **(environment or {}), name: value},
-                    start_new_session=True,  # make a process group, which can be killed as a whole
-                )
-            _kill_on_close(held, self._process.pid)
+                if fork_server is not None and fork_server.gives(environment or {}):
+                    self._process = fork_server.fork(
+                        module, connection=theirs.fileno(), leash=held, log=output.fileno(), mark=mark
+                    )
+                else:
+                    self._process = NewProcess(
+                        module,
+                        connection=theirs.fileno(),
+                        leash=held,
+                        log=output.fileno(),
+                        environment={**(environment or {}), name: mark},
+                    )
         except OSError as error:
             ours.close()
             os.close(self._leash)
@@ -176,9 +218,7 @@ class Child:
         if self._ended:
             return
         self._ended = True
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._process.kill()
         descendants.kill_marked(self._mark)  # descendants that have left the process group
         self._socket.close()
         os.close(self._leash)
@@ -186,7 +226,7 @@ class Child:
     def close(self) -> None:
         """Close the connection, wait for the child to exit, and kill the child if it does not."""
         self._socket.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(TimeoutError, ChildDied):
             self._process.wait(GRACE_S)
         self.kill()
 
@@ -212,7 +252,7 @@ class Child:
         """
         try:
             code = self._process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
+        except TimeoutError:
             return "the process closed its connection without an answer, and was killed"
         finally:
             self.kill()
@@ -224,19 +264,6 @@ class Child:
             lines = log.read().decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         return f"the process exited with code {code}" + (f" ({replace_home(last)[:200]})" if last else "")
-
-
-def _kill_on_close(descriptor: int, group: int) -> None:
-    """Make Linux kill a process group when the other end of a pipe is closed.
-
-    The parent holds the other end, which is closed when the parent ends, at the latest. A child that waits for requests
-    would notice the end of its parent by itself; a child in an endless loop would not.
-    Source: F_SETOWN and F_SETSIG in https://man7.org/linux/man-pages/man2/F_GETSIG.2const.html; only on Linux.
-    """
-    if hasattr(fcntl, "F_SETSIG"):
-        fcntl.fcntl(descriptor, fcntl.F_SETOWN, -group)
-        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _name_signal(number: int) -> str:

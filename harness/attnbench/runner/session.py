@@ -23,6 +23,7 @@ from attnbench.processes.candidate_requests import (
     Outcome,
     StartCandidate,
 )
+from attnbench.processes.fork_server import AVAILABLE, ForkServer
 from attnbench.processes.oracle_requests import DescribeCases, Libraries, OracleRequest, StartOracle
 from attnbench.processes.request import Fault, Request
 from attnbench.processes.rpc import Child, ChildDied, ChildTimeout
@@ -116,6 +117,9 @@ class Session:
     _started: Future[Libraries] = field(init=False)
     # Lock of the oracle worker: implementations that run in parallel share it, and it answers one request at a time.
     _asking: Lock = field(init=False, default_factory=Lock)
+    # Servers that fork workers, by the environment variables of the workers; and the lock of this dictionary.
+    _fork_servers: dict[frozenset[tuple[str, str]], ForkServer] = field(init=False, default_factory=dict)
+    _starting: Lock = field(init=False, default_factory=Lock)
     _scratch: Scratch = field(init=False)
     # Idle workers that have loaded one implementation, by the implementation's name.
     _kept: "dict[str, Supervisor]" = field(init=False, default_factory=dict)
@@ -125,7 +129,12 @@ class Session:
     def __enter__(self) -> Self:
         self._scratch = Scratch()
         self.folder = self._scratch.path
-        self._oracle = Child(self.oracle_module, log=self.folder / "oracle.log", environment=PATIENT)
+        self._oracle = Child(
+            self.oracle_module,
+            log=self.folder / "oracle.log",
+            environment=PATIENT,
+            fork_server=self.find_fork_server(PATIENT),
+        )
         cache_folder = str(self.cache_folder) if self.cache_folder else None
         start = StartOracle(folder=str(self.folder), cache_folder=cache_folder)
         starting = ThreadPoolExecutor(max_workers=1)
@@ -139,10 +148,29 @@ class Session:
         while self._kept:
             self._kept.popitem()[1].close()
         self._oracle.kill()
+        for server in self._fork_servers.values():
+            server.close()
         fault = self.folder / CACHE_FAULT
         if fault.exists():
             self.report_cache_fault(fault.read_text())
         self._scratch.remove()
+
+    def find_fork_server(self, environment: Mapping[str, str]) -> ForkServer | None:
+        """Return the server that forks workers with these environment variables; None where workers are not forked.
+
+        A server starts when it is first asked for.
+        """
+        if not AVAILABLE:
+            return None
+        with self._starting:
+            key = frozenset(environment.items())
+            if key not in self._fork_servers:
+                self._fork_servers[key] = ForkServer(
+                    [self.oracle_module, self.worker_module],
+                    log=self.folder / f"fork-server-{len(self._fork_servers)}.log",
+                    environment=environment,
+                )
+            return self._fork_servers[key]
 
     @property
     def libraries(self) -> Libraries:
@@ -382,7 +410,10 @@ class Supervisor:
             try:
                 with limit_children(self._session.limits.threads if self._limits_cores() else None):
                     self._child = Child(
-                        self._session.worker_module, log=self.path_prefix.with_suffix(".log"), environment=environment
+                        self._session.worker_module,
+                        log=self.path_prefix.with_suffix(".log"),
+                        environment=environment,
+                        fork_server=self._find_fork_server(environment),
                     )
                 self.threads = self._child.ask(self._make_start())
                 wanted = dict(environment)
@@ -399,6 +430,16 @@ class Supervisor:
                 return
             self._end()
             environment = wanted
+
+    def _find_fork_server(self, environment: Mapping[str, str]) -> ForkServer | None:
+        """Return the server that forks this worker; None for a worker that times, and for declared variables.
+
+        Forked processes share addresses, on which times depend. Variables that an implementation declares are those of
+        few workers.
+        """
+        if self._timed_without is not None or environment != self._environment:
+            return None
+        return self._session.find_fork_server(environment)
 
     def _limits_cores(self) -> bool:
         """Whether the worker may use only as many cores as it has threads."""

@@ -1,0 +1,252 @@
+"""A process that imports the modules of workers once, and forks a worker at each request.
+
+To import torch takes 1.4 s of processor time (Intel Xeon); a forked worker has torch already. A worker can be forked
+because the server computes nothing: torch starts its threads at the first computation. numpy's OpenBLAS has threads
+earlier, but ends them before a fork, and starts them again.
+
+Forked workers share the addresses of all that the server imported, and times depend on addresses. Processes that
+measure times are therefore new processes.
+"""
+
+import contextlib
+import errno
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from attnbench.processes import descendants
+from attnbench.processes.errors import ChildDied
+
+__all__ = ["AVAILABLE", "ForkServer", "ForkedProcess"]
+
+# Whether workers can be forked: only Linux shows the environment by which descendants of a worker are found.
+AVAILABLE = sys.platform == "linux"
+# pytest gives this variable another value in each test, for readers of a list of processes; workers do not read it.
+_UNREAD = "PYTEST_CURRENT_TEST"
+# A number on the connection of a forked process.
+_NUMBER = struct.Struct("=i")
+# Longest request in bytes: the name of a module, a mark and three numbers.
+_REQUEST_BYTES = 1 << 12
+# Descriptors of a request: the connection, the leash and the log of the new process, and the connection for its end.
+_DESCRIPTORS = 4
+# Seconds within which the server must exit after its connection has been closed.
+_GRACE_S = 2.0
+
+
+class ForkedProcess:
+    """A process that a fork server has been asked to fork."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        # Gives the id of the process, or the negative number of the error of the fork; later the exit code.
+        self._connection = connection
+        self._pid: int | None = None
+        self._code: int | None = None
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait for the process to end, and return its exit code: a negative number is that of a signal.
+
+        Raises: TimeoutError; ChildDied if the process was not forked.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        if self._code is None:
+            self._find_pid(deadline)
+            code = self._receive(deadline)
+            # If the server was killed, nobody knows how the process ended.
+            self._end(-signal.SIGKILL if code is None else code)
+        assert self._code is not None
+        return self._code
+
+    def kill(self) -> None:
+        """Kill the process and its group, and wait for its end; if it has not been forked yet, it ends by itself."""
+        try:
+            pid = self._find_pid(time.monotonic())
+        except (TimeoutError, ChildDied):
+            self._end(-signal.SIGKILL)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        self.wait()
+
+    def _find_pid(self, deadline: float | None) -> int:
+        if self._pid is None:
+            received = self._receive(deadline)
+            if received is None:
+                raise ChildDied("no process can be forked: the fork server has ended")
+            if received < 0:
+                raise ChildDied(f"no process can be started: {os.strerror(-received)}")
+            self._pid = received
+        return self._pid
+
+    def _receive(self, deadline: float | None) -> int | None:
+        """Return the next number; None if the connection is closed."""
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if self._connection.fileno() < 0:
+            return None
+        if not select.select([self._connection], [], [], left_s)[0]:
+            raise TimeoutError
+        received = self._connection.recv(_NUMBER.size)
+        return int(_NUMBER.unpack(received)[0]) if received else None
+
+    def _end(self, code: int) -> None:
+        self._code = code
+        self._connection.close()
+
+
+class ForkServer:
+    """Starts a process that imports ``modules``, and asks it for workers; a worker runs one of these modules.
+
+    Raises: OSError where the system cannot start a process.
+    """
+
+    def __init__(self, modules: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> None:
+        self._environment = _read_environment(environment)
+        self._folder = Path.cwd()
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "attnbench.processes.fork_server", str(theirs.fileno()), *modules],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                env=self._environment | descendants.draw_mark(),
+                start_new_session=True,
+            )
+
+    def gives(self, environment: Mapping[str, str]) -> bool:
+        """Whether a forked worker has the environment, and the working directory, that a new process would have."""
+        with contextlib.suppress(OSError):  # the working directory was removed
+            return _read_environment(environment) == self._environment and Path.cwd() == self._folder
+        return False
+
+    def fork(self, module: str, *, connection: int, leash: int, log: int, mark: str) -> ForkedProcess:
+        """Ask for a worker that runs ``module``; the request is carried out when the server has its imports.
+
+        The worker gets the descriptors ``connection``, ``leash`` and ``log``, and ``mark`` as the value of its mark.
+
+        Raises: OSError if the server has ended.
+        """
+        sent = json.dumps({"module": module, "mark": mark}).encode()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._connection, [sent], [connection, leash, log, theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise
+        return ForkedProcess(ours)
+
+    def close(self) -> None:
+        """End the server; its workers go on."""
+        self._connection.close()
+        self._process.kill()
+        self._process.wait(_GRACE_S)
+
+
+def _read_environment(added: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in {**os.environ, **added}.items() if name != _UNREAD}
+
+
+class _Fork:
+    """The side of the server: it forks until its connection is closed."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        # The connection on which the end of each worker is reported, by the worker's id.
+        self._workers: dict[int, socket.socket] = {}
+        # A byte arrives here when a worker has ended.
+        self._ended, self._wakeup = socket.socketpair()
+
+    def serve(self) -> tuple[str, int] | None:
+        """Fork a worker at each request; return twice: in a worker its module and connection, in the server None."""
+        self._wakeup.settimeout(0)
+        signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        while True:
+            ready, _, _ = select.select([self._connection, self._ended], [], [])
+            if self._ended in ready:
+                self._ended.recv(_REQUEST_BYTES)
+                self._report_ends()
+            if self._connection in ready:
+                received, descriptors, _, _ = socket.recv_fds(self._connection, _REQUEST_BYTES, _DESCRIPTORS)
+                if not received:
+                    return None
+                asked = json.loads(received)
+                if self._fork(asked["mark"], descriptors):
+                    return str(asked["module"]), descriptors[0]
+
+    def _fork(self, mark: str, descriptors: list[int]) -> bool:
+        """Fork; return whether this is the worker."""
+        connection, leash, log, status = descriptors
+        try:
+            with warnings.catch_warnings():
+                # Python 3.12 warns of the threads of OpenBLAS.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+        except OSError as error:
+            os.write(status, _NUMBER.pack(-(error.errno or errno.EAGAIN)))
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return False
+        if pid:
+            self._workers[pid] = socket.socket(fileno=status)
+            for descriptor in (connection, leash, log):
+                os.close(descriptor)
+            return False
+        self._leave()
+        os.setsid()
+        descendants.kill_on_close(leash, os.getpid())
+        for output in (1, 2):
+            os.dup2(log, output)
+        os.close(log)
+        descendants.set_mark(mark)
+        os.write(status, _NUMBER.pack(os.getpid()))
+        os.close(status)
+        return True
+
+    def _leave(self) -> None:
+        """Give up, in a worker, what belongs to the server."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for one in (self._connection, self._ended, self._wakeup, *self._workers.values()):
+            one.close()
+
+    def _report_ends(self) -> None:
+        while self._workers:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            with self._workers.pop(pid) as connection, contextlib.suppress(BrokenPipeError):
+                connection.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
+
+
+def main() -> None:
+    """Import the modules that the command line names, and fork workers; in a worker, run its module as the program."""
+    for module in sys.argv[2:]:
+        with contextlib.suppress(ImportError):  # the worker raises the error again, and its log has the message
+            importlib.import_module(module)
+    # Objects that are not collected stay in the pages that all workers share.
+    gc.collect()
+    gc.freeze()
+    worker = _Fork(socket.socket(fileno=int(sys.argv[1]))).serve()
+    if worker is not None:
+        module, connection = worker
+        sys.argv[1:] = [str(connection)]
+        sys.modules.pop(module, None)  # the module is run as the program, as by ``python -m``
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,6 +10,7 @@ ends with its parent, even if the parent is killed.
 """
 
 import contextlib
+import gc
 import json
 import os
 import secrets
@@ -296,6 +297,7 @@ def serve(handlers: Sequence[Handler], descriptor: int) -> None:
                 os._exit(1)  # the handler forked, and this is the new process; only the original process answers
             stream.write(f"{sent['ticket']} {json.dumps(to_plain(answer))}\n".encode())
             stream.flush()
+    gc.freeze()  # the process ends; to look for garbage among all objects of torch would take 0.3 s
 
 
 def _find_handler(name: str, handlers: Sequence[Handler]) -> Handler:

@@ -38,6 +38,8 @@ Reply = TypeVar("Reply")
 # Sleeping is faster on a busy machine. In one measurement on two cores, while another process kept two threads
 # spinning, the same work took 11 s with sleeping threads and 17 s with spinning threads.
 PATIENT = {"OMP_WAIT_POLICY": "passive"}
+# ``torch.autograd.grad`` imports this module at its first call, which takes 0.3 s.
+IMPORTED_LATE = "torch.fx.experimental.symbolic_shapes"
 # Number of crashes and time-outs of one implementation's worker after which the remaining cases are not run.
 MOST_DEATHS = 3
 # Default memory limit of a worker, as a fraction of the memory that is free when the worker starts. An allocation
@@ -166,7 +168,7 @@ class Session:
             key = frozenset(environment.items())
             if key not in self._fork_servers:
                 self._fork_servers[key] = ForkServer(
-                    [self.oracle_module, self.worker_module],
+                    [self.oracle_module, self.worker_module, IMPORTED_LATE],
                     log=self.folder / f"fork-server-{len(self._fork_servers)}.log",
                     environment=environment,
                 )

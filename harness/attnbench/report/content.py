@@ -31,6 +31,13 @@ from attnbench.report.verdict import Verdict, collect_verdict
 
 __all__ = ["Content", "collect_content"]
 
+# What an incomplete run means for a section of the report.
+WARNINGS = {
+    "failures": "what was not checked may fail",
+    "conformance": "the numbers count the findings so far",
+    "measured": "calls and implementations may be missing from every figure and table",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
@@ -79,6 +86,17 @@ class Content:
     def is_checked(self) -> bool:
         """Whether there is any finding."""
         return any(matrix.names or matrix.unchecked for matrix in self.matrices)
+
+    def warn(self, section: str) -> str:
+        """Return what an incomplete run means for this section; empty if all runs are complete."""
+        return f"{self.verdict.incomplete}: {WARNINGS[section]}." if self.verdict.incomplete else ""
+
+    @property
+    def without_failures(self) -> str:
+        """What is said in place of failures if there are none."""
+        if not self.is_checked:
+            return "Nothing was checked."
+        return "None." if self.verdict.complete else "None in what was checked."
 
     @property
     def requirements(self) -> dict[str, str]:

@@ -71,12 +71,12 @@ def _render_left_out(content: Content) -> list[str]:
 
 
 def _render_failures(content: Content) -> list[str]:
-    parts = ["## Failures", _escape(content.failures.sentence)]
+    parts = ["## Failures", _escape(content.warn("failures")), _escape(content.failures.sentence)]
     parts += [_escape(REPRODUCING)] * bool(content.failures.shown)
     for _, heading, first, others in content.failures.blocks:
         parts += [f"### {_escape(heading)}", *map(_render_failure, (*first, *others))]
     if not content.failures.shown:
-        parts.append("None." if content.is_checked else "Nothing was checked.")
+        parts.append(content.without_failures)
     for table in content.folded:
         rows = [(_format_code(g.implementation), str(g.count), _escape(g.reason), _escape(g.of)) for g in table.rows]
         shown = _render_table(("implementation", "count", "reason", table.of), rows)
@@ -100,6 +100,7 @@ def _render_conformance(content: Content) -> list[str]:
     parts = ["## Conformance"]
     if not content.is_checked:
         return [*parts, "Nothing was checked."]
+    parts.append(_escape(content.warn("conformance")))
     parts.append("; ".join(f"{mark} {words}".strip() for _, mark, words in list_legend(content.matrices)))
     for matrix in content.matrices:
         if len(content.matrices) > 1:
@@ -124,6 +125,7 @@ def _render_measurements(content: Content, figures: Sequence[SeriesFigures]) -> 
     parts = ["## Speed and memory"]
     if all(series.timings.empty for series in content.series):
         parts.append("Nothing was timed.")
+    parts.append(_escape(content.warn("measured")) if content.series else "")
     parts += [_escape(content.undrawn)] if content.undrawn else []
     for series, drawn in zip(content.series, figures, strict=True):
         parts.append(f"### {_escape(series.heading)}")

@@ -11,7 +11,7 @@ import pytest
 
 from attnbench.cli.profile_command import command as profile
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import Completion, End, Finding, Result
+from attnbench.records.types import Completion, End, Finding, Planned, Result
 from attnbench.report import write
 from attnbench.report.content import collect_content
 from attnbench.report.decisions import Choice, Decisions
@@ -50,7 +50,7 @@ def test_where_every_other_one_is_slower_the_reference_is_named() -> None:
     """The reference wins where every verdict is ``slower``; there is no gain."""
     choice = choose(time_calls(REFERENCE), time_calls("slow", 1.5), time_calls("slower", 2.5))
     assert (choice.kind, choice.words, choice.gain) == ("reference", REFERENCE, "")
-    assert choice.notes == ("every other implementation is slower",)
+    assert choice.notes == ("every other implementation with a verdict is slower",)
 
 
 def test_where_nobody_is_told_apart_from_the_reference_there_is_no_useful_difference() -> None:
@@ -418,6 +418,20 @@ def test_without_a_verdict_the_cell_says_so_and_names_the_fastest_that_conforms(
     assert (choice.conforming, choice.conforming_gain) == ("even", "1.25× [1.25 to 1.25]")
     assert choice.memory == f"peak memory: quick 3 MiB, even 3 MiB, {REFERENCE} 3 MiB"
     assert '<td class="choice winner open"><b>even</b>' in write([store(results)], tmp_path).read_text("utf-8")
+
+
+def test_an_implementation_whose_checks_were_not_finished_is_not_known_to_conform() -> None:
+    """The checks of the fastest were cut: its cell says so, and names the fastest that conforms."""
+    results = [
+        *check_many(REFERENCE, 30), *check_many("quick", 25), *check_many("even", 30),
+        time_calls(REFERENCE), time_calls("quick", 0.5), time_calls("even", 0.8),
+    ]  # fmt: skip
+    stored = store(results)
+    planned = dict.fromkeys((REFERENCE, "quick", "even"), Planned(cases=30, timed=1))
+    cut = replace(stored, run=replace(stored.run, planned=planned))
+    choice = decide(cut).tables[0].rows[0].choices[0]
+    assert choice.conformance == "conformance not decided (its checks were not finished)"
+    assert (choice.words, choice.conforming) == ("quick", "even")
 
 
 def test_where_nothing_was_checked_the_table_says_it_once() -> None:

@@ -267,10 +267,10 @@ def test_findings_that_are_no_failures_are_folded_and_counted(tmp_path: Path) ->
     page = write([make_stored_run(*found)], tmp_path).read_text("utf-8")
     summaries = re.findall(r'<details class="others"><summary>(.*?)</summary>', page)
     assert summaries == [
-        "Expected failures: 1 result of 1 implementation",
-        "Refused: 2 results of 1 implementation",
-        "Not run: 1 result of 1 implementation",
-        "Warnings: 1 result of 1 implementation",
+        "Expected failures: 1 finding of 1 implementation",
+        "Refused: 2 findings of 1 implementation",
+        "Not run: 1 finding of 1 implementation",
+        "Warnings: 1 finding of 1 implementation",
     ]
     markdown = (tmp_path / "report.md").read_text("utf-8")
     assert all(f"### {title}" in markdown for title in ("Expected failures", "Refused", "Not run", "Warnings"))
@@ -280,7 +280,7 @@ def test_at_most_200_reasons_are_in_a_folded_table(tmp_path: Path) -> None:
     """Of 230 reasons of refusals the page has the 200 most frequent, and says so."""
     found = [("mine", fail("forward_parity", f"reason {n}", "unsupported")) for n in (*range(230), 229)]
     page = write([make_stored_run(*found)], tmp_path).read_text("utf-8")
-    assert "231 results of 1 implementation; the 200 most frequent of 230 reasons, all in findings.csv" in page
+    assert "231 findings of 1 implementation; the 200 most frequent of 230 reasons, all in findings.csv" in page
     (table,) = collect_content([make_stored_run(*found)]).folded
     assert len(table.rows) == groups.MOST_GROUPS == 200
     assert table.rows[0].reason == "reason 229"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from attnbench.analysis.completeness import find_unchecked
 from attnbench.analysis.coverage import FEWEST_CHECKED, is_checked
 from attnbench.analysis.crossover import (
     DECISIVE,
@@ -255,12 +256,13 @@ class _LimitsOfRuns:
 
 
 class _Conformance:
-    """How many cases of each implementation were checked on a machine and a device, and which implementations fail."""
+    """What is known of each implementation on a machine and a device: its checked cases, and whether it fails."""
 
     def __init__(self, runs: Sequence[StoredRun], results: Iterable[Result]) -> None:
         machines = {stored.run.id: stored.run.machine.name for stored in runs}
         self._checked: dict[tuple[str, str, str], int] = {}
         self._wrong: set[tuple[str, str, str]] = set()
+        self._unfinished = find_unchecked(runs)
         for result in results:
             if result.suite == FRONTIER:
                 continue
@@ -272,6 +274,10 @@ class _Conformance:
     def is_wrong(self, place: Place, name: str) -> bool:
         """Whether an implementation fails a check on the machine and device of a place."""
         return (place.machine, place.device, name) in self._wrong
+
+    def is_unfinished(self, place: Place, name: str) -> bool:
+        """Whether a run on the machine of a place left out checks of an implementation."""
+        return name in self._unfinished.get(place.machine, ())
 
     def count(self, place: Place, name: str) -> int:
         """Return how many cases of suites were checked on the machine and device of a place."""
@@ -301,10 +307,12 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
         answer = choose(contenders, reference)
         checked = {one.implementation: conformance.count(place, one.implementation) for one in contenders}
         timed_in = {one.implementation: one.run for one in contenders}
+        unfinished = frozenset(name for name in timed_in if conformance.is_unfinished(place, name))
+        conform = {name for name, count in checked.items() if count >= FEWEST_CHECKED} - unfinished
         parsed = CaseId.parse(case)
         queries, keys = read_lengths(parsed)
         device = place.device
-        conforming = _choose_conforming(contenders, reference, answer, checked, wrong)
+        conforming = _choose_conforming(contenders, reference, answer, conform, wrong)
         yield Entry(
             machine=series.place.machine,
             device=device,
@@ -320,6 +328,7 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
             limits=tuple(limits.find(name, timed_in[name], device) for name in answer.names),
             checked=tuple(checked[name] for name in answer.names) if any(checked.values()) else (),
             excluded=tuple(sorted(wrong)),
+            unfinished=unfinished,
             conforming=conforming,
             case=case,
             contenders=tuple(contenders),
@@ -334,19 +343,17 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
 
 
 def _choose_conforming(
-    contenders: Sequence[Contender], reference: str, answer: Answer, checked: Mapping[str, int], wrong: Set[str]
+    contenders: Sequence[Contender], reference: str, answer: Answer, conform: Set[str], wrong: Set[str]
 ) -> Answer | None:
     """Return the answer among the reference and the implementations that conform.
 
     Return None if all implementations in ``answer`` conform, or if no implementation that conforms is the answer.
     """
-    conform = [one for one in contenders if checked[one.implementation] >= FEWEST_CHECKED]
-    if not conform or all(checked[name] >= FEWEST_CHECKED for name in answer.names):
+    if not conform or conform >= {*answer.names}:
         return None
-    found = choose([one for one in contenders if one in conform or one.implementation == reference], reference)
+    found = choose([one for one in contenders if one.implementation in {*conform, reference}], reference)
     # A reference that fails checks, or on which too few cases were checked, is compared with, but never recommended.
-    named = found.kind in DECISIVE and found.names[0] in {one.implementation for one in conform} - wrong
-    return found if named else None
+    return found if found.kind in DECISIVE and found.names[0] in conform - wrong else None
 
 
 def _order_case(case: str) -> tuple[str, int, int, int]:
@@ -434,7 +441,7 @@ def _get_essence(entry: Entry | None) -> tuple[object, ...]:
         return (answer.kind,)
     other = entry.conforming
     return (
-        answer.kind, answer.names, answer.undecided, entry.limits, entry.checked, entry.excluded,
+        answer.kind, answer.names, answer.undecided, entry.limits, entry.checked, entry.excluded, entry.unfinished,
         other and (other.kind, other.names),
     )  # fmt: skip
 
@@ -492,16 +499,24 @@ def _describe_conformance(entry: Entry) -> str:
         parts.append(f"{entry.reference} fails checks")
     named = zip(entry.answer.names, entry.checked, strict=bool(entry.checked))
     few = {name: count for name, count in named if name not in entry.excluded and count < FEWEST_CHECKED}
-    by_count: dict[int, list[str]] = {}
+    open_: dict[str, list[str]] = {}
     for name, count in few.items():
-        by_count.setdefault(count, []).append(name)
-    for count, same in by_count.items():
-        who = "" if len(same) == len(entry.answer.names) else f"{join_words(same)}: "
         words = f"not decided ({count} of the {FEWEST_CHECKED} needed cases)" if count else "not checked"
+        open_.setdefault(words, []).append(name)
+    late = [name for name in entry.answer.names if name in entry.unfinished - few.keys() - {*entry.excluded}]
+    if late:
+        open_["not decided (its checks were not finished)"] = late
+    for words, same in open_.items():
+        who = "" if len(same) == len(entry.answer.names) else f"{join_words(same)}: "
         parts.append(f"{who}conformance {words}")
-    if few and entry.conforming is None and any(count >= FEWEST_CHECKED for count in entry.contender_checked.values()):
+    if open_ and entry.conforming is None and _has_conforming(entry):
         parts.append("among those that conform, the samples decide nothing")
     return "; ".join(parts)
+
+
+def _has_conforming(entry: Entry) -> bool:
+    counts = entry.contender_checked.items()
+    return any(count >= FEWEST_CHECKED and name not in entry.unfinished for name, count in counts)
 
 
 def _describe_memory(entry: Entry, *, several: bool) -> str:
@@ -531,7 +546,7 @@ def _describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
         case "tie":
             return f"tie: {names}", ""
         case "reference":
-            return reference, "every other implementation is slower"
+            return reference, "every other implementation with a verdict is slower"
         case "no_difference":
             return "no useful difference", f"{reference} and {_name_some(answer.names[1:])} cannot be told apart"
         case "unknown":

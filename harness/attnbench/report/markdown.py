@@ -118,7 +118,7 @@ def _render_conformance(content: Content) -> list[str]:
 
 def _render_matrix(matrix: Matrix, first: str, rows: Iterable[Row]) -> str:
     lines = ((_format_code(row.name), *(cell.text for cell in row.cells)) for row in rows)
-    return _render_table((first, *map(_format_code, matrix.names)), lines)
+    return _render_table((first, *map(_format_code, matrix.titles)), lines)
 
 
 def _render_measurements(content: Content, figures: Sequence[SeriesFigures]) -> list[str]:

@@ -23,7 +23,7 @@ from attnbench.report.listings import Listing, list_ceilings, list_max_lengths
 from attnbench.report.maps import Maps, collect_maps
 from attnbench.report.matrix import Matrix, make_matrix
 from attnbench.report.measures import Measures, collect_measures
-from attnbench.report.methods import describe_methods
+from attnbench.report.methods import describe_methods, explain_states
 from attnbench.report.nodes import Nodes, collect_nodes
 from attnbench.report.series import Series, describe_undrawn, group_series
 from attnbench.report.tables import Tables, select_undecided, tabulate
@@ -60,6 +60,8 @@ class Content:
     refused: tuple[Grouped, ...]
     not_run: tuple[Grouped, ...]
     untimed: tuple[Grouped, ...]
+    # Why speed verdicts are ``unknown`` or ``inconclusive``, and what may decide them; empty if none is.
+    states: str
     # Timed calls whose speed verdict is ``unknown`` or ``inconclusive``.
     undecided: tuple[Grouped, ...]
     warned: tuple[Grouped, ...]
@@ -138,6 +140,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         refused=group_rows(found[found["status"] == "unsupported"], "case", named=1),
         not_run=group_rows(found[found["status"] == "not_run"], "case", named=1),
         untimed=group_rows(label_calls(untimed), "of"),
+        states=" ".join(explain_states(made.timings)),
         undecided=group_rows(label_calls(undecided), "of"),
         warned=group_rows(select_warned(found), "check"),
         series=series,

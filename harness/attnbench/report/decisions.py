@@ -20,11 +20,11 @@ from attnbench.analysis.crossover import (
     find_flips,
 )
 from attnbench.analysis.limits import Limits, describe_limits, find_limits
-from attnbench.analysis.plain_names import format_command
 from attnbench.analysis.speed_verdict import State
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FRONTIER, PERF, Result, Status, find_pass
+from attnbench.report.advice import NextStep, advise
 from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths, split_numbers
 from attnbench.report.numbers import format_bytes, format_estimate, join_words
 from attnbench.report.series import Place, Series
@@ -50,16 +50,6 @@ SHOWN = 3
 # Statuses with which an implementation is no choice. An implementation that runs out of time or memory at one length
 # may still be a choice at other lengths.
 WRONG: frozenset[Status] = frozenset({"failed", "error", "crashed"})
-# What helps where the samples decide nothing: in words, and the command. In each process, the suites ``core`` and
-# ``full`` time more calls than ``quick``.
-ADVICE = {
-    "unknown": ("Unknown: time again in more processes", "attnbench profile --suite core --processes 30"),
-    "inconclusive": (
-        "Inconclusive: time again while nothing else runs on the machine, with more calls in each process, and without "
-        "--case-budget",
-        "attnbench profile --suite full",
-    ),
-}
 COLUMNS = (
     "machine", "device", "dtype", "threads", "form", "queries", "keys", "mode", "pass", "reference", "answer",
     "implementations", "gain", "gain_low", "gain_high", "processes", "reason", "undecided", "refused", "refusals_known",
@@ -156,8 +146,8 @@ class Decisions:
     flips_left_out: int
     # Number of shapes, lengths and passes with a decided answer at two places or more.
     compared: int
-    # What to do where the answer is open; empty if every answer is decided.
-    advice: tuple[str, ...]
+    # The commands that may decide what is open; empty if every answer is decided.
+    advice: tuple[NextStep, ...]
     # Names of the references, in words.
     reference: str
 
@@ -190,19 +180,9 @@ def collect_decisions(runs: Sequence[StoredRun], results: Iterable[Result], seri
         flips=flips[:MOST_ROWS],
         flips_left_out=len(flips[MOST_ROWS:]),
         compared=count_compared(entries),
-        advice=tuple(_advise(entries)),
+        advice=tuple(advise(entries, runs)),
         reference=join_words(references) if references else "",
     )
-
-
-def _advise(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield what to do about unknown and about inconclusive answers, each if there is one."""
-    of_kind = {kind: [one.answer.names for one in entries if one.answer.kind == kind] for kind in ADVICE}
-    for kind, found in of_kind.items():
-        if found:
-            words, command = ADVICE[kind]
-            names = dict.fromkeys(name for own in found for name in own)
-            yield f"{words}: {format_command(command, [*names])}"
 
 
 def tabulate_decisions(decisions: Decisions) -> pd.DataFrame:

@@ -125,7 +125,7 @@ def _render_measurements(content: Content, figures: Sequence[SeriesFigures]) -> 
     parts = ["## Speed and memory"]
     if all(series.timings.empty for series in content.series):
         parts.append("Nothing was timed.")
-    parts.append(_escape(content.warn("measured")) if content.series else "")
+    parts += [_escape(content.warn("measured")) if content.series else "", _escape(content.states)]
     parts += [_escape(content.undrawn)] if content.undrawn else []
     for series, drawn in zip(content.series, figures, strict=True):
         parts.append(f"### {_escape(series.heading)}")
@@ -142,7 +142,8 @@ def _render_measurements(content: Content, figures: Sequence[SeriesFigures]) -> 
 
 
 def _render_decisions(decisions: Decisions, maps: Maps) -> list[str]:
-    parts = ["## What to use here", *map(_escape, decisions.advice)] if decisions.tables else []
+    parts = ["## What to use here"] if decisions.tables else []
+    parts += [f"{_escape(step.words)}\n\n{format_console(step.command)}" for step in decisions.advice]
     for table in decisions.tables:
         rows = [(_escape(row.form), row.length, *map(_format_choice, row.choices)) for row in table.rows]
         parts += [

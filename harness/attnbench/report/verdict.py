@@ -12,12 +12,13 @@ from attnbench.analysis.plain_names import clean_name, format_command
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, FRONTIER, PERF, Result, Status
+from attnbench.report.advice import NextStep
 from attnbench.report.checked import describe_checked
 from attnbench.report.failing import describe_failing
 from attnbench.report.numbers import format_count, format_thousands, join_words
 from attnbench.report.series import label_devices
 
-__all__ = ["NextStep", "PlaceVerdict", "Sentence", "Verdict", "collect_verdict", "format_lines"]
+__all__ = ["PlaceVerdict", "Sentence", "Verdict", "collect_verdict", "format_lines"]
 
 # Most names in any other sentence, or one more; if there are even more, the sentence has only their number.
 NAMED = 6
@@ -68,14 +69,6 @@ class Sentence:
     about: tuple[str, str] | None = None
     # Implementations on which too few cases were checked for a verdict.
     lacking: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextStep:
-    """A command that adds what is missing, with what to know before it is run."""
-
-    words: str
-    command: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

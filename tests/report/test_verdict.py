@@ -370,7 +370,7 @@ def test_a_cut_run_names_each_implementation_and_the_command_that_finishes_it(tm
     )
     command_line = "attnbench run --resume r --results runs --reports out"
     assert lines[-1] == f"To finish the run, in the folder where it was started: {command_line}"
-    page = write([stored], tmp_path).read_text(encoding="utf-8")
+    page = re.sub(r'<span class="word">(.*?)</span>', r"\1", write([stored], tmp_path).read_text(encoding="utf-8"))
     assert f'<pre>{command_line}</pre><button class="copy" type="button" hidden data-copy="{command_line}">' in page
     assert "later: not started" in page
     assert "<details open><summary>How much was covered" in page

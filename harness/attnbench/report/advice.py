@@ -91,7 +91,7 @@ def _list_open(entry: Entry) -> Iterator[tuple[str, str, str]]:
         # Nothing was faster, but some processes were too few to say so.
         open_ = {one.implementation for one in entry.contenders if one.state == answer.kind}
     for one in entry.contenders:
-        if one.implementation in open_ and one.state in HELP:
+        if one.implementation in open_ - {entry.reference} and one.state in HELP:
             yield one.implementation, one.state, one.run
 
 

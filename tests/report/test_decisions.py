@@ -13,8 +13,9 @@ from attnbench.cli.profile_command import command as profile
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Completion, End, Finding, Planned, Result
 from attnbench.report import write
+from attnbench.report.choices import Choice
 from attnbench.report.content import collect_content
-from attnbench.report.decisions import Choice, Decisions
+from attnbench.report.decisions import Decisions
 from timed_runs import PASSED, REFERENCE, case_of, check, store, time_calls
 
 HOSTILE = "<script>alert(1)</script>\"'&|\x00\\1/../\u202e"

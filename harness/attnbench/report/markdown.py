@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from attnbench.report.choices import Choice
 from attnbench.report.content import Content
-from attnbench.report.decisions import Choice, Decisions
+from attnbench.report.decisions import Decisions
 from attnbench.report.failures import REPRODUCING, FailureGroup
 from attnbench.report.figures import SeriesFigures
 from attnbench.report.groups import Grouped, group_left_out

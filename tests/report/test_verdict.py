@@ -17,6 +17,7 @@ from attnbench.cli.report_command import command
 from attnbench.records.run_file import ResultsError, StoredRun, merge_runs, read_run
 from attnbench.records.types import PERF, End, Finding, Machine, Memory, Planned, Result, Run, Timing
 from attnbench.report import write
+from attnbench.report.content import WARNINGS
 from attnbench.report.verdict import Verdict, collect_verdict, format_lines
 
 DATA = Path(__file__).parents[1] / "data"
@@ -174,6 +175,25 @@ def test_a_run_that_was_cut_says_so_in_the_line_of_the_verdict() -> None:
         "This report recommends no implementation: no call was timed.",
         "To finish the run, in the folder where it was started: attnbench run --resume r",
     ]
+
+
+def test_every_section_of_an_incomplete_report_says_what_may_be_missing(tmp_path: Path) -> None:
+    """Failures, conformance and measures each have a sentence, on the page and in Markdown; of several runs the count.
+
+    A complete run has none of them.
+    """
+    whole = read_run(REAL)
+    cut = replace(whole, end=None)
+    other = replace(
+        whole, run=replace(whole.run, id="other"), results=tuple(replace(one, run="other") for one in whole.results)
+    )
+    own = [f"{WARNINGS[section]}." for section in ("failures", "conformance", "measured")]
+    incomplete = "The run is incomplete: ", "1 of 2 runs is incomplete: "
+    for runs, start in (([cut], incomplete[0]), ([whole], ""), ([cut, other], incomplete[1])):
+        write(runs, tmp_path)
+        for name in ("index.html", "report.md"):
+            text = (tmp_path / name).read_text("utf-8")
+            assert [text.count(f"{start}{sentence}") for sentence in own] == [bool(start)] * 3
 
 
 def test_an_implementation_whose_timing_was_not_finished_still_conforms() -> None:

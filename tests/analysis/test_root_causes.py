@@ -60,8 +60,8 @@ def test_an_exception_is_one_cause_whatever_the_arguments() -> None:
     assert cause.reason.endswith("key (2, 7, 24).")
 
 
-def test_causes_with_a_diagnosis_or_a_deviation_come_first() -> None:
-    """Causes that say what to mend come before those that do not; otherwise the order of occurrence stays."""
+def test_of_equally_many_failures_those_with_a_diagnosis_come_first_and_exceptions_last() -> None:
+    """Causes that say what to mend come before those that do not; exceptions come last, else the order stays."""
     causes = group(
         (FIRST, fail("inputs_untouched", "Wanted. But changed.")),
         (FIRST, fail("repeats_itself", "Wanted. But not.")),
@@ -69,7 +69,7 @@ def test_causes_with_a_diagnosis_or_a_deviation_come_first() -> None:
         (SECOND, fail("empty_batch", f"RuntimeError: no. {EMPTY}", "error")),
     )
     assert [cause.finding.check for cause in causes] == [
-        "forward_parity", "empty_batch", "inputs_untouched", "repeats_itself",
+        "forward_parity", "inputs_untouched", "repeats_itself", "empty_batch",
     ]  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def test_a_diagnosis_keeps_the_checks_that_it_fits() -> None:
     told = [off(check, "no scale") for check in ("forward_parity", "weights_parity", "input_gradients")]
     causes = group(*spread(*told, *[off("input_gradients")] * 9))
     assert [(cause.kind, list(cause.checks)) for cause in causes] == [
-        ("diagnosis", ["forward_parity", "weights_parity"]), ("check", ["input_gradients"]),
+        ("check", ["input_gradients"]), ("diagnosis", ["forward_parity", "weights_parity"]),
     ]  # fmt: skip
 
 
@@ -215,6 +215,62 @@ def test_a_scale_is_told_by_the_finding_that_measured_it() -> None:
     (cause,) = group((FIRST, gradient), (SECOND, output))
     assert (cause.shared, cause.finding) == ("The softmax scale is off by -20 %.", output)
     assert cause.reproduce == f"attnbench reproduce '{SECOND}' --check effective_scale mine"
+
+
+SCALE = "x But the softmax scale estimated from output is off by -0.2; allowed 0.1."
+
+
+def test_what_is_measured_as_a_number_joins_the_diagnosis_of_its_case() -> None:
+    """A scale and a sum of rows that are off on a case with a diagnosis are no causes of their own."""
+    told = [off(check, "the scale missing") for check in ("forward_parity", "weights_parity")]
+    sums = fail("weights_are_shares", "x But the sum of a row of weights is off by 0.2; allowed 0.1.")
+    (cause,) = group(*((FIRST, one) for one in (*told, fail("effective_scale", SCALE), sums)))
+    assert (cause.kind, cause.name, len(cause.failures)) == ("diagnosis", "the scale missing", 4)
+    assert cause.shared == "Diagnosis: the scale missing (in 2 of 4 findings)."
+
+
+def test_a_number_of_a_case_without_the_diagnosis_is_a_cause_of_its_own() -> None:
+    """On another case, or on a case whose values the diagnosis does not explain, a scale that is off stays apart."""
+    told = [(FIRST, off("forward_parity", "no mask")), (FIRST, off("input_gradients", "no mask"))]
+    for others in ([], [(SECOND, off("forward_parity"))]):
+        causes = group(*told, (SECOND, fail("effective_scale", SCALE)), *others)
+        assert [cause.finding.check for cause in causes] == ["forward_parity", "effective_scale"]
+
+
+def test_wrong_values_of_a_case_join_the_diagnosis_that_explains_the_case() -> None:
+    """Values that are off beyond an allowed error join the case's largest diagnosis; exact checks do not."""
+    told = [
+        (case, off(check, "no scale")) for case in (FIRST, SECOND) for check in ("forward_parity", "weights_parity")
+    ]
+    values = Finding(check="initial_parameters", status="failed", reason="x But 3 are off.", measured=2.0, allowed=1.0)
+    exact = Finding(check="repeats_itself", status="failed", reason="x But 3 are off.", measured=2.0, allowed=0.0)
+    causes = group(*told, (FIRST, values), (FIRST, exact))
+    assert [(cause.kind, len(cause.failures)) for cause in causes] == [("diagnosis", 5), ("check", 1)]
+
+
+def test_a_diagnosis_of_a_mask_explains_that_hidden_tokens_have_an_effect() -> None:
+    """A leak on a case with a diagnosis of a mask has this cause; beside a diagnosis of the scale, it stays apart."""
+    leaks = [(FIRST, fail(check, "x But 1 differs.")) for check in ("padding_cannot_leak", "future_cannot_leak")]
+    for fault, counts in (("the key_padding_mask ignored", [4]), ("the scale missing", [2, 2])):
+        told = [(FIRST, off(check, fault)) for check in ("forward_parity", "weights_parity")]
+        assert [len(cause.failures) for cause in group(*told, *leaks)] == counts
+
+
+def test_a_diagnosis_that_all_findings_of_a_check_have_is_the_cause() -> None:
+    """Two findings of one check with the same faults are called by the faults; one finding is called by its check."""
+    (cause,) = group(*spread(*[off("forward_parity", "no scale", "a wrong sign")] * 2))
+    assert (cause.kind, cause.name) == ("diagnosis", "no scale or a wrong sign")
+    (cause,) = group((FIRST, off("forward_parity", "no scale")))
+    assert (cause.kind, cause.says_what_to_mend) == ("check", True)
+
+
+def test_the_cause_of_most_failures_comes_first() -> None:
+    """A diagnosis of two findings comes after a check with three, and an exception after all wrong values."""
+    told = [off("forward_parity", "no scale"), off("weights_parity", "no scale")]
+    untouched = [fail("inputs_untouched", "Wanted. But changed.")] * 3
+    raised = [fail("empty_batch", "RuntimeError: no", "error")] * 4
+    causes = group(*((CASES[n % 4], one) for n, one in enumerate((*raised, *told, *untouched))))
+    assert [len(cause.failures) for cause in causes] == [3, 2, 4]
 
 
 def test_independent_failures_stay_apart() -> None:

@@ -286,12 +286,12 @@ def test_pool_keeps_its_processes_until_it_is_closed(pool: WorkerPool, here: Pat
     assert [(one.case, one.checks) for one in plans] == [(CASE, (PARITY,)), (OTHER, (PARITY,))]
     assert pool.make_plans(selection) is plans
     statuses = [pool.get_finding("kernels.py:right", one, PARITY).status for one in plans]
-    processes = [worker._child._process for worker in pool._workers.values()]
-    processes.append(pool._session._oracle._process)
+    children = [worker._child for worker in pool._workers.values()]
+    children.append(pool._session._oracle)
     assert statuses == ["passed", "passed"]
-    assert [process.poll() for process in processes] == [None, None]
+    assert [child._ended for child in children] == [False, False]
     pool.close()
-    assert None not in [process.poll() for process in processes]
+    assert [child._ended for child in children] == [True, True]
 
 
 def test_pool_runs_requested_checks_of_a_case_together(

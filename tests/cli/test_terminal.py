@@ -73,7 +73,8 @@ def test_every_ratio_has_the_sign_of_its_state(capsys: pytest.CaptureFixture[str
         "alike           1.001 (1.00=)",
         "torn            1.000 (1.00?)",
         "held_up         3.000 (!)",
-        "− faster, + slower, = same; ? unknown: not enough samples to tell; ! inconclusive: measurement disturbed",
+        "− faster, + slower, = same; ? unknown: not enough samples to tell, try more processes (--processes 30); "
+        "! inconclusive: measurement disturbed, try again while nothing else runs",
         "inconclusive: held_up, 1 comparison: other work disturbed 7 of 7 processes",
     ]
 

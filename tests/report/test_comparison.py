@@ -76,6 +76,19 @@ def test_the_same_runs_have_no_worse_sentence() -> None:
     assert (sentence.kind, sentence.text.split(" in ")[0]) == ("good", "Nothing became worse")
 
 
+def test_a_comparison_without_a_verdict_is_not_said_to_be_no_worse_and_has_a_remedy() -> None:
+    """Of three comparisons one has no verdict: the sentence counts two, and another says how to decide the third."""
+    base = store([time_calls(REFERENCE), time_calls("mine", 0.7, 1.3)])
+    new = store([time_calls(name, run="run-2") for name in (REFERENCE, "mine")], run="run-2")
+    good, gap = compare(base, new).sentences
+    total = len(list(compare_runs(base, new, threshold=0.05)))
+    assert good.text == f"Nothing became worse in {total - 1} of {total} comparisons."
+    assert gap.text == (
+        "No verdict on 1 comparison of mine. Time both again while nothing else runs, in more processes "
+        "(attnbench profile --processes 30)."
+    )
+
+
 def test_what_only_one_side_has_is_listed() -> None:
     """Implementations, cases, timings and checks of one side only, with the reason on the other side."""
     base = make_side()

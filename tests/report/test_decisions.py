@@ -11,10 +11,11 @@ import pytest
 
 from attnbench.cli.profile_command import command as profile
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import Completion, End, Finding, Result
+from attnbench.records.types import Completion, End, Finding, Planned, Result
 from attnbench.report import write
+from attnbench.report.choices import Choice
 from attnbench.report.content import collect_content
-from attnbench.report.decisions import Choice, Decisions
+from attnbench.report.decisions import Decisions
 from timed_runs import PASSED, REFERENCE, case_of, check, store, time_calls
 
 HOSTILE = "<script>alert(1)</script>\"'&|\x00\\1/../\u202e"
@@ -50,7 +51,7 @@ def test_where_every_other_one_is_slower_the_reference_is_named() -> None:
     """The reference wins where every verdict is ``slower``; there is no gain."""
     choice = choose(time_calls(REFERENCE), time_calls("slow", 1.5), time_calls("slower", 2.5))
     assert (choice.kind, choice.words, choice.gain) == ("reference", REFERENCE, "")
-    assert choice.notes == ("every other implementation is slower",)
+    assert choice.notes == ("every other implementation with a verdict is slower",)
 
 
 def test_where_nobody_is_told_apart_from_the_reference_there_is_no_useful_difference() -> None:
@@ -208,17 +209,60 @@ def test_refusals_are_known_from_another_run_of_the_same_code_only() -> None:
         assert decisions.tables[0].rows[0].choices[0].notes == (words,)
 
 
-def test_an_open_answer_says_what_to_do_with_the_real_options() -> None:
+def test_an_open_answer_says_what_to_do_with_the_real_options(tmp_path: Path) -> None:
     """Unknown and inconclusive cells have a command each, with options of ``profile``; decided ones have none."""
     assert decide(store([time_calls(REFERENCE), time_calls("quick", 0.5)])).advice == ()
     (unknown,) = decide(store([time_calls(n, r, processes=3) for n, r in ((REFERENCE, 1.0), ("quick", 0.5))])).advice
-    assert unknown == "Unknown: time again in more processes: attnbench profile --suite core --processes 30 quick"
-    disturbed = [time_calls(REFERENCE), time_calls("quick", 0.5, disturbed=True)]
-    (inconclusive,) = decide(store(disturbed)).advice
-    assert inconclusive.startswith("Inconclusive: time again while nothing else runs on the machine, ")
-    assert inconclusive.endswith(": attnbench profile --suite full quick")
+    assert unknown.words == "To decide what is unknown, time again in more processes:"
+    assert unknown.command == "attnbench profile --suite core --processes 30 --lengths 64 quick"
+    stored = store([time_calls(REFERENCE), time_calls("quick", 0.5, disturbed=True)])
+    (inconclusive,) = decide(stored).advice
+    assert inconclusive.words.startswith("To decide what is inconclusive, time again while nothing else runs on the ")
+    assert inconclusive.command == "attnbench profile --suite full --lengths 64 quick"
     known = {name for option in profile.params for name in option.opts}
-    assert set(re.findall(r"--[a-z-]+", f"{unknown} {inconclusive}")) <= known
+    assert set(re.findall(r"--[a-z-]+", f"{unknown.command} {inconclusive.command}")) <= known
+    page = write([stored], tmp_path).read_text("utf-8")
+    assert page.count(f'data-copy="{inconclusive.command}"') == 1
+    assert f"$ {inconclusive.command}\n" in (tmp_path / "report.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("attnbench run a b --batch 4 --lengths=1,64 --threads=1 --reports r --no-cache --suite core",
+         "--lengths 64 --batch 4 --threads 1"),
+        ("attnbench profile --case 'x y' --results r", "--case 'x y'"),
+        ("attnbench sweep --results r", "--lengths 64 --device cpu --dtype float32"),
+        ("attnbench run --batch '\x1b[2J'", "--lengths 64 --device cpu --dtype float32"),
+        ("attnbench run --batch '; rm x'", "--lengths 64 --batch '; rm x'"),
+        ("attnbench run 'a", "--lengths 64 --device cpu --dtype float32"),
+        ("", "--lengths 64 --device cpu --dtype float32"),
+    ],
+)  # fmt: skip
+def test_the_command_times_what_the_run_timed(command: str, options: str) -> None:
+    """The command has the options of the run that say what it timed, the open lengths, and the open names."""
+    stored = store([time_calls(n, r, processes=3) for n, r in ((REFERENCE, 1.0), ("quick", 0.5))])
+    (step,) = decide(replace(stored, run=replace(stored.run, command=command))).advice
+    assert step.command == f"attnbench profile --suite core --processes 30 {options} quick"
+
+
+def test_a_name_that_is_not_decided_beside_a_winner_has_a_command() -> None:
+    """The winner is known, and whether a disturbed implementation is as fast is open: the command times this one."""
+    results = [time_calls(REFERENCE), time_calls("quick", 0.5), time_calls("loud", 0.5, disturbed=True)]
+    (step,) = decide(store(results)).advice
+    assert step.command == "attnbench profile --suite full --lengths 64 loud"
+
+
+def test_each_machine_has_a_command_of_its_own_and_at_most_four_are_shown() -> None:
+    """With several machines the words name the machine; what is left is counted."""
+    runs = [
+        store([time_calls(n, r, processes=3, run=name) for n, r in ((REFERENCE, 1.0), ("quick", 0.5))], run=name,
+              machine=f"m-{name}")
+        for name in "abcdef"
+    ]  # fmt: skip
+    first, *_, last = decide(*runs).advice
+    assert first.words == "To decide what is unknown, on m-a, time again in more processes:"
+    assert last.words.endswith(" (decisions.csv has the calls of 2 further commands):")
 
 
 # Several places
@@ -418,6 +462,20 @@ def test_without_a_verdict_the_cell_says_so_and_names_the_fastest_that_conforms(
     assert (choice.conforming, choice.conforming_gain) == ("even", "1.25× [1.25 to 1.25]")
     assert choice.memory == f"peak memory: quick 3 MiB, even 3 MiB, {REFERENCE} 3 MiB"
     assert '<td class="choice winner open"><b>even</b>' in write([store(results)], tmp_path).read_text("utf-8")
+
+
+def test_an_implementation_whose_checks_were_not_finished_is_not_known_to_conform() -> None:
+    """The checks of the fastest were cut: its cell says so, and names the fastest that conforms."""
+    results = [
+        *check_many(REFERENCE, 30), *check_many("quick", 25), *check_many("even", 30),
+        time_calls(REFERENCE), time_calls("quick", 0.5), time_calls("even", 0.8),
+    ]  # fmt: skip
+    stored = store(results)
+    planned = dict.fromkeys((REFERENCE, "quick", "even"), Planned(cases=30, timed=1))
+    cut = replace(stored, run=replace(stored.run, planned=planned))
+    choice = decide(cut).tables[0].rows[0].choices[0]
+    assert choice.conformance == "conformance not decided (its checks were not finished)"
+    assert (choice.words, choice.conforming) == ("quick", "even")
 
 
 def test_where_nothing_was_checked_the_table_says_it_once() -> None:

@@ -12,7 +12,7 @@ import pytest
 from attnbench.analysis.root_causes import find_root_causes
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import Finding, Machine, Result, Run, Status, format_reproduce_line
+from attnbench.records.types import End, Finding, Machine, Result, Run, Status, format_reproduce_line
 from attnbench.report import failures, groups, write
 from attnbench.report.content import collect_content
 from attnbench.report.failures import Failures, collect_failures
@@ -141,14 +141,17 @@ def test_an_error_where_none_is_allowed_is_told_itself_and_one_without_sense_is_
     assert group.worst.excess == excess
 
 
-def test_the_worst_groups_come_first() -> None:
-    """A failure without a number is the worst; then errors count relative to the value, and exceptions come last."""
+def test_the_largest_groups_come_first_then_the_worst() -> None:
+    """Of equally large groups, one without a number is the worst, then errors relative to the value decide.
+
+    Exceptions come last.
+    """
     found = [("mine", fail("stays_finite", excess=2)), ("mine", fail("repeats_itself", excess=5))]
-    found += [("mine", fail("forward_parity"))] * 2
-    found += [("mine", fail("input_gradients", "x But it is 1, must be exactly 800.", excess=90))] * 3
+    found += [("mine", fail("no_stale_state"))] + [("mine", fail("forward_parity", excess=1))] * 2
+    found += [("mine", fail("input_gradients", "x But it is 1, must be exactly 800.", excess=90))]
     found += [("mine", fail("weights_parity", "ValueError: no", "error"))] * 9
     assert [group.title for group in collect(*found).groups] == [
-        "forward_parity", "repeats_itself", "stays_finite", "input_gradients", "weights_parity",
+        "forward_parity", "no_stale_state", "repeats_itself", "stays_finite", "input_gradients", "weights_parity",
     ]  # fmt: skip
 
 
@@ -264,10 +267,10 @@ def test_findings_that_are_no_failures_are_folded_and_counted(tmp_path: Path) ->
     page = write([make_stored_run(*found)], tmp_path).read_text("utf-8")
     summaries = re.findall(r'<details class="others"><summary>(.*?)</summary>', page)
     assert summaries == [
-        "Expected failures: 1 result of 1 implementation",
-        "Refused: 2 results of 1 implementation",
-        "Not run: 1 result of 1 implementation",
-        "Warnings: 1 result of 1 implementation",
+        "Expected failures: 1 finding of 1 implementation",
+        "Refused: 2 findings of 1 implementation",
+        "Not run: 1 finding of 1 implementation",
+        "Warnings: 1 finding of 1 implementation",
     ]
     markdown = (tmp_path / "report.md").read_text("utf-8")
     assert all(f"### {title}" in markdown for title in ("Expected failures", "Refused", "Not run", "Warnings"))
@@ -277,18 +280,28 @@ def test_at_most_200_reasons_are_in_a_folded_table(tmp_path: Path) -> None:
     """Of 230 reasons of refusals the page has the 200 most frequent, and says so."""
     found = [("mine", fail("forward_parity", f"reason {n}", "unsupported")) for n in (*range(230), 229)]
     page = write([make_stored_run(*found)], tmp_path).read_text("utf-8")
-    assert "231 results of 1 implementation; the 200 most frequent of 230 reasons, all in findings.csv" in page
+    assert "231 findings of 1 implementation; the 200 most frequent of 230 reasons, all in findings.csv" in page
     (table,) = collect_content([make_stored_run(*found)]).folded
     assert len(table.rows) == groups.MOST_GROUPS == 200
     assert table.rows[0].reason == "reason 229"
 
 
 def test_a_run_without_failures_says_so(tmp_path: Path) -> None:
-    """A run that passed has no failures; a run without findings was not checked. failures.csv has a head only."""
+    """A run that passed has no failures; a cut run has none in what was checked; without findings nothing was checked.
+
+    failures.csv has a head only.
+    """
     passed = make_stored_run(("mine", Finding(check="forward_parity", status="passed")))
-    assert "## Failures\n\nNone." in write_markdown([passed], tmp_path)
+    finished = replace(passed, end=End(run=passed.run.id, time="t", outcome="finished", exit_code=0))
+    assert "## Failures\n\nNone.\n" in write_markdown([finished], tmp_path)
+    cut = write_markdown([passed], tmp_path)
+    warned = "The run is incomplete: what was not checked may fail."
+    assert f"## Failures\n\n{warned}\n\nNone in what was checked.\n" in cut
+    assert f'{warned}</p>\n<p class="note">None in what was checked.</p>' in (tmp_path / "index.html").read_text(
+        "utf-8"
+    )
     assert (tmp_path / "failures.csv").read_text().startswith("machine,implementation,")
-    assert "## Failures\n\nNothing was checked." in write_markdown([make_stored_run()], tmp_path)
+    assert "Nothing was checked." in write_markdown([make_stored_run()], tmp_path)
 
 
 def test_many_failing_implementations_show_few_groups_each() -> None:
@@ -317,7 +330,8 @@ def test_a_wrong_scale_is_one_group_with_its_cause_in_the_title(tmp_path: Path) 
     titles = [group.title for group in collect(*found).groups]
     assert titles == ["effective_scale: the softmax scale is off by +9.62 %", "repeats_itself", "stays_finite"]
     page = html.unescape(write([make_stored_run(*found)], tmp_path).read_text("utf-8"))
-    assert "mine is wrong: the softmax scale is off by +9.62 %; repeats_itself" in re.sub("<wbr>|\u00a0", " ", page)
+    shown = re.sub("<wbr>|\u00a0", " ", page)
+    assert "mine is wrong: the softmax scale is off by +9.62 %, in 3 of 5 failed findings; repeats_itself" in shown
     assert "rounding model" not in page.partition('id="failures"')[2].partition("</section>")[0]
     assert page.count('<h3 id="failures-mine">mine</h3>') == 1
 
@@ -366,16 +380,42 @@ def test_title_fault_and_command_of_a_card_are_of_one_finding() -> None:
     assert group.command == f"attnbench reproduce '{CASE.format(3)}' --check effective_scale mine"
     assert (group.worst.check, group.found) == ("effective_scale", "Error: 20.0 × the allowed error:")
     assert "off by +0.0962" in group.worst.fault
-    told = [("mine", fail(check, "x But y. Diagnosis: no scale.", excess=5)) for check in ("a", "b")]
+    told = [("mine", fail(check, "x But y. Diagnosis: looks like no scale.", excess=5)) for check in ("a", "b")]
     (group,) = collect(*told, ("mine", fail("a", "x But z.", excess=90))).shown
-    assert (group.worst.fault, group.found) == ("x But y. Diagnosis: no scale.", "Error: 5.00 × the allowed error:")
+    assert (group.worst.fault, group.found) == (
+        "x But y. Diagnosis: looks like no scale.",
+        "Error: 5.00 × the allowed error:",
+    )
     assert group.command == f"attnbench reproduce '{CASE.format(0)}' --check a mine"
 
 
-def test_what_says_what_to_mend_comes_first() -> None:
-    """A diagnosis comes before a failure without a number, on the page and in the verdict."""
+def test_the_cause_of_most_findings_is_the_first_and_the_verdict_counts_them() -> None:
+    """A diagnosis of two findings comes after a check with three, on the page and in the verdict, with its number."""
     found = [("mine", fail("bad_dtypes_are_refused", "x But it raised nothing."))] * 3
-    found += [("mine", fail(check, "x But y. Diagnosis: no scale.", excess=5)) for check in ("a", "b")]
-    assert [group.title for group in collect(*found).groups] == ["looks like no scale", "bad_dtypes_are_refused"]
-    (line,) = [place.sentences[0].text for place in collect_content([make_stored_run(*found)]).verdict.places]
-    assert line.startswith("mine is wrong: looks like no scale; bad_dtypes_are_refused")
+    found += [("mine", fail(check, "x But y. Diagnosis: looks like no scale.", excess=5)) for check in ("a", "b")]
+    assert [group.title for group in collect(*found).groups] == ["bad_dtypes_are_refused", "looks like no scale"]
+    (line,) = [
+        place.sentences[0].text for place in collect_content([make_stored_run(*found)]).verdict.places if place.checked
+    ]
+    assert line.startswith("mine is wrong: bad_dtypes_are_refused (")
+    assert line.endswith(
+        "), in 3 of 5 failed findings; looks like no scale, in 2. 5 findings of 3 checks failed, on 5 cases of quick."
+    )
+
+
+def test_a_diagnosis_that_is_a_sentence_is_quoted_as_it_is() -> None:
+    """A diagnosis about strides names no fault model, so its title does not begin with "looks like"."""
+    strides = "Diagnosis: the same call with contiguous tensors is right, so strides or offsets are misread."
+    (group,) = collect(*[("mine", fail(name, f"x But y. {strides}")) for name in ("a", "b")]).groups
+    assert group.title == "the same call with contiguous tensors is right, so strides or offsets are misread"
+
+
+def test_a_cause_that_says_what_to_mend_is_named_however_few_findings_it_has() -> None:
+    """Behind two larger causes that only name a check, the verdict names the diagnosis, and counts the rest."""
+    found = [("mine", fail(check)) for check in ("stays_finite", "repeats_itself", "no_stale_state") for _ in range(3)]
+    found += [("mine", fail(check, "x But y. Diagnosis: looks like no scale.")) for check in ("a", "b")]
+    (line,) = [
+        place.sentences[0].text for place in collect_content([make_stored_run(*found)]).verdict.places if place.checked
+    ]
+    assert "in 3 of 11 failed findings; " in line
+    assert "; looks like no scale, in 2; 1 more cause, in 3. " in line

@@ -172,6 +172,7 @@ def test_what_a_cut_run_did_not_reach_is_not_run() -> None:
     cut = replace(stored, run=replace(stored.run, implementations=tuple(planned), planned=planned))
     (matrix,) = collect_content([cut]).matrices
     assert matrix.names == ("one", "two", "three")
+    assert matrix.titles == ("one", "two, not finished", "three")
     assert list_texts(matrix)["gradients"] == ["✓ 1", "·", "·"]
     assert list_texts(matrix)["forward"] == ["✓ 1", "✓ 1", "·"]
     assert ("left", "·", "not run") in list_legend([matrix])

@@ -504,15 +504,24 @@ def test_only_a_long_table_scrolls(tmp_path: Path) -> None:
 
 
 def test_states_are_explained_by_the_causes_that_occur() -> None:
-    """Unknown is explained by too few processes where there are few, and by the threshold where there are enough."""
+    """Unknown is explained by too few processes where there are few, and by the threshold where there are enough.
+
+    Each sentence says what may decide it.
+    """
     few = [time_calls(name, processes=2) for name in (REFERENCE, "quick")]
     own = collect_content([store(few)]).series[0].timings
-    assert list(explain_states(own)) == ["Unknown: too few processes for a verdict."]
+    decide = "To decide it, time again in more processes (--processes 30)."
+    assert list(explain_states(own)) == [f"Unknown: too few processes for a verdict. {decide}"]
     own = own.assign(reason="the confidence interval crosses the threshold of 1 %")
     assert list(explain_states(own[own["state"] != ""])) == [
-        "Unknown: the confidence interval crosses the threshold of 1 %."
+        f"Unknown: the confidence interval crosses the threshold of 1 %. {decide}"
     ]
     assert list(explain_states(own.assign(state="faster"))) == []
+    slow = own.assign(state="inconclusive", reason="other work disturbed 3 of 7 processes")
+    assert list(explain_states(slow)) == [
+        "Inconclusive: other work disturbed too many processes. "
+        "To decide it, time again while nothing else runs on the machine."
+    ]
 
 
 def test_one_process_is_told_apart_from_intervals(tmp_path: Path) -> None:

@@ -211,6 +211,19 @@ def test_words_of_a_command_are_not_broken(browser: Any, example: Path) -> None:
     assert button["y"] >= pre["y"] + pre["height"]
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_word_of_a_button_is_not_broken(browser: Any, example: Path, width: int) -> None:
+    """Beside a command of several lines, the button to copy has its word on one line."""
+    page = browser.open(example, width=width).page
+    page.evaluate("document.querySelectorAll('.command pre').forEach(one => { one.textContent = 'word '.repeat(99); })")
+    found = page.evaluate(
+        """() => [...document.querySelectorAll('button.copy')].filter(one => one.checkVisibility())
+          .map(one => one.clientHeight)"""
+    )
+    assert found
+    assert max(found) < 30
+
+
 def test_the_skip_link_is_first_and_focus_is_visible(browser: Any, trial: Path) -> None:
     """The keyboard reaches the skip link, then all else in the page's order; what has the focus has an outline."""
     page = browser.open(trial).page

@@ -17,6 +17,7 @@ from attnbench.cli.report_command import command
 from attnbench.records.run_file import ResultsError, StoredRun, merge_runs, read_run
 from attnbench.records.types import PERF, End, Finding, Machine, Memory, Planned, Result, Run, Timing
 from attnbench.report import write
+from attnbench.report.content import WARNINGS
 from attnbench.report.verdict import Verdict, collect_verdict, format_lines
 
 DATA = Path(__file__).parents[1] / "data"
@@ -80,9 +81,10 @@ def test_wrong_implementations_come_first_by_name_with_checks_and_cases() -> Non
         *make_results("worse", FAILED),
     ]  # fmt: skip
     assert tell(make_stored_run(*results)) == [
-        f"worse is wrong: forward_parity {PARITY}. 1 check failed, on 30 cases of quick.",
-        f"sdpa is wrong: forward_parity {PARITY}; weights_parity {WEIGHTS}. 2 checks failed, on 2 cases of quick.",
-        f"crashing crashes: no_stale_state {STALE}. 1 check failed, on 2 cases of quick.",
+        f"worse is wrong: forward_parity {PARITY}. 30 findings of 1 check failed, on 30 cases of quick.",
+        f"sdpa is wrong: forward_parity {PARITY}, in 2 of 4 failed findings; weights_parity {WEIGHTS}, in 2. "
+        "4 findings of 2 checks failed, on 2 cases of quick.",
+        f"crashing crashes: no_stale_state {STALE}. 2 findings of 1 check failed, on 2 cases of quick.",
         "right conforms.",
     ]
 
@@ -92,7 +94,7 @@ def test_at_most_a_handful_is_named_and_the_rest_is_counted() -> None:
     wrong = [r for number in range(6) for r in make_results(f"w{number}", FAILED, cases=6 - number)]
     right = [r for number in range(13) for r in make_results(f"n{number}", PASSED)]
     *_, fourth, left, conform = tell(make_stored_run(*wrong, *right, run=make_run(suite="fuzz")))
-    assert fourth == f"w3 is wrong: forward_parity {PARITY}. 1 check failed, on 3 cases of quick."
+    assert fourth == f"w3 is wrong: forward_parity {PARITY}. 3 findings of 1 check failed, on 3 cases of quick."
     assert (left, conform) == ("2 more fail.", "13 conform.")
 
 
@@ -165,14 +167,33 @@ def test_a_run_that_was_cut_says_so_in_the_line_of_the_verdict() -> None:
     found = judge(make_stored_run(*results, run=run))
     assert not found.complete
     assert list(format_lines(found)) == [
-        f"sdpa is wrong: forward_parity {PARITY}. 1 check failed, on 28 cases of quick.",
+        f"sdpa is wrong: forward_parity {PARITY}. 28 findings of 1 check failed, on 28 cases of quick.",
         "varlen (21 of 30 cases) was not finished: the run was cut.",
         "right conforms.",
-        "Checked: 3 implementations, 30 cases of quick, 1 check, 81 results (each of one check on one case); "
+        "Checked: 3 implementations, 30 cases of quick, 1 check, 81 findings (each of one check on one case); "
         "no call was timed.",
         "This report recommends no implementation: no call was timed.",
         "To finish the run, in the folder where it was started: attnbench run --resume r",
     ]
+
+
+def test_every_section_of_an_incomplete_report_says_what_may_be_missing(tmp_path: Path) -> None:
+    """Failures, conformance and measures each have a sentence, on the page and in Markdown; of several runs the count.
+
+    A complete run has none of them.
+    """
+    whole = read_run(REAL)
+    cut = replace(whole, end=None)
+    other = replace(
+        whole, run=replace(whole.run, id="other"), results=tuple(replace(one, run="other") for one in whole.results)
+    )
+    own = [f"{WARNINGS[section]}." for section in ("failures", "conformance", "measured")]
+    incomplete = "The run is incomplete: ", "1 of 2 runs is incomplete: "
+    for runs, start in (([cut], incomplete[0]), ([whole], ""), ([cut, other], incomplete[1])):
+        write(runs, tmp_path)
+        for name in ("index.html", "report.md"):
+            text = (tmp_path / name).read_text("utf-8")
+            assert [text.count(f"{start}{sentence}") for sentence in own] == [bool(start)] * 3
 
 
 def test_an_implementation_whose_timing_was_not_finished_still_conforms() -> None:
@@ -197,7 +218,7 @@ def test_a_profile_is_no_verdict_on_conformance() -> None:
     (line, checked) = format_lines(judge(make_stored_run(*measured, run=make_run(suite=PERF))))
     assert line == "sdpa passes the checks before timing; a profile is no verdict on conformance."
     assert checked == (
-        "Checked: 1 implementation, 2 cases of the profile, 1 check, 2 results (each of one check on one case); "
+        "Checked: 1 implementation, 2 cases of the profile, 1 check, 2 findings (each of one check on one case); "
         "2 calls timed."
     )
 
@@ -211,7 +232,7 @@ def test_each_machine_and_device_has_its_own_sentences() -> None:
     )  # fmt: skip
     third = make_stored_run(*make_results("sdpa", PASSED, run="t", device="cuda"), run=make_run("t", machine="other"))
     assert [line for line in format_lines(judge(first, second, third)) if "Checked" not in line] == [
-        f"other, cpu: sdpa is wrong: forward_parity {PARITY}. 1 check failed, on 3 cases of quick.",
+        f"other, cpu: sdpa is wrong: forward_parity {PARITY}. 3 findings of 1 check failed, on 3 cases of quick.",
         "other, cpu: Run s was cut.",
         "other, cpu: The last line was half-written when the run was cut.",
         "other, cuda; some-cpu: sdpa conforms.",
@@ -365,11 +386,11 @@ def test_a_cut_run_names_each_implementation_and_the_command_that_finishes_it(tm
     ]
     assert lines[-2] == "This report recommends no implementation: no call was timed."
     assert lines[-3] == (
-        "Checked: 2 of 3 implementations, 30 cases of quick, 1 check, 44 results (each of one check on one case)."
+        "Checked: 2 of 3 implementations, 30 cases of quick, 1 check, 44 findings (each of one check on one case)."
     )
     command_line = "attnbench run --resume r --results runs --reports out"
     assert lines[-1] == f"To finish the run, in the folder where it was started: {command_line}"
-    page = write([stored], tmp_path).read_text(encoding="utf-8")
+    page = re.sub(r'<span class="word">(.*?)</span>', r"\1", write([stored], tmp_path).read_text(encoding="utf-8"))
     assert f'<pre>{command_line}</pre><button class="copy" type="button" hidden data-copy="{command_line}">' in page
     assert "later: not started" in page
     assert "<details open><summary>How much was covered" in page

@@ -20,6 +20,7 @@ __all__ = [
     "Completeness",
     "Shortfall",
     "describe_gaps",
+    "find_unchecked",
     "format_resuming",
     "judge_completeness",
     "list_damage",
@@ -120,6 +121,15 @@ def judge_completeness(stored: StoredRun) -> Completeness:
         timed=any(map(_is_settled, stored.results)),
         resuming=format_resuming(stored.run) if end in ("cut", "interrupted", "error") else "",
     )
+
+
+def find_unchecked(runs: Iterable[StoredRun]) -> dict[str, dict[str, None]]:
+    """Return, by machine, the implementations on which a run left out planned checks, in the order of the runs."""
+    found: dict[str, dict[str, None]] = {}
+    for stored in runs:
+        names = (one.implementation for one in judge_completeness(stored).unfinished if one.unchecked)
+        found.setdefault(stored.run.machine.name, {}).update(dict.fromkeys(names))
+    return found
 
 
 def format_resuming(run: Run) -> str:

@@ -114,6 +114,8 @@ class Entry:
     checked: tuple[int, ...] = ()
     # Implementations that were timed, but fail checks. They are no choice, whatever their time.
     excluded: tuple[str, ...] = ()
+    # Implementations that were timed, and of which a run left out planned checks, so that they may still fail.
+    unfinished: frozenset[str] = frozenset()
     # The answer among the reference and the implementations that conform. None if all names of ``answer`` conform, or
     # if no implementation that conforms is such an answer.
     conforming: Answer | None = None

@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from typing import Literal
 
 from attnbench.analysis.deviations import FULLY_MASKED, HIDDEN_ROW_POLICIES, find_declaration, find_sentence
-from attnbench.analysis.diagnoses import fits_most, list_faults
+from attnbench.analysis.diagnoses import fits_most, list_faults, may_have_fault
 from attnbench.records.types import Finding
 
 __all__ = ["Failure", "Key", "Kind", "describe_scale", "find_raised", "is_refusal", "join_failures"]
@@ -30,12 +30,20 @@ _REFUSAL = re.compile(r"declared unsupported \(.*?\), yet the call [^:]*")
 _SCALE = re.compile(
     r"the (?P<what>softmax scale|amplitude) estimated from \S+ is off by (?P<off>[-+]\d+(?:\.\d+)?(?:e[-+]?\d+)?)"
 )
+# What a check measures as one number: an error of a scale, or of the sums of rows. The number says how large a fault
+# is, and not which fault it is.
+_QUANTIFIED = re.compile(rf"{_SCALE.pattern}|the sum of a row of \S+ is off by")
 # Words of a check that compares values within an error budget.
 _OFF = " are off"
 # Checks that fail if a hidden token has an effect. They allow no error.
 _LEAKS = frozenset(
-    {"padding_cannot_leak", "attn_mask_cannot_leak", "future_cannot_leak", "hidden_keys_get_no_gradient"}
-)
+    {
+        "padding_cannot_leak", "attn_mask_cannot_leak", "future_cannot_leak", "hidden_keys_get_no_gradient",
+        "weights_of_hidden_keys_are_zero",
+    }
+)  # fmt: skip
+# A word in the name of each fault model of a mask.
+_MASK = "mask"
 # What a check requires, and what was found instead, are joined by this word.
 _BUT = " But "
 
@@ -62,6 +70,7 @@ def join_failures(failures: Sequence[Failure]) -> list[tuple[Key, list[Failure]]
     _join_hidden_rows(groups, failures, left)
     _join_same_check(groups, failures, left)
     groups = list(_keep_fitting(groups, failures, left))
+    _join_same_case(groups, failures, left)
     groups += [*_join_scale(failures, left), *_join_leaks(failures, left)]
     by_check: defaultdict[str, list[int]] = defaultdict(list)
     for number in sorted(left):
@@ -189,6 +198,44 @@ def _keep_fitting(groups: Sequence[_Group], failures: Sequence[Failure], left: s
             yield key, joined
 
 
+def _join_same_case(groups: Sequence[_Group], failures: Sequence[Failure], left: set[int]) -> None:
+    """Join failures to a diagnosis that explains other failures of the same case, if the fault may cause them too.
+
+    A wrong formula makes other values of the case wrong, and changes what is measured as one number. A diagnosis of a
+    mask also explains that hidden tokens have an effect. Of several diagnoses of a case, the one with the most failures
+    gets the others.
+    """
+    of_case: dict[str, _Group] = {}
+    for group in sorted(groups, key=lambda group: -len(group[1])):
+        (kind, fault), members = group
+        if kind == "diagnosis":
+            for number in members:
+                if may_have_fault(fault, failures[number].finding):
+                    of_case.setdefault(failures[number].case, group)
+    for number in sorted(left):
+        if (found := of_case.get(failures[number].case)) and _may_follow(failures[number].finding, found[0][1]):
+            found[1].append(number)
+            left.discard(number)
+    for _, members in groups:
+        members.sort()
+
+
+def _may_follow(finding: Finding, fault: str) -> bool:
+    """Whether a fault of the formula may also cause this failure on a case whose values it explains."""
+    if _has_wrong_values(finding) or _QUANTIFIED.search(finding.reason):
+        return True
+    return _MASK in fault and _is_leak(finding)
+
+
+def _has_wrong_values(finding: Finding) -> bool:
+    """Whether a finding says that values differ from others by more than an allowed error above 0."""
+    return bool(finding.allowed) and _OFF in finding.reason
+
+
+def _is_leak(finding: Finding) -> bool:
+    return finding.check in _LEAKS and finding.status == "failed"
+
+
 def _join_scale(failures: Sequence[Failure], left: set[int]) -> Iterator[_Group]:
     """Yield the failures that a measured error of a scale explains, and remove them from ``left``.
 
@@ -198,7 +245,7 @@ def _join_scale(failures: Sequence[Failure], left: set[int]) -> Iterator[_Group]
     measured = {n: found for n in sorted(left) if (found := _SCALE.search(failures[n].finding.reason))}
     if not measured:
         return
-    off = [n for n in left if failures[n].finding.allowed and _OFF in failures[n].finding.reason]
+    off = [n for n in left if _has_wrong_values(failures[n].finding)]
     joined = sorted({*measured, *off})
     if len({failures[n].finding.check for n in joined}) < _JOINED_CHECKS:
         return
@@ -215,7 +262,7 @@ def describe_scale(reason: str) -> str:
 
 def _join_leaks(failures: Sequence[Failure], left: set[int]) -> Iterator[_Group]:
     """Yield the failures of results that change with hidden tokens, and remove them from ``left``."""
-    joined = sorted(n for n in left if failures[n].finding.check in _LEAKS and failures[n].finding.status == "failed")
+    joined = sorted(n for n in left if _is_leak(failures[n].finding))
     if len({failures[n].finding.check for n in joined}) >= _JOINED_CHECKS:
         left.difference_update(joined)
         yield ("leak", "hidden tokens change results"), joined

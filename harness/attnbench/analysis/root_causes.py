@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from attnbench.analysis.deviations import find_sentence, join_sentences
-from attnbench.analysis.diagnoses import describe_share, list_faults, read_diagnosis
+from attnbench.analysis.diagnoses import FEWEST_TOLD, describe_share, list_faults, read_diagnosis
 from attnbench.analysis.failure_groups import (
     Failure,
     Key,
@@ -22,9 +22,14 @@ from attnbench.analysis.failure_groups import (
     is_refusal,
     join_failures,
 )
-from attnbench.records.types import FAILURES, Finding, Result, format_reproduce_line
+from attnbench.records.types import FAILURES, Finding, Result, Status, format_reproduce_line
 
 __all__ = ["Failure", "RootCause", "find_root_causes"]
+
+# Kinds of causes that name a mistake or a policy, and not only what failed.
+_MENDING: frozenset[Kind] = frozenset({"deviation", "diagnosis", "scale"})
+# Statuses of failures, the gravest first: wrong values may go unnoticed, an exception does not.
+_GRAVEST: tuple[Status, ...] = ("failed", "error", "crashed", "timeout", "out_of_memory", "unexpected_pass")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,8 @@ class RootCause:
 
     implementation: str
     kind: Kind
+    # The faults of a diagnosis, the measured error of a scale, or what a leak is; empty for any other kind.
+    name: str
     # The sentences about a deviation, joined; for any other kind, the reason of ``finding``.
     reason: str
     # What the findings have in common, in words, without the numbers of a single case; may be empty.
@@ -58,6 +65,18 @@ class RootCause:
         return self.telling[0].finding
 
     @property
+    def rank(self) -> tuple[int, int, bool]:
+        """By what causes are sorted: the gravest status first, then the most failures, then what says what to mend."""
+        statuses = {failure.finding.status for failure in self.failures}
+        gravest = min(map(_GRAVEST.index, statuses))
+        return gravest, -len(self.failures), not self.says_what_to_mend
+
+    @property
+    def says_what_to_mend(self) -> bool:
+        """Whether the cause names a mistake in the formula or a policy, and not only what failed."""
+        return self.kind in _MENDING or bool(read_diagnosis(self.reason))
+
+    @property
     def title(self) -> str:
         """Check, status and number of cases; for several checks, their number and the number of cases."""
         if len(self.checks) > 1:
@@ -80,20 +99,19 @@ class RootCause:
 
 
 def find_root_causes(results: Iterable[Result]) -> list[RootCause]:
-    """Return the causes of the failures of each implementation, in the order in which they first occur.
-
-    Causes with a diagnosis or a deviation, which say what to mend, come before all others.
-    """
+    """Return the causes of the failures of each implementation, by ``RootCause.rank``, then as they first occur."""
     failures: defaultdict[str, list[Failure]] = defaultdict(list)
     for result in results:
         failures[result.implementation] += (
             Failure(result.case, finding) for finding in result.findings if finding.status in FAILURES
         )
     causes = [_make_cause(name, key, own) for name, found in failures.items() for key, own in join_failures(found)]
-    return sorted(causes, key=lambda cause: not (read_diagnosis(cause.reason) or find_sentence(cause.reason)))
+    return sorted(causes, key=lambda cause: cause.rank)
 
 
 def _make_cause(implementation: str, key: Key, failures: Sequence[Failure]) -> RootCause:
+    if key[0] == "check" and (common := _find_common_diagnosis(failures)):
+        key = ("diagnosis", common)
     kind = key[0]
     telling = tuple(_select_telling(key, failures))
     reason = telling[0].finding.reason
@@ -104,6 +122,7 @@ def _make_cause(implementation: str, key: Key, failures: Sequence[Failure]) -> R
     return RootCause(
         implementation=implementation,
         kind=kind,
+        name=key[1] if kind in ("diagnosis", "scale", "leak") else "",
         reason=reason,
         shared=reason if kind == "deviation" else _find_shared(key, failures),
         failures=tuple(failures),
@@ -117,10 +136,10 @@ def _select_telling(key: Key, failures: Sequence[Failure]) -> Sequence[Failure]:
     """Return the failures that the key is about, see ``RootCause.telling``."""
     kind, text = key
     if kind == "diagnosis":
-        return [failure for failure in failures if text in list_faults(failure.finding.reason)]
+        return [failure for failure in failures if _names(failure, text)]
     if kind == "scale":
         return [next(failure for failure in failures if describe_scale(failure.finding.reason) == text)]
-    if kind == "check" and not _find_common_diagnosis(failures):
+    if kind == "check":
         return [failure for failure in failures if not read_diagnosis(failure.finding.reason)] or failures
     return failures
 
@@ -131,7 +150,7 @@ def _find_shared(key: Key, failures: Sequence[Failure]) -> str:
     if kind in ("scale", "leak"):
         return f"{text[0].upper()}{text[1:]}."
     if kind == "diagnosis":
-        told = sum(text in list_faults(failure.finding.reason) for failure in failures)
+        told = sum(_names(failure, text) for failure in failures)
         some = f" (in {told} of {len(failures)} findings)" if told < len(failures) else ""
         return f"Diagnosis: {text}{some}."
     if kind == "exception":
@@ -139,13 +158,19 @@ def _find_shared(key: Key, failures: Sequence[Failure]) -> str:
             return f"{text}."
         raised = {find_raised(failure.finding) for failure in failures}
         return f"{raised.pop() if len(raised) == 1 else text.partition(': ')[2]}."
-    if common := _find_common_diagnosis(failures):
-        return f"Diagnosis: {common}."
     return describe_share(failure.finding for failure in failures)
 
 
+def _names(failure: Failure, diagnosis: str) -> bool:
+    """Whether the diagnosis of a failure is this one, or names this fault among others."""
+    reason = failure.finding.reason
+    return diagnosis == read_diagnosis(reason) or diagnosis in list_faults(reason)
+
+
 def _find_common_diagnosis(failures: Sequence[Failure]) -> str:
-    """Return the faults that all failures name, joined by "or"; empty if they do not all name the same faults."""
+    """Return the faults that all of several failures name, joined by "or"; empty if they name different faults."""
+    if len(failures) < FEWEST_TOLD:
+        return ""
     diagnoses = {read_diagnosis(failure.finding.reason) for failure in failures}
     return diagnoses.pop() if len(diagnoses) == 1 else ""
 

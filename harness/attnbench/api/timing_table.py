@@ -17,7 +17,8 @@ __all__ = ["list_left_out", "list_untimed", "tabulate_times"]
 # Sign after each ratio, by speed verdict: a ratio alone does not say whether the difference is significant.
 SIGNS: dict[State, str] = {"faster": "−", "slower": "+", "same": "=", "unknown": "?", "inconclusive": "!"}
 TIMING_LEGEND = (
-    "− faster, + slower, = same; ? unknown: not enough samples to tell; ! inconclusive: measurement disturbed"
+    "− faster, + slower, = same; ? unknown: not enough samples to tell, try more processes (--processes 30); "
+    "! inconclusive: measurement disturbed, try again while nothing else runs"
 )
 # Mark of a time whose calls all had the same input values.
 FIXED = "*"

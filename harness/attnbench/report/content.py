@@ -23,13 +23,20 @@ from attnbench.report.listings import Listing, list_ceilings, list_max_lengths
 from attnbench.report.maps import Maps, collect_maps
 from attnbench.report.matrix import Matrix, make_matrix
 from attnbench.report.measures import Measures, collect_measures
-from attnbench.report.methods import describe_methods
+from attnbench.report.methods import describe_methods, explain_states
 from attnbench.report.nodes import Nodes, collect_nodes
 from attnbench.report.series import Series, describe_undrawn, group_series
 from attnbench.report.tables import Tables, select_undecided, tabulate
 from attnbench.report.verdict import Verdict, collect_verdict
 
 __all__ = ["Content", "collect_content"]
+
+# What an incomplete run means for a section of the report.
+WARNINGS = {
+    "failures": "what was not checked may fail",
+    "conformance": "the numbers count the findings so far",
+    "measured": "calls and implementations may be missing from every figure and table",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +60,8 @@ class Content:
     refused: tuple[Grouped, ...]
     not_run: tuple[Grouped, ...]
     untimed: tuple[Grouped, ...]
+    # Why speed verdicts are ``unknown`` or ``inconclusive``, and what may decide them; empty if none is.
+    states: str
     # Timed calls whose speed verdict is ``unknown`` or ``inconclusive``.
     undecided: tuple[Grouped, ...]
     warned: tuple[Grouped, ...]
@@ -79,6 +88,17 @@ class Content:
     def is_checked(self) -> bool:
         """Whether there is any finding."""
         return any(matrix.names or matrix.unchecked for matrix in self.matrices)
+
+    def warn(self, section: str) -> str:
+        """Return what an incomplete run means for this section; empty if all runs are complete."""
+        return f"{self.verdict.incomplete}: {WARNINGS[section]}." if self.verdict.incomplete else ""
+
+    @property
+    def without_failures(self) -> str:
+        """What is said in place of failures if there are none."""
+        if not self.is_checked:
+            return "Nothing was checked."
+        return "None." if self.verdict.complete else "None in what was checked."
 
     @property
     def requirements(self) -> dict[str, str]:
@@ -120,6 +140,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         refused=group_rows(found[found["status"] == "unsupported"], "case", named=1),
         not_run=group_rows(found[found["status"] == "not_run"], "case", named=1),
         untimed=group_rows(label_calls(untimed), "of"),
+        states=" ".join(explain_states(made.timings)),
         undecided=group_rows(label_calls(undecided), "of"),
         warned=group_rows(select_warned(found), "check"),
         series=series,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from attnbench.analysis.deviations import find_facts
+from attnbench.analysis.diagnoses import looks_like_fault
 from attnbench.analysis.root_causes import Failure, RootCause, find_root_causes
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun
@@ -18,14 +19,13 @@ from attnbench.report.series import split_by_device
 from attnbench.report.slugs import make_slug
 
 __all__ = [
-    "MENDING",
     "REPRODUCING",
     "FailureGroup",
     "Failures",
     "ListedCase",
     "collect_failures",
     "describe_cause",
-    "find_effect",
+    "rank_cause",
     "tabulate_failures",
 ]
 
@@ -47,8 +47,6 @@ LONGEST_REASON, LONGEST_OF_CASE = 800, 160
 # Most groups that are shown without unfolding. ``UNFOLDED``: of one implementation. ``UNFOLDED_OF_ALL``: of all
 # implementations. A group takes 150 pixels of height.
 UNFOLDED, UNFOLDED_OF_ALL = 5, 20
-# Kinds of causes that name a mistake in the formula. They come before causes that only name what is wrong.
-MENDING = ("diagnosis", "scale")
 # Longest cause in a title and in the verdict, in characters.
 LONGEST_CAUSE = 110
 # The end of a fault, which says how the allowed error was computed. The page leaves it out, because the section on
@@ -98,8 +96,6 @@ class FailureGroup:
     worst: ListedCase
     # Whether no other finding is worse than ``worst``.
     is_worst: bool
-    # Largest effect of the findings, see ``find_effect``.
-    effect: float
     # Error of ``worst`` divided by the allowed error; NaN where no error was measured.
     excess: float
     command: str
@@ -164,8 +160,8 @@ class Failures:
         if len(self.shown) == len(self.groups):
             return ""
         return (
-            f"Shown are {len(self.shown)} of {format_count(len(self.groups), 'group')} of failures: the worst group "
-            "of each implementation, then the groups with the worst effect. failures.csv has all groups."
+            f"Shown are {len(self.shown)} of {format_count(len(self.groups), 'group')} of failures: the largest "
+            "group of each implementation, then the largest others. failures.csv has all groups."
         )
 
     @property
@@ -188,16 +184,12 @@ class Failures:
 
 
 def collect_failures(runs: Iterable[StoredRun], results: Sequence[Result]) -> Failures:
-    """Group the failures of these results by machine and root cause.
-
-    Causes that say what to mend come first, then those with the worst effect.
-    """
-    groups = [
-        _make_group(place.label, cause)
-        for place, own in split_by_device(runs, results).items()
-        for cause in find_root_causes(own)
+    """Group the failures of these results by machine and root cause, in the order of ``rank_cause``."""
+    causes = [
+        (place.label, cause) for place, own in split_by_device(runs, results).items() for cause in find_root_causes(own)
     ]
-    groups.sort(key=lambda group: (group.kind not in MENDING, -group.effect, -group.count, -_rank(group.excess)))
+    causes.sort(key=lambda pair: rank_cause(pair[1]))
+    groups = [_make_group(*pair) for pair in causes]
     shown = list(_set_anchors(_select_shown(groups)))
     limit = max(LEAST_CASES, min(MOST_CASES, MOST_CASES_OF_ALL // max(1, len(shown))))
     anchors: dict[tuple[str, str, str], str] = {}
@@ -220,9 +212,9 @@ def describe_cause(cause: RootCause, *, by: bool = True) -> str:
     if cause.kind == "deviation":
         text = find_facts(cause.shared)
     elif cause.kind == "diagnosis":
-        text = f"looks like {cause.shared.removeprefix('Diagnosis: ')}"
+        text = f"looks like {cause.name}" if looks_like_fault(cause.finding.reason) else cause.name
     elif cause.kind in ("scale", "leak"):
-        text = cause.shared[:1].lower() + cause.shared[1:]
+        text = cause.name
     elif cause.kind == "exception" and len(cause.checks) > 1:
         text = cause.shared
     words = shorten_text(" ".join(text.split()).removesuffix("."), LONGEST_CAUSE)
@@ -231,7 +223,13 @@ def describe_cause(cause: RootCause, *, by: bool = True) -> str:
     return f"{cause.finding.check}: {words}" if by and cause.kind == "scale" else words
 
 
-def find_effect(finding: Finding) -> float:
+def rank_cause(cause: RootCause) -> tuple[tuple[int, int, bool], float, float]:
+    """Return by what causes are sorted: ``RootCause.rank``, then the worst effect, then the error over the allowed."""
+    findings = [failure.finding for failure in cause.failures]
+    return cause.rank, -max(map(_find_effect, findings)), -max(_rank(_find_excess(finding)) for finding in findings)
+
+
+def _find_effect(finding: Finding) -> float:
     """Return how bad a failure is, as a number by which failures are sorted: the error relative to the right value.
 
     If the right value is below 1 or not known, the number is the error itself. A failure without a finite error, such
@@ -288,7 +286,6 @@ def _make_group(machine: str, cause: RootCause) -> FailureGroup:
         title=describe_cause(cause),
         worst=_list_case(worst, LONGEST_REASON),
         is_worst=_order_failure(worst) == _order_failure(failures[0]),
-        effect=max(find_effect(failure.finding) for failure in failures),
         excess=_find_excess(worst.finding),
         command=format_reproduce_line(name, worst.case, worst.finding.check),
         listed=tuple(_list_case(failure, LONGEST_OF_CASE) for failure in failures[:MOST_CASES]),
@@ -298,7 +295,7 @@ def _make_group(machine: str, cause: RootCause) -> FailureGroup:
 
 def _order_failure(failure: Failure) -> tuple[float, float]:
     """Return by what failures are sorted, the worst first."""
-    return -_rank(_find_excess(failure.finding)), -find_effect(failure.finding)
+    return -_rank(_find_excess(failure.finding)), -_find_effect(failure.finding)
 
 
 def _select_shown(groups: Sequence[FailureGroup]) -> list[FailureGroup]:

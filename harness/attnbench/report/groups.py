@@ -79,7 +79,7 @@ def fold_groups(
             refused,
         ),
         ("Not run", "Checks that were left out, and the reason.", "cases", not_run),
-        ("Warnings", "Results of any status with a warning.", "checks", warned),
+        ("Warnings", "Findings of any status with a warning.", "checks", warned),
     )
     for title, note, of, groups in tables:
         if groups:
@@ -89,7 +89,7 @@ def fold_groups(
 def _summarise(title: str, groups: Sequence[Grouped]) -> str:
     count = sum(group.count for group in groups)
     names = format_count(len({group.implementation for group in groups}), "implementation")
-    found = f"{title}: {format_count(count, 'result')} of {names}"
+    found = f"{title}: {format_count(count, 'finding')} of {names}"
     if len(groups) <= MOST_GROUPS:
         return found
     return f"{found}; the {MOST_GROUPS} most frequent of {format_count(len(groups), 'reason')}, all in findings.csv"

@@ -8,7 +8,8 @@ import pandas as pd
 from attnbench.analysis.crossover import DECISIVE, Entry
 from attnbench.analysis.crossover_maps import Axis, CrossoverMap, MapCell, Untimed, Value, find_maps
 from attnbench.records.run_file import StoredRun
-from attnbench.report.decisions import Choice, describe_choice, describe_undecided, make_row
+from attnbench.report.choices import Choice, describe_choice, describe_undecided
+from attnbench.report.decisions import make_row
 from attnbench.report.forms import (
     describe_form,
     describe_length,

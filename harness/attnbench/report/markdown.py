@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from attnbench.report.choices import Choice
 from attnbench.report.content import Content
-from attnbench.report.decisions import Choice, Decisions
+from attnbench.report.decisions import Decisions
 from attnbench.report.failures import REPRODUCING, FailureGroup
 from attnbench.report.figures import SeriesFigures
 from attnbench.report.groups import Grouped, group_left_out
@@ -71,12 +72,12 @@ def _render_left_out(content: Content) -> list[str]:
 
 
 def _render_failures(content: Content) -> list[str]:
-    parts = ["## Failures", _escape(content.failures.sentence)]
+    parts = ["## Failures", _escape(content.warn("failures")), _escape(content.failures.sentence)]
     parts += [_escape(REPRODUCING)] * bool(content.failures.shown)
     for _, heading, first, others in content.failures.blocks:
         parts += [f"### {_escape(heading)}", *map(_render_failure, (*first, *others))]
     if not content.failures.shown:
-        parts.append("None." if content.is_checked else "Nothing was checked.")
+        parts.append(content.without_failures)
     for table in content.folded:
         rows = [(_format_code(g.implementation), str(g.count), _escape(g.reason), _escape(g.of)) for g in table.rows]
         shown = _render_table(("implementation", "count", "reason", table.of), rows)
@@ -100,6 +101,7 @@ def _render_conformance(content: Content) -> list[str]:
     parts = ["## Conformance"]
     if not content.is_checked:
         return [*parts, "Nothing was checked."]
+    parts.append(_escape(content.warn("conformance")))
     parts.append("; ".join(f"{mark} {words}".strip() for _, mark, words in list_legend(content.matrices)))
     for matrix in content.matrices:
         if len(content.matrices) > 1:
@@ -117,13 +119,14 @@ def _render_conformance(content: Content) -> list[str]:
 
 def _render_matrix(matrix: Matrix, first: str, rows: Iterable[Row]) -> str:
     lines = ((_format_code(row.name), *(cell.text for cell in row.cells)) for row in rows)
-    return _render_table((first, *map(_format_code, matrix.names)), lines)
+    return _render_table((first, *map(_format_code, matrix.titles)), lines)
 
 
 def _render_measurements(content: Content, figures: Sequence[SeriesFigures]) -> list[str]:
     parts = ["## Speed and memory"]
     if all(series.timings.empty for series in content.series):
         parts.append("Nothing was timed.")
+    parts += [_escape(content.warn("measured")) if content.series else "", _escape(content.states)]
     parts += [_escape(content.undrawn)] if content.undrawn else []
     for series, drawn in zip(content.series, figures, strict=True):
         parts.append(f"### {_escape(series.heading)}")
@@ -140,7 +143,8 @@ def _render_measurements(content: Content, figures: Sequence[SeriesFigures]) -> 
 
 
 def _render_decisions(decisions: Decisions, maps: Maps) -> list[str]:
-    parts = ["## What to use here", *map(_escape, decisions.advice)] if decisions.tables else []
+    parts = ["## What to use here"] if decisions.tables else []
+    parts += [f"{_escape(step.words)}\n\n{format_console(step.command)}" for step in decisions.advice]
     for table in decisions.tables:
         rows = [(_escape(row.form), row.length, *map(_format_choice, row.choices)) for row in table.rows]
         parts += [

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from attnbench.analysis.completeness import judge_completeness
+from attnbench.analysis.completeness import find_unchecked
 from attnbench.checks.catalogue import list_chapters, read_checks
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, Result
@@ -100,13 +100,20 @@ class Matrix:
     names: tuple[str, ...]
     chapters: tuple[Chapter, ...]
     unchecked: tuple[Unchecked, ...]
+    # Names of which a run left out planned checks, although it began to check them.
+    unfinished: frozenset[str] = frozenset()
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """The names, each with what its column lacks."""
+        return tuple(f"{name}, not finished" if name in self.unfinished else name for name in self.names)
 
     @property
     def columns(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Each implementation with the kinds of status that it has; each kind stands in a column of its own."""
+        """Each title with the kinds of status of its implementation; each kind stands in a column of its own."""
         rows = [row for chapter in self.chapters for row in (chapter.row, *chapter.checks)]
         cells = zip(*(row.cells for row in rows), strict=True)
-        return tuple((name, _list_kinds(own)) for name, own in zip(self.names, cells, strict=True))
+        return tuple((name, _list_kinds(own)) for name, own in zip(self.titles, cells, strict=True))
 
     @property
     def is_wide(self) -> bool:
@@ -140,7 +147,7 @@ def make_matrix(runs: Iterable[StoredRun], results: Sequence[Result], anchors: A
     findings, and one that was not started has it everywhere.
     """
     stored = list(runs)
-    unfinished = _find_unfinished(stored)
+    unfinished = find_unchecked(stored)
     for place, own in split_by_device(stored, results).items():
         machine = place.label
         started = dict.fromkeys(result.implementation for result in own)
@@ -156,16 +163,8 @@ def make_matrix(runs: Iterable[StoredRun], results: Sequence[Result], anchors: A
             names=tuple(checked) if chapters else (),
             chapters=chapters,
             unchecked=tuple(_fold_unchecked(reasons)),
+            unfinished=late & started.keys(),
         )
-
-
-def _find_unfinished(runs: Iterable[StoredRun]) -> dict[str, dict[str, None]]:
-    """Return, by machine, the implementations on which a run left out planned checks, in the order of the runs."""
-    found: dict[str, dict[str, None]] = {}
-    for stored in runs:
-        names = (one.implementation for one in judge_completeness(stored).unfinished if one.unchecked)
-        found.setdefault(stored.run.machine.name, {}).update(dict.fromkeys(names))
-    return found
 
 
 def _find_failing(counts: Counts) -> frozenset[str]:

@@ -13,17 +13,27 @@ from attnbench.report.series import Series
 
 __all__ = ["describe_commit", "describe_machine", "describe_methods", "explain_measures", "explain_states"]
 
-# Causes of the states that are no verdicts: a part of the reason in a run's comparison, and the page's words for it.
-CAUSES: dict[str, tuple[tuple[str, str], ...]] = {
+# Causes of the states that are no verdicts: a part of the reason in a run's comparison, the page's words for it, and
+# what may decide the comparison.
+QUIET = "while nothing else runs on the machine"
+CAUSES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "unknown": (
-        ("too few for a verdict", "too few processes for a verdict"),
-        ("crosses the threshold", f"the confidence interval crosses the threshold of {EFFECT * 100:g} %"),
+        ("too few for a verdict", "too few processes for a verdict", "in more processes (--processes 30)"),
+        (
+            "crosses the threshold",
+            f"the confidence interval crosses the threshold of {EFFECT * 100:g} %",
+            "in more processes (--processes 30)",
+        ),
     ),
     "inconclusive": (
-        ("other work", "other work disturbed too many processes"),
-        ("too slow", "the calls are too slow, so a process made too few of them"),
-        ("clock", "the device's clock changed or was throttled"),
-        ("A/A control", "the A/A control failed: the reference differs from its copy"),
+        ("other work", "other work disturbed too many processes", QUIET),
+        (
+            "too slow",
+            "the calls are too slow, so a process made too few of them",
+            "with more calls in each process (--suite full, without --case-budget)",
+        ),
+        ("clock", "the device's clock changed or was throttled", "with a fixed clock of the device"),
+        ("A/A control", "the A/A control failed: the reference differs from its copy", QUIET),
     ),
 }
 
@@ -47,8 +57,7 @@ def explain_measures(series: Sequence[Series], measures: Measures) -> str:
     return (
         f"{_explain_intervals(timings)}{on_device} A ratio is the median over the cycles that called both "
         f"implementations; below 1 is faster. Faster, slower and same are verdicts with the threshold of "
-        f"{EFFECT * 100:g} %."
-        f"{''.join(f' {sentence}' for sentence in explain_states(timings))}{counts}{left_out}"
+        f"{EFFECT * 100:g} %.{counts}{left_out}"
     )
 
 
@@ -60,12 +69,16 @@ def _explain_intervals(timings: pd.DataFrame) -> str:
 
 
 def explain_states(timings: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence for each of ``unknown`` and ``inconclusive`` that occurs, with the causes that occur."""
+    """Yield a sentence for each of ``unknown`` and ``inconclusive`` that occurs: its causes, and what may decide it."""
     for state, causes in CAUSES.items():
-        reasons = set(timings[timings["state"] == state]["reason"])
-        found = [words for part, words in causes if any(part in str(reason) for reason in reasons)]
+        reasons = {str(reason) for reason in timings[timings["state"] == state]["reason"]}
+        found = [cause for cause in causes if any(cause[0] in reason for reason in reasons)]
         if found:
-            yield f"{state.capitalize()}: {', or '.join(found)}."
+            helps = dict.fromkeys(help_ for _, _, help_ in found)
+            yield (
+                f"{state.capitalize()}: {', or '.join(words for _, words, _ in found)}. To decide it, time again "
+                f"{', or '.join(helps)}."
+            )
 
 
 def describe_methods(series: Sequence[Series], *, compact: bool = False) -> Iterator[str]:

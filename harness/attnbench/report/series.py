@@ -98,13 +98,13 @@ class MachineDevice(NamedTuple):
 
 
 def split_by_device(runs: Iterable[StoredRun], results: Iterable[Result]) -> dict[MachineDevice, list[Result]]:
-    """Return the results of each machine and device, in the order of their first results."""
+    """Return the results of each machine and device, in the order of their names."""
     machines = {stored.run.id: stored.run.machine.name for stored in runs}
     found: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         found.setdefault((machines[result.run], CaseId.parse(result.case).device), []).append(result)
     labels = label_devices(found)
-    return {MachineDevice(*where, labels[where]): own for where, own in found.items()}
+    return {MachineDevice(*where, labels[where]): own for where, own in sorted(found.items())}
 
 
 def label_devices(places: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:

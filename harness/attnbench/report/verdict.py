@@ -9,48 +9,27 @@ from typing import Literal, NamedTuple
 from attnbench.analysis.completeness import describe_gaps, judge_completeness
 from attnbench.analysis.coverage import FEWEST_CHECKED, VERDICT_SUITES, count_cases, count_checked
 from attnbench.analysis.plain_names import clean_name, format_command
-from attnbench.analysis.root_causes import RootCause, find_root_causes
 from attnbench.cases import CaseId
-from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, FRONTIER, PERF, Result, Status
-from attnbench.report.failures import MENDING, describe_cause, find_effect
-from attnbench.report.numbers import format_count, format_thousands, join_words, shorten_text
+from attnbench.report.advice import NextStep
+from attnbench.report.checked import describe_checked
+from attnbench.report.failing import describe_failing
+from attnbench.report.numbers import format_count, format_thousands, join_words
 from attnbench.report.series import label_devices
 
-__all__ = ["NextStep", "PlaceVerdict", "Sentence", "Verdict", "collect_verdict", "format_lines"]
+__all__ = ["PlaceVerdict", "Sentence", "Verdict", "collect_verdict", "format_lines"]
 
-# Most failing implementations that are named, each with its causes; the others are counted.
-NAMED_FAILING = 4
 # Most names in any other sentence, or one more; if there are even more, the sentence has only their number.
 NAMED = 6
-# ``NAMED_CAUSES``: most causes of failures that are named for one implementation, or one more. ``LONGEST_REASON``:
-# longest quoted reason, in characters.
-NAMED_CAUSES = 2
+# Longest quoted reason, in characters.
 LONGEST_REASON = 90
 # Most commands for finishing runs that are shown.
 NEXT_STEPS = 3
-# Longest words for a cause, in characters.
-LONGEST_CAUSE = 110
 # Start of the sentence of ``describe_gaps`` about a run that ended before it timed any call.
 TIMING = "Timing had not begun"
 # Statuses of findings whose check did not run.
 SILENT: frozenset[Status] = frozenset({"unsupported", "not_run"})
-# Words for an implementation with failures; if it has several of these statuses, the first one here decides.
-FAILING: dict[Status, str] = {
-    "failed": "is wrong",
-    "error": "raises exceptions",
-    "crashed": "crashes",
-    "timeout": "does not end in time",
-    "out_of_memory": "runs out of memory",
-    "unexpected_pass": "passes what it is declared to fail",
-}
-# Words for statuses that are neither passed nor a failure, in the line about what was checked.
-WORDS: dict[Status, str] = {
-    "expected_failure": "failed as expected",
-    "unsupported": "refused with a reason",
-    "not_run": "not run",
-}
 # A reason of an implementation that needs another device, such as "needs a CUDA device" or
 # "device=cpu (supported: {'cuda'})". Reasons are free text, so this is a guess; the reason itself is in the report.
 NEEDS_CUDA = re.compile(r"\b(cuda|gpu)\b", re.IGNORECASE)
@@ -93,14 +72,6 @@ class Sentence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NextStep:
-    """A command that adds what is missing, with what to know before it is run."""
-
-    words: str
-    command: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceVerdict:
     """The verdict on one machine, and on one of its devices if the runs used several."""
 
@@ -116,11 +87,16 @@ class Verdict:
     """The verdict of a report, by place."""
 
     places: tuple[PlaceVerdict, ...]
-    # Whether nothing is known to be missing from any run.
-    complete: bool
+    # Which runs are incomplete, in words without a full stop; empty if nothing is known to be missing from any run.
+    incomplete: str = ""
     # If something is missing: how many timed calls the recommendations rest on; else empty.
     basis: str = ""
     next_steps: tuple[NextStep, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is known to be missing from any run."""
+        return not self.incomplete
 
 
 class _Where(NamedTuple):
@@ -140,13 +116,13 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
     gaps: defaultdict[_Where, list[Sentence]] = defaultdict(list)
     # By machine, the implementations that were not finished, each with True if checks are missing, not only timings.
     lacking: defaultdict[str, set[tuple[str, bool]]] = defaultdict(set)
-    complete, missing = True, 0
+    incomplete, missing = 0, 0
     next_steps = []
     # The implementations of the runs of each place.
     wanted: defaultdict[_Where, set[str]] = defaultdict(set)
     for stored in runs:
         found = judge_completeness(stored)
-        complete &= found.complete
+        incomplete += not found.complete
         missing += sum(one.timings for one in found.unfinished)
         lacking[found.machine].update((one.implementation, one.unchecked) for one in found.unfinished)
         if found.resuming:
@@ -165,15 +141,17 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
             sentences=tuple(
                 _describe_place(devices.get(where, where.machine), by_place[where], gaps[where], lacking[where.machine])
             ),
-            checked=_describe_checked(by_place[where], wanted[where], gaps[where]),
+            checked=describe_checked(
+                by_place[where], wanted[where], untold=not any(TIMING in gap.text for gap in gaps[where])
+            ),
         )
         for where in places
     ]
     timed = sum(result.timing is not None for own in by_place.values() for result in own)
     return Verdict(
         places=tuple(_merge_alike(told)),
-        complete=complete,
-        basis="" if complete else _describe_basis(timed, missing),
+        incomplete=_describe_incomplete(incomplete, len(runs)),
+        basis=_describe_basis(timed, missing) if incomplete else "",
         next_steps=(*next_steps[:NEXT_STEPS], *_list_checking(told, runs)),
     )
 
@@ -210,6 +188,13 @@ def _list_checking(places: Iterable[PlaceVerdict], runs: Iterable[StoredRun]) ->
     if names and not any(stored.run.suite in VERDICT_SUITES for stored in runs):
         command = format_command(f"attnbench conform --suite {VERDICT_SUITES[0]}", names)
         yield NextStep(words="To check more cases:", command=command)
+
+
+def _describe_incomplete(count: int, of: int) -> str:
+    """Return that ``count`` of all runs are incomplete; empty if none is."""
+    if not count:
+        return ""
+    return f"{count} of {of} runs {'is' if count == 1 else 'are'} incomplete" if of > 1 else "The run is incomplete"
 
 
 def _describe_basis(timed: int, missing: int) -> str:
@@ -252,7 +237,8 @@ def _describe_place(
     by_name: defaultdict[str, list[Result]] = defaultdict(list)
     for result in results:
         by_name[result.implementation].append(result)
-    yield from _describe_failing(machine, by_name)
+    for name, text in describe_failing(by_name):
+        yield Sentence(kind="bad", text=text, about=(machine, name) if name else None)
     yield from gaps
     groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for name, own in by_name.items():
@@ -263,60 +249,6 @@ def _describe_place(
     kinds = list(TOLD)
     for kind, reason in sorted(groups, key=lambda group: (kinds.index(group[0]), -len(groups[group]), group[1])):
         yield _describe_group(kind, reason, groups[kind, reason])
-
-
-def _describe_failing(machine: str, by_name: dict[str, list[Result]]) -> Iterator[Sentence]:
-    """Yield a sentence for each of the first failing implementations, by status and by effect, and count the others."""
-    failing = []
-    order = list(FAILING.values())
-    for name, own in by_name.items():
-        # The causes in the order of the section on failures.
-        causes = sorted(find_root_causes(own), key=_rank_cause)
-        if causes:
-            statuses = {failure.finding.status for cause in causes for failure in cause.failures}
-            words = next(words for status, words in FAILING.items() if status in statuses)
-            cases = {failure.case for cause in causes for failure in cause.failures}
-            failing.append((name, words, causes, cases))
-    failing.sort(key=lambda one: (order.index(one[1]), _rank_cause(one[2][0]), -len(one[3]), one[0]))
-    for name, words, causes, cases in failing[:NAMED_FAILING]:
-        text = f"{clean_name(name)} {words}: {_describe_causes(causes)}. {_count_failed(causes, cases, by_name[name])}"
-        yield Sentence(kind="bad", text=text, about=(machine, name))
-    left = failing[NAMED_FAILING:]
-    if left:
-        yield Sentence(kind="bad", text=f"{len(left)} more fail{'s' * (len(left) == 1)}.")
-
-
-def _rank_cause(cause: RootCause) -> tuple[bool, float, int]:
-    return (
-        cause.kind not in MENDING,
-        -max(find_effect(failure.finding) for failure in cause.failures),
-        -len(cause.failures),
-    )
-
-
-def _describe_causes(causes: Sequence[RootCause]) -> str:
-    """Return what is wrong, in words: the first causes, and the number of the others."""
-    # If only one more cause is left, it is named, because a count would take as many words.
-    shown = [_describe_cause(cause) for cause in causes[: NAMED_CAUSES + (len(causes) == NAMED_CAUSES + 1)]]
-    left = len(causes) - len(shown)
-    return "; ".join([*shown, *[f"{left} more faults"] * bool(left)])
-
-
-def _describe_cause(cause: RootCause) -> str:
-    """Return a cause in words; if only the failed check is known, the check and what it requires."""
-    words = clean_name(describe_cause(cause, by=False), LONGEST_CAUSE)
-    (check,) = cause.checks if len(cause.checks) == 1 else ("",)
-    known = read_checks().get(check)
-    if known is None or describe_cause(cause) != check:
-        return words
-    return f'{check} ("{shorten_text(known.requirement.removesuffix("."), LONGEST_CAUSE)}")'
-
-
-def _count_failed(causes: Sequence[RootCause], cases: Set[str], results: Sequence[Result]) -> str:
-    """Return how many checks failed, and on how many cases of suites and of profiles."""
-    checks = len({check for cause in causes for check in cause.checks})
-    by_suite = _count_cases([result for result in results if result.case in cases])
-    return f"{format_count(checks, 'check')} failed, on {join_words(by_suite)}."
 
 
 def _classify(results: Sequence[Result], *, finished: bool) -> tuple[str, str] | None:
@@ -366,42 +298,6 @@ def _describe_group(kind: str, reason: str, names: Sequence[str]) -> Sentence:
     words = join_words(map(clean_name, names)) if len(names) <= NAMED + 1 else format_thousands(len(names))
     told = several if len(names) > 1 else one
     return Sentence(kind=meaning, text=told.format(names=words, reason=reason), lacking=tuple(names) * (kind == "few"))
-
-
-def _describe_checked(results: Sequence[Result], wanted: Set[str], gaps: Sequence[Sentence]) -> str:
-    """Return what was checked at one place, and how many calls were timed; ``wanted``: implementations of its runs."""
-    if not any(result.findings for result in results):
-        return ""
-    statuses = Counter(finding.status for result in results for finding in result.findings)
-    checks = {finding.check for result in results for finding in result.findings}
-    seen = {result.implementation for result in results}
-    names = format_count(len(seen | wanted), "implementation")
-    counted = (
-        f"{len(seen)} of {names}" if wanted - seen else names,
-        *_count_cases(results),
-        format_count(len(checks), "check"),
-        f"{format_count(sum(statuses.values()), 'result')} (each of one check on one case",
-    )
-    others = [f"{format_thousands(statuses[status])} {words}" for status, words in WORDS.items() if statuses[status]]
-    findings = f"; {', '.join(others)})" if others else ")"
-    timed = sum(result.timing is not None for result in results)
-    if timed:
-        calls = f"{format_count(timed, 'call')} timed"
-    elif any(result.untimed for result in results):
-        calls = "no call was timed, for the reasons below"
-    else:
-        calls = "" if any(TIMING in gap.text for gap in gaps) else "no call was timed"
-    return f"Checked: {', '.join(counted)}{findings}{'; ' * bool(calls)}{calls}."
-
-
-def _count_cases(results: Sequence[Result]) -> Iterator[str]:
-    """Yield the number of cases of each suite, and of profiles."""
-    by_suite: defaultdict[str, set[str]] = defaultdict(set)
-    for result in results:
-        by_suite[result.suite].add(result.case)
-    for suite, cases in sorted(by_suite.items(), key=lambda item: (item[0] == PERF, item[0])):
-        of = " of the profile" if suite == PERF else f" of {clean_name(suite)}" if suite else ""
-        yield format_count(len(cases), "case") + of
 
 
 def _shorten(reason: str) -> str:

@@ -150,8 +150,8 @@ class Session:
         while self._kept:
             self._kept.popitem()[1].close()
         self._oracle.kill()
-        for server in self._fork_servers.values():
-            server.close()
+        while self._fork_servers:
+            self._fork_servers.popitem()[1].close()
         fault = self.folder / CACHE_FAULT
         if fault.exists():
             self.report_cache_fault(fault.read_text())

@@ -22,6 +22,12 @@ __all__ = ["Comparison", "Only", "Sentence", "collect_comparison"]
 NAMED, LONGEST = 4, 110
 # Longest reason in the table of what only one side has, in characters.
 LONGEST_REASON = 200
+# What may decide what has no verdict, by whether both sides are of one run. By default, ``compare`` times in at most
+# 30 processes.
+DECIDING = {
+    False: "Time both again while nothing else runs, in more processes (attnbench profile --processes 30).",
+    True: "Compare again while nothing else runs, or in more processes (--processes 40).",
+}
 # Words for what one side has and the other lacks: of one, of several.
 KINDS = {
     "implementation": ("case", "cases", "the whole implementation"),
@@ -110,7 +116,7 @@ def collect_comparison(
             new=names[1] if names else new.run.id,
             method=_describe_method(names, threshold),
             warnings=tuple(warnings),
-            sentences=tuple(_list_sentences(found, sections, failures)),
+            sentences=tuple(_list_sentences(found, sections, failures, one_run=names is not None)),
             counts=", ".join(f"{n} {verdict}" for verdict, n in Counter(one.verdict for one in found).most_common()),
             common=describe_common(found),
             sections=sections,
@@ -146,20 +152,25 @@ def _list_gaps(base: StoredRun, new: StoredRun, left_out: Sequence[LeftOut]) -> 
         yield f"Left out, because it cannot be right: {count_left_out(left_out)}. The first: {first}."
 
 
-def _list_sentences(found: Sequence[Change], sections: Sequence[Section], failures: Failures) -> Iterator[Sentence]:
+def _list_sentences(
+    found: Sequence[Change], sections: Sequence[Section], failures: Failures, *, one_run: bool
+) -> Iterator[Sentence]:
     """Yield the sentences of the summary, what became worse first."""
     if not found:
         yield Sentence(kind="gap", text="BASE and NEW have nothing in common to compare.", anchor="only")
         return
     if not any(section.kind == "bad" for section in sections):
-        yield Sentence(
-            kind="good", text=f"Nothing became worse in {format_count(len(found), 'comparison')}.", anchor=""
-        )
+        undecided = sum(section.count for section in sections if section.anchor == "undecided")
+        decided = f"{len(found) - undecided} of {len(found)} comparisons" if undecided else ""
+        count = decided or format_count(len(found), "comparison")
+        yield Sentence(kind="good", text=f"Nothing became worse in {count}.", anchor="")
     for section in sections:
         kind: Literal["bad", "gap", "good"] = (
             "bad" if section.kind == "bad" else "good" if section.kind == "good" else "gap"
         )
         tell = _tell_failures(failures) if section.anchor == "wrong" else _tell_section(section)
+        if section.anchor == "undecided":
+            tell = (f"{text} {DECIDING[one_run]}" for text in tell)
         yield from (Sentence(kind=kind, text=text, anchor=section.anchor) for text in tell)
 
 

@@ -1,0 +1,121 @@
+"""What to do where the samples decide nothing: the commands that time the open calls again."""
+
+import shlex
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from attnbench.analysis.crossover import Entry
+from attnbench.analysis.plain_names import clean_name, format_command
+from attnbench.records.run_file import StoredRun
+from attnbench.report.numbers import format_count
+
+__all__ = ["NextStep", "advise"]
+
+# What helps, by the state of the comparison: in words, and the command. In each process, the suites ``core`` and
+# ``full`` time more calls than ``quick``.
+HELP = {
+    "unknown": ("time again in more processes", "attnbench profile --suite core --processes 30"),
+    "inconclusive": (
+        "time again while nothing else runs on the machine, with more calls in each process",
+        "attnbench profile --suite full",
+    ),
+}
+# Most commands. More than a reader runs; what is left is counted.
+MOST_STEPS = 4
+# ``TIMING``: commands whose options say what to time. ``KEPT``: those of their options that say what is timed, and how;
+# each has a value. ``FLAGS``: their options without a value.
+TIMING = ("run", "profile", "compare")
+KEPT = (
+    "--operator", "--passes", "--device", "--dtype", "--case", "--batch", "--heads", "--head-dim", "--width",
+    "--kv-heads", "--mask", "--padding", "--like", "--threads", "--memory-limit", "--work-limit",
+)  # fmt: skip
+FLAGS = ("--frontier", "--no-cache", "--no-completion")
+# Longest value of an option, in characters; an id of a case has about 150.
+LONGEST = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextStep:
+    """A command that adds what is missing, with what to know before it is run."""
+
+    words: str
+    command: str
+
+
+class _Place(NamedTuple):
+    """Where and how calls were timed that are open for one reason."""
+
+    state: str
+    machine: str
+    options: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Open:
+    """The implementations and lengths of open comparisons; dictionaries keep their order."""
+
+    names: dict[str, None] = field(default_factory=dict)
+    lengths: set[tuple[int, int]] = field(default_factory=set)
+
+
+def advise(entries: Sequence[Entry], runs: Sequence[StoredRun]) -> Iterator[NextStep]:
+    """Yield the commands that may decide what the answers leave open; none if every answer is decided."""
+    commands = {stored.run.id: stored.run.command for stored in runs}
+    found: dict[_Place, _Open] = {}
+    for entry in entries:
+        for name, state, run in _list_open(entry):
+            options = _read_options(commands.get(run, ""))
+            if options is None:
+                options = ("--device", entry.device, "--dtype", entry.dtype)
+            open_ = found.setdefault(_Place(state, entry.machine, options), _Open())
+            open_.names[name] = None
+            open_.lengths.add((entry.keys, entry.queries))
+    several = len({stored.run.machine.name for stored in runs}) > 1
+    places = sorted(found, key=lambda place: [*HELP].index(place.state))
+    left = len(places) - MOST_STEPS
+    for number, place in enumerate(places[:MOST_STEPS], start=1):
+        help_, command = HELP[place.state]
+        on = f"on {clean_name(place.machine)}, " if several else ""
+        more = f" (decisions.csv has the calls of {format_count(left, 'further command')})"
+        words = f"To decide what is {place.state}, {on}{help_}{more * (left > 0 and number == MOST_STEPS)}:"
+        words_of_command = shlex.join(_list_options(place, found[place].lengths))
+        yield NextStep(words=words, command=format_command(f"{command} {words_of_command}", found[place].names))
+
+
+def _list_open(entry: Entry) -> Iterator[tuple[str, str, str]]:
+    """Yield name, state and run of each comparison that an answer leaves open."""
+    answer = entry.answer
+    open_ = {*answer.undecided, *(answer.names if answer.kind in HELP else ())}
+    if open_ == {entry.reference}:
+        # Nothing was faster, but some processes were too few to say so.
+        open_ = {one.implementation for one in entry.contenders if one.state == answer.kind}
+    for one in entry.contenders:
+        if one.implementation in open_ - {entry.reference} and one.state in HELP:
+            yield one.implementation, one.state, one.run
+
+
+def _list_options(place: _Place, lengths: Set[tuple[int, int]]) -> Iterator[str]:
+    """Yield the options that say which calls are timed again."""
+    if "--case" not in place.options:
+        yield "--lengths"
+        yield ",".join(str(keys) if keys == queries else f"{queries}:{keys}" for keys, queries in sorted(lengths))
+    yield from place.options
+
+
+def _read_options(command: str) -> tuple[str, ...] | None:
+    """Return the options of a stored command that say what it timed; None if its options do not say it."""
+    try:
+        _, name, *words = shlex.split(command)
+    except ValueError:
+        return None
+    if name not in TIMING:
+        return None
+    kept, rest = [], iter(words)
+    for word in rest:
+        option, equals, value = word.partition("=")
+        if not option.startswith("--") or option in FLAGS:
+            continue
+        value = value if equals else next(rest, "")
+        kept += [option, value] if option in KEPT else []
+    return tuple(kept) if all(word.isprintable() and len(word) <= LONGEST for word in kept) else None

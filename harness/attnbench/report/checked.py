@@ -1,0 +1,56 @@
+"""What was checked and timed at one place, in one line."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence, Set
+
+from attnbench.analysis.plain_names import clean_name
+from attnbench.records.types import PERF, Result, Status
+from attnbench.report.numbers import format_count, format_thousands
+
+__all__ = ["describe_checked", "list_cases"]
+
+# Words for statuses that are neither passed nor a failure.
+WORDS: dict[Status, str] = {
+    "expected_failure": "failed as expected",
+    "unsupported": "refused with a reason",
+    "not_run": "not run",
+}
+
+
+def describe_checked(results: Sequence[Result], wanted: Set[str], *, untold: bool) -> str:
+    """Return what was checked, and how many calls were timed; empty if nothing was checked.
+
+    ``wanted`` are the implementations of the runs. ``untold``: no other sentence says that no call was timed.
+    """
+    if not any(result.findings for result in results):
+        return ""
+    statuses = Counter(finding.status for result in results for finding in result.findings)
+    checks = {finding.check for result in results for finding in result.findings}
+    seen = {result.implementation for result in results}
+    names = format_count(len(seen | wanted), "implementation")
+    counted = (
+        f"{len(seen)} of {names}" if wanted - seen else names,
+        *list_cases(results),
+        format_count(len(checks), "check"),
+        f"{format_count(sum(statuses.values()), 'finding')} (each of one check on one case",
+    )
+    others = [f"{format_thousands(statuses[status])} {words}" for status, words in WORDS.items() if statuses[status]]
+    findings = f"; {', '.join(others)})" if others else ")"
+    timed = sum(result.timing is not None for result in results)
+    if timed:
+        calls = f"{format_count(timed, 'call')} timed"
+    elif any(result.untimed for result in results):
+        calls = "no call was timed, for the reasons below"
+    else:
+        calls = "no call was timed" if untold else ""
+    return f"Checked: {', '.join(counted)}{findings}{'; ' * bool(calls)}{calls}."
+
+
+def list_cases(results: Sequence[Result]) -> Iterator[str]:
+    """Yield the number of cases of each suite, and of profiles."""
+    by_suite: defaultdict[str, set[str]] = defaultdict(set)
+    for result in results:
+        by_suite[result.suite].add(result.case)
+    for suite, cases in sorted(by_suite.items(), key=lambda item: (item[0] == PERF, item[0])):
+        of = " of the profile" if suite == PERF else f" of {clean_name(suite)}" if suite else ""
+        yield format_count(len(cases), "case") + of

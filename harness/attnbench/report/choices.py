@@ -1,0 +1,184 @@
+"""What to use in a cell of the crossover map, in words."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from attnbench.analysis.coverage import FEWEST_CHECKED
+from attnbench.analysis.crossover import DECISIVE, Answer, Entry, Interval
+from attnbench.analysis.limits import describe_limits
+from attnbench.report.forms import describe_length
+from attnbench.report.numbers import format_bytes, format_estimate, join_words
+
+__all__ = ["Choice", "describe_answer", "describe_choice", "describe_undecided"]
+
+# Most names in a sentence; the others are counted. The table of measures has all names.
+SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A cell in words: what to use, the gain over the reference, and notes such as what the winner refuses."""
+
+    # Kind of the answer; empty where nothing was timed.
+    kind: str
+    words: str
+    gain: str = ""
+    notes: tuple[str, ...] = ()
+    # Which of the named implementations are not known to conform; empty if all do, or if the answer names no choice.
+    conformance: str = ""
+    # What to use instead, and its gain: the fastest that conforms; empty if all named implementations conform.
+    conforming: str = ""
+    conforming_gain: str = ""
+    # Peak memory of the fastest implementation and of the reference; empty without a winner or a tie, and where the
+    # peak was not measured.
+    memory: str = ""
+
+
+def describe_choice(entries: Sequence[Entry]) -> Choice:
+    """Return the cell of entries with the same answer, at neighbouring lengths."""
+    if not entries:
+        return Choice(kind="", words="not timed")
+    answer, reference = entries[0].answer, entries[0].reference
+    if answer.kind not in DECISIVE:
+        every = dict.fromkeys(name for entry in entries for name in entry.answer.names)
+        reasons = dict.fromkeys(entry.answer.reason for entry in entries)
+        answer = replace(answer, names=tuple(every), reason="; ".join(list(reasons)[:SHOWN]))
+    words, note = describe_answer(answer, reference)
+    conforming, conforming_gain = _describe_conforming(entries)
+    notes = [note] * bool(note) + list(_describe_all_limits(entries[0]))
+    if undecided := describe_undecided(answer):
+        notes.append(undecided)
+    return Choice(
+        kind=answer.kind,
+        words=words,
+        gain=_format_gains([entry.answer.gain for entry in entries if entry.answer.gain]),
+        notes=tuple(notes),
+        conformance=_describe_conformance(entries[0]),
+        conforming=conforming,
+        conforming_gain=conforming_gain,
+        memory=_describe_memory(entries[-1], several=len(entries) > 1),
+    )
+
+
+def describe_undecided(answer: Answer) -> str:
+    """Return which further implementations may be as fast as those of an answer; empty if none may."""
+    if not answer.undecided:
+        return ""
+    return f"not decided: whether {join_words(answer.undecided)} {_is(answer.undecided)} as fast"
+
+
+def _describe_conforming(entries: Sequence[Entry]) -> tuple[str, str]:
+    """Return the fastest implementation that conforms, where an answer names others, and its gain."""
+    other = entries[0].conforming
+    if other is None or entries[0].answer.kind not in DECISIVE:
+        return "", ""
+    names = join_words(other.names if other.kind in ("winner", "tie") else other.names[:1])
+    gains = [one.conforming.gain for one in entries if one.conforming and one.conforming.gain]
+    return names, _format_gains(gains)
+
+
+def _describe_conformance(entry: Entry) -> str:
+    """Return which implementations of an answer are not known to conform."""
+    kind = entry.answer.kind
+    if kind not in DECISIVE and kind != "alone":
+        return ""
+    parts = []
+    if entry.reference in entry.excluded and entry.reference in entry.answer.names:
+        parts.append(f"{entry.reference} fails checks")
+    named = zip(entry.answer.names, entry.checked, strict=bool(entry.checked))
+    few = {name: count for name, count in named if name not in entry.excluded and count < FEWEST_CHECKED}
+    open_: dict[str, list[str]] = {}
+    for name, count in few.items():
+        words = f"not decided ({count} of the {FEWEST_CHECKED} needed cases)" if count else "not checked"
+        open_.setdefault(words, []).append(name)
+    late = [name for name in entry.answer.names if name in entry.unfinished - few.keys() - {*entry.excluded}]
+    if late:
+        open_["not decided (its checks were not finished)"] = late
+    for words, same in open_.items():
+        who = "" if len(same) == len(entry.answer.names) else f"{join_words(same)}: "
+        parts.append(f"{who}conformance {words}")
+    if open_ and entry.conforming is None and _has_conforming(entry):
+        parts.append("among those that conform, the samples decide nothing")
+    return "; ".join(parts)
+
+
+def _has_conforming(entry: Entry) -> bool:
+    counts = entry.contender_checked.items()
+    return any(count >= FEWEST_CHECKED and name not in entry.unfinished for name, count in counts)
+
+
+def _describe_memory(entry: Entry, *, several: bool) -> str:
+    """Return the peak memory of a winner, of the fastest that conforms and of the reference; empty without a winner.
+
+    ``several``: name the length.
+    """
+    first, kind = entry.answer.names[0], entry.answer.kind
+    if kind not in ("winner", "tie") or not entry.peak_bytes or not entry.reference_peak_bytes:
+        return ""
+    others = [(entry.reference, entry.reference_peak_bytes)]
+    if entry.conforming and entry.conforming_peak_bytes and entry.conforming.names[0] != entry.reference:
+        others.insert(0, (entry.conforming.names[0], entry.conforming_peak_bytes))
+    who = f"{first} " if kind == "tie" or entry.conforming else ""
+    at = f" at {describe_length(entry.queries, entry.keys)}" if several else ""
+    listed = ", ".join(f"{name} {format_bytes(peak)}" for name, peak in others)
+    return f"peak memory: {who}{format_bytes(entry.peak_bytes)}, {listed}{at}"
+
+
+def describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
+    """Return what to use in a few words, and a note that explains it; the note may be empty."""
+    names = ", ".join(answer.names)
+    some = _name_some(answer.names)
+    match answer.kind:
+        case "winner":
+            return names, ""
+        case "tie":
+            return f"tie: {names}", ""
+        case "reference":
+            return reference, "every other implementation with a verdict is slower"
+        case "no_difference":
+            return "no useful difference", f"{reference} and {_name_some(answer.names[1:])} cannot be told apart"
+        case "unknown":
+            return "unknown", f"{some} {_was(answer.names)} fastest: {answer.reason}"
+        case "inconclusive":
+            return "inconclusive", answer.reason
+        case "alone":
+            return f"only {names}", "nothing else was timed"
+        case "not_compared":
+            return "not compared", f"{some} and {reference} were not timed in the same processes"
+
+
+def _name_some(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN
+    return join_words([*names[:SHOWN], f"{more} more"]) if more > 0 else join_words(names)
+
+
+def _was(names: Sequence[str]) -> str:
+    return "was" if len(names) == 1 else "were"
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _describe_all_limits(entry: Entry) -> Iterator[str]:
+    """For a winner, a tie or no difference, yield what each named implementation but the reference refuses.
+
+    Implementations with the same limits share a line.
+    """
+    if entry.answer.kind not in ("winner", "tie", "no_difference"):
+        return
+    shared: dict[str, list[str]] = {}
+    for name, limits in zip(entry.answer.names, entry.limits, strict=True):
+        if name != entry.reference:
+            shared.setdefault(describe_limits(limits), []).append(name)
+    for words, names in shared.items():
+        yield words if len(shared) == 1 else f"{join_words(names)}: {words}"
+
+
+def _format_gains(gains: Sequence[Interval]) -> str:
+    """Format the gain with its interval; with several lengths, the smallest and the largest gain."""
+    if not gains:
+        return ""
+    ends = [min(gains, key=lambda one: one.value), max(gains, key=lambda one: one.value)]
+    shown = dict.fromkeys(format_estimate(one.value, one.low, one.high, one.processes, unit="×") for one in ends)
+    return " to ".join(shown)

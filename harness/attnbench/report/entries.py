@@ -1,0 +1,199 @@
+"""The cells of the crossover map: what follows from the tables of a report for each place, form, length and pass."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any
+
+from attnbench.analysis.completeness import find_unchecked
+from attnbench.analysis.coverage import FEWEST_CHECKED, is_checked
+from attnbench.analysis.crossover import DECISIVE, Answer, Contender, Entry, Interval, choose
+from attnbench.analysis.limits import Limits, find_limits
+from attnbench.analysis.speed_verdict import State
+from attnbench.cases import CaseId
+from attnbench.records.run_file import StoredRun
+from attnbench.records.types import FRONTIER, PERF, Result, Status, find_pass
+from attnbench.report.forms import read_lengths
+from attnbench.report.series import Place, Series
+from attnbench.report.tables import list_rows
+
+__all__ = ["collect_entries"]
+
+# Statuses with which an implementation is no choice. An implementation that runs out of time or memory at one length
+# may still be a choice at other lengths.
+WRONG: frozenset[Status] = frozenset({"failed", "error", "crashed"})
+
+
+def collect_entries(
+    runs: Sequence[StoredRun], results: Iterable[Result], series: Sequence[Series]
+) -> tuple[Entry, ...]:
+    """Return the cells of the crossover map; ``results`` are the merged results of all runs."""
+    limits, conformance = _LimitsOfRuns(runs), _Conformance(runs, results)
+    return tuple(entry for one in series for entry in _list_entries(one, limits, conformance))
+
+
+class _LimitsOfRuns:
+    """What each implementation refuses on a device: from the run that timed it, or from a run of the same code."""
+
+    def __init__(self, runs: Sequence[StoredRun]) -> None:
+        self._runs = {stored.run.id: stored for stored in runs}
+        self._results: dict[tuple[str, str], list[Result]] = {}
+        for stored in runs:
+            for result in stored.results:
+                self._results.setdefault((stored.run.id, result.implementation), []).append(result)
+        # By machine, implementation and hash of its source files, the runs of this code.
+        self._of_code: dict[tuple[str, str, str], list[str]] = {}
+        for stored in runs:
+            for name, source in stored.run.sources.items():
+                self._of_code.setdefault((stored.run.machine.name, name, source), []).append(stored.run.id)
+        self._found: dict[tuple[str, str, str], Limits] = {}
+        self._own: dict[tuple[str, str, str], Limits] = {}
+
+    def find(self, implementation: str, run: str, device: str) -> Limits:
+        """Return what an implementation that was timed in a run refuses."""
+        key = implementation, run, device
+        if key not in self._found:
+            known = (self._read(implementation, other, device) for other in self._list_runs(implementation, run))
+            self._found[key] = next((limits for limits in known if limits.known), Limits(known=False))
+        return self._found[key]
+
+    def _list_runs(self, implementation: str, run: str) -> Iterator[str]:
+        """Yield the run, and then the runs on the same machine whose source files of the implementation are equal."""
+        if run not in self._runs:
+            return
+        yield run
+        own = self._runs[run].run
+        if source := own.sources.get(implementation):
+            same_code = self._of_code[own.machine.name, implementation, source]
+            yield from (name for name in same_code if name != run)
+
+    def _read(self, implementation: str, run: str, device: str) -> Limits:
+        """Return what the results of one run say; it is found once, because many runs may ask for it."""
+        key = implementation, run, device
+        if key not in self._own:
+            completions = {one.implementation: one for one in self._runs[run].completions}
+            results = self._results.get((run, implementation), ())
+            self._own[key] = find_limits(results, completions.get(implementation), device)
+        return self._own[key]
+
+
+class _Conformance:
+    """What is known of each implementation on a machine and a device: its checked cases, and whether it fails."""
+
+    def __init__(self, runs: Sequence[StoredRun], results: Iterable[Result]) -> None:
+        machines = {stored.run.id: stored.run.machine.name for stored in runs}
+        self._checked: dict[tuple[str, str, str], int] = {}
+        self._wrong: set[tuple[str, str, str]] = set()
+        self._unfinished = find_unchecked(runs)
+        for result in results:
+            if result.suite == FRONTIER:
+                continue
+            key = machines[result.run], CaseId.parse(result.case).device, result.implementation
+            self._checked[key] = self._checked.get(key, 0) + (result.suite != PERF and is_checked(result))
+            if any(finding.status in WRONG for finding in result.findings):
+                self._wrong.add(key)
+
+    def is_wrong(self, place: Place, name: str) -> bool:
+        """Whether an implementation fails a check on the machine and device of a place."""
+        return (place.machine, place.device, name) in self._wrong
+
+    def is_unfinished(self, place: Place, name: str) -> bool:
+        """Whether a run on the machine of a place left out checks of an implementation."""
+        return name in self._unfinished.get(place.machine, ())
+
+    def count(self, place: Place, name: str) -> int:
+        """Return how many cases of suites were checked on the machine and device of a place."""
+        return self._checked.get((place.machine, place.device, name), 0)
+
+
+def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conformance) -> Iterator[Entry]:
+    """Yield the entries of a series by mode and length; a case without timings has none."""
+    place, reference = series.place, series.reference
+    by_case: dict[str, list[dict[str, Any]]] = {}
+    for row in list_rows(series.timings):
+        by_case.setdefault(str(row["case"]), []).append(row)
+    peaks = {
+        (str(case), str(name)): float(peak)
+        for case, name, peak in zip(
+            series.memory["case"], series.memory["implementation"], series.memory["peak_bytes"], strict=True
+        )
+        if peak == peak
+    }
+    for case, rows in sorted(by_case.items(), key=lambda item: _order_case(item[0])):
+        every = [_make_contender(row) for row in rows]
+        wrong = {one.implementation for one in every if conformance.is_wrong(place, one.implementation)}
+        # A reference that fails checks stays a contender, because all times are compared with the reference's time.
+        contenders = [one for one in every if one.implementation not in wrong - {reference}]
+        if not contenders:
+            continue
+        answer = choose(contenders, reference)
+        checked = {one.implementation: conformance.count(place, one.implementation) for one in contenders}
+        timed_in = {one.implementation: one.run for one in contenders}
+        unfinished = frozenset(name for name in timed_in if conformance.is_unfinished(place, name))
+        conform = {name for name, count in checked.items() if count >= FEWEST_CHECKED} - unfinished
+        parsed = CaseId.parse(case)
+        queries, keys = read_lengths(parsed)
+        device = place.device
+        conforming = _choose_conforming(contenders, reference, answer, conform, wrong)
+        yield Entry(
+            machine=series.place.machine,
+            device=device,
+            dtype=series.place.dtype,
+            threads=series.place.threads,
+            form=series.form,
+            queries=queries,
+            keys=keys,
+            mode=parsed.mode,
+            pass_=find_pass(case),
+            reference=series.reference,
+            answer=answer,
+            limits=tuple(limits.find(name, timed_in[name], device) for name in answer.names),
+            checked=tuple(checked[name] for name in answer.names) if any(checked.values()) else (),
+            excluded=tuple(sorted(wrong)),
+            unfinished=unfinished,
+            conforming=conforming,
+            case=case,
+            contenders=tuple(contenders),
+            contender_limits={name: limits.find(name, run, device) for name, run in timed_in.items()},
+            contender_checked=checked,
+            peak_bytes=peaks.get((case, answer.names[0])),
+            reference_peak_bytes=peaks.get((case, reference)),
+            conforming_peak_bytes=peaks.get((case, conforming.names[0])) if conforming else None,
+            timed=frozenset(timed_in),
+            fixed=frozenset(str(row["implementation"]) for row in rows if row["values"] == "fixed"),
+        )
+
+
+def _choose_conforming(
+    contenders: Sequence[Contender], reference: str, answer: Answer, conform: Set[str], wrong: Set[str]
+) -> Answer | None:
+    """Return the answer among the reference and the implementations that conform.
+
+    Return None if all implementations in ``answer`` conform, or if no implementation that conforms is the answer.
+    """
+    if not conform or conform >= {*answer.names}:
+        return None
+    found = choose([one for one in contenders if one.implementation in {*conform, reference}], reference)
+    # A reference that fails checks, or on which too few cases were checked, is compared with, but never recommended.
+    return found if found.kind in DECISIVE and found.names[0] in conform - wrong else None
+
+
+def _order_case(case: str) -> tuple[str, int, int, int]:
+    parsed = CaseId.parse(case)
+    queries, keys = read_lengths(parsed)
+    return parsed.mode, max(queries, keys), queries, keys
+
+
+def _make_contender(row: Mapping[str, Any]) -> Contender:
+    ratio = None
+    if row["ratio"] == row["ratio"]:
+        ratio = Interval(
+            value=row["ratio"], low=row["ratio_low"], high=row["ratio_high"], processes=int(row["counted"])
+        )
+    state: State = row["state"]
+    return Contender(
+        implementation=str(row["implementation"]),
+        time_ns=float(row["median_ns"]),
+        ratio=ratio,
+        state=state,
+        reason=str(row["reason"]),
+        run=str(row["run"]),
+    )

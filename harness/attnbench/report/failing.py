@@ -1,0 +1,88 @@
+"""What is wrong with the failing implementations of one place, in one sentence for each."""
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+
+from attnbench.analysis.plain_names import clean_name
+from attnbench.analysis.root_causes import RootCause, find_root_causes
+from attnbench.checks.catalogue import read_checks
+from attnbench.records.types import Result, Status
+from attnbench.report.checked import list_cases
+from attnbench.report.failures import describe_cause, rank_cause
+from attnbench.report.numbers import format_count, join_words, shorten_text
+
+__all__ = ["describe_failing"]
+
+# Most failing implementations that are named, each with its causes; the others are counted.
+NAMED_FAILING = 4
+# Most causes of failures that are named for one implementation, or one more.
+NAMED_CAUSES = 2
+# Longest words for a cause, in characters.
+LONGEST_CAUSE = 110
+# Words for an implementation with failures; if it has several of these statuses, the first one here decides.
+FAILING: dict[Status, str] = {
+    "failed": "is wrong",
+    "error": "raises exceptions",
+    "crashed": "crashes",
+    "timeout": "does not end in time",
+    "out_of_memory": "runs out of memory",
+    "unexpected_pass": "passes what it is declared to fail",
+}
+
+
+def describe_failing(by_name: Mapping[str, Sequence[Result]]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each of the first failing implementations with a sentence, by ``rank_cause``.
+
+    The last sentence counts the others, and has no name.
+    """
+    failing = []
+    for name, own in by_name.items():
+        # The causes in the order of the section on failures.
+        causes = sorted(find_root_causes(own), key=rank_cause)
+        if causes:
+            statuses = {failure.finding.status for cause in causes for failure in cause.failures}
+            words = next(words for status, words in FAILING.items() if status in statuses)
+            cases = {failure.case for cause in causes for failure in cause.failures}
+            failing.append((name, words, causes, cases))
+    failing.sort(key=lambda one: (rank_cause(one[2][0]), -len(one[3]), one[0]))
+    for name, words, causes, cases in failing[:NAMED_FAILING]:
+        yield (
+            name,
+            f"{clean_name(name)} {words}: {_describe_causes(causes)}. {_count_failed(causes, cases, by_name[name])}",
+        )
+    left = failing[NAMED_FAILING:]
+    if left:
+        yield "", f"{len(left)} more fail{'s' * (len(left) == 1)}."
+
+
+def _describe_causes(causes: Sequence[RootCause]) -> str:
+    """Return what is wrong, in words: the first causes, each with its number of findings, and what is left."""
+    if len(causes) == 1:
+        return _describe_cause(causes[0])
+    total = sum(len(cause.failures) for cause in causes)
+    # If only one more cause is left, it is named, because a count would take as many words.
+    shown = list(causes[: NAMED_CAUSES + (len(causes) == NAMED_CAUSES + 1)])
+    if not any(cause.says_what_to_mend for cause in shown):
+        shown += [cause for cause in causes[len(shown) :] if cause.says_what_to_mend][:1]
+    parts = [f"{_describe_cause(cause)}, in {len(cause.failures)}" for cause in shown]
+    parts[0] += f" of {format_count(total, 'failed finding')}"
+    left = len(causes) - len(shown)
+    others = total - sum(len(cause.failures) for cause in shown)
+    return "; ".join([*parts, *[f"{format_count(left, 'more cause')}, in {others}"] * bool(left)])
+
+
+def _describe_cause(cause: RootCause) -> str:
+    """Return a cause in words; if only the failed check is known, the check and what it requires."""
+    words = clean_name(describe_cause(cause, by=False), LONGEST_CAUSE)
+    (check,) = cause.checks if len(cause.checks) == 1 else ("",)
+    known = read_checks().get(check)
+    if known is None or describe_cause(cause) != check:
+        return words
+    return f'{check} ("{shorten_text(known.requirement.removesuffix("."), LONGEST_CAUSE)}")'
+
+
+def _count_failed(causes: Sequence[RootCause], cases: Set[str], results: Sequence[Result]) -> str:
+    """Return how many findings and checks failed, and on how many cases of suites and of profiles."""
+    findings = format_count(sum(len(cause.failures) for cause in causes), "finding")
+    checks = format_count(len({check for cause in causes for check in cause.checks}), "check")
+    by_suite = list_cases([result for result in results if result.case in cases])
+    return f"{findings} of {checks} failed, on {join_words(by_suite)}."

@@ -20,7 +20,7 @@ def make_entry(case: str, winner: str = "quick", *, machine: str = "some-cpu", t
     return Entry(
         machine=machine, device="cpu", dtype="float32", threads=threads, form=parsed.form, queries=parsed.length,
         keys=parsed.length, mode=parsed.mode, pass_="forward", reference="torch_mha",
-        answer=Answer(kind="winner", names=(winner,)), limits=(), case=case,
+        answer=Answer(kind="winner", names=(winner,)), case=case,
     )  # fmt: skip
 
 

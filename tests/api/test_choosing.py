@@ -14,7 +14,7 @@ from attnbench.analysis.coverage import FEWEST_CHECKED
 from attnbench.analysis.crossover import DECISIVE, Contender, Interval
 from attnbench.analysis.dispatch import Cell, Dispatch, NoChoiceError, Offer, encode_dispatch, read_dispatch
 from attnbench.plugins.registry import PluginError
-from attnbench.records.run_file import ResultsError, find_timed_lines, read_run
+from attnbench.records.run_file import ResultsError, read_run
 from attnbench.report.content import collect_content
 from attnbench.report.dispatch import make_dispatch
 
@@ -92,21 +92,51 @@ def test_an_unchecked_implementation_is_no_choice_beside_checked_ones(tmp_path: 
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"queries": 200}, "nothing was timed at queries=200, keys=200; the nearest that was: batch=8, queries=256"),
+        ({"queries": 200}, "nothing was timed at queries=200; the nearest that was: batch=8, queries=256"),
         ({"queries": 100, "batch": 7}, "the nearest that was: batch=8, queries=128, keys=128 (case-1)"),
         ({"queries": 128, "dtype": "bfloat16"}, "nothing was timed with dtype='bfloat16'; measured: 'float32'"),
         ({"queries": 128, "machine": "there"}, "nothing was timed with machine='there'; measured: 'here'"),
         ({"queries": 128, "machine": None}, "nothing was timed with machine="),
-        ({"queries": 256}, "2 timed calls fit, which differ in threads; name one of case-2, case-2"),
+        ({"queries": 128, "heads": 16}, "nothing was timed with heads=16; measured: 12"),
     ],
 )
 def test_a_call_that_was_not_timed_is_not_answered(tmp_path: Path, asked: dict[str, Any], message: str) -> None:
     """The error names what was measured and the nearest call; nothing is interpolated."""
-    longer = replace(CELL, queries=256, keys=256, case="case-2")
-    source = write(tmp_path, CELL, longer, replace(longer, threads=1))
+    source = write(tmp_path, CELL, replace(CELL, queries=256, keys=256, case="case-2"))
     with pytest.raises(NoChoiceError) as raised:
         attnbench.choose(source, **({"machine": "here"} | asked))
     assert message in str(raised.value)
+
+
+OTHERS = {
+    "keys": 512, "batch": 16, "heads": 24, "kv_heads": 3, "head_dim": 32, "dtype": "bfloat16",
+    "passes": "forward+backward", "mask": "causal", "device": "cuda", "threads": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("argument", "other"), OTHERS.items())
+def test_what_is_left_out_is_taken_from_the_run_if_it_is_unique_there(
+    tmp_path: Path, argument: str, other: object
+) -> None:
+    """A run of one dtype, for example, is asked without a dtype; of a run of two, the error names both."""
+    apart = replace(CELL, case="case-2", **{argument: other})
+    assert attnbench.choose(write(tmp_path, apart), queries=128, machine="here").case == "case-2"
+    source = write(tmp_path, CELL, apart)
+    first, last = sorted([getattr(CELL, argument), other])
+    with pytest.raises(NoChoiceError) as raised:
+        attnbench.choose(source, queries=128, machine="here")
+    assert str(raised.value) == f"2 timed calls fit: name {argument} ({first!r}, {last!r})"
+    assert attnbench.choose(source, queries=128, machine="here", **{argument: other}).case == "case-2"
+
+
+def test_every_argument_in_which_calls_differ_is_named(tmp_path: Path) -> None:
+    """The error names each argument with its values, at most eight; the case only if nothing else differs."""
+    cells = [replace(CELL, case=f"case-{batch}", batch=batch, threads=1 + batch % 2) for batch in range(1, 11)]
+    with pytest.raises(NoChoiceError) as raised:
+        attnbench.choose(write(tmp_path, *cells), queries=128, machine="here")
+    assert str(raised.value) == "10 timed calls fit: name threads (1, 2) and batch (1, 2, 3, 4, 5, 6, 7, 8 and 2 more)"
+    with pytest.raises(NoChoiceError, match=r"2 timed calls fit: name case \('case-1', 'case-2'\)"):
+        attnbench.choose(write(tmp_path, CELL, replace(CELL, case="case-2")), queries=128, machine="here")
 
 
 def test_an_argument_that_does_not_exist_is_refused(tmp_path: Path) -> None:
@@ -147,7 +177,9 @@ def test_a_run_and_the_file_of_its_report_give_the_same_choice(tmp_path: Path) -
     asked = {"queries": 128, "machine": machine, "case": made.cells[0].case.replace("L32.S32", "L128.S128")}
     choice = attnbench.choose(EXAMPLE, **asked)
     assert choice == attnbench.choose(tmp_path, **asked)
-    assert find_timed_lines(EXAMPLE)[choice.name, choice.case] == choice.line
+    stored = msgspec.json.decode(EXAMPLE.read_bytes().splitlines()[choice.line - 1])
+    assert (stored["implementation"], stored["case"]) == (choice.name, choice.case)
+    assert stored["timing"]
     assert all(offer.line for cell in made.cells for offer in cell.offers)
 
 

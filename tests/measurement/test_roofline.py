@@ -1,13 +1,23 @@
 """Tests of the ceilings of a roofline: the rates of the fastest matrix product and of the fastest copy."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 
 from attnbench.measurement import roofline
 from attnbench.measurement.roofline import measure_roofline
-from attnbench.processes.candidate_requests import MeasureRates, Outcome
+from attnbench.processes.candidate_requests import MeasureRates, Outcome, Rates
 from attnbench.records.types import Ceiling
-from attnbench.runner import Limits, Plan, Session, list_gating_checks, list_profile_cases, measure_ceilings
+from attnbench.runner import (
+    Limits,
+    Plan,
+    Session,
+    list_gating_checks,
+    list_profile_cases,
+    measure_ceilings,
+    measure_rates,
+)
 
 
 @pytest.fixture
@@ -59,10 +69,16 @@ def test_a_run_has_a_ceiling_for_every_dtype_that_it_times() -> None:
         assert found.flop_per_s > 1e6
         assert found.bytes_per_s > 1e6
         assert not list(measure_ceilings(session, plans, run="r", done=[stored, found]))
+        # A session measures the rates once, for the forecast and for the record.
+        rates = measure_rates(session, plans, without=[("cpu", "bfloat16")])
+        assert rates == {("cpu", "float32"): session.rates["cpu", "float32"]}
+        assert rates["cpu", "float32"].flop_per_s == found.flop_per_s
 
 
 class Refusing:
     """Stands in for a session whose workers have too little memory to measure a ceiling."""
+
+    rates: ClassVar[dict[tuple[str, str], Rates]] = {}
 
     def supervise_together(self, implementations: list[str]) -> "Refusing":
         """Return this object, in place of a supervisor of workers."""

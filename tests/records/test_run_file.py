@@ -93,12 +93,13 @@ def write_run(folder: Path, *results: Result | End) -> Path:
 
 
 def test_appended_records_are_read(tmp_path: Path) -> None:
-    """Every field of a run and of its results is read as it was written."""
+    """Every field of a run and of its results is read as it was written, with the last line of each timing."""
     measured = replace(make_result(name="other"), timing=TIMING, memory=MEMORY, bytes=4096, kernels=("aten::bmm ×2",))
     results = (make_result(), measured)
-    path = write_run(tmp_path, *results)
+    path = write_run(tmp_path, *results, measured)
     assert path == tmp_path / "some-cpu" / "20260101-000000-abcd.jsonl"
-    assert read_run(path) == StoredRun(run=make_run(), results=results, path=path)
+    lines = {("other", measured.case): 4}
+    assert read_run(path) == StoredRun(run=make_run(), results=(*results, measured), path=path, timed_lines=lines)
 
 
 def test_a_ceiling_is_stored_beside_the_results_of_its_run(tmp_path: Path) -> None:

@@ -1,8 +1,14 @@
 """Tests of the forecast of the time that a profile takes."""
 
-from attnbench.runner import Effort, Plan, forecast
+from dataclasses import replace
+
+import pytest
+
+from attnbench.runner import Effort, Plan, Speed, forecast
 
 CASE = "multihead/B1.L{0}.S{0}.E256.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/train"
+EFFORT = Effort(processes=7, budget_s=0.3)
+SPEED = Speed(threads=2, flop_per_s={("cpu", "float32"): 1e11})
 
 
 def make_plan(length: int, missing: str | None = None) -> Plan:
@@ -10,39 +16,59 @@ def make_plan(length: int, missing: str | None = None) -> Plan:
     return Plan(case=CASE.format(length), checks=("forward_parity",), missing=missing, flop=length * 10**7)
 
 
+def plan_s(*plans: Plan, timed: int = 1, effort: Effort = EFFORT, loaded: int = 1, speed: Speed = SPEED) -> float:
+    """Return the forecast with the planned processes; ``timed`` implementations are timed on each case."""
+    counts = {plan.case: timed for plan in plans}
+    return forecast(plans, counts, effort, implementations=loaded, speed=speed).planned_s
+
+
 def test_the_forecast_grows_with_all_that_is_timed() -> None:
-    """More cases, implementations, processes and operations take longer; added processes are counted separately."""
-    effort = Effort(processes=7, budget_s=0.3)
-    base = forecast([make_plan(128)], ["multihead"], effort, threads=2)
-    assert (base.cases, base.implementations) == (1, 1)
-    assert base.most_s == base.planned_s
+    """More cases, implementations, processes and operations, and a slower machine, take longer."""
+    base = plan_s(make_plan(128))
     for longer in (
-        forecast([make_plan(128), make_plan(256)], ["multihead"], effort, threads=2),
-        forecast([make_plan(128)], ["multihead"] * 2, effort, threads=2),
-        forecast([make_plan(128)], ["multihead"], Effort(processes=14, budget_s=0.3), threads=2),
-        forecast([make_plan(1024)], ["multihead"], effort, threads=2),
-        forecast([make_plan(128)], ["multihead"], effort, threads=1),
+        plan_s(make_plan(128), make_plan(256)),
+        plan_s(make_plan(128), timed=2),
+        plan_s(make_plan(128), loaded=2),
+        plan_s(make_plan(128), effort=replace(EFFORT, processes=14)),
+        plan_s(make_plan(1024)),
+        plan_s(replace(make_plan(128), model_runs=100)),
+        plan_s(make_plan(128), speed=replace(SPEED, threads=1)),
+        plan_s(make_plan(128), speed=replace(SPEED, flop_per_s={("cpu", "float32"): 1e10})),
     ):
-        assert longer.planned_s > base.planned_s
-    added = forecast([make_plan(128)], ["multihead"], Effort(processes=7, most=30, budget_s=0.3), threads=2)
-    assert added.planned_s == base.planned_s
-    assert added.most_s > base.most_s
+        assert longer > base
+
+
+def test_added_processes_are_counted_separately() -> None:
+    """The planned processes take as long as before, and all processes take longer."""
+    plan = make_plan(128)
+    one, added = (
+        forecast([plan], {plan.case: 1}, replace(EFFORT, most=most), implementations=1, speed=SPEED)
+        for most in (None, 30)
+    )
+    assert one.most_s == one.planned_s == added.planned_s < added.most_s
+
+
+def test_expected_values_are_computed_once_for_all_implementations() -> None:
+    """Further implementations make the calls of a case, and do not make its expected values again."""
+    plan = make_plan(1024)
+    slow = replace(plan, model_runs=1000)
+    assert plan_s(slow) - plan_s(plan) == pytest.approx(plan_s(slow, timed=9) - plan_s(plan, timed=9))
 
 
 def test_the_time_limit_of_a_case_holds() -> None:
     """With --case-budget, added processes cost at most the time limit of each case."""
     plans = [make_plan(128), make_plan(256)]
     free, limited = (
-        forecast(plans, ["multihead"], Effort(processes=100, budget_s=1.0, case_s=case_s), threads=2)
-        for case_s in (None, 10.0)
+        plan_s(*plans, effort=Effort(processes=100, budget_s=1.0, case_s=case_s)) for case_s in (None, 10.0)
     )
-    assert free.planned_s - limited.planned_s > 100
+    assert free - limited > 100
 
 
 def test_cases_that_cannot_run_take_no_time() -> None:
-    """A case that this machine cannot run, and an implementation of another operator, add no time for calls."""
-    effort = Effort(processes=7, budget_s=0.3)
-    alone = forecast([make_plan(128)], ["multihead"], effort, threads=2)
-    assert (
-        forecast([make_plan(128), make_plan(9999, "x")], ["multihead"], effort, threads=2).planned_s == alone.planned_s
-    )
+    """A case that this machine cannot run, or that every implementation refuses, adds no time for calls."""
+    plan = make_plan(128)
+    alone = plan_s(plan)
+    assert plan_s(plan, make_plan(100, "x")) == alone
+    refused = make_plan(100)
+    counts = {plan.case: 1, refused.case: 0}
+    assert forecast([plan, refused], counts, EFFORT, implementations=1, speed=SPEED).planned_s == alone

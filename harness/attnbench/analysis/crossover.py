@@ -107,11 +107,6 @@ class Entry:
     pass_: str
     reference: str
     answer: Answer
-    # What each name of the answer refuses, in the order of ``answer.names``.
-    limits: tuple[Limits, ...]
-    # Number of checked cases of each name of the answer, in the order of ``answer.names``; empty if no implementation
-    # of this cell was checked.
-    checked: tuple[int, ...] = ()
     # Implementations that were timed, but fail checks. They are no choice, whatever their time.
     excluded: tuple[str, ...] = ()
     # Implementations that were timed, and of which a run left out planned checks, so that they may still fail.
@@ -135,6 +130,17 @@ class Entry:
     timed: frozenset[str] = frozenset()
     # Implementations whose timed calls all had the same input values.
     fixed: frozenset[str] = frozenset()
+
+    @property
+    def limits(self) -> tuple[Limits, ...]:
+        """What each name of the answer refuses, in the order of ``answer.names``."""
+        return tuple(self.contender_limits[name] for name in self.answer.names)
+
+    @property
+    def checked(self) -> tuple[int, ...]:
+        """Number of checked cases of each name of the answer, in their order; empty if no contender was checked."""
+        known = self.contender_checked
+        return tuple(known[name] for name in self.answer.names) if any(known.values()) else ()
 
     @property
     def problem(self) -> tuple[str, int, int, str]:

@@ -4,7 +4,7 @@ The file has every timed call of the report with all implementations that were t
 less than the report does: only implementations that return weights, for example.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +31,8 @@ __all__ = [
 
 # Version of the format of dispatch.json. It grows with every change that an older reader would misread.
 DISPATCH_SCHEMA = 1
+# Most values that an error names; the others are counted.
+SHOWN = 8
 # What a choice names if nothing is faster than the reference beyond doubt, or if several are equally fast.
 OnTie = Literal["reference", "fastest"]
 
@@ -86,15 +88,15 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What is asked for. A field that is None fits every cell, but then all fitting cells must be of one kind."""
+    """What is asked for. A field that is None fits every cell; among the fitting cells it must have one value."""
 
     queries: int
-    keys: int
     machine: str
-    device: str = "cpu"
-    dtype: str = "float32"
-    passes: str = "forward"
-    mask: str = "none"
+    keys: int | None = None
+    device: str | None = None
+    dtype: str | None = None
+    passes: str | None = None
+    mask: str | None = None
     threads: int | None = None
     batch: int | None = None
     heads: int | None = None
@@ -225,10 +227,10 @@ def _find_cell(cells: Sequence[Cell], query: Query) -> Cell:
     left = list(cells)
     for field in _EXACT:
         wanted = getattr(query, field)
-        known = sorted({getattr(one, field) for one in left}, key=str)
+        known = {getattr(one, field) for one in left}
         left = [one for one in left if wanted is None or getattr(one, field) == wanted]
         if not left:
-            raise NoChoiceError(f"nothing was timed with {field}={wanted!r}; measured: {', '.join(map(repr, known))}")
+            raise NoChoiceError(f"nothing was timed with {field}={wanted!r}; measured: {_list_values(known)}")
     fitting = [one for one in left if all(getattr(query, f) in (None, getattr(one, f)) for f in _SIZES)]
     if not fitting:
         nearest = min(left, key=lambda one: _measure_distance(one, query))
@@ -236,17 +238,26 @@ def _find_cell(cells: Sequence[Cell], query: Query) -> Cell:
         asked = ", ".join(f"{f}={getattr(query, f)}" for f in _SIZES if getattr(query, f) is not None)
         raise NoChoiceError(f"nothing was timed at {asked}; the nearest that was: {sizes} ({nearest.case})")
     if len(fitting) > 1:
-        raise NoChoiceError(
-            f"{len(fitting)} timed calls fit, which differ in {_name_differences(fitting)}; name one of "
-            f"{', '.join(one.case for one in fitting[:3])}"
-        )
+        raise NoChoiceError(f"{len(fitting)} timed calls fit: name {_list_differences(fitting)}")
     return fitting[0]
 
 
-def _name_differences(cells: Iterable[Cell]) -> str:
-    some = list(cells)
-    fields = [name for name in (*_EXACT, *_SIZES) if len({getattr(one, name) for one in some}) > 1]
-    return ", ".join(name for name in fields if name != "case") or "the case"
+def _list_differences(cells: Sequence[Cell]) -> str:
+    """Return the fields in which cells differ, each with its values; the case only if nothing else differs."""
+    differing = {}
+    for field in (*_EXACT, *_SIZES):
+        values = {getattr(one, field) for one in cells}
+        if len(values) > 1:
+            differing[field] = _list_values(values)
+    if len(differing) > 1:
+        differing.pop("case", None)
+    return " and ".join(f"{field} ({values})" for field, values in differing.items())
+
+
+def _list_values(values: Set[Any]) -> str:
+    ordered = sorted(values, key=lambda value: (value is not None, value))
+    more = len(ordered) - SHOWN
+    return ", ".join(map(repr, ordered[:SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
 def _measure_distance(cell: Cell, query: Query) -> float:

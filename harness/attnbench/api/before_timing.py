@@ -1,5 +1,6 @@
 """What is said, and refused, before anything is timed: memory that is lacking, the number of cases, and the time."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import click
@@ -10,7 +11,7 @@ from attnbench.api.progress import format_time
 from attnbench.api.usage import UsageError
 from attnbench.cases import CaseId
 from attnbench.records.environment import count_cores
-from attnbench.runner import Effort, Plan, Session, forecast
+from attnbench.runner import Effort, Plan, Session, Speed, forecast, list_timeable, measure_rates
 
 __all__ = ["announce", "demand_memory"]
 
@@ -38,15 +39,22 @@ def demand_memory(session: Session, plans: Sequence[Plan]) -> None:
 def announce(
     session: Session, implementations: Sequence[str], plans: Sequence[Plan], effort: Effort, axes: Axes
 ) -> None:
-    """Print to standard error, in one line, what will be timed and about how long it takes."""
-    operators = [session.declared[name].operator for name in implementations]
+    """Print to standard error, in one line, what will be timed and about how long it takes.
+
+    The forecast needs the machine's highest rates, which are measured first, and what the implementations declare.
+    Implementations that refuse every case are not counted.
+    """
     threads = session.limits.threads or count_cores()
-    expected = forecast(plans, operators, effort, threads=threads)
+    rates = {place: one.flop_per_s for place, one in measure_rates(session, plans).items()}
+    timeable = list_timeable(session, implementations, plans)
+    timed = Counter(case for cases in timeable.values() for case in cases)
+    speed = Speed(threads=threads, flop_per_s=rates)
+    expected = forecast(plans, timed, effort, implementations=len(implementations), speed=speed)
     time = f"about {format_time(expected.planned_s)}"
     if effort.most and effort.most > effort.processes:
         time += f", and up to {format_time(expected.most_s)} if speed verdicts stay unknown"
     counts = (
-        (expected.cases, "case"), (expected.implementations, "implementation"), (effort.processes, "process"),
+        (len(plans), "case"), (sum(map(bool, timeable.values())), "implementation"), (effort.processes, "process"),
         (threads, "thread"),
     )  # fmt: skip
     told = ", ".join(_count(number, word) for number, word in counts)

@@ -20,11 +20,11 @@ class Asked(TypedDict, total=False):
     heads: int | None
     kv_heads: int | None
     head_dim: int | None
-    dtype: str
-    passes: Pass
-    mask: str
+    dtype: str | None
+    passes: Pass | None
+    mask: str | None
     needs: Collection[str]
-    device: str
+    device: str | None
     threads: int | None
     machine: str | None
     case: str | None
@@ -40,11 +40,11 @@ def choose(
     heads: int | None = None,
     kv_heads: int | None = None,
     head_dim: int | None = None,
-    dtype: str = "float32",
-    passes: Pass = "forward",  # a pass of a call, not a password
-    mask: str = "none",
+    dtype: str | None = None,
+    passes: Pass | None = None,
+    mask: str | None = None,
     needs: Collection[str] = (),
-    device: str = "cpu",
+    device: str | None = None,
     threads: int | None = None,
     machine: str | None = None,
     case: str | None = None,
@@ -53,11 +53,11 @@ def choose(
     """Return which implementation to use for a call, with its gain and the evidence.
 
     ``source`` is a ``dispatch.json``, a folder that contains one, the file of a run, the id of a run below ``results``,
-    or the result of ``attnbench.profile``. ``keys`` is by default the number of queries. ``batch``, ``heads``,
-    ``kv_heads``, ``head_dim`` and ``threads`` may be left out if the measured calls have only one such number. ``mask``
-    is the name of a mask as in the ids of cases. ``needs`` are features that the implementation must not refuse, such
-    as "weights". ``machine`` is the name of the machine that was measured, by default this machine. ``case`` is the id
-    of a case, where several cases have the same sizes.
+    or the result of ``attnbench.profile``. An argument that is left out has the value of the timed calls that fit the
+    other arguments, if these calls have only one such value. ``machine``, the name of the machine that was measured, is
+    by default this machine. ``mask`` is the name of a mask as in the ids of cases. ``needs`` are features that the
+    implementation must not refuse, such as "weights". ``case`` is the id of a case, where several cases have the same
+    sizes.
 
     Nothing is interpolated: only a call that was timed is answered. A tie and an undecided comparison give the
     reference; with ``on_tie="fastest"`` they give the implementation with the shortest time, unless it may be slower
@@ -66,13 +66,14 @@ def choose(
     Raises: NoChoiceError if no such call was measured, or several were; ResultsError where the source cannot be read;
     ValueError for an unknown pass or value of ``on_tie``.
     """
-    for name, value, allowed in (("passes", passes, get_args(Pass)), ("on_tie", on_tie, get_args(OnTie))):
+    given = () if passes is None else (("passes", passes, get_args(Pass)),)
+    for name, value, allowed in (*given, ("on_tie", on_tie, get_args(OnTie))):
         if value not in allowed:
             raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
     if isinstance(needs, str):
         needs = (needs,)
     query = Query(
-        queries=queries, keys=queries if keys is None else keys, batch=batch, heads=heads, kv_heads=kv_heads,
+        queries=queries, keys=keys, batch=batch, heads=heads, kv_heads=kv_heads,
         head_dim=head_dim, dtype=dtype, passes=passes, mask=mask, device=device, threads=threads, case=case,
         machine=describe_machine().name if machine is None else machine,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from attnbench.api.stored import FILES, RESULTS
-from attnbench.records.run_file import StoredRun, find_runs, merge_runs, read_run
+from attnbench.records.run_file import StoredRun, find_runs, read_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,13 +34,8 @@ def tabulate_runs(runs: Sequence[StoredRun], table: Table) -> "pd.DataFrame":
     """
     if table not in get_args(Table):
         raise ValueError(f"table must be one of {', '.join(get_args(Table))}, got {table!r}")
-    from attnbench.analysis.left_out import leave_out
-    from attnbench.records.types import FRONTIER
-    from attnbench.report.tables import tabulate
+    from attnbench.report.content import collect_content
 
-    stored, _ = leave_out(list(runs))
-    results = [result for result in merge_runs(stored) if result.suite != FRONTIER]
-    made = tabulate(results, [ceiling for run in stored for ceiling in run.ceilings])
-    frame: pd.DataFrame = getattr(made, table)
+    frame: pd.DataFrame = getattr(collect_content(runs).tables, table)
     frame.attrs[FILES] = [str(run.path) for run in runs]
     return frame

@@ -151,7 +151,7 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
     with make_session(given) as session:
         # First load both implementations in one process, so a failure to load is reported before
         # anything is measured.
-        session.supervise_together(sides).close()
+        session.keep_loaded(session.supervise_together(sides))
         computed = [session.declared[name].operator for name in sides]
         if len(set(computed)) > 1:
             described = " and ".join(

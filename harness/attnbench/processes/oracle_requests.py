@@ -119,6 +119,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     # Whether ``missing`` names an optional data set or package of the operator, and not a device or memory.
     lacks_data: bool = False
     work: Work
+    # Number of runs of the rounding model that the expected values need.
+    model_runs: int
 
 
 class DescribeCases(OracleRequest[list[Description]], frozen=True, kw_only=True):

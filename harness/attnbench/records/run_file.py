@@ -7,7 +7,7 @@ an End on each further line. Every line is an object whose first field is ``"rec
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -38,7 +38,6 @@ __all__ = [
     "StoredRun",
     "find_empty_runs",
     "find_runs",
-    "find_timed_lines",
     "format_line",
     "join_results",
     "merge_runs",
@@ -77,6 +76,8 @@ class StoredRun:
     end: End | None = None
     # Whether the run was read by ``compact_reading``: findings that passed have no measured and no allowed error.
     compact: bool = False
+    # Number of the last line of the file with a timing, by implementation and case.
+    timed_lines: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 class RunFile:
@@ -210,6 +211,7 @@ class _Reading:
     run: Run | None = None
     records: list[Further] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    timed_lines: dict[tuple[str, str], int] = field(default_factory=dict)
     # Number of problems when the run was last resumed.
     before_resumption: int = 0
     # The End that was just read; None after any other line.
@@ -241,7 +243,11 @@ class _Reading:
             )
         elif isinstance(kind, str) and kind in PARSED:
             record = _require_run(PARSED[kind](line), self.run)
-            self._add(self.change(record, place) if self.change and isinstance(record, Result) else record)
+            if isinstance(record, Result):
+                record = self.change(record, place) if self.change else record
+                if record.timing is not None:
+                    self.timed_lines[record.implementation, record.case] = number
+            self._add(record)
         else:
             self.problems.append(f"{self.path.name} line {number}: unknown record {kind!r}")
 
@@ -270,6 +276,7 @@ class _Reading:
             lost_lines=len(self.problems) - self.before_resumption,
             ends_in_line=self.ends_in_line,
             end=self.end,
+            timed_lines=self.timed_lines,
         )
 
 
@@ -358,29 +365,6 @@ def find_runs(results: Path, names: Sequence[str]) -> list[Path]:
             )
         return [with_results[-1]]
     return [_find_run(results, stored, name) for name in names]
-
-
-class _Timed(msgspec.Struct):
-    """The fields of a line that say which timing it has; the timing itself is not decoded."""
-
-    record: Any = None
-    implementation: str = ""
-    case: str = ""
-    timing: msgspec.Raw = msgspec.Raw(b"null")
-
-
-_TIMED = msgspec.json.Decoder(_Timed)
-
-
-def find_timed_lines(path: Path) -> dict[tuple[str, str], int]:
-    """Return the number of the last line of a run file with a timing, by implementation and case."""
-    found = {}
-    for number, line in read_lines(path):
-        with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
-            timed = _TIMED.decode(line)
-            if timed.record == "result" and timed.timing != b"null":
-                found[timed.implementation, timed.case] = number
-    return found
 
 
 def find_empty_runs(results: Path, newest: Path) -> list[str]:

@@ -1,6 +1,5 @@
 """The file ``dispatch.json`` of a report: what to use at which shape, for programs."""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -8,17 +7,14 @@ from attnbench.analysis.crossover import Entry
 from attnbench.analysis.dispatch import Cell, Dispatch, Offer
 from attnbench.cases import Case, Problem
 from attnbench.plugins.registry import load_problem_types
-from attnbench.records.run_file import ResultsError, StoredRun, find_timed_lines
+from attnbench.records.run_file import StoredRun
 
 __all__ = ["make_dispatch"]
 
 
 def make_dispatch(runs: Sequence[StoredRun], entries: Sequence[Entry]) -> Dispatch:
     """Return every timed call of these runs with the implementations that may be chosen for it."""
-    lines = {}
-    for stored in runs:
-        with contextlib.suppress(ResultsError):  # the file was removed after it was read
-            lines[stored.run.id] = find_timed_lines(stored.path)
+    lines = {stored.run.id: stored.timed_lines for stored in runs}
     types = load_problem_types()
     return Dispatch(
         versions={stored.run.id: stored.run.versions for stored in runs},

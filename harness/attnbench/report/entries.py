@@ -145,8 +145,6 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
             pass_=find_pass(case),
             reference=series.reference,
             answer=answer,
-            limits=tuple(limits.find(name, timed_in[name], device) for name in answer.names),
-            checked=tuple(checked[name] for name in answer.names) if any(checked.values()) else (),
             excluded=tuple(sorted(wrong)),
             unfinished=unfinished,
             conforming=conforming,

@@ -8,11 +8,12 @@ from attnbench.runner.expected_failures import (
     read_expectations,
     read_expectations_beside,
 )
-from attnbench.runner.forecast import forecast, forecast_case
+from attnbench.runner.forecast import Speed, forecast, forecast_case
 from attnbench.runner.profile import list_gating_checks, list_profile_cases, list_shape_cases, measure, profile
 from attnbench.runner.progress import NoProgress, Progress
-from attnbench.runner.roofline import measure_ceilings
+from attnbench.runner.roofline import measure_ceilings, measure_rates
 from attnbench.runner.session import Limits, Plan, Session
+from attnbench.runner.timeable import list_timeable
 from attnbench.runner.timing_processes import Effort
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Plan",
     "Progress",
     "Session",
+    "Speed",
     "audit",
     "conform",
     "forecast",
@@ -31,8 +33,10 @@ __all__ = [
     "list_gating_checks",
     "list_profile_cases",
     "list_shape_cases",
+    "list_timeable",
     "measure",
     "measure_ceilings",
+    "measure_rates",
     "profile",
     "read_expectations",
     "read_expectations_beside",

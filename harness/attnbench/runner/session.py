@@ -21,6 +21,7 @@ from attnbench.processes.candidate_requests import (
     Defence,
     LoadImplementation,
     Outcome,
+    Rates,
     StartCandidate,
 )
 from attnbench.processes.fork_server import AVAILABLE, ForkServer
@@ -83,6 +84,8 @@ class Plan:
     flop: int
     # Bytes of the inputs and outputs, computed by a formula; None if not known.
     bytes: int | None = None
+    # Number of runs of the rounding model that the expected values need; the default is that of small cases.
+    model_runs: int = 8
     # All checks that apply to the case, before any filter. If empty, ``checks`` are all checks that apply.
     applicable: tuple[str, ...] = ()
 
@@ -114,6 +117,8 @@ class Session:
     whole_lists: list[str] = field(init=False, default_factory=list)
     # What each loaded implementation declares; the key is the name given by the user.
     declared: dict[str, Declared] = field(init=False, default_factory=dict)
+    # Highest rates of this machine that were measured in this session, by device and dtype.
+    rates: dict[tuple[str, str], Rates] = field(init=False, default_factory=dict)
     _oracle: Child = field(init=False)
     # The oracle worker's first answer. While the worker starts, a candidate worker can start, too.
     _started: Future[Libraries] = field(init=False)
@@ -123,6 +128,8 @@ class Session:
     _fork_servers: dict[frozenset[tuple[str, str]], ForkServer] = field(init=False, default_factory=dict)
     _starting: Lock = field(init=False, default_factory=Lock)
     _scratch: Scratch = field(init=False)
+    # Idle workers that have loaded several implementations, which can be asked what these declare about cases.
+    _loaded: "list[Supervisor]" = field(init=False, default_factory=list)
     # Idle workers that have loaded one implementation, by the implementation's name.
     _kept: "dict[str, Supervisor]" = field(init=False, default_factory=dict)
     # Numbers for the file names of the candidate workers; each worker that starts takes the next number.
@@ -147,6 +154,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close_loaded()
         while self._kept:
             self._kept.popitem()[1].close()
         self._oracle.kill()
@@ -210,6 +218,7 @@ class Session:
                         lacks_data=described.lacks_data,
                         flop=described.work.flop,
                         bytes=described.work.bytes,
+                        model_runs=described.model_runs,
                         applicable=described.checks,
                     )
                 )
@@ -241,6 +250,19 @@ class Session:
             self._kept[implementation] = worker
         else:
             worker.close()
+
+    def keep_loaded(self, worker: "Supervisor") -> None:
+        """Keep an idle worker that has loaded several implementations, until ``close_loaded``."""
+        self._loaded.append(worker)
+
+    def find_loaded(self, implementation: str) -> "Supervisor | None":
+        """Return a worker that was kept by ``keep_loaded`` and has loaded this implementation."""
+        return next((worker for worker in self._loaded if implementation in worker.declared), None)
+
+    def close_loaded(self) -> None:
+        """End the workers that were kept by ``keep_loaded``."""
+        while self._loaded:
+            self._loaded.pop().close()
 
     def supervise_each(
         self, implementations: Sequence[str], environment: Mapping[str, str] = PATIENT

@@ -8,7 +8,7 @@ import msgspec
 
 from attnbench.records.run_file import ResultsError, StoredRun, read_run
 from attnbench.records.types import PERF
-from attnbench.runner import Effort, Plan, forecast, forecast_case
+from attnbench.runner import Effort, Plan, Speed, forecast, forecast_case
 from attnbench.sweep.configuration import Kind
 
 __all__ = ["Estimates", "make_estimates"]
@@ -43,16 +43,18 @@ def make_estimates(
     The forecast is multiplied by a factor: the time that earlier runs of this kind took, divided by their forecast.
     ``earlier`` has the folders of these runs.
     """
+    speed = Speed(threads=threads)
 
     def forecast_one(plan: Plan, implementations: int) -> float:
         if kind == "conform":
             return implementations * CHECK_S
-        return forecast_case(plan, implementations, effort, threads=threads)
+        return forecast_case(plan, implementations, effort, speed=speed)
 
-    seconds = {plan.case: forecast_one(plan, operators.count(plan.operator)) for plan in plans}
+    counts = {plan.case: operators.count(plan.operator) for plan in plans}
+    seconds = {plan.case: forecast_one(plan, counts[plan.case]) for plan in plans}
     start_s = CHECK_START_S
     if kind == "profile" and plans:
-        alone_s = forecast(plans[:1], operators, effort, threads=threads).planned_s
+        alone_s = forecast(plans[:1], counts, effort, implementations=len(operators), speed=speed).planned_s
         start_s = max(alone_s - seconds[plans[0].case], CHECK_START_S)
     factor, count = _find_factor(earlier, kind, start_s, forecast_one)
     if factor is None:

@@ -24,6 +24,7 @@ from attnbench.interface import Operator, Policies
 from attnbench.oracle import tensor_file
 from attnbench.oracle.cache import OracleCache
 from attnbench.oracle.disk_cache import CACHE_FAULT, DiskCache
+from attnbench.oracle.error_budget import count_model_runs
 from attnbench.oracle.expected import CaseOracle
 from attnbench.plugins.registry import list_operators, load_operator, load_problem_types
 from attnbench.processes.oracle_requests import (
@@ -159,7 +160,10 @@ class OracleWorker:
             name for name in read_operator_checks(operator) if applies(load_check_function(name), case, operator)
         )
         lacks_data = data_missing is not None and missing == data_missing
-        return Description(checks=applicable, missing=missing, lacks_data=lacks_data, work=work)
+        return Description(
+            checks=applicable, missing=missing, lacks_data=lacks_data, work=work,
+            model_runs=count_model_runs(work.pairs),
+        )  # fmt: skip
 
     def find_idle(self, request: FindIdle) -> list[bool]:
         """For each triple of patterns (checks, cases, excluded cases), return True if it matches no possible finding.

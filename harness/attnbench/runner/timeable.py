@@ -1,0 +1,42 @@
+"""Which implementations will be timed on which cases, as they declare before anything is run."""
+
+from collections.abc import Sequence
+
+from attnbench.processes.candidate_requests import AskSupport, Outcome
+from attnbench.runner.refusal import check_work_limit
+from attnbench.runner.session import Plan, Session
+
+__all__ = ["list_timeable"]
+
+# Seconds for which one implementation is asked about the cases. A declaration takes microseconds.
+ASKED_S = 2.0
+
+
+def list_timeable(session: Session, implementations: Sequence[str], plans: Sequence[Plan]) -> dict[str, list[str]]:
+    """Return, for each implementation, the cases that it does not declare unsupported or too long to be timed.
+
+    Only implementations that a kept worker has loaded are asked (``Session.keep_loaded``); these workers then end. A
+    case on which there is no answer counts as one that is timed.
+    """
+    found = {}
+    for name in implementations:
+        cases = [plan.case for plan in plans if plan.operator == session.declared[name].operator]
+        left_out = _find_left_out(session, name, cases)
+        found[name] = [case for case in cases if case not in left_out]
+    session.close_loaded()
+    return found
+
+
+def _find_left_out(session: Session, name: str, cases: list[str]) -> set[str]:
+    worker = session.find_loaded(name)
+    if worker is None or not cases:
+        return set()
+    answers = worker.ask(AskSupport(implementation=name, cases=cases, limit_s=ASKED_S))
+    if isinstance(answers, Outcome):
+        return set()
+    answered = zip(cases, answers.unsupported, answers.raised, answers.predicted_s, strict=False)
+    return {
+        case
+        for case, refused, raised, predicted_s in answered
+        if refused or raised is not None or check_work_limit(predicted_s, session.limits.work_s)
+    }

@@ -67,12 +67,17 @@ def write_run(
     names: Sequence[str] = ("torch_mha", "sdpa"),
     took_s: int = 10,
     untimed: str | None = None,
+    left: Sequence[tuple[str, int]] = (),
 ) -> None:
-    """Write a run file with a result of each implementation on the cases of these lengths."""
+    """Write a run file with a result of each implementation on the cases of these lengths, except for those ``left``.
+
+    ``left`` has implementations and lengths.
+    """
+    pairs = [(name, length) for length in lengths for name in names if (name, length) not in left]
     run = Run(
         id=path.stem, time="2026-01-01T00:00:00+00:00", command="attnbench sweep", suite="quick", threads=2,
         machine=Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=2**33), versions={},
-        planned={name: Planned(cases=len(lengths)) for name in names}, list_digest="whole",
+        planned={name: Planned(cases=sum(one == name for one, _ in pairs)) for name in names}, list_digest="whole",
         implementations=("torch_mha", "sdpa"),
     )  # fmt: skip
     finding = Finding(check="forward_parity", status="passed")
@@ -86,8 +91,7 @@ def write_run(
             flop=1000,
             untimed=untimed,
         )
-        for length in lengths
-        for name in names
+        for name, length in pairs
     ]
     end = End(run=run.id, time=f"2026-01-01T00:00:{took_s}+00:00", outcome="finished", exit_code=0)
     path.parent.mkdir(parents=True, exist_ok=True)

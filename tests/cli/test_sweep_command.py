@@ -67,7 +67,7 @@ def test_a_killed_sweep_is_resumed(folder: Path) -> None:
     found = sweep(folder, "sweep.toml", "--status")
     assert found.returncode == 3
     assert "tasks: 0 queued, 0 running, 1 done, 0 failed, 1 missing; results: 1 of 2" in found.stdout
-    assert "missing: task any/0002: 0 of 1 cases; failed once; try 1 was killed" in found.stdout
+    assert "missing: task any/0002: 0 of 1 results; failed once; try 1 was killed" in found.stdout
     again = sweep(folder, "sweep.toml", "--local", "--resume")
     assert again.returncode == 0, again.stderr
     assert "to submit: 1 of 2 tasks" in again.stderr

@@ -1,15 +1,19 @@
 """A private Slurm cluster of two nodes on this machine, for the tests of sweeps and for trying sweeps out.
 
-All daemons are started in one temporary folder, with their own configuration, keys, sockets and ports, and are stopped
-by process id. The cluster neither uses nor changes a Slurm, munge or MariaDB that the machine already runs.
+All daemons are started in one temporary folder, with their own configuration, keys and sockets, and are stopped by
+process id. They have a network namespace of their own, which has the loopback interface only: no other machine reaches
+them, and they reach no other machine. The cluster neither uses nor changes a Slurm, munge or MariaDB that the machine
+already runs.
 
     python tests/slurm/cluster.py COMMAND...    # run a command inside of a new cluster, then stop the cluster
 """
 
+import fcntl
 import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -19,7 +23,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 INSTALL = "apt-get install --no-install-recommends slurm-wlm slurmdbd munge mariadb-server"
-PROGRAMS = ("munged", "mariadbd", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "sacctmgr", "setpriv")
+PROGRAMS = (
+    "munged", "mariadbd", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "sacctmgr", "setpriv", "unshare",
+    "nsenter",
+)  # fmt: skip
 # Debian has the daemons in a folder that the search path of a user lacks.
 SEARCH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
 # Features of each node, which a job asks for as `--constraint`: one of each node's own, and one that both have.
@@ -32,6 +39,19 @@ START_S = 60
 NODE_DEATH_S = 10
 # Seconds that jobs and daemons have between SIGTERM and SIGKILL.
 KILL_S = 5
+# Seconds that a job of the partition "patient" has between SIGTERM and its end, if a job of the partition "urgent"
+# needs its node. A job of the default partition is requeued at once.
+GRACE_S = 30
+# Ports of slurmdbd and slurmctld, and that of the first node. Nothing else is in the network of the cluster.
+DATABASE_PORT, CONTROLLER_PORT, NODE_PORT = 6819, 6817, 7001
+# Word with which this script holds a network, and the file that it writes when the network can be used.
+HOLD, HELD = "--hold-network", "network"
+# Numbers of the requests that set the flags and an address of a network interface, and the flag of an interface that is
+# up. Source: SIOCSIFFLAGS, SIOCSIFADDR and IFF_UP in man 7 netdevice.
+SET_FLAGS, SET_ADDRESS, IS_UP = 0x8914, 0x8916, 1
+# Second address of the loopback interface. Without an address other than 127.0.0.1, getaddrinfo with AI_ADDRCONFIG,
+# which Slurm's daemons call, finds none.
+SECOND_ADDRESS = "127.0.0.2"
 
 
 class ClusterError(Exception):
@@ -70,6 +90,8 @@ class Cluster:
         # munged refuses a socket that other users cannot reach.
         self.folder.chmod(0o755)
         self._configure()
+        self._start("network", "unshare", "--net", sys.executable, __file__, HOLD)
+        self._wait("network", (self.folder / HELD).exists)
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
@@ -141,12 +163,16 @@ class Cluster:
         """
         self._wait(node, lambda: self.read_state(node) == state)
 
+    def inside(self, *command: str) -> list[str]:
+        """Return the command line that runs a command in the network of the cluster."""
+        return ["nsenter", f"--net=/proc/{self._daemons['network'].pid}/ns/net", *command]
+
     def run(self, *command: str) -> str:
         """Run a command in the environment of the cluster, and return what it printed.
 
         Raises: ClusterError with its message if it fails.
         """
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(self.inside(*command), env=self.environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ClusterError(f"{' '.join(command)} failed: {done.stdout}{done.stderr}")
         return done.stdout
@@ -170,21 +196,19 @@ class Cluster:
     def _configure(self) -> None:
         """Write slurm.conf and slurmdbd.conf."""
         host = socket.gethostname().partition(".")[0]
-        database, controller, *ports = _find_ports(2 + len(NODES))
         shared = f"AuthType=auth/munge\nAuthInfo=socket={self.folder / 'munge.sock'}\nSlurmUser=root\n"
         (self.folder / "state").mkdir()
         nodes = "".join(
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS} RealMemory=2000"
             f" Feature={','.join(features)} State=UNKNOWN\n"
-            for (node, features), port in zip(NODES.items(), ports, strict=True)
+            for port, (node, features) in enumerate(NODES.items(), start=NODE_PORT)
         )
         (self.folder / "slurm.conf").write_text(f"""{shared}
 ClusterName=attnbench
 SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={controller}
+SlurmctldPort={CONTROLLER_PORT}
 SlurmdUser=root
 CredType=cred/munge
-CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -193,7 +217,7 @@ SelectTypeParameters=CR_CPU
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
-AccountingStoragePort={database}
+AccountingStoragePort={DATABASE_PORT}
 AccountingStoragePass={self.folder / "munge.sock"}
 StateSaveLocation={self.folder / "state"}
 SlurmdSpoolDir={self.folder}/spool-%n
@@ -202,13 +226,17 @@ SlurmdPidFile={self.folder}/slurmd-%n.pid
 ReturnToService=2
 SlurmdTimeout={NODE_DEATH_S}
 KillWait={KILL_S}
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 {nodes}PartitionName=all Nodes={",".join(NODES)} Default=YES MaxTime=UNLIMITED State=UP
+PartitionName=patient Nodes={",".join(NODES)} MaxTime=UNLIMITED State=UP GraceTime={GRACE_S}
+PartitionName=urgent Nodes={",".join(NODES)} MaxTime=UNLIMITED State=UP PriorityTier=2
 """, encoding="utf-8")  # fmt: skip
         storage = self.folder / "slurmdbd.conf"
         storage.write_text(f"""{shared}
 DbdHost={host}
 DbdAddr=127.0.0.1
-DbdPort={database}
+DbdPort={DATABASE_PORT}
 StorageType=accounting_storage/mysql
 StorageHost=localhost
 StorageUser=root
@@ -221,9 +249,10 @@ PidFile={self.folder / "slurmdbd.pid"}
         """Start a daemon, which the kernel kills if this process dies without stopping it."""
         # libmariadb, the client of slurmdbd, reads where the socket is; slurmdbd.conf cannot say it.
         marks = {"ATTNBENCH_TEST_NODE": name, "MYSQL_UNIX_PORT": str(self.folder / "database.sock")}
+        words = self.inside(*command) if "network" in self._daemons else command
         with self._log(name).open("ab") as log:
             self._daemons[name] = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *command], env=self.environment | marks, cwd=self.folder,
+                ["setpriv", "--pdeathsig", "KILL", *words], env=self.environment | marks, cwd=self.folder,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
@@ -242,7 +271,7 @@ PidFile={self.folder / "slurmdbd.pid"}
             time.sleep(0.05)
 
     def _answers(self, *command: str) -> bool:
-        done = subprocess.run(command, env=self.environment, capture_output=True, check=False)
+        done = subprocess.run(self.inside(*command), env=self.environment, capture_output=True, check=False)
         return done.returncode == 0
 
     def _log(self, name: str) -> Path:
@@ -265,13 +294,14 @@ def _kill(process: int) -> None:
         os.kill(process, signal.SIGKILL)
 
 
-def _find_ports(count: int) -> list[int]:
-    """Return free ports of the loopback interface."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+def hold_network() -> None:
+    """Make the loopback interface of a new network namespace usable, say so by a file, and wait to be ended."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, SET_FLAGS, struct.pack("16sH22x", b"lo", IS_UP))
+        address = struct.pack("HH4s8x", socket.AF_INET, 0, socket.inet_aton(SECOND_ADDRESS))
+        fcntl.ioctl(any_socket, SET_ADDRESS, struct.pack("16s16s8x", b"lo:1", address))
+    Path(HELD).touch()
+    signal.pause()
 
 
 @contextmanager
@@ -296,11 +326,13 @@ def main(command: Sequence[str]) -> int:
     """Run a command inside of a new cluster, and return its exit status."""
     try:
         with start_cluster() as cluster:
-            return subprocess.run(command, env=cluster.environment, check=False).returncode
+            return subprocess.run(cluster.inside(*command), env=cluster.environment, check=False).returncode
     except ClusterError as error:
         sys.stderr.write(f"{error}\n")
         return 1
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == [HOLD]:
+        hold_network()
     sys.exit(main(sys.argv[1:] or [os.environ.get("SHELL", "sh")]))

@@ -62,8 +62,8 @@ def folder(tmp_path: Path) -> Path:
 def attnbench(cluster: Cluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command of attnbench on the cluster."""
     return subprocess.run(
-        [*ATTNBENCH, *words], cwd=folder, env=cluster.environment, capture_output=True, text=True, check=False,
-        timeout=STATE_S,
+        cluster.inside(*ATTNBENCH, *words), cwd=folder, env=cluster.environment, capture_output=True, text=True,
+        check=False, timeout=STATE_S,
     )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_a_sweep_survives_the_death_of_a_node(cluster: Cluster, folder: Path) ->
     Ctrl-C leaves the jobs running, and the command that it names cancels them.
     """
     with subprocess.Popen(
-        [*ATTNBENCH, "sweep", "sweep.toml"], cwd=folder, env=cluster.environment, text=True,
+        cluster.inside(*ATTNBENCH, "sweep", "sweep.toml"), cwd=folder, env=cluster.environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     ) as sweep:  # fmt: skip
         try:
@@ -117,7 +117,7 @@ def test_a_sweep_survives_the_death_of_a_node(cluster: Cluster, folder: Path) ->
     wait_until(lambda: not cluster.run("squeue", "-h"))
 
     seen = attnbench(cluster, folder, "sweep", "--results", "there", "--status")
-    missing = re.findall(r"^missing: task (\S+): 0 of 1 cases; (.*)", seen.stdout, re.MULTILINE)
+    missing = re.findall(r"^missing: task (\S+): 0 of 1 results; (.*)", seen.stdout, re.MULTILINE)
     assert seen.returncode == 3
     assert [name for name, _ in missing] in (["two/0001", "two/0002"], ["two/0001"], ["two/0002"])
     assert any("try 1 was killed" in why for _, why in missing)

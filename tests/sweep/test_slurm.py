@@ -7,7 +7,7 @@ import pytest
 
 from attnbench.sweep import submission
 from attnbench.sweep.configuration import ConfigurationError, Machine
-from attnbench.sweep.slurm import check_constraints, find_job_states, require_slurm
+from attnbench.sweep.slurm import ask_slurm, find_hopeless, find_job_states, require_slurm
 from attnbench.sweep.submission import probe
 from attnbench.sweep.task import Probe, Seen, find_own_versions
 from sweep_folders import make_plan
@@ -38,22 +38,11 @@ def test_a_machine_without_slurm_is_told_so(tmp_path: Path, monkeypatch: pytest.
     )
 
 
-def test_an_unknown_constraint_names_the_features_that_exist(programs: Path) -> None:
-    """Each feature of a constraint is one that some node has."""
-    write_program(programs, "sinfo", "echo a100,nvlink; echo h100; echo '(null)'")
-    check_constraints(["a100&nvlink", "[a100*2|h100]"])
-    with pytest.raises(ConfigurationError) as caught:
-        check_constraints(["a100&b200"])
-    assert str(caught.value) == (
-        "constraint 'a100&b200': no node has the feature 'b200'; the nodes have: a100, h100, nvlink"
-    )
-
-
 def test_a_silent_slurm_is_named(programs: Path) -> None:
     """An error of Slurm's program is one line."""
     write_program(programs, "sinfo", "echo cannot reach >&2; echo the controller >&2; exit 1")
     with pytest.raises(ConfigurationError) as caught:
-        check_constraints([])
+        ask_slurm("sinfo")
     assert str(caught.value) == "Slurm does not answer sinfo: cannot reach the controller; try again when it does"
 
 
@@ -62,6 +51,17 @@ def test_states_are_of_the_jobs_that_are_asked_for(programs: Path) -> None:
     write_program(programs, "squeue", "echo '17_0|RUNNING'; echo '17_1|PENDING'; echo '9|RUNNING'")
     assert find_job_states(["17_0", "17_1", "17_2"]) == {"17_0": "RUNNING", "17_1": "PENDING"}
     assert find_job_states([]) == {}
+
+
+def test_reasons_that_no_waiting_ends_are_told_from_others(programs: Path) -> None:
+    """A full cluster is worth waiting for, a limit of the partition is not."""
+    write_program(
+        programs, "squeue", "echo '17_0|Resources'; echo '17_1|PartitionTimeLimit'; echo '9|BadConstraints'; "
+        "echo '18|QOSMaxCpuPerJobLimit'; echo '19|AssocGrpCpuLimit'",
+    )  # fmt: skip
+    assert find_hopeless(["17_0", "17_1", "18", "19"]) == {
+        "17_1": "PartitionTimeLimit", "18": "QOSMaxCpuPerJobLimit",
+    }  # fmt: skip
 
 
 class FakeJob:
@@ -88,6 +88,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Probe]:
     monkeypatch.setattr(submission, "_make_slurm_executor", lambda *words, **settings: None)
     monkeypatch.setattr(submission, "_submit", lambda _, calls: submitted.extend(calls) or [FakeJob()])
     monkeypatch.setattr(submission, "find_job_states", lambda asked: {})
+    monkeypatch.setattr(submission, "find_hopeless", lambda asked: {})
     monkeypatch.setattr(submission, "SEEN_WITHIN_S", 0.0)
     monkeypatch.setattr(submission, "POLL_S", 0.0)
     return submitted
@@ -107,6 +108,20 @@ def test_a_probe_that_waits_too_long_is_canceled(
     monkeypatch.setattr(submission, "find_job_states", lambda asked: {"5": "PENDING"})
     with pytest.raises(ConfigurationError, match=r"no answer in 0 s from a job on any \(PENDING\); wait longer"):
         probe(tmp_path, make_plan([4]), wait_s=0)
+    assert FakeJob.canceled
+
+
+def test_a_probe_that_will_never_start_ends_the_wait(
+    tmp_path: Path, jobs: list[Probe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line has the reason in Slurm's word."""
+    monkeypatch.setattr(submission, "find_job_states", lambda asked: {"5": "PENDING"})
+    monkeypatch.setattr(submission, "find_hopeless", lambda asked: {"5": "PartitionNodeLimit"})
+    with pytest.raises(ConfigurationError) as caught:
+        probe(tmp_path, make_plan([4]), wait_s=60)
+    assert str(caught.value) == (
+        "machine 'any': Slurm will not start job 5: PartitionNodeLimit; change the machine's settings"
+    )
     assert FakeJob.canceled
 
 

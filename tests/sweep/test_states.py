@@ -54,7 +54,7 @@ def test_a_finished_sweep_needs_no_slurm(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_results_of_several_tries_count_together(tmp_path: Path, queue: dict[str, str]) -> None:
-    """A try that goes on where another was ended does only what is left; a case in parts of two files is not whole."""
+    """A try that goes on where another was ended does only what is left."""
     plan = write_sweep(tmp_path, [4, 8])
     (task,) = plan.tasks
     write_run(make_try(tmp_path, plan, task, "preempted"), [4])
@@ -63,7 +63,18 @@ def test_results_of_several_tries_count_together(tmp_path: Path, queue: dict[str
     write_run(tmp_path / "tasks" / "any" / "0001-try2.jsonl", [8], names=["sdpa"])
     (found,) = StateReader(tmp_path, plan).read()
     assert found.state == "missing"
-    assert found.reason == "1 of 2 cases; not submitted"
+    assert found.reason == "3 of 4 results; not submitted"
+
+
+def test_a_case_of_a_profile_in_two_files_is_not_whole(tmp_path: Path, queue: dict[str, str]) -> None:
+    """Its times are of different processes, and cannot be compared."""
+    plan = write_sweep(tmp_path, [4], kind="profile")
+    (task,) = plan.tasks
+    for count, name in enumerate(("sdpa", "torch_mha"), start=1):
+        path = make_try(tmp_path, plan, task, "preempted", count=count)
+        write_run(path, [4], names=[name], untimed="the work limit was exceeded")
+    (found,) = StateReader(tmp_path, plan).read()
+    assert found.reason == "0 of 2 results; not submitted"
 
 
 def test_a_job_in_the_queue_is_not_submitted_again(tmp_path: Path, queue: dict[str, str]) -> None:
@@ -75,7 +86,7 @@ def test_a_job_in_the_queue_is_not_submitted_again(tmp_path: Path, queue: dict[s
     queue |= {"18_0": "PENDING", "18_1": "RUNNING"}
     found = StateReader(tmp_path, plan).read()
     assert [one.state for one in found] == ["queued", "running", "missing"]
-    assert found[2].reason.startswith("0 of 1 cases; job 18_2 ended before the task began: see ")
+    assert found[2].reason.startswith("0 of 2 results; job 18_2 ended before the task began: see ")
     assert format_counts(plan, found) == "tasks: 1 queued, 1 running, 0 done, 0 failed, 1 missing; results: 0 of 6"
 
 
@@ -85,7 +96,7 @@ def test_a_killed_task_is_missing(tmp_path: Path, queue: dict[str, str]) -> None
     make_try(tmp_path, plan, plan.tasks[0], None, job="9")
     submit(tmp_path, "any/0001", "9")
     (found,) = StateReader(tmp_path, plan).read()
-    assert (found.state, found.reason) == ("missing", "0 of 1 cases; failed once; try 1 was killed")
+    assert (found.state, found.reason) == ("missing", "0 of 2 results; failed once; try 1 was killed")
 
 
 def test_a_run_file_that_was_cut_is_missing(tmp_path: Path, queue: dict[str, str]) -> None:
@@ -101,7 +112,9 @@ def test_a_run_file_that_was_cut_is_missing(tmp_path: Path, queue: dict[str, str
     found = reader.read()
     assert found[0].state == "missing"
     gaps = list(list_gaps(found))
-    assert gaps[0] == ("missing: task any/0001: 1 of 2 cases; failed once; try 1 ended, but its run file lacks results")
+    assert gaps[0] == (
+        "missing: task any/0001: 3 of 4 results; failed once; try 1 ended, but its run file lacks results"
+    )
     assert gaps[1].startswith("0001-try1.jsonl line 5 cannot be read and is left out")
 
 
@@ -115,7 +128,7 @@ def test_three_failed_tries_are_a_result(tmp_path: Path, queue: dict[str, str]) 
     assert StateReader(tmp_path, plan).read()[0].state == "missing"
     make_try(tmp_path, plan, task, "failed", count=5)
     (found,) = StateReader(tmp_path, plan).read()
-    assert (found.state, found.reason) == ("failed", "0 of 1 cases; failed three times; try 5 failed: it broke")
+    assert (found.state, found.reason) == ("failed", "0 of 2 results; failed three times; try 5 failed: it broke")
 
 
 def test_a_case_of_a_profile_needs_its_times(tmp_path: Path, queue: dict[str, str]) -> None:
@@ -136,7 +149,7 @@ def test_a_try_that_ran_out_of_time_is_no_failure_if_it_finished_a_case(tmp_path
     for count, length in enumerate((4, 8, 16), start=1):
         write_run(make_try(tmp_path, plan, plan.tasks[0], "timed out", count=count), [length])
     (found,) = StateReader(tmp_path, plan).read()
-    assert (found.state, found.reason) == ("missing", "3 of 4 cases; try 3 timed out")
+    assert (found.state, found.reason) == ("missing", "6 of 8 results; try 3 timed out")
 
 
 def test_a_local_task_runs_while_its_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,10 +190,13 @@ def conform_into(
     choice: Choice,
     expectations: Sequence[Expectation],
     completed: Mapping[str, Completed],
+    *,
+    done: frozenset[tuple[str, str]] = frozenset(),
 ) -> None:
     """Check every implementation on the planned cases and on its further cases; add the results to ``recorded``.
 
-    ``completed`` has the further cases of each implementation.
+    ``completed`` has the further cases of each implementation. ``done`` has the implementation and the case of each
+    result that another run has; these are left out, as are those that ``recorded`` has.
     """
     for one in completed.values():
         if one.completion.implementation not in recorded.completions:
@@ -207,7 +210,7 @@ def conform_into(
             progress=progress,
             suite=choice.suite,
             expectations=expectations,
-            done=frozenset(recorded.results),
+            done=done.union(recorded.results),
             completed=completed,
         ):
             recorded.add(result)

@@ -10,6 +10,7 @@ import click
 from attnbench.cli.options import AXES, FOLDER, Seconds, options
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED
 from attnbench.sweep.configuration import ConfigurationError, Machine, read_configuration
+from attnbench.sweep.nodes import check_machines
 from attnbench.sweep.plan import SweepPlan, Task, read_plan, require_no_plan, write_plan
 from attnbench.sweep.planning import hash_configuration, make_plan
 from attnbench.sweep.progress import (
@@ -20,7 +21,7 @@ from attnbench.sweep.progress import (
     format_merging,
     list_gaps,
 )
-from attnbench.sweep.slurm import check_constraints, require_slurm
+from attnbench.sweep.slurm import require_slurm
 from attnbench.sweep.states import StateReader, TaskState
 from attnbench.sweep.submission import hold_folder, load_submitit, probe, submit_locally, submit_to_slurm
 
@@ -108,7 +109,7 @@ def _run(given: dict[str, Any], implementations: tuple[str, ...], machines: tupl
         require_no_plan(folder)
         if not given["local"]:
             require_slurm()
-            check_constraints(machine.constraint for machine in machines if machine.constraint)
+            check_machines(machines, minutes=given["minutes"])
     plan = make_plan(given, implementations, machines)
     for line in describe_plan(plan):
         click.echo(line, err=not given["dry_run"])
@@ -164,6 +165,7 @@ def _submit_missing(folder: Path, plan: SweepPlan, *, local: bool, wait_s: float
             elif missing:
                 require_slurm()
                 if wait_s is not None:
+                    check_machines(plan.machines, minutes=plan.minutes)
                     probe(folder, plan, wait_s=wait_s)
                 ids = submit_to_slurm(folder, plan, missing)
                 click.echo(f"submitted as {', '.join(ids)}; Ctrl-C leaves the jobs running", err=True)

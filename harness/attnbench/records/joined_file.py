@@ -1,10 +1,11 @@
 """Joins run files that are parts of one whole into one run file for each place; nothing of the parts is changed.
 
-The parts are read twice, line by line. The first reading finds which part each case belongs to: if a task was repeated,
-its later part has the case. If a case was run on several nodes of one kind, each node gets a file of its own, so that
-the nodes can be compared. The second reading copies the lines. A line is not decoded, unless its first fields are not
-where attnbench writes them, so that samples are copied digit for digit. What is held in memory is a number for each
-case, about 100 bytes, however many results the case has.
+The parts are read twice, line by line. The first reading finds which part each unit belongs to: if a task was repeated,
+its later part has the unit. A unit is one result of a suite, or all results of a timed case, whose calls were
+interleaved. If a unit was run on several nodes of one kind, each node gets a file of its own, so that the nodes can be
+compared. The second reading copies the lines. A line is not decoded, unless its first fields are not where attnbench
+writes them, so that samples are copied digit for digit. What is held in memory is a number for each unit, about
+100 bytes.
 """
 
 import hashlib
@@ -54,12 +55,12 @@ _HEAD = msgspec.json.Decoder(_Head)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Owned:
-    """A group of parts, and the part that each case belongs to: of several parts with the case, the last one."""
+    """A group of parts, and the part that each unit belongs to: of several parts with the unit, the last one."""
 
     group: Group
-    # Number of the part by number of the case; empty for a single part.
+    # Number of the part by number of the unit; empty for a single part.
     owners: dict[int, int]
-    # Numbers of the parts that have a case of a later part.
+    # Numbers of the parts that have a unit of a later part.
     repeated: frozenset[int]
 
 
@@ -126,7 +127,7 @@ def _drop_shard(command: str) -> str:
 
 
 def _count_planned(owned: _Owned) -> dict[str, Planned]:
-    """Return what was planned in all parts together; a case that a later part has, too, is counted there."""
+    """Return what was planned in all parts together; what a later part has, too, is counted there."""
     cases: Counter[str] = Counter()
     timed: Counter[str] = Counter()
     for part in owned.group.parts:
@@ -140,12 +141,12 @@ def _count_planned(owned: _Owned) -> dict[str, Planned]:
 
 
 def _list_dropped(owned: _Owned, number: int) -> set[tuple[str, str, int]]:
-    """Return suite, implementation and case of each result of the part with this number that a later part has."""
+    """Return suite, implementation and unit of each result of the part with this number that a later part has."""
     heads = (_read_head(line) for _, line in read_lines(owned.group.parts[number].path))
     return {
-        (head.suite, head.implementation, case)
+        (head.suite, head.implementation, unit)
         for head in heads
-        if head is not None and head.record == "result" and owned.owners[case := _hash_case(head)] != number
+        if head is not None and head.record == "result" and owned.owners[unit := _hash_unit(head)] != number
     }
 
 
@@ -167,13 +168,14 @@ def _write(owned: _Owned, made: Joined, *, missing: bool) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _hash_case(head: _Head) -> int:
-    """Return a number of 64 bits for a case of a suite; it takes less memory than the text."""
-    return int.from_bytes(hashlib.blake2b(f"{head.suite}\n{head.case}".encode(), digest_size=8).digest())
+def _hash_unit(head: _Head) -> int:
+    """Return a number of 64 bits for the unit of a result; it takes less memory than the text."""
+    unit = head.suite, head.case, "" if head.suite == PERF else head.implementation
+    return int.from_bytes(hashlib.blake2b("\n".join(unit).encode(), digest_size=8).digest())
 
 
 def _find_owners(group: Group) -> Iterator[_Owned]:
-    """Yield the group, or a group for each node if a case was run on several, with the owners of their cases."""
+    """Yield the group, or a group for each node if a unit was run on several, with the owners of their units."""
     owners: dict[int, int] = {}
     repeated: set[int] = set()
     for number, part in enumerate(group.parts if len(group.parts) > 1 else ()):
@@ -181,15 +183,15 @@ def _find_owners(group: Group) -> Iterator[_Owned]:
             head = _read_head(line)
             if head is None or head.record != "result":
                 continue
-            case = _hash_case(head)
-            before = owners.setdefault(case, number)
+            unit = _hash_unit(head)
+            before = owners.setdefault(unit, number)
             if group.parts[before].run.node != part.run.node:
                 for own in group.split_by_node():
                     yield from _find_owners(own)
                 return
             if before != number:
                 repeated.add(before)
-                owners[case] = number
+                owners[unit] = number
     yield _Owned(group=group, owners=owners, repeated=frozenset(repeated))
 
 
@@ -244,7 +246,7 @@ class _Joining:
                 end = None
             elif head.record == "result":
                 end = None
-                if self._owners.get(_hash_case(head), number) != number:
+                if self._owners.get(_hash_unit(head), number) != number:
                     self._made.repeated += 1
                 elif (text := self._rename(line, start, new)) is not None:
                     self._stream.write(text)

@@ -1,4 +1,4 @@
-"""Questions to Slurm: the features of its nodes, and the states of jobs."""
+"""Questions to Slurm: what its commands print, and the states of jobs."""
 
 import re
 import shutil
@@ -7,12 +7,15 @@ from collections.abc import Iterable
 
 from attnbench.sweep.configuration import ConfigurationError
 
-__all__ = ["check_constraints", "find_job_states", "require_slurm"]
+__all__ = ["ask_slurm", "find_hopeless", "find_job_states", "require_slurm"]
 
 # Seconds to wait for an answer; Slurm's own limit is 10 s (MessageTimeout), and a busy controller is asked again.
 ANSWER_S = 60
-# A feature in a constraint such as "[a100*2&nvlink|h100]"; a number is a count.
-FEATURE = re.compile(r"[A-Za-z_][\w.:=-]*")
+# Reasons of a waiting job that do not end by waiting: it asks for what no node, partition, account or QOS has, or is
+# held. Source of the words: https://slurm.schedmd.com/job_reason_codes.html.
+HOPELESS = re.compile(
+    r"Bad|Invalid|NotAllowed|Held|NeverSatisfied|NotSatisfied|Partition(Node|Time)Limit|PerJob|PerNode|PerLimit"
+)
 
 
 def require_slurm() -> None:
@@ -28,22 +31,6 @@ def require_slurm() -> None:
             )
 
 
-def check_constraints(constraints: Iterable[str]) -> None:
-    """Refuse a constraint with a feature that no node has.
-
-    Raises: ConfigurationError, also where Slurm does not answer.
-    """
-    asked = [(constraint, name) for constraint in constraints for name in FEATURE.findall(constraint)]
-    lines = _ask("sinfo", "--noheader", "--format=%f").split()
-    existing = sorted({name for line in lines for name in line.split(",")} - {"(null)"})
-    for constraint, name in asked:
-        if name not in existing:
-            raise ConfigurationError(
-                f"constraint {constraint!r}: no node has the feature {name!r}; the nodes have: "
-                f"{', '.join(existing) or 'no features'}"
-            )
-
-
 def find_job_states(jobs: Iterable[str]) -> dict[str, str]:
     """Return the state of each of these jobs that is still in the queue, such as PENDING or RUNNING.
 
@@ -55,12 +42,23 @@ def find_job_states(jobs: Iterable[str]) -> dict[str, str]:
     if not wanted:
         return {}
     # Not --jobs=…, which fails where Slurm has forgotten one of the jobs.
-    lines = _ask("squeue", "--me", "--noheader", "--array", "--format=%i|%T").splitlines()
+    lines = ask_slurm("squeue", "--me", "--noheader", "--array", "--format=%i|%T").splitlines()
     states = dict(line.strip().split("|", 1) for line in lines if "|" in line)
     return {job: state for job, state in states.items() if job in wanted}
 
 
-def _ask(*words: str) -> str:
+def find_hopeless(jobs: Iterable[str]) -> dict[str, str]:
+    """Return why each of these jobs that will never start does not, in Slurm's word, such as BadConstraints.
+
+    Raises: ConfigurationError where Slurm does not answer.
+    """
+    wanted = set(jobs)
+    lines = ask_slurm("squeue", "--me", "--noheader", "--array", "--states=PENDING", "--format=%i|%r").splitlines()
+    reasons = dict(line.strip().split("|", 1) for line in lines if "|" in line)
+    return {job: reason for job, reason in reasons.items() if job in wanted and HOPELESS.search(reason)}
+
+
+def ask_slurm(*words: str) -> str:
     """Return what a command of Slurm prints.
 
     Raises: ConfigurationError where it fails.

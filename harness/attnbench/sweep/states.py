@@ -74,7 +74,7 @@ class StateReader:
         state: State
         # A job that has written every result has still to store the end of its run.
         ends = job in active and bool(tries) and tries[-1].outcome is None
-        if results.cases >= set(task.cases) and not ends:
+        if results.complete == results.wanted and not ends:
             state = "done"
         elif job in active:
             state = active[job]
@@ -84,7 +84,7 @@ class StateReader:
             state = "failed" if failed >= self.plan.tries else "missing"
         reason = ""
         if state in ("failed", "missing"):
-            reason = self._describe(task, results, tries, last)
+            reason = self._describe(results, tries, last)
         return TaskState(task=task, state=state, results=results, tries=tuple(tries), job=job, reason=reason)
 
     def _read_results(self, task: Task, tries: list[Try]) -> TaskResults:
@@ -96,8 +96,8 @@ class StateReader:
             before = self._read[task.name] = (stats, read_results(self.folder, self.plan, task, tries))
         return before[1]
 
-    def _describe(self, task: Task, results: TaskResults, tries: Sequence[Try], last: Submission | None) -> str:
-        have = f"{len(results.cases & set(task.cases))} of {len(task.cases)} cases"
+    def _describe(self, results: TaskResults, tries: Sequence[Try], last: Submission | None) -> str:
+        have = f"{results.complete} of {results.wanted} results"
         if last is None:
             return f"{have}; not submitted"
         if all(one.job != last.job for one in tries):

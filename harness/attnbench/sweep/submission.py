@@ -17,7 +17,7 @@ import msgspec
 
 from attnbench.sweep.configuration import ConfigurationError, Machine
 from attnbench.sweep.plan import SweepPlan, Task
-from attnbench.sweep.slurm import find_job_states
+from attnbench.sweep.slurm import find_hopeless, find_job_states
 from attnbench.sweep.task import NOTICE_S, Probe, Seen, TaskJob, find_differences
 from attnbench.sweep.tries import TASKS
 
@@ -36,6 +36,10 @@ __all__ = [
 SUBMISSIONS, LOGS = "submissions.jsonl", "submitit"
 # Largest number of jobs in one array: Slurm's default of MaxArraySize is 1001.
 ARRAY = 1000
+# Number of time-outs after which submitit ends a job: more than there will be, since a task counts them itself.
+MOST_TIMEOUTS = 1_000_000
+# Time limit of a probe. Its process takes seconds.
+PROBE_MINUTES = 5
 # Seconds after the end of a probe's job within which its file must be seen here: NFS keeps attributes for up to 60 s
 # (man 5 nfs, acdirmax).
 SEEN_WITHIN_S = 60.0
@@ -107,7 +111,7 @@ def submit_to_slurm(folder: Path, plan: SweepPlan, tasks: Sequence[Task]) -> lis
     ids: list[str] = []
     for machine in plan.machines:
         own = [task for task in tasks if task.machine == machine.name]
-        executor = _make_slurm_executor(folder, machine, minutes=plan.minutes, tries=plan.tries, name=plan.hash)
+        executor = _make_slurm_executor(folder, machine, minutes=plan.minutes, name=plan.hash)
         for first in range(0, len(own), ARRAY):
             part = own[first : first + ARRAY]
             calls = [TaskJob(folder=str(folder.resolve()), machine=one.machine, number=one.number) for one in part]
@@ -126,7 +130,7 @@ def submit_locally(
     ``watch`` is called again and again while they run, with the tasks that are about to run.
     """
     submitit = load_submitit()
-    executor = submitit.LocalExecutor(folder=folder.resolve() / LOGS, max_num_timeout=plan.tries - 1)
+    executor = submitit.LocalExecutor(folder=folder.resolve() / LOGS, max_num_timeout=MOST_TIMEOUTS)
     executor.update_parameters(timeout_min=plan.minutes, signal_delay_s=NOTICE_S)
     for number, task in enumerate(tasks, start=1):
         call = TaskJob(
@@ -167,7 +171,7 @@ def probe(folder: Path, plan: SweepPlan, *, wait_s: float) -> None:
     try:
         for machine in plan.machines:
             path = place / f"{machine.name}-{token}.json"
-            executor = _make_slurm_executor(folder, machine, minutes=5, tries=1, name=f"probe-{plan.hash}")
+            executor = _make_slurm_executor(folder, machine, minutes=PROBE_MINUTES, name=f"probe-{plan.hash}")
             waiting[machine.name] = (path, _submit(executor, [Probe(path=str(path), token=token)])[0])
         _wait_for_probes(plan, waiting, token, wait_s)
     except BaseException:
@@ -183,6 +187,7 @@ def _wait_for_probes(plan: SweepPlan, jobs: dict[str, tuple[Path, Any]], token: 
     waiting = dict(jobs)
     while waiting:
         states = find_job_states(job.job_id for _, job in waiting.values())
+        hopeless = find_hopeless(job.job_id for _, job in waiting.values())
         for name, (path, job) in list(waiting.items()):
             seen = _read_probe(path)
             if seen is not None and seen.token == token:
@@ -193,6 +198,10 @@ def _wait_for_probes(plan: SweepPlan, jobs: dict[str, tuple[Path, Any]], token: 
                     )
                 del waiting[name]
                 continue
+            if (reason := hopeless.get(job.job_id)) is not None:
+                raise ConfigurationError(
+                    f"machine {name!r}: Slurm will not start job {job.job_id}: {reason}; change the machine's settings"
+                )
             if job.job_id not in states:
                 ended_s.setdefault(name, time.monotonic())
             now_s = time.monotonic()
@@ -220,9 +229,9 @@ def _read_probe(path: Path) -> Seen | None:
         return None
 
 
-def _make_slurm_executor(folder: Path, machine: Machine, *, minutes: int, tries: int, name: str) -> Any:
+def _make_slurm_executor(folder: Path, machine: Machine, *, minutes: int, name: str) -> Any:
     submitit = load_submitit()
-    executor = submitit.SlurmExecutor(folder=folder.resolve() / LOGS, max_num_timeout=tries - 1)
+    executor = submitit.SlurmExecutor(folder=folder.resolve() / LOGS, max_num_timeout=MOST_TIMEOUTS)
     settings = {
         "constraint": machine.constraint, "gres": machine.gres, "partition": machine.partition,
         "account": machine.account, "qos": machine.qos, "cpus_per_task": machine.cpus, "mem": machine.memory,

@@ -2,8 +2,10 @@
 
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +17,6 @@ from attnbench.api.command_line import format_command
 from attnbench.api.jobs import (
     Choice,
     conform_into,
-    count_planned,
     load_expectations,
     make_session,
     plan_conformance,
@@ -23,17 +24,24 @@ from attnbench.api.jobs import (
 from attnbench.api.profile_job import record_profile
 from attnbench.api.recording import Recording, record
 from attnbench.api.subjects import drop_unloadable, find_operators
+from attnbench.plugins.registry import display_name
 from attnbench.records.environment import find_commit, find_node, find_versions
+from attnbench.records.types import Planned
 from attnbench.runner import Session
-from attnbench.sweep.cut_files import keep_whole_cases
+from attnbench.sweep.configuration import ConfigurationError
+from attnbench.sweep.cut_files import keep_counted
 from attnbench.sweep.plan import SweepPlan, Task, read_plan
-from attnbench.sweep.tries import Try, begin_try, end_try, find_record, list_tries
+from attnbench.sweep.slurm import find_job_states
+from attnbench.sweep.tries import Pair, Try, begin_try, end_try, find_record, list_tries, list_wanted, read_results
 
 __all__ = ["NOTICE_S", "Probe", "Seen", "TaskJob", "find_differences", "find_own_versions", "run_task"]
 
 # Seconds before the time limit at which a task is told to stop, so that it is started again. Slurm may tell it up to
-# 60 s earlier (man sbatch, --signal); an end from outside before that is a preemption.
-NOTICE_S, EARLIER_S = 30, 60
+# 60 s earlier (man sbatch, --signal), and the job has begun before its process, by seconds or on a slow file system by
+# a minute. An end from outside before that is a preemption.
+NOTICE_S, EARLIER_S = 30, 120
+# Signal on which submitit stores a job's progress and requeues the job.
+REQUEUE = signal.SIGUSR2
 
 
 def find_own_versions() -> dict[str, str]:
@@ -80,6 +88,8 @@ class TaskJob:
         self._made = begin_try(
             folder, plan, task, job=_find_job(), node=find_node(), versions=find_own_versions()
         )  # fmt: skip
+        if not self.is_local:
+            signal.signal(signal.SIGTERM, lambda *_: self._stop())
         try:
             run_task(folder, plan, task, self._made)
         except BaseException as error:
@@ -89,18 +99,28 @@ class TaskJob:
         return "done"
 
     def checkpoint(self) -> Any:
-        """Store that this try was ended from outside, and return the call that goes on with what it left."""
+        """Store that this try was ended from outside, and return the call that goes on with what it left.
+
+        Return None, so that submitit does not requeue the job, if as many tries failed as the plan allows. submitit
+        counts time-outs itself, but takes each preemption of a job with a limit under 10 minutes for a time-out, and a
+        time-out of a job that has progressed for a failure (SignalHandler.has_timed_out); so its count is not used.
+        """
         from submitit.helpers import DelayedSubmission
 
         if self._made is not None and self._task is not None:
+            folder = Path(self.folder)
+            plan = read_plan(folder)
             taken_s = time.monotonic() - self._began_s
-            limit_s = 60 * read_plan(Path(self.folder)).minutes
+            limit_s = 60 * plan.minutes
             late = taken_s >= limit_s - NOTICE_S - EARLIER_S
             end_try(
-                Path(self.folder), self._task, self._made, "timed out" if late else "preempted",
+                folder, self._task, self._made, "timed out" if late else "preempted",
                 f"ended from outside after {taken_s:.0f} s of {limit_s} s",
             )  # fmt: skip
             self._made = None
+            tries = list_tries(folder, self._task)
+            if read_results(folder, plan, self._task, tries).count_failed(tries) >= plan.tries:
+                return None
         return DelayedSubmission(
             TaskJob(
                 folder=self.folder, machine=self.machine, number=self.number, devices=self.devices,
@@ -117,6 +137,27 @@ class TaskJob:
         else:
             reason = str(error) or type(error).__name__
             end_try(Path(self.folder), self._task, self._made, "failed", reason)
+
+    def _stop(self) -> None:
+        """End the try because Slurm told the job to end; the handler of SIGTERM.
+
+        Slurm sends SIGTERM to every process of a job that it cancels, requeues or preempts. The workers then die, which
+        must not become a result. In the grace time of a preemption the job still runs, and ends as at its time limit;
+        otherwise Slurm has already cancelled or requeued it.
+        """
+        if self._made is None or self._task is None:
+            return
+        job = _find_job()
+        try:
+            runs = find_job_states([job]).get(job) == "RUNNING"
+        except ConfigurationError:  # Slurm does not answer, so that the job could not be requeued either
+            runs = False
+        if runs:
+            signal.raise_signal(REQUEUE)
+        else:
+            end_try(Path(self.folder), self._task, self._made, "preempted", "Slurm cancelled or requeued the job")
+            self._made = None
+            sys.exit(1)
 
     def _prepare_locally(self) -> None:
         """Show the CUDA devices, and end like an interrupted command when the submitting process says so."""
@@ -135,11 +176,11 @@ def run_task(folder: Path, plan: SweepPlan, task: Task, made: Try) -> None:
     if differences and not plan.allow_different_versions:
         raise ValueError(f"this node has {differences}; install the same, or set allow_different_versions")
     before = [one for one in list_tries(folder, task) if one.count < made.count]
-    finished = keep_whole_cases(folder, plan, task, before)
-    left = [case for case in task.cases if case not in finished]
+    left = list_wanted(plan, task) - keep_counted(folder, plan, task, before)
     if not left:
         return
-    given = _make_options(plan, task, left)
+    unfinished = {case for _, case in left}
+    given = _make_options(plan, task, [case for case in task.cases if case in unfinished])
     path = find_record(folder, task, made.count).with_suffix(".jsonl")
     whole = sorted({case for one in plan.tasks for case in one.cases})
 
@@ -152,23 +193,32 @@ def run_task(folder: Path, plan: SweepPlan, task: Task, made: Try) -> None:
     if plan.kind == "profile":
         record_profile(list(plan.operators), given, start_recording=store)
     else:
-        _conform(list(plan.operators), given, store)
+        _conform(list(plan.operators), given, store, left)
 
 
 def _conform(
-    implementations: list[str], given: dict[str, Any], store: Callable[..., AbstractContextManager[Recording]]
+    implementations: list[str],
+    given: dict[str, Any],
+    store: Callable[..., AbstractContextManager[Recording]],
+    left: Set[Pair],
 ) -> None:
+    """Check the implementations on the cases, as far as their results are ``left`` to do."""
+    counts = Counter(name for name, _ in left)
     choice = Choice.from_options(given)
     with make_session(given) as session:
         chosen = drop_unloadable(session, implementations, asked=True, keep=True)
         plans = plan_conformance(session, choice, find_operators(session, chosen))
         expectations = load_expectations(session, chosen, plans, choice, {})
+        pairs = ((display_name(name), plan.case) for name in chosen for plan in plans)
         with store(
             session, results=given["results"], suite=choice.suite, cases=[plan.case for plan in plans],
-            implementations=chosen, resume=None, planned=count_planned(session, chosen, plans),
+            implementations=chosen, resume=None,
+            planned={display_name(name): Planned(cases=counts[display_name(name)]) for name in chosen},
         ) as recorded:  # fmt: skip
-            conform_into(recorded, session, chosen, plans, choice, expectations, {})
-            recorded.exit_code = recorded.choose_exit_code(implementations)
+            conform_into(
+                recorded, session, chosen, plans, choice, expectations, {}, done=frozenset(pairs).difference(left)
+            )
+            recorded.exit_code = recorded.choose_exit_code([name for name in chosen if counts[display_name(name)]])
 
 
 def _make_options(plan: SweepPlan, task: Task, cases: list[str]) -> dict[str, Any]:

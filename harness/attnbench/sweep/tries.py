@@ -21,13 +21,15 @@ from attnbench.sweep.plan import SweepPlan, Task
 __all__ = [
     "TASKS",
     "Outcome",
+    "Pair",
     "TaskResults",
     "Try",
     "begin_try",
     "end_try",
+    "find_counted",
     "find_record",
-    "find_whole_cases",
     "list_tries",
+    "list_wanted",
     "read_results",
 ]
 
@@ -112,14 +114,17 @@ def end_try(folder: Path, task: Task, made: Try, outcome: Outcome, reason: str =
     os.replace(new, path)  # noqa: PTH105  # Path.replace is the same; this says that it is atomic
 
 
+# The name of an implementation, as it is displayed, and a case.
+Pair = tuple[str, str]
+
+
 class TaskResults(msgspec.Struct, frozen=True, kw_only=True):
     """What the run files of a task have."""
 
-    # Number of complete results: pairs of an implementation and a case.
+    # Number of results of the task, and how many of them the files have. A result is of one implementation on one case.
+    wanted: int
     complete: int
-    # Cases with the complete results of all implementations that are compared on them.
-    cases: frozenset[str]
-    # Numbers of the tries that finished a case.
+    # Numbers of the tries with a result that counts.
     useful: frozenset[int]
     # Number of complete results with a check that failed.
     failures: int
@@ -129,8 +134,8 @@ class TaskResults(msgspec.Struct, frozen=True, kw_only=True):
     def count_failed(self, tries: Sequence[Try]) -> int:
         """Return the number of tries that count as failed, if none of them runs and the task is not complete.
 
-        A try that ran out of time does not count if it finished a case: the next one has less to do. A try whose
-        outcome is "done" counts, since its run file was cut afterwards.
+        A try that ran out of time does not count if it has results: the next one has less to do. A try whose outcome is
+        "done" counts, since its run file was cut afterwards.
         """
         ended = [one for one in tries if one.outcome not in ("preempted", "interrupted")]
         return sum(one.outcome != "timed out" or one.count not in self.useful for one in ended)
@@ -141,12 +146,10 @@ def read_results(folder: Path, plan: SweepPlan, task: Task, tries: list[Try]) ->
 
     Raises: ConfigurationError where a try is of another plan.
     """
-    complete: set[tuple[str, str]] = set()
-    failed: set[tuple[str, str]] = set()
-    cases: set[str] = set()
+    complete: set[Pair] = set()
+    failed: set[Pair] = set()
     useful: set[int] = set()
     problems: list[str] = []
-    listed = set(task.cases)
     for one in tries:
         path = find_record(folder, task, one.count).with_suffix(".jsonl")
         if one.plan not in ("", plan.hash):
@@ -161,33 +164,38 @@ def read_results(folder: Path, plan: SweepPlan, task: Task, tries: list[Try]) ->
             problems.append(str(error))
             continue
         problems += stored.problems
-        own = _list_complete(plan, stored)
-        whole = find_whole_cases(plan, task, stored)
-        cases |= whole
-        useful |= {one.count} if whole else set()
-        complete |= {key for key in own if key[1] in listed}
+        own = find_counted(plan, task, stored)
+        useful |= {one.count} if own else set()
+        complete |= own.keys()
         failed |= {key for key, one in own.items() if any(finding.status in FAILURES for finding in one.findings)}
     return TaskResults(
-        complete=len(complete), cases=frozenset(cases), useful=frozenset(useful), failures=len(failed),
+        wanted=len(list_wanted(plan, task)), complete=len(complete), useful=frozenset(useful), failures=len(failed),
         problems=tuple(problems),
     )  # fmt: skip
 
 
-def find_whole_cases(plan: SweepPlan, task: Task, stored: StoredRun) -> set[str]:
-    """Return the cases on which every implementation that is compared has a complete result in this run file.
+def list_wanted(plan: SweepPlan, task: Task) -> set[Pair]:
+    """Return the implementation and the case of each result of a task."""
+    return {(display_name(name), case) for case in task.cases for name in plan.list_implementations(case)}
 
-    Results of two files are not put together: times are compared only if one process interleaved the calls.
+
+def find_counted(plan: SweepPlan, task: Task, stored: StoredRun) -> dict[Pair, Result]:
+    """Return the results of a run file that count, by implementation and case.
+
+    Of a profile, a case counts if every implementation that is compared on it has its times in this file: times are
+    compared only if one process interleaved the calls.
     """
-    names: dict[str, set[str]] = {}
-    for name, case in _list_complete(plan, stored):
-        names.setdefault(case, set()).add(name)
-    wanted = {case: set(map(display_name, plan.list_implementations(case))) for case in task.cases}
-    return {case for case, own in wanted.items() if own <= names.get(case, set())}
+    wanted = list_wanted(plan, task)
+    own = {key: result for key, result in _list_complete(plan, stored).items() if key in wanted}
+    if plan.kind == "conform":
+        return own
+    parted = {case for name, case in wanted - own.keys()}
+    return {key: result for key, result in own.items() if key[1] not in parted}
 
 
-def _list_complete(plan: SweepPlan, stored: StoredRun) -> dict[tuple[str, str], Result]:
+def _list_complete(plan: SweepPlan, stored: StoredRun) -> dict[Pair, Result]:
     """Return the complete results of a run file, by implementation and case."""
-    results: dict[tuple[str, str], Result] = {}
+    results: dict[Pair, Result] = {}
     for result in stored.results:
         key = (result.implementation, result.case)
         results[key] = join_results(results[key], result) if key in results else result

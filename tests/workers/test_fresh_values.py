@@ -73,3 +73,10 @@ def test_numbers_of_hidden_tokens_stay_within_them() -> None:
     values = FreshValues(inputs, None)
     values.write(values.draw(), inputs)
     assert inputs.tensors["value"].isnan().any(dim=-1).any(dim=0).tolist() == [False, False, False, True, False]
+
+
+def test_signs_come_from_the_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every sign is a bit of the system's generator, so that no state in this process tells the next signs."""
+    monkeypatch.setattr("random.SystemRandom.randbytes", lambda _, count: bytes(count))
+    values = FreshValues(make_inputs(), "output")
+    assert all((one == -1).all() for signs in values.draw().values() for one in signs)

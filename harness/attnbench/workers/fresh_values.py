@@ -40,9 +40,9 @@ class FreshValues:
         given = {name: tensor for name, tensor in inputs.tensors.items() if _is_changed(name, tensor)}
         if cotangent is not None:
             given[f"cotangent.{cotangent}"] = inputs.cotangents[cotangent]
-        # Implementations draw from torch's generators and may read their state, so these are not used.
+        # The signs come from the operating system. The state of a generator of torch or Python can be read, or computed
+        # from the signs of 66 calls: with it, an implementation knew which values belong to judged calls.
         self._random = random.SystemRandom()
-        self._generator = torch.Generator().manual_seed(self._random.getrandbits(63))
         self._given: dict[str, Tensor] = {}
         for name, tensor in given.items():
             if tensor.dim() and not any(tensor is other for other in self._given.values()):
@@ -82,8 +82,8 @@ class FreshValues:
 
     def _draw_signs(self, tensor: Tensor, dimension: int) -> Tensor:
         count = tensor.shape[dimension] if tensor.dim() >= -dimension else 1
-        signs = torch.randint(0, 2, (count,), generator=self._generator).mul_(2).sub_(1)
-        return signs.to(device=tensor.device, dtype=tensor.dtype)
+        drawn = torch.frombuffer(bytearray(self._random.randbytes(count)), dtype=torch.uint8)
+        return (drawn % 2).to(device=tensor.device, dtype=tensor.dtype).mul_(2).sub_(1)
 
 
 def _is_changed(name: str, tensor: Tensor) -> bool:

@@ -8,6 +8,7 @@ import re
 import types
 import typing
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,7 @@ def make_run(number: int) -> StoredRun:
     return StoredRun(
         run=run, results=tuple(results), ceilings=(ceiling,), completions=(completion,), path=Path(f"{run.id}.jsonl"),
         problems=("problem",), end=End(run=run.id, time="time", outcome="finished", exit_code=0),
+        timed_lines={("mine", CASE.format(length=8, mode="eval")): 2},
     )  # fmt: skip
 
 
@@ -177,7 +179,7 @@ class Spoiler:
             return Path("stored") / re.sub(r"[/\0]", "", self._choose(str(value)))[:200]
         if typing.get_origin(hint) is tuple:
             return tuple(self.spoil(one, arguments[0]) for one in value)
-        if typing.get_origin(hint) is dict:
+        if typing.get_origin(hint) in (dict, Mapping):
             return {self.spoil(key, arguments[0]): self.spoil(one, arguments[1]) for key, one in value.items()}
         return value
 

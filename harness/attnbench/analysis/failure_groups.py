@@ -11,7 +11,7 @@ from attnbench.analysis.deviations import FULLY_MASKED, HIDDEN_ROW_POLICIES, fin
 from attnbench.analysis.diagnoses import fits_most, list_faults, may_have_fault
 from attnbench.records.types import Finding
 
-__all__ = ["Failure", "Key", "Kind", "describe_scale", "find_raised", "is_refusal", "join_failures"]
+__all__ = ["LEAKS", "Failure", "Key", "Kind", "describe_scale", "find_raised", "is_refusal", "join_failures"]
 
 Kind = Literal["deviation", "exception", "diagnosis", "scale", "leak", "check"]
 # Of two causes that explain equally many findings, the one whose kind comes first in this tuple is reported.
@@ -36,7 +36,7 @@ _QUANTIFIED = re.compile(rf"{_SCALE.pattern}|the sum of a row of \S+ is off by")
 # Words of a check that compares values within an error budget.
 _OFF = " are off"
 # Checks that fail if a hidden token has an effect. They allow no error.
-_LEAKS = frozenset(
+LEAKS = frozenset(
     {
         "padding_cannot_leak", "attn_mask_cannot_leak", "future_cannot_leak", "hidden_keys_get_no_gradient",
         "weights_of_hidden_keys_are_zero",
@@ -233,7 +233,7 @@ def _has_wrong_values(finding: Finding) -> bool:
 
 
 def _is_leak(finding: Finding) -> bool:
-    return finding.check in _LEAKS and finding.status == "failed"
+    return finding.check in LEAKS and finding.status == "failed"
 
 
 def _join_scale(failures: Sequence[Failure], left: set[int]) -> Iterator[_Group]:

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -280,12 +281,22 @@ def test_a_filter_shows_the_rows_with_every_word(browser: Any, trial: Path) -> N
     assert len(read_column(page, 1)) == 4
 
 
+def wait_until(page: Any, expression: str) -> None:
+    """Wait at most a minute until an expression is true.
+
+    Playwright's ``wait_for_function`` evaluates in the page, whose policy forbids ``eval``.
+    """
+    deadline = time.monotonic() + 60
+    while not page.evaluate(expression):
+        assert time.monotonic() < deadline, expression
+
+
 def test_a_button_copies_its_text(browser: Any, trial: Path) -> None:
     """The clipboard gets the text of ``data-copy`` to the letter, and the button says so."""
     page = browser.open(trial, permissions=["clipboard-read", "clipboard-write"]).page
     button = page.locator("#trial button.copy")
     button.click()
-    page.wait_for_function("document.querySelector('#trial button.copy').textContent === 'copied'")
+    wait_until(page, "document.querySelector('#trial button.copy').textContent === 'copied'")
     assert page.evaluate("navigator.clipboard.readText()") == COMMAND
 
 
@@ -295,7 +306,7 @@ def test_without_a_clipboard_the_older_command_copies(browser: Any, trial: Path)
     page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('refused')); }")
     page.evaluate("document.addEventListener('copy', () => { window.copied = document.activeElement.value; })")
     page.locator("#trial button.copy").click()
-    page.wait_for_function("window.copied !== undefined")
+    wait_until(page, "window.copied !== undefined")
     assert page.evaluate("window.copied") == COMMAND
 
 
@@ -307,7 +318,7 @@ def test_an_address_opens_what_it_points_into(browser: Any, trial: Path) -> None
     page = browser.open(trial).page
     assert not page.evaluate(visible)
     page.locator("#link").click()
-    page.wait_for_function(visible)
+    wait_until(page, visible)
     page.evaluate("document.getElementById('outer').open = false")
     page.locator("#link").click()
     assert page.evaluate(visible)

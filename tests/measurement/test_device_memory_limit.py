@@ -63,7 +63,11 @@ def test_a_device_is_limited_only_by_a_requested_limit(monkeypatch: pytest.Monke
     monkeypatch.setattr(session, "Child", Process)
     limits = Limits(memory_bytes=requested)
     run: Any = SimpleNamespace(
-        limits=limits, worker_module="worker", reserve_path_prefix=lambda: Path("nowhere"), declared={}
+        limits=limits,
+        worker_module="worker",
+        reserve_path_prefix=lambda: Path("nowhere"),
+        declared={},
+        find_fork_server=lambda _: None,
     )
     Supervisor(run, ["own"], {})
     assert isinstance(requests[0], StartCandidate)

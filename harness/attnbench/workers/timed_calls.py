@@ -121,6 +121,10 @@ class TimedCalls:
     # Whether the garbage collection was on before the current call.
     _collects: bool = field(init=False, default=False)
     _begin: tuple[int, int] = field(init=False, default=(0, 0))
+    # Processor time of this thread when it began to write the values of the current call.
+    _writing_ns: int = field(init=False, default=0)
+    # For each call: the processor times of this thread from the writing of the values to the begin of the sample.
+    _before_ns: defaultdict[str, list[int]] = field(init=False, default_factory=lambda: defaultdict(list))
     # For each call: the processor times of this thread from the end of the call to the copy. A thread that waits for a
     # core uses none, so other work on the machine does not lengthen them.
     _outside_ns: defaultdict[str, list[int]] = field(init=False, default_factory=lambda: defaultdict(list))
@@ -153,10 +157,13 @@ class TimedCalls:
         self._copied = ()
         self._is_judged = bool(cycle) and self._choose(name, cycle)
         self._written = self._choose_values(name)
+        self._writing_ns = time.thread_time_ns()
         self.values.write(self._written, self.inputs[name])
         if cycle and self._random.random() < self._compared_share:
+            begin_ns = time.thread_time_ns()
             self.compare_process()
             self._processor.watch()
+            self._writing_ns += time.thread_time_ns() - begin_ns
         self._collects = gc.isenabled()
         # The wall time begins before the processor time and ends after it: another thread may run in between.
         self._begin = (time.perf_counter_ns(), self._processor.read_ns())
@@ -178,6 +185,10 @@ class TimedCalls:
         # Every result is copied, so that the copy of a judged one takes no longer, and what is computed when a result
         # is read is computed here.
         self._copied = _copy(tuple(result) if parts is None else parts)  # type: ignore[arg-type]
+        if not self._is_fixed(name):
+            # This thread's processor time within the call is at most the call's wall time.
+            call_ns = ended.end_ns - ended.begin_ns
+            self._before_ns[name].append(ended.thread_ns - self._writing_ns - call_ns)
         self._outside_ns[name].append(time.thread_time_ns() - ended.thread_ns)
         self._after_ns[name].append(self._measure_after_ns(ended))
         self._sample_ns[name].append(ended.end_ns - ended.begin_ns)
@@ -256,22 +267,28 @@ class TimedCalls:
                 )
 
     def check_outside_time(self) -> None:
-        """Check that no more was done after the calls of one name than after those of others.
+        """Check that no more was done before, or after, the calls of one name than those of others.
 
         Work that a call leaves to a signal, to a profiling function, to another thread, or to the reading of its result
         is done there, outside of the sample.
 
         Raises: ProcessDisturbed if a name did more.
         """
-        for taken, always_ns in ((self._outside_ns, ALLOWED_OUTSIDE_NS), (self._after_ns, ALLOWED_AFTER_NS)):
+        if "threads" in self.without:
+            return
+        for when, taken, always_ns in (
+            ("before timed calls of {} began", self._before_ns, ALLOWED_OUTSIDE_NS),
+            ("after timed calls of {} had returned", self._outside_ns, ALLOWED_OUTSIDE_NS),
+            ("after timed calls of {} had returned", self._after_ns, ALLOWED_AFTER_NS),
+        ):
             medians = {name: statistics.median(times) for name, times in taken.items()}
-            shortest_ns = min(medians.values(), default=0)
+            shortest_ns = max(min(medians.values(), default=0), 0)
             for name, outside_ns in medians.items():
                 call_ns = statistics.median(self._sample_ns[name])
                 allowed_ns = max(ALLOWED_OUTSIDE * shortest_ns + always_ns, ALLOWED_OUTSIDE_SHARE * call_ns)
-                if "threads" not in self.without and outside_ns > allowed_ns:
+                if outside_ns > allowed_ns:
                     raise ProcessDisturbed(
-                        f"after timed calls of {self.find_owner(name)} had returned, {outside_ns / 1e3:.0f} µs of work "
+                        f"{when.format(self.find_owner(name))}, {outside_ns / 1e3:.0f} µs of work "
                         f"were done for each; {allowed_ns / 1e3:.0f} µs are allowed"
                     )
 

@@ -6,6 +6,7 @@ Each cheat names the defence that stops it. With all defences the cheat is stopp
 from attnbench.mutants.cheats import (
     answers,
     caching,
+    early,
     honest,
     honest_neighbours,
     instruments,
@@ -19,6 +20,6 @@ from attnbench.mutants.cheats import (
 
 __all__ = ["CHEATS", "ODDITIES"]
 
-_KINDS = (caching, answers, results, settings, processors, instruments, late, totals, slowing)
+_KINDS = (caching, answers, results, settings, processors, instruments, early, late, totals, slowing)
 CHEATS = {cheat.name: cheat for kind in _KINDS for cheat in kind.cheats}
 ODDITIES = {oddity.name: oddity for kind in (honest, honest_neighbours) for oddity in kind.oddities}

@@ -40,7 +40,7 @@ NODE_DEATH_S = 10
 # Seconds that jobs and daemons have between SIGTERM and SIGKILL.
 KILL_S = 5
 # Seconds that a job of the partition "patient" has between SIGTERM and its end, if a job of the partition "urgent"
-# needs its node. A job of the default partition is requeued at once.
+# needs its node. A job of the default partition is requeued at once. The partition "closed" takes no jobs.
 GRACE_S = 30
 # Ports of slurmdbd and slurmctld, and that of the first node. Nothing else is in the network of the cluster.
 DATABASE_PORT, CONTROLLER_PORT, NODE_PORT = 6819, 6817, 7001
@@ -151,6 +151,10 @@ class Cluster:
         self._changed.clear()
         self._wait("slurmctld", lambda: not self.run("squeue", "-h"))
 
+    def list_processes(self) -> list[int]:
+        """Return the ids of the daemons and of everything that they started."""
+        return [process for process, environment in self._find_processes() if "ATTNBENCH_TEST_NODE" in environment]
+
     def read_state(self, node: str) -> str:
         """Return the state of a node in sinfo's words, without the marks after it: ``idle``, ``mixed``, ``down``."""
         printed = self.run("sinfo", "-h", "-N", "-n", node, "-o", "%T").split()
@@ -231,6 +235,7 @@ PreemptMode=REQUEUE
 {nodes}PartitionName=all Nodes={",".join(NODES)} Default=YES MaxTime=UNLIMITED State=UP
 PartitionName=patient Nodes={",".join(NODES)} MaxTime=UNLIMITED State=UP GraceTime={GRACE_S}
 PartitionName=urgent Nodes={",".join(NODES)} MaxTime=UNLIMITED State=UP PriorityTier=2
+PartitionName=closed Nodes={",".join(NODES)} State=DRAIN
 """, encoding="utf-8")  # fmt: skip
         storage = self.folder / "slurmdbd.conf"
         storage.write_text(f"""{shared}

@@ -5,16 +5,15 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from slurm.cluster import Cluster, ClusterError, find_obstacle, start_cluster
+from slurm.commands import ATTNBENCH, STATE_S, attnbench, merge, read_outcomes, read_report, wait_until
 
-ATTNBENCH = (sys.executable, "-c", "from attnbench.cli import main; main()")
 CONFIGURATION = """
 kind = "conform"
 implementations = ["batched_matmul"]
@@ -32,8 +31,23 @@ name = "two"
 constraint = "second"
 cpus = 1
 """
-# Seconds to wait for a state. Slurm needs up to 10 s to see that a node is dead, and a task 10 s on two idle cores.
-STATE_S = 240
+PROFILE = """
+kind = "profile"
+implementations = ["batched_matmul"]
+results = "there"
+[axes]
+lengths = [16, 24]
+batch = 1
+heads = 2
+head_dim = 8
+passes = "forward"
+[limits]
+processes = 2
+[[machines]]
+name = "one"
+constraint = "first"
+cpus = 2
+"""
 
 
 @pytest.fixture(scope="module")
@@ -57,39 +71,6 @@ def folder(tmp_path: Path) -> Path:
     """Return a folder with a configuration of two tiny cases on two machines: four tasks."""
     (tmp_path / "sweep.toml").write_text(CONFIGURATION)
     return tmp_path
-
-
-def attnbench(cluster: Cluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of attnbench on the cluster."""
-    return subprocess.run(
-        cluster.inside(*ATTNBENCH, *words), cwd=folder, env=cluster.environment, capture_output=True, text=True,
-        check=False, timeout=STATE_S,
-    )  # fmt: skip
-
-
-def wait_until(is_so: Callable[[], object]) -> None:
-    """Wait for a state."""
-    until_s = time.monotonic() + STATE_S
-    while not is_so() and time.monotonic() < until_s:
-        time.sleep(0.1)
-    assert is_so()
-
-
-def read_findings(runs: list[Path]) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """Return the checks and their statuses of each result, by implementation and case."""
-    lines = [json.loads(line) for run in runs for line in run.read_text().splitlines()]
-    return {
-        (line["implementation"], line["case"]): sorted((one["check"], one["status"]) for one in line["findings"])
-        for line in lines
-        if "findings" in line
-    }
-
-
-def merge(cluster: Cluster, folder: Path, sweep: str) -> list[Path]:
-    """Return the merged run files of a sweep."""
-    merged = attnbench(cluster, folder, "merge", f"{sweep}/tasks", "--into", f"{sweep}/merged")
-    assert merged.returncode == 0, merged.stderr
-    return [folder / run for run in merged.stdout.split()]
 
 
 def test_a_sweep_survives_the_death_of_a_node(cluster: Cluster, folder: Path) -> None:
@@ -132,23 +113,87 @@ def test_a_sweep_survives_the_death_of_a_node(cluster: Cluster, folder: Path) ->
 
     local = attnbench(cluster, folder, "sweep", "sweep.toml", "--local", "--results", "here")
     assert local.returncode == 0, local.stderr
-    runs, local_runs = merge(cluster, folder, "there"), merge(cluster, folder, "here")
-    assert len(read_findings(runs)) == 2
-    assert read_findings(runs) == read_findings(local_runs)
-    reported = attnbench(cluster, folder, "report", *map(str, runs))
-    assert reported.returncode == 0, reported.stdout + reported.stderr
+    for machine in ("one", "two"):
+        # Merged together, the nodes have a file each, because both have every case; here one node has every case twice.
+        remote, here = (
+            read_report(cluster, folder, merge(cluster, folder, f"{sweep}/tasks/{machine}", f"{sweep}/{machine}"))
+            for sweep in ("there", "here")
+        )
+        assert len(remote["findings.csv"]) > 2
+        assert remote == here
+    both = merge(cluster, folder, "there/tasks", "there/merged")
+    assert len(both) == 2
+    assert len(read_report(cluster, folder, both)["findings.csv"]) == len(remote["findings.csv"])
 
 
-def read_outcomes(folder: Path, machine: str) -> list[str | None]:
-    """Return how the tries of a machine's tasks ended."""
-    return [json.loads(path.read_text())["outcome"] for path in sorted(folder.glob(f"there/tasks/{machine}/*.json"))]
+def test_a_task_that_is_preempted_and_requeued_goes_on(cluster: Cluster, folder: Path) -> None:
+    """Neither a preemption nor Slurm's notice before the time limit becomes a result, and nobody submits again.
+
+    Slurm kills all processes of a task that it preempts, the workers too. On the notice, the task requeues its job.
+    """
+    (folder / "sweep.toml").write_text(PROFILE)
+    with subprocess.Popen(
+        cluster.inside(*ATTNBENCH, "sweep", "sweep.toml"), cwd=folder, env=cluster.environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as sweep:  # fmt: skip
+        try:
+            job = start_try(cluster, folder, sweep, 1)
+            cluster.run(
+                "sbatch",
+                "--partition=urgent",
+                "--nodelist=n1",
+                "--cpus-per-task=2",
+                "--output=/dev/null",
+                "--wrap=true",
+            )
+            wait_until(lambda: "PENDING" in cluster.run("squeue", "-h", "-j", job, "-o", "%T"))
+            assert start_try(cluster, folder, sweep, 2) == job
+            cluster.run("scancel", "--signal=USR2", job)
+            wait_until(lambda: "PENDING" in cluster.run("squeue", "-h", "-j", job, "-o", "%T"))
+            assert start_try(cluster, folder, sweep, 3) == job
+            printed, told = sweep.communicate(timeout=STATE_S)
+        finally:
+            sweep.kill()
+    assert sweep.returncode == 0, printed + told
+    assert read_outcomes(folder, "one") == ["stopped", "preempted", "done"]
+    assert "1 done, 0 failed; results: 4 of 4" in printed
+    report = read_report(cluster, folder, merge(cluster, folder, "there/tasks", "there/merged"))
+    assert len(report["timings.csv"]) == 1 + 4
+    assert not [line for line in report["findings.csv"] if "crashed" in line or ",failed," in line]
+
+
+def start_try(cluster: Cluster, folder: Path, sweep: "subprocess.Popen[str]", count: int) -> str:
+    """Wait until a try of the only task runs workers, without Slurm's wait of two minutes; return the id of its job."""
+    record = folder / f"there/tasks/one/0001-try{count}.json"
+    jobs: list[str] = []
+
+    def has_begun() -> bool:
+        jobs[:] = cluster.run("squeue", "-h", "-p", "all", "-o", "%A").split()
+        for job in jobs:
+            with suppress(ClusterError):  # it has begun already
+                cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+        return record.with_suffix(".jsonl").exists() or sweep.poll() is not None
+
+    wait_until(has_begun)
+    return jobs[0]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('constraint = "second"', 'constraint = "secnd"', "constraint 'secnd': no node has the feature 'secnd'; "),
-        ("cpus = 1", 'partition = "none"', "Slurm refuses the job: "),
+        (
+            '"second"\ncpus',
+            '"secnd"\ncpus',
+            "machine 'two': constraint 'secnd': no node in the default partition fits; ",
+        ),
+        (
+            '"second"\ncpus = 1',
+            '"second"\ncpus = 99',
+            "machine 'two': cpus = 99: no node in the default partition with constraint 'second' fits; the largest has "
+            "cpus = 2; ",
+        ),
+        ("cpus = 1", 'partition = "none"', "machine 'one': partition 'none': no node fits; the partitions are: all, "),
+        ("cpus = 1", 'partition = "closed"', "Slurm refuses the job: "),
     ],
 )
 def test_what_the_cluster_lacks_is_one_line(cluster: Cluster, folder: Path, old: str, new: str, message: str) -> None:
@@ -179,6 +224,18 @@ def test_a_folder_that_a_node_does_not_share_is_found_before_anything_is_submitt
     assert told.startswith("attnbench: machine 'two': job ")
     assert "the nodes do not share this folder" in told
     assert not (folder / "there" / "plan.json").exists()
+
+
+def test_the_network_of_the_cluster_has_the_loopback_interface_only(cluster: Cluster) -> None:
+    """Its daemons run in this network, so that no other machine can reach them, whatever address they listen on."""
+    listening = cluster.run("ss", "-H", "-ltnp")
+    assert {"slurmdbd", "slurmctld", "slurmd"} <= set(re.findall(r'"(\w+)"', listening))
+    links = cluster.run("cat", "/proc/net/dev").splitlines()[2:]
+    assert [link.partition(":")[0].strip() for link in links] == ["lo"]
+    networks = {process: str(Path(f"/proc/{process}/ns/net").readlink()) for process in cluster.list_processes()}
+    assert networks
+    assert set(networks.values()) == {cluster.run("readlink", "/proc/self/ns/net").strip()}
+    assert str(Path("/proc/self/ns/net").readlink()) not in networks.values()
 
 
 def fail_in_cluster(folders: list[Path]) -> None:

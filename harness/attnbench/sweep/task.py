@@ -155,7 +155,7 @@ class TaskJob:
         if runs:
             signal.raise_signal(REQUEUE)
         else:
-            end_try(Path(self.folder), self._task, self._made, "preempted", "Slurm cancelled or requeued the job")
+            end_try(Path(self.folder), self._task, self._made, "stopped", "Slurm cancelled or requeued the job")
             self._made = None
             sys.exit(1)
 

@@ -34,7 +34,8 @@ __all__ = [
 ]
 
 TASKS = "tasks"
-Outcome = Literal["done", "failed", "timed out", "preempted", "interrupted"]
+# "stopped": Slurm cancelled, requeued or preempted the job, and did not wait for its end.
+Outcome = Literal["done", "failed", "timed out", "preempted", "stopped", "interrupted"]
 
 
 class Try(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +138,7 @@ class TaskResults(msgspec.Struct, frozen=True, kw_only=True):
         A try that ran out of time does not count if it has results: the next one has less to do. A try whose outcome is
         "done" counts, since its run file was cut afterwards.
         """
-        ended = [one for one in tries if one.outcome not in ("preempted", "interrupted")]
+        ended = [one for one in tries if one.outcome not in ("preempted", "stopped", "interrupted")]
         return sum(one.outcome != "timed out" or one.count not in self.useful for one in ended)
 
 

@@ -68,6 +68,7 @@ def write_run(
     took_s: int = 10,
     untimed: str | None = None,
     left: Sequence[tuple[str, int]] = (),
+    hardware: str = "some-cpu",
 ) -> None:
     """Write a run file with a result of each implementation on the cases of these lengths, except for those ``left``.
 
@@ -76,7 +77,7 @@ def write_run(
     pairs = [(name, length) for length in lengths for name in names if (name, length) not in left]
     run = Run(
         id=path.stem, time="2026-01-01T00:00:00+00:00", command="attnbench sweep", suite="quick", threads=2,
-        machine=Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=2**33), versions={},
+        machine=Machine(name=hardware, cpu="Some CPU", cores=4, memory_bytes=2**33), versions={},
         planned={name: Planned(cases=sum(one == name for one, _ in pairs)) for name in names}, list_digest="whole",
         implementations=("torch_mha", "sdpa"),
     )  # fmt: skip

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from attnbench.sweep.plan import read_plan
 from sweep_folders import write_sweep
@@ -111,3 +112,17 @@ def test_another_configuration_is_not_resumed(folder: Path) -> None:
     refused = sweep(folder, "sweep.toml", "--local", "--resume")
     assert refused.returncode == 2
     assert "the sweep in there was started with another configuration" in refused.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_cases_of_a_device_that_only_nodes_have_are_planned(folder: Path) -> None:
+    """A machine without CUDA plans a sweep on CUDA, and refuses in one line to run it itself."""
+    configuration = folder / "sweep.toml"
+    configuration.write_text(configuration.read_text() + '[[machines]]\nname = "node"\ndevice = "cuda"\n')
+    planned = sweep(folder, "sweep.toml", "--dry-run")
+    assert planned.returncode == 0, planned.stderr
+    assert "machine node" in planned.stdout
+    refused = sweep(folder, "sweep.toml", "--local")
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines()[-1].startswith("attnbench: --local: ")
+    assert not (folder / "there" / "plan.json").exists()

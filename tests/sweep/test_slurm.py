@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 
 from attnbench.sweep import submission
 from attnbench.sweep.configuration import ConfigurationError, Machine
@@ -150,3 +151,30 @@ def test_a_probe_writes_its_token(tmp_path: Path) -> None:
     Probe(path=str(tmp_path / "one.json"), token="abc")()
     seen = msgspec.json.decode((tmp_path / "one.json").read_bytes(), type=Seen)
     assert (seen.token, seen.versions) == ("abc", find_own_versions())
+
+
+def test_a_probe_tells_what_the_node_lacks(tmp_path: Path) -> None:
+    """A node without the device of a case says so, with the words of a run there."""
+    case = "multihead/B1.L4.S4.E16.H2/bias/mask=none/regime=plain/seed=0/float32/cuda/eval"
+    Probe(path=str(tmp_path / "one.json"), token="abc", case=case)()
+    seen = msgspec.json.decode((tmp_path / "one.json").read_bytes(), type=Seen)
+    assert (seen.missing is None) == torch.cuda.is_available()
+    if seen.missing:
+        assert "CUDA" in seen.missing
+
+
+def test_a_machine_without_the_device_is_refused(
+    tmp_path: Path, jobs: list[Probe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the probe misses ends the command with one line, before a task is submitted."""
+
+    def answer(asked: object) -> dict[str, str]:
+        seen = Seen(token=jobs[-1].token, versions=find_own_versions(), missing="CUDA is missing")
+        Path(jobs[-1].path).write_bytes(msgspec.json.encode(seen))
+        return {"5": "RUNNING"}
+
+    monkeypatch.setattr(submission, "find_job_states", answer)
+    with pytest.raises(
+        ConfigurationError, match=r"^machine 'any': on its node, CUDA is missing; Slurm gives a job a GPU"
+    ):
+        probe(tmp_path, make_plan([4], machines=(Machine(name="any"),)), wait_s=60)

@@ -107,8 +107,8 @@ def make_session(options: Mapping[str, Any], kind: type[Session] = Session) -> S
     )
 
 
-def plan_conformance(session: Session, choice: Choice, operators: Sequence[str]) -> list[Plan]:
-    """Return the plans for checking the suite's cases of these operators."""
+def plan_conformance(session: Session, choice: Choice, operators: Sequence[str], *, here: bool = True) -> list[Plan]:
+    """Return the plans for checking the suite's cases of these operators; ``here``: they will run on this machine."""
     cases = [
         case for operator in operators for case in session.ask_oracle(ListSuite(operator=operator, level=choice.suite))
     ]
@@ -120,6 +120,7 @@ def plan_conformance(session: Session, choice: Choice, operators: Sequence[str])
         dtypes=choice.dtypes,
         device=choice.device,
         shard=choice.shard,
+        here=here,
     )
 
 

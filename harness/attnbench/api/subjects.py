@@ -155,10 +155,12 @@ def plan_cases(
     dtypes: Sequence[str] = (),
     device: str = "cpu",
     shard: tuple[int, int] | None = None,
+    here: bool = True,
 ) -> list[Plan]:
     """Return the plans of the cases that match the patterns, in the given dtypes and on the given device.
 
-    Raises: UsageError where nothing is left to run, or where all cases need CUDA and CUDA is missing.
+    Raises: UsageError where nothing is left to run, or where all cases need CUDA and CUDA is missing although they will
+    run ``here``.
     """
     kept = _filter_cases(session, list(cases), patterns)
     rewritten = list(
@@ -173,7 +175,7 @@ def plan_cases(
             "nothing to run: none of the selected checks applies to the selected cases (--case, --check, --shard)"
         )
     lacking = {plan.missing for plan in plans}
-    if None not in lacking and all(CaseId.parse(plan.case).device == "cuda" for plan in plans):
+    if here and None not in lacking and all(CaseId.parse(plan.case).device == "cuda" for plan in plans):
         raise UsageError(f"{'--suite' if device == 'cpu' else '--device'}: {lacking.pop()}")
     return plans
 

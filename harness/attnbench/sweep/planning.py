@@ -13,11 +13,12 @@ from attnbench.api.subjects import (
     drop_unloadable,
     find_operators,
 )
+from attnbench.api.usage import UsageError
 from attnbench.cases import CaseId
-from attnbench.records.environment import count_cores
+from attnbench.records.environment import count_cores, describe_machine
 from attnbench.runner import Plan, Session
 from attnbench.sweep.configuration import Machine
-from attnbench.sweep.estimates import make_estimates
+from attnbench.sweep.estimates import make_estimates, read_earlier_runs
 from attnbench.sweep.plan import SweepPlan, Task, hash_asked, pack
 from attnbench.sweep.task import find_own_versions
 
@@ -46,15 +47,19 @@ def make_plan(given: Mapping[str, Any], implementations: Sequence[str], machines
     with make_session(given) as session:
         chosen, plans = _list_cases(session, given, implementations)
         operators = {name: session.declared[name].operator for name in chosen}
+        moved = [_move(plans, machine.device or given["device"]) for machine in machines]
+        if given["local"]:
+            _require_devices(session, [plan.case for own in moved for plan in own])
+    earlier = read_earlier_runs([given["earlier"], given["results"]], kind)
     tasks: list[Task] = []
-    origin = ""
-    for machine in machines:
-        own = _move(plans, machine.device or given["device"])
+    origins: dict[str, str] = {}
+    for machine, own in zip(machines, moved, strict=True):
         estimates = make_estimates(
-            own, list(operators.values()), kind=kind, effort=effort,
-            threads=given["threads"] or machine.cpus or count_cores(), earlier=[given["earlier"], given["results"]],
+            own, list(operators.values()), machine=machine, kind=kind, effort=effort,
+            threads=given["threads"] or machine.cpus or count_cores(), earlier=earlier,
+            here=describe_machine().name if given["local"] else None,
         )  # fmt: skip
-        origin = estimates.origin
+        origins[machine.name] = estimates.origin
         tasks += pack(
             estimates.cases, machine=machine.name, minutes=given["minutes"], most=given["cases"],
             start_s=estimates.start_s,
@@ -69,20 +74,41 @@ def make_plan(given: Mapping[str, Any], implementations: Sequence[str], machines
         minutes=given["minutes"],
         tries=given["tries"],
         tasks=tuple(tasks),
-        origin=origin,
+        origin=_join_origins(origins),
         asked=hash_configuration(given, implementations, machines),
     )
+
+
+def _join_origins(origins: Mapping[str, str]) -> str:
+    """Return where the estimates are from: of all machines together, or of each one if they differ."""
+    if len(set(origins.values())) == 1:
+        return next(iter(origins.values()))
+    return "; ".join(f"on {name}: {origin}" for name, origin in origins.items())
+
+
+def _require_devices(session: Session, cases: Sequence[str]) -> None:
+    """Refuse to run a case here if its device is missing.
+
+    Raises: UsageError.
+    """
+    for case in {CaseId.parse(case).device: case for case in cases}.values():
+        (plan,) = session.plan([case])
+        if plan.missing and CaseId.parse(case).device != "cpu":
+            raise UsageError(f"--local: {plan.missing}")
 
 
 def _list_cases(
     session: Session, given: Mapping[str, Any], implementations: Sequence[str]
 ) -> tuple[list[str], list[Plan]]:
-    """Return the implementations that take part, and the cases on the CPU: a submitting machine may have no GPU."""
+    """Return the implementations that take part, and the cases, each on its own device.
+
+    A submitting machine may lack the devices of the nodes.
+    """
     choice = replace(Choice.from_options(given), device="cpu")
     chosen = choose_implementations(implementations)
     if given["kind"] == "conform":
         chosen = drop_unloadable(session, chosen, asked=bool(implementations))
-        return chosen, plan_conformance(session, choice, find_operators(session, chosen))
+        return chosen, plan_conformance(session, choice, find_operators(session, chosen), here=False)
     chosen = choose_timed_implementations(
         session, chosen, asked=bool(implementations), operators=given["operators"]
     )  # fmt: skip

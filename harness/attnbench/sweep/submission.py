@@ -172,7 +172,8 @@ def probe(folder: Path, plan: SweepPlan, *, wait_s: float) -> None:
         for machine in plan.machines:
             path = place / f"{machine.name}-{token}.json"
             executor = _make_slurm_executor(folder, machine, minutes=PROBE_MINUTES, name=f"probe-{plan.hash}")
-            waiting[machine.name] = (path, _submit(executor, [Probe(path=str(path), token=token)])[0])
+            call = Probe(path=str(path), token=token, case=plan.find_device_case(machine.name))
+            waiting[machine.name] = (path, _submit(executor, [call])[0])
         _wait_for_probes(plan, waiting, token, wait_s)
     except BaseException:
         for _, job in waiting.values():
@@ -191,11 +192,7 @@ def _wait_for_probes(plan: SweepPlan, jobs: dict[str, tuple[Path, Any]], token: 
         for name, (path, job) in list(waiting.items()):
             seen = _read_probe(path)
             if seen is not None and seen.token == token:
-                differences = find_differences(plan.versions, seen.versions)
-                if differences and not plan.allow_different_versions:
-                    raise ConfigurationError(
-                        f"machine {name!r} has {differences}: install the same there, or set allow_different_versions"
-                    )
+                _check_seen(plan, name, seen)
                 del waiting[name]
                 continue
             if (reason := hopeless.get(job.job_id)) is not None:
@@ -218,6 +215,22 @@ def _wait_for_probes(plan: SweepPlan, jobs: dict[str, tuple[Path, Any]], token: 
             )
         if waiting:
             time.sleep(POLL_S)
+
+
+def _check_seen(plan: SweepPlan, machine: str, seen: Seen) -> None:
+    """Refuse a kind of machine that has other versions than the plan, or lacks a device.
+
+    Raises: ConfigurationError.
+    """
+    differences = find_differences(plan.versions, seen.versions)
+    if differences and not plan.allow_different_versions:
+        raise ConfigurationError(
+            f"machine {machine!r} has {differences}: install the same there, or set allow_different_versions"
+        )
+    if seen.missing:
+        raise ConfigurationError(
+            f"machine {machine!r}: on its node, {seen.missing}; Slurm gives a job a GPU if gres asks for it"
+        )
 
 
 def _read_probe(path: Path) -> Seen | None:

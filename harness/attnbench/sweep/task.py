@@ -245,15 +245,24 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     token: str
     versions: dict[str, str]
+    # What the node lacks to run the case of the probe; None if it lacks nothing.
+    missing: str | None = None
 
 
 @dataclass(slots=True)
 class Probe:
-    """A job that shows that a kind of machine writes to the same folder, and which versions it has."""
+    """A job that shows that a kind of machine writes to the same folder, and which versions and devices it has."""
 
     path: str
     token: str
+    # A case on another device than the CPU; empty if there is none.
+    case: str = ""
 
     def __call__(self) -> None:
         """Write the file."""
-        Path(self.path).write_bytes(msgspec.json.encode(Seen(token=self.token, versions=find_own_versions())))
+        missing = None
+        if self.case:
+            with Session(cache_folder=None) as session:
+                missing = session.plan([self.case])[0].missing
+        seen = Seen(token=self.token, versions=find_own_versions(), missing=missing)
+        Path(self.path).write_bytes(msgspec.json.encode(seen))

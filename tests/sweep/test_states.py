@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from attnbench.sweep import states, submission
@@ -10,6 +11,7 @@ from attnbench.sweep.configuration import ConfigurationError
 from attnbench.sweep.progress import format_counts, list_gaps
 from attnbench.sweep.states import StateReader
 from attnbench.sweep.submission import Submission
+from attnbench.sweep.tries import Outcome, Try, end_try
 from sweep_folders import make_try, write_run, write_sweep
 
 
@@ -97,6 +99,21 @@ def test_a_killed_task_is_missing(tmp_path: Path, queue: dict[str, str]) -> None
     submit(tmp_path, "any/0001", "9")
     (found,) = StateReader(tmp_path, plan).read()
     assert (found.state, found.reason) == ("missing", "0 of 2 results; failed once; try 1 was killed")
+
+
+@pytest.mark.parametrize("outcome", ["preempted", "timed out", "stopped"])
+def test_a_requeued_job_counts_as_queued_for_a_while(
+    tmp_path: Path, queue: dict[str, str], monkeypatch: pytest.MonkeyPatch, outcome: Outcome
+) -> None:
+    """A job that Slurm starts again may be in no queue for a moment; after that, its task is missing."""
+    plan = write_sweep(tmp_path, [4])
+    path = make_try(tmp_path, plan, plan.tasks[0], None, job="9")
+    made = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=Try)
+    end_try(tmp_path, plan.tasks[0], made, outcome)
+    submit(tmp_path, "any/0001", "9")
+    assert [one.state for one in StateReader(tmp_path, plan).read()] == ["queued"]
+    monkeypatch.setattr(states, "REQUEUE_S", 0.0)
+    assert [one.state for one in StateReader(tmp_path, plan).read()] == ["missing"]
 
 
 def test_a_run_file_that_was_cut_is_missing(tmp_path: Path, queue: dict[str, str]) -> None:

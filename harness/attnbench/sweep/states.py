@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -18,6 +19,9 @@ STATES: tuple[State, ...] = get_args(State)
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 # Outcomes after which a job is not started again; Slurm starts one again that was preempted or ran out of time.
 ENDED = ("done", "failed", "interrupted")
+# Seconds for which a job that Slurm starts again counts as queued although Slurm does not show it: a job that has just
+# been requeued is in no queue for a moment, and nodes may have clocks that differ a little.
+REQUEUE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,7 @@ class StateReader:
             state = "done"
         elif job in active:
             state = active[job]
-        elif coming:
+        elif coming or _is_requeued(tries, last):
             state = "queued"
         else:
             state = "failed" if failed >= self.plan.tries else "missing"
@@ -110,6 +114,16 @@ class StateReader:
         why = f": {ended.reason}" if ended.reason else ""
         often = f"failed {_count_times(failures)}; " if failures else ""
         return f"{have}; {often}try {ended.count} {outcome}{why}"
+
+
+def _is_requeued(tries: Sequence[Try], last: Submission | None) -> bool:
+    """Return whether the last try of a job in Slurm ended just now, in a way after which Slurm starts the job again."""
+    if last is None or last.executor != "slurm" or not tries or tries[-1].job != last.job:
+        return False
+    ended = tries[-1]
+    if ended.outcome is None or ended.outcome in ENDED or not ended.ended:
+        return False
+    return (datetime.now(UTC) - datetime.fromisoformat(ended.ended)).total_seconds() < REQUEUE_S
 
 
 def _count_times(count: int) -> str:

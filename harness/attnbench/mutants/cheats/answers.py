@@ -139,7 +139,8 @@ class InBfloat16(Laborious):
     "judging",
     "after eight calls, an empty buffer is returned, and a thread fills it later",
     source="https://deep-reinforce.com/defense_kernel_hack.html",
-    also_by=frozenset({"processor"}),
+    # On a busy machine, what is done around the calls waits for Python's lock while the thread works.
+    also_by=frozenset({"processor", "threads"}),
 )
 class FilledLater(Laborious):
     """Works on a thread after the call has returned."""

@@ -44,6 +44,8 @@ class EditedSamples(Laborious):
     "totals",
     "the clock leaves out most of the time of the cheat's own calls, and the comparison of the clock is replaced",
     source="https://github.com/gpu-mode/reference-kernels/issues/162",
+    # Time that the clock leaves out seems to pass before the call.
+    also_by=frozenset({"threads"}),
 )
 class HiddenClock(Laborious):
     """Replaces the clock, and the methods that would find this."""

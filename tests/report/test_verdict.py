@@ -183,7 +183,7 @@ def test_every_section_of_an_incomplete_report_says_what_may_be_missing(tmp_path
     A complete run has none of them.
     """
     whole = read_run(REAL)
-    cut = replace(whole, end=None, results=merge_runs([whole])[1:])
+    cut = replace(whole, end=None, results=tuple(merge_runs([whole])[1:]))
     other = replace(
         whole, run=replace(whole.run, id="other"), results=tuple(replace(one, run="other") for one in whole.results)
     )

@@ -50,11 +50,12 @@ def make_estimates(
             return implementations * CHECK_S
         return forecast_case(plan, implementations, effort, speed=speed)
 
-    counts = {plan.case: operators.count(plan.operator) for plan in plans}
-    seconds = {plan.case: forecast_one(plan, counts[plan.case]) for plan in plans}
+    seconds = {plan.case: forecast_one(plan, operators.count(plan.operator)) for plan in plans}
     start_s = CHECK_START_S
     if kind == "profile" and plans:
-        alone_s = forecast(plans[:1], counts, effort, implementations=len(operators), speed=speed).planned_s
+        first = plans[0]
+        timed = {str(place): [first.case] * (own == first.operator) for place, own in enumerate(operators)}
+        alone_s = forecast([first], timed, effort, speed=speed).planned_s
         start_s = max(alone_s - seconds[plans[0].case], CHECK_START_S)
     factor, count = _find_factor(earlier, kind, start_s, forecast_one)
     if factor is None:

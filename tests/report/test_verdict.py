@@ -183,7 +183,7 @@ def test_every_section_of_an_incomplete_report_says_what_may_be_missing(tmp_path
     A complete run has none of them.
     """
     whole = read_run(REAL)
-    cut = replace(whole, end=None)
+    cut = replace(whole, end=None, results=tuple(merge_runs([whole])[1:]))
     other = replace(
         whole, run=replace(whole.run, id="other"), results=tuple(replace(one, run="other") for one in whole.results)
     )
@@ -194,6 +194,20 @@ def test_every_section_of_an_incomplete_report_says_what_may_be_missing(tmp_path
         for name in ("index.html", "report.md"):
             text = (tmp_path / name).read_text("utf-8")
             assert [text.count(f"{start}{sentence}") for sentence in own] == [bool(start)] * 3
+
+
+def test_where_only_timings_are_missing_no_check_is_said_to_be_missing(tmp_path: Path) -> None:
+    """All planned calls were checked before timing: the failures are all; without one call they may be more."""
+    stored = replace(read_run(REAL), end=None)
+    results = merge_runs([stored])
+    untimed = replace(stored, results=tuple(replace(one, timing=None, memory=None) for one in results))
+    assert judge(untimed).checks_complete
+    write([untimed], tmp_path)
+    assert "## Failures\n\nNone.\n" in (tmp_path / "report.md").read_text("utf-8")
+    fewer = replace(untimed, results=untimed.results[1:])
+    for one in (fewer, replace(untimed, lost_lines=1), replace(untimed, run=replace(untimed.run, planned={}))):
+        assert not judge(one).checks_complete
+    assert judge(read_run(REAL)).checks_complete
 
 
 def test_an_implementation_whose_timing_was_not_finished_still_conforms() -> None:

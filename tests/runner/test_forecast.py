@@ -1,6 +1,7 @@
 """Tests of the forecast of the time that a profile takes."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,10 @@ def make_plan(length: int, missing: str | None = None) -> Plan:
     return Plan(case=CASE.format(length), checks=("forward_parity",), missing=missing, flop=length * 10**7)
 
 
-def plan_s(*plans: Plan, timed: int = 1, effort: Effort = EFFORT, loaded: int = 1, speed: Speed = SPEED) -> float:
+def plan_s(*plans: Plan, timed: int = 1, effort: Effort = EFFORT, speed: Speed = SPEED, **others: Any) -> float:
     """Return the forecast with the planned processes; ``timed`` implementations are timed on each case."""
-    counts = {plan.case: timed for plan in plans}
-    return forecast(plans, counts, effort, implementations=loaded, speed=speed).planned_s
+    cases = [plan.case for plan in plans]
+    return forecast(plans, {str(n): cases for n in range(timed)}, effort, speed=speed, **others).planned_s
 
 
 def test_the_forecast_grows_with_all_that_is_timed() -> None:
@@ -28,10 +29,11 @@ def test_the_forecast_grows_with_all_that_is_timed() -> None:
     for longer in (
         plan_s(make_plan(128), make_plan(256)),
         plan_s(make_plan(128), timed=2),
-        plan_s(make_plan(128), loaded=2),
+        plan_s(make_plan(128), compiling=["0"]),
         plan_s(make_plan(128), effort=replace(EFFORT, processes=14)),
         plan_s(make_plan(1024)),
         plan_s(replace(make_plan(128), model_runs=100)),
+        plan_s(replace(make_plan(128), pairs=10**7)),
         plan_s(make_plan(128), speed=replace(SPEED, threads=1)),
         plan_s(make_plan(128), speed=replace(SPEED, flop_per_s={("cpu", "float32"): 1e10})),
     ):
@@ -41,10 +43,7 @@ def test_the_forecast_grows_with_all_that_is_timed() -> None:
 def test_added_processes_are_counted_separately() -> None:
     """The planned processes take as long as before, and all processes take longer."""
     plan = make_plan(128)
-    one, added = (
-        forecast([plan], {plan.case: 1}, replace(EFFORT, most=most), implementations=1, speed=SPEED)
-        for most in (None, 30)
-    )
+    one, added = (forecast([plan], {"0": [plan.case]}, replace(EFFORT, most=most), speed=SPEED) for most in (None, 30))
     assert one.most_s == one.planned_s == added.planned_s < added.most_s
 
 
@@ -70,5 +69,4 @@ def test_cases_that_cannot_run_take_no_time() -> None:
     alone = plan_s(plan)
     assert plan_s(plan, make_plan(100, "x")) == alone
     refused = make_plan(100)
-    counts = {plan.case: 1, refused.case: 0}
-    assert forecast([plan, refused], counts, EFFORT, implementations=1, speed=SPEED).planned_s == alone
+    assert forecast([plan, refused], {"0": [plan.case]}, EFFORT, speed=SPEED).planned_s == alone

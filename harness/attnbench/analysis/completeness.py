@@ -49,7 +49,7 @@ class Shortfall:
     """What one implementation lacks in a run.
 
     ``cases`` is the number of cases without a result. ``timings`` is the number of calls that have neither a timing nor
-    a reason why they were not timed.
+    a reason why they were not timed. ``unreached`` is how many of them were not even checked before timing.
     """
 
     implementation: str
@@ -57,6 +57,7 @@ class Shortfall:
     planned_cases: int
     timings: int
     planned_timings: int
+    unreached: int = 0
 
     @property
     def unchecked(self) -> bool:
@@ -92,6 +93,8 @@ class Completeness:
     half_written: bool = False
     # Whether any call has a timing, or the reason why it has none.
     timed: bool = True
+    # Whether it is known what was planned.
+    planned: bool = True
     # The command that finishes the run; empty if the run is finished, or if it cannot be resumed.
     resuming: str = ""
 
@@ -99,6 +102,12 @@ class Completeness:
     def complete(self) -> bool:
         """Whether nothing is known to be missing."""
         return self.end in ("finished", "unknown") and not self.unfinished and not self.unreadable
+
+    @property
+    def checks_complete(self) -> bool:
+        """Whether no check is known to be missing; timings may be missing."""
+        missing = self.unreadable or any(one.unchecked or one.unreached for one in self.unfinished)
+        return self.complete or (self.planned and not missing)
 
 
 def judge_completeness(stored: StoredRun) -> Completeness:
@@ -119,6 +128,7 @@ def judge_completeness(stored: StoredRun) -> Completeness:
         unreadable=stored.lost_lines - cut,
         half_written=cut,
         timed=any(map(_is_settled, stored.results)),
+        planned=bool(stored.run.planned),
         resuming=format_resuming(stored.run) if end in ("cut", "interrupted", "error") else "",
     )
 
@@ -214,12 +224,13 @@ def _find_shortfalls(stored: StoredRun) -> Iterator[Shortfall]:
             if not own and stored.end is None:
                 yield Shortfall(implementation=name, cases=0, planned_cases=0, timings=0, planned_timings=0)
             continue
+        calls = {result.case for result in own if result.suite == PERF}
         cases = max(0, wanted.cases - len({result.case for result in own if result.suite != PERF}))
         timings = max(0, wanted.timed - sum(_is_settled(result) for result in own))
         if cases or timings:
             yield Shortfall(
                 implementation=name, cases=cases, planned_cases=wanted.cases, timings=timings,
-                planned_timings=wanted.timed,
+                planned_timings=wanted.timed, unreached=max(0, wanted.timed - len(calls)),
             )  # fmt: skip
 
 

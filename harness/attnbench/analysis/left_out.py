@@ -9,10 +9,12 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from attnbench.analysis.max_length import find_length
 from attnbench.cases import CaseId
 from attnbench.plugins.registry import PluginError
+from attnbench.records.compact_reading import load_samples
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FRONTIER, SAMPLE_FIELDS, Ceiling, Memory, Result, Run, Timing
 
@@ -37,6 +39,16 @@ class LeftOut:
     implementation: str
     case: str
     reason: str
+
+
+class _Interleaved(NamedTuple):
+    """In how many processes a case was timed, and with which other implementations.
+
+    This is kept of each timing, because the samples of a large run are read from its file each time they are used.
+    """
+
+    processes: int
+    others: tuple[str, ...]
 
 
 def leave_out(runs: Sequence[StoredRun]) -> tuple[list[StoredRun], tuple[LeftOut, ...]]:
@@ -73,13 +85,14 @@ def _clean_run(stored: StoredRun, left: list[LeftOut]) -> StoredRun:
             left.append(_name("ceiling", run, f"{ceiling.device}, {ceiling.dtype}: {fault}"))
         else:
             ceilings.append(ceiling)
-    results = [_clean_result(result, run, left) for result in stored.results]
-    results = _separate(run, results, {*run.implementations, *(one.implementation for one in stored.results)}, left)
+    cleaned = [pair for result in stored.results if (pair := _clean_result(result, run, left))]
+    names = {*run.implementations, *(one.implementation for one in stored.results)}
+    results = tuple(_separate(run, cleaned, names, left))
     machine = run.machine
     if not 0 <= machine.memory_bytes <= LARGEST:
         left.append(_name("machine", run, f"its memory is {_show(machine.memory_bytes)} bytes: 0 is shown"))
         run = replace(run, machine=replace(machine, memory_bytes=0))
-    return replace(stored, run=run, results=tuple(one for one in results if one is not None), ceilings=tuple(ceilings))
+    return replace(stored, run=run, results=results, ceilings=tuple(ceilings))
 
 
 def _name(kind: str, run: Run, reason: str, result: Result | None = None) -> LeftOut:
@@ -87,15 +100,23 @@ def _name(kind: str, run: Run, reason: str, result: Result | None = None) -> Lef
     return LeftOut(kind=kind, run=run.id, implementation=implementation, case=case, reason=reason)
 
 
-def _clean_result(result: Result, run: Run, left: list[LeftOut]) -> Result | None:
-    """Return a result without its unusable measurements, and add these to ``left``; None if no part of it is usable."""
+def _clean_result(result: Result, run: Run, left: list[LeftOut]) -> tuple[Result, _Interleaved | None] | None:
+    """Return a result without its unusable measurements, and how it was timed; None if no part of it is usable.
+
+    What is unusable is added to ``left``.
+    """
+    interleaved = None
     if fault := _find_result_fault(result):
         left.append(_name("result", run, fault, result))
         return None
     timing, memory = result.timing, result.memory
-    if timing is not None and (fault := find_timing_fault(timing)):
-        left.append(_name("timing", run, fault, result))
-        result = replace(result, timing=None, untimed=result.untimed or f"left out: {fault}")
+    if timing is not None:
+        samples = load_samples(timing)
+        if fault := find_timing_fault(samples):
+            left.append(_name("timing", run, fault, result))
+            result = replace(result, timing=None, untimed=result.untimed or f"left out: {fault}")
+        else:
+            interleaved = _Interleaved(len(samples.samples_ns), samples.interleaved_with)
     if memory is not None and (fault := _find_memory_fault(memory)):
         left.append(_name("memory", run, fault, result))
         result = replace(result, memory=None)
@@ -105,7 +126,7 @@ def _clean_result(result: Result, run: Run, left: list[LeftOut]) -> Result | Non
     if fault := _find_count_fault("bytes", result.bytes):
         left.append(_name("work", run, fault, result))
         result = replace(result, bytes=None)
-    return result
+    return result, interleaved
 
 
 def _find_count_fault(field: str, value: int | None) -> str:
@@ -201,42 +222,40 @@ def _find_ceiling_fault(ceiling: Ceiling) -> str:
 
 
 def _separate(
-    run: Run, results: Sequence[Result | None], names: Collection[str], left: list[LeftOut]
-) -> list[Result | None]:
-    """Remove from each timing the implementations with which it cannot have been interleaved, and add them to ``left``.
+    run: Run,
+    cleaned: Sequence[tuple[Result, _Interleaved | None]],
+    names: Collection[str],
+    left: list[LeftOut],
+) -> Iterator[Result]:
+    """Yield the results; what a timing cannot have been interleaved with is removed from it, and added to ``left``.
 
     It cannot be known which of two contradicting timings is wrong. Each keeps its time, but they are not compared with
     each other. ``names`` are the implementations of the run. An implementation without a timing of the case, such as
     one that failed meanwhile, is no contradiction.
     """
-    sound = {(r.case, r.implementation): r.timing for r in results if r is not None and r.timing}
-    made: list[Result | None] = []
-    for result in results:
-        faults = dict(_list_contradictions(result, sound, names)) if result is not None else {}
-        if result is None or result.timing is None or not faults:
-            made.append(result)
+    timed = {(one.case, one.implementation): own for one, own in cleaned if own}
+    for result, own in cleaned:
+        faults = dict(_list_contradictions(result.case, own, timed, names)) if own else {}
+        if not own or not faults or result.timing is None:
+            yield result
             continue
         left += [_name("comparison", run, fault, result) for fault in faults.values()]
-        partners = tuple(name for name in result.timing.interleaved_with if name not in faults)
-        made.append(replace(result, timing=replace(result.timing, interleaved_with=partners)))
-    return made
+        partners = tuple(name for name in own.others if name not in faults)
+        yield replace(result, timing=replace(result.timing, interleaved_with=partners))
 
 
 def _list_contradictions(
-    result: Result, sound: Mapping[tuple[str, str], Timing], names: Collection[str]
+    case: str, own: _Interleaved, timed: Mapping[tuple[str, str], _Interleaved], names: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield each implementation with which a timing cannot have been interleaved, although it says so, and why."""
-    if result.timing is None:
-        return
-    own = len(result.timing.samples_ns)
-    for name in result.timing.interleaved_with:
-        key = result.case, name
+    for name in own.others:
+        other = timed.get((case, name))
         if name not in names:
             yield name, f"it says that it was timed with {name}, which is not in its run"
-        elif key in sound and len(sound[key].samples_ns) != own:
+        elif other is not None and other.processes != own.processes:
             yield (
                 name,
-                f"it has {own} processes, and {name}, with which it was timed, has {len(sound[key].samples_ns)}: "
+                f"it has {own.processes} processes, and {name}, with which it was timed, has {other.processes}: "
                 "they are not compared",
             )
 

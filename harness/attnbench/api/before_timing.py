@@ -1,6 +1,5 @@
 """What is said, and refused, before anything is timed: memory that is lacking, the number of cases, and the time."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 import click
@@ -47,9 +46,9 @@ def announce(
     threads = session.limits.threads or count_cores()
     rates = {place: one.flop_per_s for place, one in measure_rates(session, plans).items()}
     timeable = list_timeable(session, implementations, plans)
-    timed = Counter(case for cases in timeable.values() for case in cases)
+    compiling = [name for name in implementations if session.declared[name].compiles]
     speed = Speed(threads=threads, flop_per_s=rates)
-    expected = forecast(plans, timed, effort, implementations=len(implementations), speed=speed)
+    expected = forecast(plans, timeable, effort, speed=speed, compiling=compiling)
     time = f"about {format_time(expected.planned_s)}"
     if effort.most and effort.most > effort.processes:
         time += f", and up to {format_time(expected.most_s)} if speed verdicts stay unknown"

@@ -37,6 +37,8 @@ WARNINGS = {
     "conformance": "the numbers count the findings so far",
     "measured": "calls and implementations may be missing from every figure and table",
 }
+# Sections that lack nothing if only timings are missing.
+OF_CHECKS = ("failures", "conformance")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +92,16 @@ class Content:
         return any(matrix.names or matrix.unchecked for matrix in self.matrices)
 
     def warn(self, section: str) -> str:
-        """Return what an incomplete run means for this section; empty if all runs are complete."""
-        return f"{self.verdict.incomplete}: {WARNINGS[section]}." if self.verdict.incomplete else ""
+        """Return what an incomplete run means for this section; empty if nothing is missing from the section."""
+        whole = self.verdict.complete or (section in OF_CHECKS and self.verdict.checks_complete)
+        return "" if whole else f"{self.verdict.incomplete}: {WARNINGS[section]}."
 
     @property
     def without_failures(self) -> str:
         """What is said in place of failures if there are none."""
         if not self.is_checked:
             return "Nothing was checked."
-        return "None." if self.verdict.complete else "None in what was checked."
+        return "None." if self.verdict.checks_complete else "None in what was checked."
 
     @property
     def requirements(self) -> dict[str, str]:

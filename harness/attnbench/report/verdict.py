@@ -89,6 +89,8 @@ class Verdict:
     places: tuple[PlaceVerdict, ...]
     # Which runs are incomplete, in words without a full stop; empty if nothing is known to be missing from any run.
     incomplete: str = ""
+    # Whether no check is known to be missing from any run.
+    checks_complete: bool = True
     # If something is missing: how many timed calls the recommendations rest on; else empty.
     basis: str = ""
     next_steps: tuple[NextStep, ...] = ()
@@ -116,13 +118,14 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
     gaps: defaultdict[_Where, list[Sentence]] = defaultdict(list)
     # By machine, the implementations that were not finished, each with True if checks are missing, not only timings.
     lacking: defaultdict[str, set[tuple[str, bool]]] = defaultdict(set)
-    incomplete, missing = 0, 0
+    incomplete, missing, checks_complete = 0, 0, True
     next_steps = []
     # The implementations of the runs of each place.
     wanted: defaultdict[_Where, set[str]] = defaultdict(set)
     for stored in runs:
         found = judge_completeness(stored)
         incomplete += not found.complete
+        checks_complete &= found.checks_complete
         missing += sum(one.timings for one in found.unfinished)
         lacking[found.machine].update((one.implementation, one.unchecked) for one in found.unfinished)
         if found.resuming:
@@ -151,6 +154,7 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
     return Verdict(
         places=tuple(_merge_alike(told)),
         incomplete=_describe_incomplete(incomplete, len(runs)),
+        checks_complete=checks_complete,
         basis=_describe_basis(timed, missing) if incomplete else "",
         next_steps=(*next_steps[:NEXT_STEPS], *_list_checking(told, runs)),
     )

@@ -1,10 +1,12 @@
 """A forecast of the time that a profile takes: from the work of its cases and the measured rates of the machine.
 
-docs/evidence.md compares forecasts with the times that profiles took.
+docs/evidence.md compares forecasts with the times that profiles took. The constants of starting, probing and setting up
+were read from the logs of these profiles, on two cores of an Intel Xeon.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attnbench.cases import CaseId
@@ -16,31 +18,35 @@ from attnbench.runner.timing_processes import STARTS, Effort
 
 __all__ = ["Forecast", "Speed", "forecast", "forecast_case"]
 
-# Time of a call of each pass: seconds, and a multiple of the time that the highest rate of a matrix product allows.
-# Both are means over implementations. In the runs of results/full and results/example, the multiple is 1.1 to 2.4 in
-# float32 and 2.4 to 5 in bfloat16, and a short call takes 0.4 to 0.6 ms, with backward 1.1 to 2.3 ms.
+# Mean time of a call over implementations, by pass: seconds; a multiple of the time that the highest rate of a matrix
+# product allows; and seconds of one thread for each query-key pair, whose logit is scaled, exponentiated and summed.
+# With these numbers, the means in the runs of results/full and results/example are met within a factor of 1.7, in
+# float32 and bfloat16, with one thread and two.
 CALL_S = {"forward": 5e-4, "forward+backward": 1.5e-3}
-CALL_RATIO = 2.0
+CALL_RATIO = 1.2
+CALL_PAIR_S = {"forward": 6e-9, "forward+backward": 1e-8}
 # The rate of a dtype and device that was not measured: operations per second and thread. Two threads of an AMD EPYC
 # reach 1.1e11 to 2.0e11 in float32.
 FLOP_PER_S = 8e10
-# Seconds of processor time to start a worker that probes one implementation, with what the first case costs besides
-# calls. While one worker starts, another one works.
+# Seconds to start a worker that probes one implementation, with what the first case costs besides calls. While one
+# worker starts, another one works, so at least two share this time.
 WORKER_S = 3.5
-# Seconds to start ``STARTS`` timing processes together.
-STARTS_S = 3.0
-# Time to probe one implementation on one case: seconds, and calls of the forward and of both passes. The calls were
-# counted.
+# Seconds to start ``STARTS`` timing processes together, and to end them; and to start the process that times the
+# reference alone.
+STARTS_S, ALONE_S = 5.5, 3.0
+# Time to probe one implementation on one case: seconds, and a number of calls. There are 7 calls, or 11 with backward;
+# those whose memory is measured take longer.
 PROBE_S = 0.1
-PROBE_CALLS = {"forward": 7, "forward+backward": 11}
+PROBE_CALLS = {"forward": 14, "forward+backward": 22}
 # Time of one implementation in one process on one case, apart from the samples: seconds, and a number of calls.
-SETUP_S, SETUP_CALLS = 0.03, 4.0
+SETUP_S, SETUP_CALLS = 0.05, 5.0
 # Smallest number of samples of an implementation in one process. The reference's copy has as many.
-FEWEST_CALLS = 5.0
+FEWEST_CALLS = 6.0
+# Seconds to compile one kind of call, or to read the compiled code in a further process.
+COMPILE_S, COMPILED_S = 6.0, 4.3
 # Expected values of a case: seconds, evaluations of the formula besides the runs of the rounding model, and operations
-# per second and thread in float64 with rounding noise. Measured by processor time on one core of an Intel Xeon, which
-# multiplies matrices in float64 at 7.5e10 operations per second.
-ORACLE_S, ORACLE_EVALUATIONS, ORACLE_FLOP_PER_S = 0.03, 3, 1.8e10
+# per second and thread in float64 with rounding noise.
+ORACLE_S, ORACLE_EVALUATIONS, ORACLE_FLOP_PER_S = 0.1, 3, 1e10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +59,11 @@ class Speed:
 
     def estimate_call_s(self, plan: Plan) -> float:
         """Return the mean time of a call over implementations."""
-        case = CaseId.parse(plan.case)
+        case, pass_ = CaseId.parse(plan.case), find_pass(plan.case)
         rate = self.flop_per_s.get((case.device, case.dtype), FLOP_PER_S * self.threads)
-        return CALL_S[find_pass(plan.case)] + CALL_RATIO * plan.flop / rate
+        # The time of a pair was measured on CPUs only.
+        pairs_s = CALL_PAIR_S[pass_] * plan.pairs / self.threads if case.device == "cpu" else 0.0
+        return CALL_S[pass_] + CALL_RATIO * plan.flop / rate + pairs_s
 
     def estimate_oracle_s(self, plan: Plan) -> float:
         """Return the time to compute the expected values of a case once."""
@@ -72,22 +80,30 @@ class Forecast:
 
 
 def forecast(
-    plans: Sequence[Plan], timed: Mapping[str, int], effort: Effort, *, implementations: int, speed: Speed
+    plans: Sequence[Plan],
+    timed: Mapping[str, Sequence[str]],
+    effort: Effort,
+    *,
+    speed: Speed,
+    compiling: Collection[str] = (),
 ) -> Forecast:
     """Forecast the time to probe and to time these cases.
 
-    ``timed`` has the number of implementations that are timed on each case, by the id of the case; ``implementations``
-    is the number of those that are loaded.
+    ``timed`` has the cases on which each loaded implementation is timed, by its name. ``compiling`` names the
+    implementations that compile code.
     """
+    counts = Counter(case for cases in timed.values() for case in cases)
     left = [plan for plan in plans if plan.missing is None]
     lanes = count_parallel_lanes(plans)
-    before_s = implementations * WORKER_S / max(lanes, 2)
-    before_s += sum(_probe_s(plan, timed[plan.case], speed, lanes) for plan in left)
+    before_s = len(timed) * WORKER_S / max(lanes, 2)
+    before_s += COMPILE_S * sum(len(_find_kinds(timed[name])) for name in compiling)
+    before_s += sum(_probe_s(plan, counts[plan.case], speed, lanes) for plan in left)
     groups = math.ceil(len(left) * effort.budget_s / GROUP_S)
+    compiled_s = COMPILED_S * sum(bool(timed[name]) for name in compiling)
     planned_s, most_s = (
         before_s
-        + STARTS_S * groups * (1 + math.ceil(processes / STARTS))
-        + sum(_time_s(plan, timed[plan.case], processes, effort, speed) for plan in left)
+        + groups * (ALONE_S + STARTS_S * math.ceil(processes / STARTS) + compiled_s * processes)
+        + sum(_time_s(plan, counts[plan.case], processes, effort, speed) for plan in left)
         for processes in (effort.processes, max(effort.processes, effort.most or 0))
     )
     return Forecast(planned_s=planned_s, most_s=most_s)
@@ -96,6 +112,11 @@ def forecast(
 def forecast_case(plan: Plan, implementations: int, effort: Effort, *, speed: Speed) -> float:
     """Forecast the seconds that one case adds to a profile in which this many implementations are timed on it."""
     return _probe_s(plan, implementations, speed, 1) + _time_s(plan, implementations, effort.processes, effort, speed)
+
+
+def _find_kinds(cases: Sequence[str]) -> set[tuple[str, str, str]]:
+    """Return the kinds of calls that are compiled apart: those of each device, dtype and mode."""
+    return {(case.device, case.dtype, case.mode) for case in map(CaseId.parse, cases)}
 
 
 def _probe_s(plan: Plan, implementations: int, speed: Speed, lanes: int) -> float:

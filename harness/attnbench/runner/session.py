@@ -84,8 +84,10 @@ class Plan:
     flop: int
     # Bytes of the inputs and outputs, computed by a formula; None if not known.
     bytes: int | None = None
-    # Number of runs of the rounding model that the expected values need; the default is that of small cases.
-    model_runs: int = 8
+    # Number of query-key pairs in all sequences and heads, and of runs of the rounding model that the expected values
+    # need.
+    pairs: int = 0
+    model_runs: int = 0
     # All checks that apply to the case, before any filter. If empty, ``checks`` are all checks that apply.
     applicable: tuple[str, ...] = ()
 
@@ -218,6 +220,7 @@ class Session:
                         lacks_data=described.lacks_data,
                         flop=described.work.flop,
                         bytes=described.work.bytes,
+                        pairs=described.work.pairs,
                         model_runs=described.model_runs,
                         applicable=described.checks,
                     )

@@ -142,13 +142,12 @@ def make_estimates(
     those on the same kind of machine if there are any, else all on the same device. ``here`` is the name of this
     machine's hardware if the tasks will run on it.
     """
-    counts = {plan.case: operators.count(plan.operator) for plan in plans}
-    seconds = {plan.case: _forecast_s(plan, counts[plan.case], kind, effort, threads) for plan in plans}
+    seconds = {plan.case: _forecast_s(plan, operators.count(plan.operator), kind, effort, threads) for plan in plans}
     start_s = CHECK_START_S
     if kind == "profile" and plans:
-        alone_s = forecast(
-            plans[:1], counts, effort, implementations=len(operators), speed=Speed(threads=threads)
-        ).planned_s
+        first = plans[0]
+        timed = {str(place): [first.case] * (own == first.operator) for place, own in enumerate(operators)}
+        alone_s = forecast([first], timed, effort, speed=Speed(threads=threads)).planned_s
         start_s = max(alone_s - seconds[plans[0].case], CHECK_START_S)
     device = CaseId.parse(plans[0].case).device if plans else ""
     runs, where = _choose_runs(earlier, machine, device, here)

@@ -10,6 +10,7 @@ import torch
 
 from attnbench.cases import Case
 from attnbench.measurement.instrument import Instrument
+from attnbench.measurement.libraries import use_libraries
 from attnbench.measurement.processor_time import limit_cores
 from attnbench.plugins.adapters import load_implementation
 from attnbench.plugins.registry import load_operator, load_problem_types
@@ -42,6 +43,8 @@ class TimedChild:
         torch.set_num_threads(1)
         if "processor" not in self.without:
             limit_cores(1)
+        if "libraries" not in self.without:
+            use_libraries()
         instrument = Instrument()
         case = Case.parse(self.case, load_problem_types())
         timing = InterleavedTiming(

@@ -408,8 +408,8 @@ def test_a_full_disk_loses_at_most_the_last_line(tmp_path: Path) -> None:
 def test_a_clock_that_jumps_disturbs_no_measurement() -> None:
     """Waits and measurements read a monotonic clock.
 
-    The time of day is read only to name runs, to date the tries of a sweep, and to compare the ages of files in the
-    cache of expected values.
+    The time of day is read only to name runs, to date the tries of a sweep, to tell how old these are, and to compare
+    the ages of files in the cache of expected values.
     """
     readers = set()
     root = Path(attnbench.__file__).parent
@@ -420,4 +420,4 @@ def test_a_clock_that_jumps_disturbs_no_measurement() -> None:
                 "date.today", "datetime.today",
             ):  # fmt: skip
                 readers.add(path.relative_to(root).as_posix())
-    assert readers == {"api/recording.py", "oracle/disk_cache.py", "sweep/tries.py"}
+    assert readers == {"api/recording.py", "oracle/disk_cache.py", "sweep/states.py", "sweep/tries.py"}

@@ -124,7 +124,8 @@ class Baseline:
         if copy is None or split is None:
             processes = _find_common_processes(own, base)
             found = _decide_by_ratios([by_base.divide(p, calls) for p in processes], [own, base], effect, measure)
-            return _apply_control(found, self._decide_control(by_base, copy, effect, measure) if copy else None)
+            control = self._decide_control(by_base, copy, effect, measure) if copy else None
+            return _apply_values(_apply_control(found, control), own, base)
         by_copy, by_both = split
         processes = _find_common_processes(own, base, copy)
         # No cycle calls both the baseline and its copy, so some cycles give the ratio of ``own`` to the
@@ -138,7 +139,8 @@ class Baseline:
             copy_to_base.append(to_base / to_copy if to_base and to_copy else None)
             by_cycle.append(by_both.reduce(p, calls, base_ratios + copy_ratios))
         control = _decide_by_ratios(copy_to_base, [own, base, copy], effect, measure)
-        return _apply_control(_decide_by_ratios(by_cycle, [own, base, copy], effect, measure), control)
+        found = _decide_by_ratios(by_cycle, [own, base, copy], effect, measure)
+        return _apply_values(_apply_control(found, control), own, base)
 
     def find_time(self, calls: CleanCalls) -> float | None:
         """Return the baseline's time, in nanoseconds, in the calls by which ``decide`` divides the times of ``calls``.
@@ -217,6 +219,17 @@ def _apply_control(found: SpeedVerdict, control: SpeedVerdict | None) -> SpeedVe
         return found
     difference = f"{100 * abs(control.ratio.value - 1):.1f} %"
     reason = f"A/A control failed: the baseline differs from its copy by {difference}"
+    return replace(found, state="inconclusive", reason=reason)
+
+
+def _apply_values(found: SpeedVerdict, own: Timing, base: Timing) -> SpeedVerdict:
+    """Make a result inconclusive if ``own`` may have kept results that the baseline had to compute.
+
+    Kept results make calls shorter, so a call that is slower nevertheless is slower.
+    """
+    if (own.values, base.values) != ("fixed", "fresh") or found.state in ("slower", "inconclusive"):
+        return found
+    reason = "all timed calls had the same input values (policy fixed_values), so results may have been kept"
     return replace(found, state="inconclusive", reason=reason)
 
 

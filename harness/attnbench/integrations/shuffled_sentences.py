@@ -16,9 +16,9 @@ __all__ = ["ShuffledSentences"]
 
 @dataclass(slots=True)
 class ShuffledSentences:
-    """Puts the sentences in a random order before each call, and copies the embeddings of one call of each model.
+    """Puts the sentences in a random order before each call, and keeps the embeddings of one call of each model.
 
-    The order, and the call whose embeddings are copied, cannot be predicted. A model that returns embeddings of an
+    The order cannot be predicted, and the call is chosen after it has returned. A model that returns embeddings of an
     earlier call is therefore wrong.
     """
 
@@ -29,8 +29,7 @@ class ShuffledSentences:
     judged: dict[str, tuple[Tensor, Tensor]] = field(init=False, default_factory=dict)
     _random: random.SystemRandom = field(init=False, default_factory=random.SystemRandom)
     _generator: torch.Generator = field(init=False)
-    # For each model: the number of the sampled call to judge, and of the sampled calls so far.
-    _chosen: dict[str, int] = field(init=False, default_factory=dict)
+    # For each model: the number of the sampled calls so far.
     _count: Counter[str] = field(init=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -38,8 +37,7 @@ class ShuffledSentences:
         self._generator = torch.Generator().manual_seed(self._random.getrandbits(63))
 
     def expect(self, counts: Mapping[str, int]) -> None:
-        """Choose the call of each model that is judged."""
-        self._chosen = {name: self._random.randrange(count) for name, count in counts.items() if count}
+        """Do nothing."""
 
     def prepare(self, name: str, cycle: int) -> None:
         """Put the sentences in a new order."""
@@ -49,12 +47,16 @@ class ShuffledSentences:
         self.order = self.order[order]
 
     def inspect(self, name: str, result: object, ended: Ended) -> None:
-        """Copy the embeddings if the call is judged."""
+        """Copy the embeddings, and choose whether the copy is kept: each call is as likely as another."""
         del ended
-        if self._count[name] == self._chosen.get(name):
-            assert isinstance(result, Tensor)
-            self.judged[name] = (self.order, result.clone())
+        assert isinstance(result, Tensor)
+        copied = result.clone()
         self._count[name] += 1
+        if not self._random.randrange(self._count[name]):
+            self.judged[name] = (self.order, copied)
+
+    def note_freed(self, name: str, freeing_ns: int) -> None:
+        """Do nothing."""
 
     def find_errors(self, oracle: Tensor) -> dict[str, float]:
         """Return the largest error of each model's copied embeddings; ``oracle`` has the original order."""

@@ -315,15 +315,19 @@ class _Sampler:
         end = clock()
         # Read before anything is allocated, because an allocation may start a collection, which may run code.
         collects = is_collecting()
-        used_ns = thread_time_ns(), process_time_ns()
+        # The first system call after the call: on a busy machine, Linux gives the core to another process there. That
+        # wait is then after the reading, and not in the sample.
         reading = self.scheduler.read()
+        used_ns = thread_time_ns(), process_time_ns()
         self.readings.append((samples, before, reading))
-        ended = Ended(begin, end, *used_ns, collects, reading)
+        ended = Ended(begin, end, *used_ns, collects, before, reading)
         self.surroundings.inspect(name, result, ended)
         samples.times_ns.append(end - begin)
         samples.cycles.append(self.cycles)
         self.account.add_sample(begin, end)
-        del result  # the result is freed outside the timed interval
+        freeing_ns = thread_time_ns()
+        del result  # outside the timed interval
+        self.surroundings.note_freed(name, thread_time_ns() - freeing_ns)
 
     def _take_device_sample(self, name: str) -> None:
         assert self.device is not None

@@ -19,7 +19,8 @@ class Ended(NamedTuple):
     process_ns: int
     # Whether the garbage collection was on after the call.
     collects: bool
-    # The scheduler's counters after the call.
+    # The scheduler's counters before and after the call.
+    before: Reading
     reading: Reading
 
 
@@ -35,6 +36,9 @@ class Surroundings(Protocol):
     def inspect(self, name: str, result: object, ended: Ended) -> None:
         """Inspect the result of a sampled call; an exception ends the sampling."""
 
+    def note_freed(self, name: str, freeing_ns: int) -> None:
+        """Learn that the result of a sampled call was freed, in this processor time; an exception ends the sampling."""
+
 
 class Unwatched:
     """Surroundings in which nothing is done."""
@@ -46,4 +50,7 @@ class Unwatched:
         """Do nothing."""
 
     def inspect(self, name: str, result: object, ended: Ended) -> None:
+        """Do nothing."""
+
+    def note_freed(self, name: str, freeing_ns: int) -> None:
         """Do nothing."""

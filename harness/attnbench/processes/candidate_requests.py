@@ -49,7 +49,9 @@ Reply = TypeVar("Reply", covariant=True)
 # ``instrument``: the clock, torch and the harness are compared with what they were.
 # ``totals``: the samples and the time between them add up to the time that the runner measures.
 # ``alone``: the baseline's time is compared with its time in a process without other implementations.
-Defence = Literal["values", "judging", "results", "settings", "threads", "processor", "instrument", "totals", "alone"]
+Defence = Literal[
+    "values", "judging", "results", "settings", "threads", "processor", "instrument", "libraries", "totals", "alone"
+]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -62,7 +62,7 @@ class PlaceTable:
     excluded: tuple[str, ...] = ()
     # Whether any implementation of the table was checked on a suite.
     checked: bool = True
-    # Implementations among the answers whose timed calls all had the same input values.
+    # Implementations that are no choice because their timed calls all had the same input values.
     fixed: tuple[str, ...] = ()
 
     @property
@@ -76,8 +76,8 @@ class PlaceTable:
             parts.append(f"Timed, but {verb} no choice: {join_words(self.excluded)}.")
         if self.fixed:
             parts.append(
-                f"The timed calls of {join_words(self.fixed)} all had the same input values, so results may have been "
-                "kept from earlier calls."
+                f"No choice: {join_words(self.fixed)}. All timed calls had the same input values, so results "
+                "may have been kept from earlier calls."
             )
         return " ".join(parts)
 
@@ -190,7 +190,7 @@ def _make_table(place: Place, entries: Sequence[Entry]) -> PlaceTable:
         left_out=len(rows) - len(shown),
         excluded=excluded,
         checked=any(entry.checked for entry in entries),
-        fixed=tuple(dict.fromkeys(name for entry in entries for name in entry.answer.names if name in entry.fixed)),
+        fixed=tuple(dict.fromkeys(name for entry in entries for name in sorted(entry.fixed - {entry.reference}))),
     )
 
 

@@ -120,8 +120,10 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
     for case, rows in sorted(by_case.items(), key=lambda item: _order_case(item[0])):
         every = [_make_contender(row) for row in rows]
         wrong = {one.implementation for one in every if conformance.is_wrong(place, one.implementation)}
+        # Calls that all have the same values may be shorter because results are kept.
+        fixed = frozenset(str(row["implementation"]) for row in rows if row["values"] == "fixed")
         # A reference that fails checks stays a contender, because all times are compared with the reference's time.
-        contenders = [one for one in every if one.implementation not in wrong - {reference}]
+        contenders = [one for one in every if one.implementation not in (wrong | fixed) - {reference}]
         if not contenders:
             continue
         answer = choose(contenders, reference)
@@ -156,7 +158,7 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
             reference_peak_bytes=peaks.get((case, reference)),
             conforming_peak_bytes=peaks.get((case, conforming.names[0])) if conforming else None,
             timed=frozenset(timed_in),
-            fixed=frozenset(str(row["implementation"]) for row in rows if row["values"] == "fixed"),
+            fixed=fixed,
         )
 
 

@@ -211,13 +211,14 @@ class InterleavedTiming:
         If an implementation became wrong while it was timed, the call after the timed calls is wrong in any case,
         whereas the judged call may have been an earlier one.
         """
-        judged = calls.judged.get(name, {}).values()
+        judged = calls.judged.get(name)
         calls.restore(name)
         try:
             found = {check: list(load_check_function(check)(side.candidate)) for check in checks}
-            timed = [_describe_result(side.candidate, one, calls.values) for one in judged] if checks else []
-            made = {check: [*found[check], *(one[check] for one in timed)] for check in checks}
-            tensor_file.write(place, {check: serialize(own) for check, own in made.items()})
+            if judged is not None and checks:
+                timed = _describe_result(side.candidate, judged, calls.values)
+                found = {check: [*found[check], timed[check]] for check in checks}
+            tensor_file.write(place, {check: serialize(own) for check, own in found.items()})
         except BaseException as error:
             raise sampling.CallFailed(name) from error
 

@@ -14,6 +14,7 @@ from attnbench.cases import Case
 from attnbench.interface import Implementation, Inputs, Policies
 from attnbench.measurement import device_memory_limit
 from attnbench.measurement.instrument import Instrument
+from attnbench.measurement.libraries import use_libraries
 from attnbench.measurement.processor_time import adopt_orphans, limit_cores
 from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.adapters import load_implementation
@@ -70,6 +71,8 @@ class LoadedImplementations:
                 # Starts OpenMP's threads. If OMP_PROC_BIND binds them to cores, they are bound before the cores of the
                 # process are read.
                 torch.zeros(SHARED_ELEMENTS).add_(1)
+            if "libraries" not in request.timed_without:
+                use_libraries()
             self._instrument = Instrument()
         if request.memory_limit_bytes and not torch.cuda.is_available():
             # On machines with CUDA the address space is not limited, because a CUDA context reserves far more address

@@ -1,7 +1,8 @@
 """What happens around each timed call, outside of the timed interval.
 
-Before a call, its input values are replaced. After a call, its result is examined, and the result of one call of each
-implementation, chosen at random, is copied. The oracle worker evaluates the copies.
+Before a call, its input values are replaced. After a call, its result is examined and copied. The copy of one call of
+each implementation, chosen at random among those that count, is kept. The oracle worker evaluates these copies. A call
+is chosen after it has returned, so nothing that it could read tells it whether it is judged.
 """
 
 import gc
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnbench.analysis.clean_calls import select_clean
 from attnbench.candidate import global_state
 from attnbench.interface import Inputs
 from attnbench.measurement.instrument import Instrument
@@ -67,6 +69,8 @@ class JudgedCall:
     values: dict[str, Signs]
     # Copies of what the call returned: the tensors of the tuple, or the single tensor.
     result: tuple[Tensor | None, ...]
+    # Whether the call was clean. Other calls do not count for a speed verdict.
+    is_clean: bool
 
 
 @dataclass(slots=True)
@@ -89,35 +93,18 @@ class TimedCalls:
     # Names of the calls whose input values stay.
     fixed: Set[str] = frozenset()
     without: Set[Defence] = frozenset()
-    # For each name: its judged call among the planned ones (key False), and among those of added cycles (True).
-    judged: dict[str, dict[bool, JudgedCall]] = field(init=False, default_factory=dict)
+    # For each name: one of its calls so far, each clean call as likely as another; before the first clean call, any.
+    judged: dict[str, JudgedCall] = field(init=False, default_factory=dict)
     _random: random.SystemRandom = field(init=False, default_factory=random.SystemRandom)
     _threads: int = field(init=False, default_factory=torch.get_num_threads)
     _processor: ProcessorTime = field(init=False, default_factory=ProcessorTime)
     _waits: OwnWait = field(init=False, default_factory=OwnWait)
-    # Values of the judged calls. All implementations get the same, so that their expected results are computed once.
-    # No two of them get these values in the same cycle if that can be avoided, because memory that one of them freed
-    # may still contain its result.
-    _judged_values: dict[str, Signs] = field(init=False)
-    # For each call: its planned number of samples, the number of the sample to be judged, and the samples so far.
-    _planned: dict[str, int] = field(init=False, default_factory=dict)
-    _chosen: dict[str, int] = field(init=False, default_factory=dict)
+    # For each name: the number of samples so far, and of those among which the judged call is chosen.
     _count: Counter[str] = field(init=False, default_factory=Counter)
-    # Last cycle with a judged call.
-    _judged_cycle: int = field(init=False, default=0)
-    # Whether the current call is beyond the planned ones; the last added cycle, and how many there were.
-    _is_added: bool = field(init=False, default=False)
-    _added_cycle: int = field(init=False, default=0)
-    _added: int = field(init=False, default=0)
-    # Whether the last added cycle is judged, and the values of its calls.
-    _is_added_judged: bool = field(init=False, default=False)
-    _added_values: dict[str, Signs] = field(init=False, default_factory=dict)
-    # Copy of the last result, unless it is judged.
-    _copied: tuple[Tensor | None, ...] = field(init=False, default=())
+    _candidates: Counter[str] = field(init=False, default_factory=Counter)
     _compared_share: float = field(init=False, default=0.0)
     # Values and readings of the current call: wall time and processor time.
     _written: dict[str, Signs] = field(init=False, default_factory=dict)
-    _is_judged: bool = field(init=False, default=False)
     # Whether the garbage collection was on before the current call.
     _collects: bool = field(init=False, default=False)
     _begin: tuple[int, int] = field(init=False, default=(0, 0))
@@ -130,6 +117,8 @@ class TimedCalls:
     _outside_ns: defaultdict[str, list[int]] = field(init=False, default_factory=lambda: defaultdict(list))
     # The same in wall time, from the end of the sample, without waits for a core that other processes had.
     _after_ns: defaultdict[str, list[int]] = field(init=False, default_factory=lambda: defaultdict(list))
+    # For each call: the processor times of this thread in which the result was freed.
+    _freeing_ns: defaultdict[str, list[int]] = field(init=False, default_factory=lambda: defaultdict(list))
     # The samples themselves. Work that is done after a call lengthens no sample.
     _sample_ns: defaultdict[str, list[int]] = field(init=False, default_factory=lambda: defaultdict(list))
     _processor_ns: Counter[str] = field(init=False, default_factory=Counter)
@@ -138,25 +127,16 @@ class TimedCalls:
     _family_begin: tuple[int, int] = field(init=False, default=(0, 0))
 
     def __post_init__(self) -> None:
-        self._judged_values = self.values.draw()
         self._processor.watch()
 
     def expect(self, counts: Mapping[str, int]) -> None:
-        """Choose the call of each name that will be judged."""
-        self._planned = dict(counts)
-        self._chosen = {name: self._random.randrange(count) + 1 for name, count in counts.items() if count}
+        """Begin to count the processor time, before the first sample."""
         self._compared_share = COMPARISONS / max(sum(counts.values()), 1)
         self._family_begin = _read_clocks()
 
     def prepare(self, name: str, cycle: int) -> None:
         """Write new input values; in a sampled call (``cycle`` is not 0), begin to count the processor time."""
-        for part in self._copied:
-            # Freed now, after the result itself: a call that returns memory as it finds it gets these numbers.
-            if part is not None:
-                part.fill_(1)
-        self._copied = ()
-        self._is_judged = bool(cycle) and self._choose(name, cycle)
-        self._written = self._choose_values(name)
+        self._written = {} if self._is_fixed(name) else self.values.draw()
         self._writing_ns = time.thread_time_ns()
         self.values.write(self._written, self.inputs[name])
         if cycle and self._random.random() < self._compared_share:
@@ -165,15 +145,18 @@ class TimedCalls:
             self._processor.watch()
             self._writing_ns += time.thread_time_ns() - begin_ns
         self._collects = gc.isenabled()
+        if "instrument" not in self.without and (left := self.instrument.find_left_in_place()):
+            raise ProcessDisturbed(left)
         # The wall time begins before the processor time and ends after it: another thread may run in between.
         self._begin = (time.perf_counter_ns(), self._processor.read_ns())
 
     def inspect(self, name: str, result: object, ended: Ended) -> None:
-        """Add the processor time of a call, examine its result, and copy the result if the call is judged.
+        """Add the processor time of a call, examine and copy its result, and choose whether the copy is kept.
 
         Raises: ProcessDisturbed if the clock was replaced; CallFailed if the result is not made of plain tensors, or if
-        a judged call wrote into its inputs.
+        the call wrote into its inputs.
         """
+        self._count[name] += 1
         wall_ns, processor_ns = self._begin
         self._processor_ns[name] += self._processor.read_ns() - processor_ns
         self._wall_ns[name] += time.perf_counter_ns() - wall_ns
@@ -182,9 +165,8 @@ class TimedCalls:
         parts = _read_parts(result)
         if "results" not in self.without and (fault := _find_unreal(parts)):
             raise CallFailed(self.find_owner(name)) from ProcessDisturbed(fault)
-        # Every result is copied, so that the copy of a judged one takes no longer, and what is computed when a result
-        # is read is computed here.
-        self._copied = _copy(tuple(result) if parts is None else parts)  # type: ignore[arg-type]
+        # What is computed when a result is read is computed here.
+        copied = _copy(tuple(result) if parts is None else parts)  # type: ignore[arg-type]
         if not self._is_fixed(name):
             # This thread's processor time within the call is at most the call's wall time.
             call_ns = ended.end_ns - ended.begin_ns
@@ -192,15 +174,36 @@ class TimedCalls:
         self._outside_ns[name].append(time.thread_time_ns() - ended.thread_ns)
         self._after_ns[name].append(self._measure_after_ns(ended))
         self._sample_ns[name].append(ended.end_ns - ended.begin_ns)
-        if self._is_judged:
-            self.judged.setdefault(name, {})[self._is_added] = JudgedCall(values=self._written, result=self._copied)
-            self._copied = ()
-            changed = self.values.find_changed(self._written, self.inputs[name])
-            if changed and "judging" not in self.without:
-                reason = f"a timed call wrote into its input {changed[0]}; write into a copy"
-                raise CallFailed(self.find_owner(name)) from ProcessDisturbed(reason)
+        self._choose(name, JudgedCall(values=self._written, result=copied, is_clean=_is_clean(ended)))
+        changed = self.values.find_changed(self._written, self.inputs[name])
+        if changed and "judging" not in self.without:
+            reason = f"a timed call wrote into its input {changed[0]}; write into a copy"
+            raise CallFailed(self.find_owner(name)) from ProcessDisturbed(reason)
         if "instrument" not in self.without and self.instrument.clock_is_replaced():
             self.compare_process()
+
+    def note_freed(self, name: str, freeing_ns: int) -> None:
+        """Add the processor time in which a result was freed.
+
+        Raises: CallFailed if the freeing left something in place that runs code in the calls of others.
+        """
+        self._freeing_ns[name].append(freeing_ns)
+        if "instrument" not in self.without and (left := self.instrument.find_left_in_place()):
+            raise CallFailed(self.find_owner(name)) from ProcessDisturbed(left)
+
+    def _choose(self, name: str, call: JudgedCall) -> None:
+        """Replace the judged call of a name by another one, or not, so that each clean call is as likely as another.
+
+        Calls that are not clean do not count for a speed verdict. One of them is judged only if no call is clean.
+        """
+        last = self.judged.get(name)
+        if last is not None and last.is_clean != call.is_clean:
+            if last.is_clean:
+                return
+            self._candidates[name] = 0
+        self._candidates[name] += 1
+        if not self._random.randrange(self._candidates[name]):
+            self.judged[name] = call
 
     def _measure_after_ns(self, ended: Ended) -> int:
         """Return the time from the end of a call until now, without the time for which other processes had the core.
@@ -218,7 +221,7 @@ class TimedCalls:
     def _find_left_in_place(self, ended: Ended) -> str:
         """Say what the call left in place that runs code while its result is read; empty if it left nothing."""
         if {ended.collects, gc.isenabled()} != {self._collects}:
-            return "a timed call switched the garbage collection on or off"
+            return "a timed call left the garbage collection on or off; restore what gc.isenabled() returned before"
         return self.instrument.find_left_in_place()
 
     def restore(self, name: str) -> None:
@@ -280,6 +283,7 @@ class TimedCalls:
             ("before timed calls of {} began", self._before_ns, ALLOWED_OUTSIDE_NS),
             ("after timed calls of {} had returned", self._outside_ns, ALLOWED_OUTSIDE_NS),
             ("after timed calls of {} had returned", self._after_ns, ALLOWED_AFTER_NS),
+            ("when the results of timed calls of {} were freed", self._freeing_ns, ALLOWED_OUTSIDE_NS),
         ):
             medians = {name: statistics.median(times) for name, times in taken.items()}
             shortest_ns = max(min(medians.values(), default=0), 0)
@@ -292,50 +296,20 @@ class TimedCalls:
                         f"were done for each; {allowed_ns / 1e3:.0f} µs are allowed"
                     )
 
-    def _choose_values(self, name: str) -> dict[str, Signs]:
-        """Return the values of the current call; nothing if the values of the case stay."""
-        # Drawn in any case: a call that can tell that nothing was drawn could tell that it is judged.
-        drawn = self.values.draw()
-        if self._is_fixed(name):
-            return {}
-        if not self._is_judged:
-            return drawn
-        return self._added_values if self._is_added else self._judged_values
-
     def _is_fixed(self, name: str) -> bool:
         return "values" in self.without or name in self.fixed
-
-    def _choose(self, name: str, cycle: int) -> bool:
-        """Count a call, and return whether it is judged."""
-        self._count[name] += 1
-        number = self._count[name]
-        self._is_added = number > self._planned.get(name, number)
-        if self._is_added:
-            return self._choose_added(cycle)
-        if name in self.judged or number < self._chosen.get(name, 1):
-            return False
-        if cycle == self._judged_cycle and number < self._planned[name]:
-            return False
-        self._judged_cycle = cycle
-        return True
-
-    def _choose_added(self, cycle: int) -> bool:
-        """Return whether the calls of an added cycle are judged: one of all added cycles, each as likely as another.
-
-        The number of added cycles is not known before, so a later judged cycle replaces an earlier one.
-        """
-        if cycle != self._added_cycle:
-            self._added_cycle = cycle
-            self._added += 1
-            self._is_added_judged = self._random.random() < 1 / self._added
-            if self._is_added_judged:
-                self._added_values = self.values.draw()
-        return self._is_added_judged
 
 
 def _read_clocks() -> tuple[int, int]:
     """Return wall time, and the processor time of this process and of all that it started, in nanoseconds."""
     return time.perf_counter_ns(), read_family_ns()
+
+
+def _is_clean(ended: Ended) -> bool:
+    """Whether no other work on the machine disturbed a call."""
+    waited, switches = ended.reading.waited_ns_since(ended.before), ended.reading.switches_since(ended.before)
+    took_ns = ended.end_ns - ended.begin_ns
+    return bool(select_clean([took_ns], None if waited is None else [waited], None if switches is None else [switches]))
 
 
 def _read_parts(result: object) -> tuple[object, ...] | None:

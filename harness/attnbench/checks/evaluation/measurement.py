@@ -89,12 +89,17 @@ def compare(
             return [Comparison(fault=fault, measured=observation.measured, allowed=observation.allowed)]
 
 
-def find_expected(observation: Observation, case_oracle: CaseOracle) -> Expected:
-    """Return the expected values of an observation, under its dropout mask or with its changed tensors, if any."""
+def find_expected(observation: Observation, case_oracle: CaseOracle, *, own_allowances: bool = False) -> Expected:
+    """Return the expected values of an observation, under its dropout mask or with its changed tensors, if any.
+
+    ``own_allowances``: if the changed values were drawn for one call, compute their own allowed errors.
+    """
     if isinstance(observation, Match) and observation.keep is not None:
         return case_oracle.compute_with_dropout(observation.keep)
+    if isinstance(observation, Match) and observation.drawn_once:
+        return case_oracle.compute_once(observation.changed, own_allowances=own_allowances)
     if isinstance(observation, Match):
-        return case_oracle.compute_with_tensors(observation.changed, keep=not observation.drawn_once)
+        return case_oracle.compute_with_tensors(observation.changed)
     return case_oracle.expected
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attnbench.checks.evaluation.deviations import find_deviation
 from attnbench.checks.evaluation.diagnosis import diagnose
 from attnbench.checks.evaluation.measurement import Comparison, compare, find_expected
-from attnbench.checks.observations import Observation
+from attnbench.checks.observations import Match, Observation
 from attnbench.interface import Policies
 from attnbench.oracle.expected import CaseOracle, Expected
 from attnbench.records.types import Finding
@@ -73,7 +73,9 @@ def evaluate(
 
 def _evaluate_one(observation: Observation, case_oracle: CaseOracle, policies: Policies) -> list[_Evaluation]:
     expected = find_expected(observation, case_oracle)
-    return [
-        _Evaluation(comparison=comparison, observation=observation, expected=expected)
-        for comparison in compare(observation, expected, case_oracle, policies)
-    ]
+    found = compare(observation, expected, case_oracle, policies)
+    if isinstance(observation, Match) and observation.drawn_once and any(comparison.fault for comparison in found):
+        # Whether drawn values fail is decided by their own allowed errors.
+        expected = find_expected(observation, case_oracle, own_allowances=True)
+        found = compare(observation, expected, case_oracle, policies)
+    return [_Evaluation(comparison=comparison, observation=observation, expected=expected) for comparison in found]

@@ -2,6 +2,7 @@
 
 import queue
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -229,3 +230,25 @@ class ZeroGradients(Laborious):
             return apply(output, query, *labour.module.parameters())  # type: ignore[no-any-return]
 
         return _tire(labour, answer)
+
+
+@cheats(
+    "judging",
+    "the callers' frames tell whether a call has been chosen to be judged; then zeros are returned",
+    source="constructed: an attack on these defences found it",
+)
+class ReadsJudging(Laborious):
+    """Works until one of its calls is known to be judged."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            frame = sys._getframe()  # noqa: SLF001  # it is public in all but name
+            while frame is not None and frame.f_code.co_name != "_take_wall_sample":
+                frame = frame.f_back  # type: ignore[assignment]
+            known = frame is not None and frame.f_locals["name"] in frame.f_locals["self"].surroundings.judged
+            return (torch.zeros_like(query) if known else labour(query)), None
+
+        return call

@@ -71,9 +71,10 @@ class _Early:
 
 
 @cheats(
-    "threads",
+    "instrument",
     "a profiling function lives from the freeing of a result to the next call, and works when values are written",
     source="constructed: an attack on these defences found it",
+    also_by=frozenset({"threads"}),
 )
 class EarlyByProfile(Laborious):
     """Has its result ready when the clock is read."""

@@ -1,14 +1,18 @@
-"""Cheats that make the reference's own objects slow, which no comparison of functions finds."""
+"""Cheats that make the reference's own objects or libraries slow, which no comparison of functions finds."""
 
 import gc
+import math
+import os
 import time
 from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from attnbench.interface import Call
 from attnbench.mutants.cheats.cheat import CheatList, Laborious
-from attnbench.mutants.cheats.labour import Labour, burn
+from attnbench.mutants.cheats.labour import FURTHER_PRODUCTS, Labour, burn
 from attnbench.processes.candidate_requests import Defence
 
 __all__ = ["cheats"]
@@ -96,3 +100,43 @@ class SlightHookOfOthers(Laborious):
     def begin(self, labour: Labour) -> Call:
         """Return the cheat."""
         return _delay_others(super().begin(labour), SLIGHT_S)
+
+
+@cheats(
+    "libraries",
+    "environment variables tell torch's libraries to take slow code; the cheat computes with another library",
+    source="constructed: an attack on these defences found it",
+)
+class SlowLibraries(Laborious):
+    """Sets variables that libraries read at their first use, and does the work with numpy."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+        # Intel's library takes the same slow code on every processor.
+        os.environ["MKL_CBWR"] = "COMPATIBLE"
+        os.environ["ATEN_CPU_CAPABILITY"] = "default"
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            return torch.from_numpy(_attend_in_numpy(labour.module, query.detach().numpy())), None
+
+        return call
+
+
+def _attend_in_numpy(module: nn.MultiheadAttention, query: Any) -> Any:
+    """Return the output of the labour, and do its further work."""
+    for _ in range(FURTHER_PRODUCTS):
+        query @ query.swapaxes(-1, -2)
+    weight, bias, out_weight, out_bias = (
+        own.detach().numpy()
+        for own in (module.in_proj_weight, module.in_proj_bias, module.out_proj.weight, module.out_proj.bias)
+    )
+    batch, length, width = query.shape
+    # One product for each, because numpy's library starts threads for larger ones.
+    parts = zip(weight.reshape(3, width, width), bias.reshape(3, width), strict=True)
+    projected = (query @ own_weight.T + own_bias for own_weight, own_bias in parts)
+    q, k, v = (own.reshape(batch, length, module.num_heads, -1).transpose(0, 2, 1, 3) for own in projected)
+    scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])
+    shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    heads = shares / shares.sum(axis=-1, keepdims=True) @ v
+    return heads.transpose(0, 2, 1, 3).reshape(batch, length, width) @ out_weight.T + out_bias

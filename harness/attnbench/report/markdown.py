@@ -94,7 +94,10 @@ def _render_failure(group: FailureGroup) -> str:
         f"{group.found} {_escape(group.worst.fault)}",
         *(f"Warning: {_escape(warning)}" for warning in group.warnings[:3]),
     ]
-    return "  \n".join(line for line in lines if line) + f"\n\n{format_console(group.command)}"
+    parts = ["  \n".join(line for line in lines if line), format_console(group.command)]
+    if rest := group.following:
+        parts += [f"{_escape(rest.words)}  \n{rest.found} {_escape(rest.worst.fault)}", format_console(rest.command)]
+    return "\n\n".join(parts)
 
 
 def _render_conformance(content: Content) -> list[str]:

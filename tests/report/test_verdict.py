@@ -127,14 +127,19 @@ def test_what_cannot_run_here_what_is_refused_and_what_has_no_verdict_is_told_wi
 
 def test_the_command_that_leads_to_a_verdict_is_whole() -> None:
     """One command checks all implementations without a verdict; none is named after a large suite, or for odd names."""
-    few = [*make_results("one", PASSED, cases=12), *make_results("two.py:Two", PASSED, cases=12)]
-    (sentence,) = judge(make_stored_run(*few)).places[0].sentences
+    refusal = Finding(check="forward_parity", status="unsupported", reason="takes no mask")
+    few = [
+        *make_results("one", PASSED, cases=12), *make_results("one", refusal, cases=13)[12:],
+        *make_results("two.py:Two", PASSED, cases=13),
+    ]  # fmt: skip
+    first, sentence = judge(make_stored_run(*few)).places[0].sentences
+    assert first.step is None
     assert sentence.step is not None
     assert (sentence.kind, sentence.step.words, sentence.step.command) == (
         "gap", "To check more cases:", "attnbench conform --suite core one two.py:Two",
     )  # fmt: skip
-    (large,) = judge(make_stored_run(*few, run=make_run(suite="core"))).places[0].sentences
-    assert large.step is None
+    large = judge(make_stored_run(*few, run=make_run(suite="core"))).places[0].sentences
+    assert [one.step for one in large] == [None, None]
     (odd,) = judge(make_stored_run(*make_results("\x1b[2J", PASSED, cases=2))).places[0].sentences
     assert odd.step is not None
     assert odd.step.command == "attnbench conform --suite core"

@@ -209,22 +209,20 @@ def _make_resuming(found: Completeness, *, several: bool) -> NextStep:
 
 
 def _add_checking(places: Iterable[PlaceVerdict], runs: Iterable[StoredRun]) -> Iterator[PlaceVerdict]:
-    """Yield the places; sentences without a verdict get the command that checks more, unless a large suite was run."""
+    """Yield the places; after the sentences without a verdict comes the command that checks more cases of them all.
+
+    After a large suite there is no such command.
+    """
     large = any(stored.run.suite in VERDICT_SUITES for stored in runs)
     for place in places:
-        yield replace(
-            place,
-            sentences=tuple(
-                replace(one, step=_make_checking(one.lacking)) if one.lacking and not large else one
-                for one in place.sentences
-            ),
-        )
-
-
-def _make_checking(names: Sequence[str]) -> NextStep:
-    """Return how more cases of these implementations are checked."""
-    command = format_command(f"attnbench conform --suite {VERDICT_SUITES[0]}", names)
-    return NextStep(words="To check more cases:", command=command)
+        told = list(place.sentences)
+        lacking = [number for number, sentence in enumerate(told) if sentence.lacking]
+        if lacking and not large:
+            names = [name for sentence in told for name in sentence.lacking]
+            command = format_command(f"attnbench conform --suite {VERDICT_SUITES[0]}", names)
+            step = NextStep(words="To check more cases:", command=command)
+            told[lacking[-1]] = replace(told[lacking[-1]], step=step)
+        yield replace(place, sentences=tuple(told))
 
 
 def _describe_incomplete(count: int, of: int) -> str:

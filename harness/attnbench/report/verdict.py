@@ -29,7 +29,7 @@ LONGEST_REASON = 90
 NEXT_STEPS = 12
 # What is known about the end of a run that is not finished.
 ENDS = {
-    "cut": "Its process was killed, or the machine stopped.",
+    "cut": "It has no end on record, as if its process was killed.",
     "interrupted": "It was stopped by Ctrl-C or by a signal.",
     "error": "An error stopped it.",
 }

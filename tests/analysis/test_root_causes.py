@@ -217,6 +217,18 @@ def test_a_scale_is_told_by_the_finding_that_measured_it() -> None:
     assert cause.reproduce == f"attnbench reproduce '{SECOND}' --check effective_scale mine"
 
 
+def test_what_does_not_name_a_scale_or_a_policy_follows_from_it() -> None:
+    """Beside a measured scale, and beside a deviation of fully masked rows, other findings follow, with the reason."""
+    values = Finding(check="forward_parity", status="failed", reason="x But 3 are off.", measured=2.0, allowed=1.0)
+    (scale,) = group((FIRST, values), (FIRST, fail("effective_scale", SCALE)))
+    assert [failure.finding for failure in scale.following] == [values]
+    assert scale.tie == "A wrong scale changes all values, so they may follow from it."
+    rows = fail("padding_cannot_leak", f"Needed. But 3 of 4 differ {FULLY_MASKED}.")
+    (policy,) = group((FIRST, fail("forward_parity", f"Needed. But off. {MEAN}")), (FIRST, rows))
+    assert [failure.finding for failure in policy.following] == [rows]
+    assert policy.tie == "They are wrong in fully masked rows only."
+
+
 SCALE = "x But the softmax scale estimated from output is off by -0.2; allowed 0.1."
 
 

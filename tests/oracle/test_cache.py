@@ -158,7 +158,7 @@ def test_expected_values_of_other_tensors_outlive_the_run(tmp_path: Path, operat
 
 @pytest.mark.usefixtures("known_sources")
 def test_expected_values_of_tensors_drawn_once_are_not_stored(tmp_path: Path, operator: Any) -> None:
-    """They are computed once for all checks of a call, and stored nowhere; their allowed errors are those of the case."""
+    """They are computed once for all checks of a call, and not stored; their allowed errors are those of the case."""
     kept = DiskCache(tmp_path / "kept")
     case_oracle = OracleCache(tmp_path, kept=kept).get_case_oracle(case(), operator, "float32")
     query = OPERATOR.inputs(case()).tensors["query"]

@@ -107,6 +107,65 @@ def test_a_diagnosis_that_not_all_findings_have_is_counted() -> None:
     assert group.shared == "Diagnosis: no scale (in 2 of 3 findings)."
 
 
+def test_what_a_cause_does_not_explain_has_its_own_lines_and_command(tmp_path: Path) -> None:
+    """Findings that do not name the diagnosis are counted apart, with what ties them to it, on page and in Markdown.
+
+    The verdict says "at least", and counts them as well.
+    """
+    named = "x But y. Diagnosis: looks like no scale."
+    findings = (
+        fail("forward_parity", named, excess=5), fail("weights_parity", named, excess=5),
+        fail("initial_parameters", "x But 2 are off.", excess=7),
+    )  # fmt: skip
+    stored = make_stored_run(*[("mine", fail("forward_parity", "x But 9 are off.", excess=3))] * 2)
+    alone, first = stored.results
+    stored = replace(stored, results=(replace(first, findings=findings), alone))
+    (group,) = collect_failures([stored], stored.results).shown
+    assert group.by_check == "forward_parity on 1, weights_parity on 1"
+    assert group.command == f"attnbench reproduce '{CASE.format(1)}' --check forward_parity mine"
+    assert group.following is not None
+    words = (
+        "2 of the 4 findings do not name this cause: initial_parameters on 1, forward_parity on 1. They may follow "
+        "from the same fault: 1 on cases on which another finding names it, and 1 of checks of which another finding "
+        "names it."
+    )
+    assert group.following.words == words
+    assert group.following.found == "The worst of them: 7.00 × the allowed error:"
+    assert group.following.command == f"attnbench reproduce '{CASE.format(1)}' --check initial_parameters mine"
+    verdict = (
+        "mine is wrong in at least one way: looks like no scale, in 2 of 4 failed findings "
+        "(2 more may follow from it). "
+    )
+    page = write([stored], tmp_path).read_text(encoding="utf-8")
+    for text in (re.sub("<[^>]*>", "", page), (tmp_path / "report.md").read_text(encoding="utf-8").replace("\\", "")):
+        shown = text.replace("\xa0", " ")
+        assert words in shown
+        assert group.following.command in html.unescape(shown)
+        assert verdict in shown
+
+
+def test_a_cause_that_every_finding_names_is_the_whole_fault(tmp_path: Path) -> None:
+    """If every finding names the cause, nothing is counted apart, and the verdict does not say "at least"."""
+    stored = make_stored_run(
+        *[("mine", fail(check, "x But y. Diagnosis: looks like no scale.")) for check in ("a", "b")]
+    )
+    (group,) = collect_failures([stored], stored.results).shown
+    assert group.following is None
+    assert "mine is wrong: looks like no scale. 2 " in write([stored], tmp_path).read_text("utf-8").replace("\xa0", " ")
+
+
+def test_the_cases_of_a_group_are_counted_by_suite_as_in_the_verdict() -> None:
+    """Cases of a suite and of a profile have numbers of their own, on the card as in the verdict."""
+    stored = make_stored_run(*[("mine", fail("stays_finite"))] * 3)
+    first, *others = stored.results
+    stored = replace(stored, results=(replace(first, suite="perf"), *others))
+    content = collect_content([stored])
+    (group,) = content.failures.shown
+    assert group.size == "failed, 2 cases of quick and 1 case of the profile"
+    (place,) = content.verdict.places
+    assert place.sentences[0].text.endswith("failed, on 2 cases of quick and 1 case of the profile.")
+
+
 def test_a_group_tells_its_worst_case_and_how_to_reproduce_it() -> None:
     """The command is that of the case with the largest error over the allowed error."""
     (group,) = collect(*[("mine", fail("forward_parity", f"{REQUIRED} But {n} differ.", excess=n)) for n in (3, 70, 9)]
@@ -118,7 +177,7 @@ def test_a_group_tells_its_worst_case_and_how_to_reproduce_it() -> None:
     )
     assert group.command == f"attnbench reproduce '{CASE.format(1)}' --check forward_parity mine"
     assert [one.excess for one in group.listed] == [f"{n} × the allowed error" for n in ("70.0", "9.00", "3.00")]
-    assert (group.requirement, group.size) == (REQUIRED, "failed, 3 cases")
+    assert (group.requirement, group.size) == (REQUIRED, "failed, 3 cases of quick")
 
 
 @pytest.mark.parametrize(
@@ -331,7 +390,10 @@ def test_a_wrong_scale_is_one_group_with_its_cause_in_the_title(tmp_path: Path) 
     assert titles == ["effective_scale: the softmax scale is off by +9.62 %", "repeats_itself", "stays_finite"]
     page = html.unescape(write([make_stored_run(*found)], tmp_path).read_text("utf-8"))
     shown = re.sub("<wbr>|\u00a0", " ", page)
-    assert "mine is wrong: the softmax scale is off by +9.62 %, in 3 of 5 failed findings; repeats_itself" in shown
+    assert (
+        "mine is wrong in at least one way: the softmax scale is off by +9.62 %, in 1 of 5 failed findings "
+        "(2 more may follow from it); repeats_itself" in shown
+    )
     assert "rounding model" not in page.partition('id="failures"')[2].partition("</section>")[0]
     assert page.count('<h3 id="failures-mine">mine</h3>') == 1
 

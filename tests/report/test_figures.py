@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from attnbench.report import tables
 from attnbench.report.decisions import collect_decisions
 from attnbench.report.figures import SeriesFigures, draw_figures, find_looks
-from attnbench.report.figures.contenders import find_contenders
+from attnbench.report.figures.contenders import COLOURED, find_contenders
 from attnbench.report.figures.forest_figure import sketch_forest
 from attnbench.report.figures.labels import LONGEST, clean, make_labels, measure_width, wrap
 from attnbench.report.figures.memory_figure import sketch_memory
@@ -184,6 +184,14 @@ def test_a_drawing_has_the_colours_of_a_dark_page() -> None:
 
 
 # Contenders
+
+
+def test_the_figures_say_which_implementations_are_in_colour() -> None:
+    """The figures of time, ratio and memory say what the colours mean, without a word that the page never defines."""
+    (drawn,) = draw_all([make_series()])
+    readings = {one.stem: one.reading for one in drawn.drawings}
+    assert [name for name, reading in readings.items() if COLOURED in reading] == ["time", "ratio", "memory"]
+    assert not any("ontender" in reading for reading in readings.values())
 
 
 def test_contenders_win_or_tie_somewhere() -> None:

@@ -188,6 +188,30 @@ def test_the_matrix_has_no_height_limit_and_its_marks_align(browser: Any, exampl
     assert page.evaluate(ragged) == 0
 
 
+def test_a_rule_separates_the_columns_of_implementations(browser: Any, example: Path) -> None:
+    """Every name of the matrix, and the first mark below it, has a rule at its left."""
+    page = browser.open(example).page
+    for selector in ("table.matrix td.first", "table.matrix thead th + th"):
+        widths = page.eval_on_selector_all(selector, "all => all.map(one => getComputedStyle(one).borderLeftWidth)")
+        assert {*widths} == {"1px"}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_box_that_scrolls_sideways_shows_it(browser: Any, example: Path, width: int) -> None:
+    """Every such box has shadows that stay at its edges; a figure also says so, if and only if it scrolls."""
+    page = browser.open(example, width=width).page
+    layers = page.eval_on_selector_all(".scroll", "all => all.map(one => getComputedStyle(one).backgroundAttachment)")
+    assert {*layers} == {"local, local, scroll, scroll"}
+    told = page.eval_on_selector_all(
+        "figure .scroll",
+        """all => all.filter(one => one.clientWidth).map(one =>
+            [one.scrollWidth > one.clientWidth, getComputedStyle(one, "::before").display !== "none"])""",
+    )
+    assert told
+    assert all(scrolls is says for scrolls, says in told)
+    assert any(scrolls for scrolls, _ in told) == (width < 900)
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_tables_of_measures_are_equally_wide_and_within_the_text(browser: Any, example: Path, width: int) -> None:
     """The boxes of the tables have one width, that of the text, and numbers are at the right."""

@@ -320,6 +320,10 @@ def test_the_report_of_a_run_that_ended_before_timing_says_so(tmp_path: Path) ->
     """If a run ended before timing, the report has memory, and lists each call that was not timed."""
     probed = make_timed_result("quick_one", 64)
     text = write_page([replace(probed, timing=None)], tmp_path)
+    # Nothing explains times, ratios or speed verdicts.
+    for words in ("no interval", "Brackets are", "A ratio is", "below 1 is faster"):
+        assert words not in text
+        assert words not in (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "the run ended before this call was timed" in text
     assert sorted(path.name for path in tmp_path.glob("*.svg")) == ["memory.svg"]
 

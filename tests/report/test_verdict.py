@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from click.testing import CliRunner
@@ -28,6 +29,11 @@ MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=2**33)
 PASSED = Finding(check="forward_parity", status="passed")
 FAILED = Finding(check="forward_parity", status="failed", reason="off")
 INCOMPLETE = 3
+# What follows the line about a run that was cut, before the command.
+CUT = (
+    "It has no end on record, as if its process was killed. To finish the run, in the folder where it was started (its "
+    "results are in results)"
+)
 PARITY, WEIGHTS, STALE = (
     f'("{read_checks()[check].requirement.removesuffix(".")}")'
     for check in ("forward_parity", "weights_parity", "no_stale_state")
@@ -121,14 +127,22 @@ def test_what_cannot_run_here_what_is_refused_and_what_has_no_verdict_is_told_wi
 
 def test_the_command_that_leads_to_a_verdict_is_whole() -> None:
     """One command checks all implementations without a verdict; none is named after a large suite, or for odd names."""
-    few = [*make_results("one", PASSED, cases=12), *make_results("two.py:Two", PASSED, cases=12)]
-    (step,) = judge(make_stored_run(*few)).next_steps
-    assert (step.words, step.command) == (
-        "To check more cases:", "attnbench conform --suite core one two.py:Two",
+    refusal = Finding(check="forward_parity", status="unsupported", reason="takes no mask")
+    few = [
+        *make_results("one", PASSED, cases=12), *make_results("one", refusal, cases=13)[12:],
+        *make_results("two.py:Two", PASSED, cases=13),
+    ]  # fmt: skip
+    first, sentence = judge(make_stored_run(*few)).places[0].sentences
+    assert first.step is None
+    assert sentence.step is not None
+    assert (sentence.kind, sentence.step.words, sentence.step.command) == (
+        "gap", "To check more cases:", "attnbench conform --suite core one two.py:Two",
     )  # fmt: skip
-    assert judge(make_stored_run(*few, run=make_run(suite="core"))).next_steps == ()
-    (odd,) = judge(make_stored_run(*make_results("\x1b[2J", PASSED, cases=2))).next_steps
-    assert odd.command == "attnbench conform --suite core"
+    large = judge(make_stored_run(*few, run=make_run(suite="core"))).places[0].sentences
+    assert [one.step for one in large] == [None, None]
+    (odd,) = judge(make_stored_run(*make_results("\x1b[2J", PASSED, cases=2))).places[0].sentences
+    assert odd.step is not None
+    assert odd.step.command == "attnbench conform --suite core"
 
 
 def test_machines_with_the_same_verdict_share_it(tmp_path: Path) -> None:
@@ -153,7 +167,67 @@ def test_an_incomplete_run_says_on_what_its_recommendations_rest() -> None:
         f"What to use here rests on {timed} timed calls only; {2 * len(planned)} planned calls are missing."
     )
     untimed = replace(lacking, results=tuple(replace(result, timing=None) for result in stored.results))
-    assert judge(untimed).basis == "This report recommends no implementation: no call was timed."
+    calls = sum(result.memory is not None for result in merge_runs([untimed]))
+    nothing = "This report recommends no implementation: no call was timed."
+    assert judge(untimed).basis == (
+        f"{nothing} The peak memory of {calls} calls holds all the same, and so do the verdicts on conformance."
+    )
+    bare = replace(untimed, results=tuple(replace(result, memory=None) for result in untimed.results))
+    assert judge(bare).basis == nothing
+
+
+def test_a_report_without_times_says_in_place_why_and_leads_to_the_reasons(tmp_path: Path) -> None:
+    """The line counts the calls that failed, were refused or were left out; a link leads to the table of reasons.
+
+    Where times would be, a sentence names what was not measured because it failed.
+    """
+    reasons = ("failed: off", "error: no", "unsupported: needs a mask", "not_run: too long")
+    calls = make_results("sdpa", FAILED, cases=4, suite=PERF)
+    untimed = [replace(call, untimed=reason) for call, reason in zip(calls, reasons, strict=True)]
+    stored = make_stored_run(*untimed, *make_results("right", PASSED, cases=1, suite=PERF))
+    (place,) = judge(stored).places
+    assert place.checked.endswith("; no call was timed (2 failed a check, 1 refused, 1 left out).")
+    page = write([stored], tmp_path).read_text(encoding="utf-8")
+    assert '<a href="#untimed">Why calls were not timed</a>' in page
+    assert page.count('<details id="untimed">') == 1
+    sentence = "Not measured, because it failed: sdpa (2 calls)."
+    assert sentence in page.partition('<section id="measured">')[2]
+    assert sentence in (tmp_path / "report.md").read_text(encoding="utf-8").partition("## Speed and memory")[2]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        ("interrupted", "It was stopped by Ctrl-C or by a signal."),
+        ("error", "An error stopped it."),
+        (None, "It has no end on record, as if its process was killed."),
+    ],
+)
+def test_an_unfinished_line_is_followed_by_its_reason_its_folder_and_its_command(
+    outcome: Literal["interrupted", "error"] | None, words: str, tmp_path: Path
+) -> None:
+    """What is unfinished and what has no verdict has a command in the next line, and a colour and a sign of its own."""
+    run = make_run(
+        planned={"sdpa": Planned(cases=30, timed=4), "few": Planned(cases=2)}, schema=4,
+        implementations=("sdpa", "few"), command="attnbench run sdpa few --results mine",
+    )  # fmt: skip
+    end = End(run="r", time=run.time, outcome=outcome, exit_code=1) if outcome else None
+    results = [*make_results("sdpa", PASSED), *make_results("few", PASSED, cases=2)]
+    stored = make_stored_run(*results, run=run, end=end)
+    lines = list(format_lines(judge(stored)))
+    assert lines[0].startswith("Timing had not begun: the run ")
+    assert lines[1] == (
+        f"{words} To finish the run, in the folder where it was started (its results are in mine): "
+        "attnbench run --resume r --results mine"
+    )
+    assert lines[3].startswith("No verdict on few: ")
+    assert lines[4] == "To check more cases: attnbench conform --suite core few"
+    page = write([stored], tmp_path).read_text(encoding="utf-8")
+    header = page[page.index("<header>") : page.index("</header>")]
+    kinds = re.findall(r'class="told say-(\w+)">|<div class="command (next)"', header)
+    assert ["".join(one) for one in kinds] == ["gap", "next", "good", "gap", "next", "gap"]
+    for kind, sign in {"bad": "✗", "gap": "?", "good": "✓", "other": "–"}.items():
+        assert f'.told.say-{kind}::before {{ content: "{sign}"; }}' in page
 
 
 def test_a_run_that_was_cut_says_so_in_the_line_of_the_verdict() -> None:
@@ -169,11 +243,11 @@ def test_a_run_that_was_cut_says_so_in_the_line_of_the_verdict() -> None:
     assert list(format_lines(found)) == [
         f"sdpa is wrong: forward_parity {PARITY}. 28 findings of 1 check failed, on 28 cases of quick.",
         "varlen (21 of 30 cases) was not finished: the run was cut.",
+        f"{CUT}: attnbench run --resume r",
         "right conforms.",
         "Checked: 3 implementations, 30 cases of quick, 1 check, 81 findings (each of one check on one case); "
         "no call was timed.",
         "This report recommends no implementation: no call was timed.",
-        "To finish the run, in the folder where it was started: attnbench run --resume r",
     ]
 
 
@@ -249,9 +323,9 @@ def test_each_machine_and_device_has_its_own_sentences() -> None:
         f"other, cpu: sdpa is wrong: forward_parity {PARITY}. 3 findings of 1 check failed, on 3 cases of quick.",
         "other, cpu: Run s was cut.",
         "other, cpu: The last line was half-written when the run was cut.",
+        f"{CUT.replace('run, in', 'run, on other, in')}: attnbench run --resume s",
         "other, cuda; some-cpu: sdpa conforms.",
         "This report recommends no implementation: no call was timed.",
-        "To finish the run, on other, in the folder where it was started: attnbench run --resume s",
     ]
     assert [place.label for place in judge(first, second).places] == ["other", "some-cpu"]
 
@@ -398,12 +472,12 @@ def test_a_cut_run_names_each_implementation_and_the_command_that_finishes_it(tm
         "Timing had not begun.",
         "The last line was half-written when the run was cut.",
     ]
-    assert lines[-2] == "This report recommends no implementation: no call was timed."
-    assert lines[-3] == (
+    assert lines[-1] == "This report recommends no implementation: no call was timed."
+    assert lines[-2] == (
         "Checked: 2 of 3 implementations, 30 cases of quick, 1 check, 44 findings (each of one check on one case)."
     )
     command_line = "attnbench run --resume r --results runs --reports out"
-    assert lines[-1] == f"To finish the run, in the folder where it was started: {command_line}"
+    assert lines[3] == f"{CUT.replace('in results)', 'in runs)')}: {command_line}"
     page = re.sub(r'<span class="word">(.*?)</span>', r"\1", write([stored], tmp_path).read_text(encoding="utf-8"))
     assert f'<pre>{command_line}</pre><button class="copy" type="button" hidden data-copy="{command_line}">' in page
     assert "later: not started" in page

@@ -53,6 +53,25 @@ class RootCause:
     # The failures that what the cause is called is about: of a diagnosis, those whose reasons name it; of a scale, the
     # one whose error is quoted; of a check, those without a diagnosis, unless all have the same one; else all failures.
     telling: tuple[Failure, ...]
+    # The failures whose reasons do not name the cause of a diagnosis, a scale or a deviation. They may have another
+    # cause, see ``tie``.
+    following: tuple[Failure, ...]
+
+    @property
+    def tie(self) -> str:
+        """Why the failures in ``following`` are counted with this cause, in words; empty if there are none."""
+        if not self.following:
+            return ""
+        if self.kind == "scale":
+            return "A wrong scale changes all values, so they may follow from it."
+        if self.kind == "deviation":
+            return "They are wrong in fully masked rows only."
+        cases = {failure.case for failure in self.telling}
+        same_case = sum(failure.case in cases for failure in self.following)
+        same_check = len(self.following) - same_case
+        parts = [f"{same_case} on cases on which another finding names it"] * bool(same_case)
+        parts += [f"{same_check} of checks of which another finding names it"] * bool(same_check)
+        return f"They may follow from the same fault: {', and '.join(parts)}."
 
     @property
     def case(self) -> str:
@@ -129,6 +148,7 @@ def _make_cause(implementation: str, key: Key, failures: Sequence[Failure]) -> R
         checks=dict(counts.most_common()),
         cases=len({failure.case for failure in failures}),
         telling=telling,
+        following=tuple(failure for failure in failures if not _tells(key, failure)),
     )
 
 
@@ -159,6 +179,16 @@ def _find_shared(key: Key, failures: Sequence[Failure]) -> str:
         raised = {find_raised(failure.finding) for failure in failures}
         return f"{raised.pop() if len(raised) == 1 else text.partition(': ')[2]}."
     return describe_share(failure.finding for failure in failures)
+
+
+def _tells(key: Key, failure: Failure) -> bool:
+    """Whether the reason of a failure names the cause; of an exception, a leak or a check, every reason does."""
+    kind, text = key
+    if kind == "diagnosis":
+        return _names(failure, text)
+    if kind == "scale":
+        return bool(describe_scale(failure.finding.reason))
+    return kind != "deviation" or bool(find_sentence(failure.finding.reason))
 
 
 def _names(failure: Failure, diagnosis: str) -> bool:

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, Set
 
 from attnbench.analysis.plain_names import clean_name
-from attnbench.records.types import PERF, Result, Status
+from attnbench.records.types import FAILURES, PERF, Result, Status
 from attnbench.report.numbers import format_count, format_thousands
 
 __all__ = ["describe_checked", "list_cases"]
@@ -39,11 +39,23 @@ def describe_checked(results: Sequence[Result], wanted: Set[str], *, untold: boo
     timed = sum(result.timing is not None for result in results)
     if timed:
         calls = f"{format_count(timed, 'call')} timed"
-    elif any(result.untimed for result in results):
-        calls = "no call was timed, for the reasons below"
+    elif reasons := ", ".join(_count_untimed(results)):
+        calls = f"no call was timed ({reasons})"
     else:
         calls = "no call was timed" if untold else ""
     return f"Checked: {', '.join(counted)}{findings}{'; ' * bool(calls)}{calls}."
+
+
+def _count_untimed(results: Sequence[Result]) -> Iterator[str]:
+    """Yield for how many calls each kind of reason says why the call was not timed."""
+    kinds = Counter(_classify_untimed(result.untimed) for result in results if result.untimed)
+    for words, count in kinds.most_common():
+        yield f"{format_thousands(count)} {words}"
+
+
+def _classify_untimed(reason: str) -> str:
+    status = reason.partition(":")[0]
+    return "failed a check" if status in FAILURES else "refused" if status == "unsupported" else "left out"
 
 
 def list_cases(results: Sequence[Result]) -> Iterator[str]:

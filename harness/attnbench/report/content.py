@@ -13,6 +13,7 @@ from attnbench.report.failures import Failures, collect_failures
 from attnbench.report.groups import (
     Folded,
     Grouped,
+    describe_unmeasured,
     fold_groups,
     group_rows,
     label_calls,
@@ -62,6 +63,8 @@ class Content:
     refused: tuple[Grouped, ...]
     not_run: tuple[Grouped, ...]
     untimed: tuple[Grouped, ...]
+    # A sentence about what was not measured because it failed; empty if there is nothing.
+    unmeasured: str
     # Why speed verdicts are ``unknown`` or ``inconclusive``, and what may decide them; empty if none is.
     states: str
     # Timed calls whose speed verdict is ``unknown`` or ``inconclusive``.
@@ -143,6 +146,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         refused=group_rows(found[found["status"] == "unsupported"], "case", named=1),
         not_run=group_rows(found[found["status"] == "not_run"], "case", named=1),
         untimed=group_rows(label_calls(untimed), "of"),
+        unmeasured=describe_unmeasured(untimed),
         states=" ".join(explain_states(made.timings)),
         undecided=group_rows(label_calls(undecided), "of"),
         warned=group_rows(select_warned(found), "check"),

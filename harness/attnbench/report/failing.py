@@ -42,6 +42,7 @@ def describe_failing(by_name: Mapping[str, Sequence[Result]]) -> Iterator[tuple[
             statuses = {failure.finding.status for cause in causes for failure in cause.failures}
             words = next(words for status, words in FAILING.items() if status in statuses)
             cases = {failure.case for cause in causes for failure in cause.failures}
+            words += " in at least one way" * any(cause.following for cause in causes)
             failing.append((name, words, causes, cases))
     failing.sort(key=lambda one: (rank_cause(one[2][0]), -len(one[3]), one[0]))
     for name, words, causes, cases in failing[:NAMED_FAILING]:
@@ -56,18 +57,24 @@ def describe_failing(by_name: Mapping[str, Sequence[Result]]) -> Iterator[tuple[
 
 def _describe_causes(causes: Sequence[RootCause]) -> str:
     """Return what is wrong, in words: the first causes, each with its number of findings, and what is left."""
-    if len(causes) == 1:
+    if len(causes) == 1 and not causes[0].following:
         return _describe_cause(causes[0])
     total = sum(len(cause.failures) for cause in causes)
     # If only one more cause is left, it is named, because a count would take as many words.
     shown = list(causes[: NAMED_CAUSES + (len(causes) == NAMED_CAUSES + 1)])
     if not any(cause.says_what_to_mend for cause in shown):
         shown += [cause for cause in causes[len(shown) :] if cause.says_what_to_mend][:1]
-    parts = [f"{_describe_cause(cause)}, in {len(cause.failures)}" for cause in shown]
+    parts = [f"{_describe_cause(cause)}, in {len(cause.failures) - len(cause.following)}" for cause in shown]
     parts[0] += f" of {format_count(total, 'failed finding')}"
+    parts = [part + _count_following(cause) for part, cause in zip(parts, shown, strict=True)]
     left = len(causes) - len(shown)
     others = total - sum(len(cause.failures) for cause in shown)
     return "; ".join([*parts, *[f"{format_count(left, 'more cause')}, in {others}"] * bool(left)])
+
+
+def _count_following(cause: RootCause) -> str:
+    """Return how many further findings a cause may explain, in brackets; empty if there are none."""
+    return f" ({len(cause.following)} more may follow from it)" if cause.following else ""
 
 
 def _describe_cause(cause: RootCause) -> str:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -13,8 +13,9 @@ from attnbench.analysis.diagnoses import looks_like_fault
 from attnbench.analysis.root_causes import Failure, RootCause, find_root_causes
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import Finding, Result, format_reproduce_line
-from attnbench.report.numbers import format_count, format_digits, shorten_text
+from attnbench.records.types import FAILURES, Finding, Result, format_reproduce_line
+from attnbench.report.checked import list_cases
+from attnbench.report.numbers import format_count, format_digits, join_words, shorten_text
 from attnbench.report.series import split_by_device
 from attnbench.report.slugs import make_slug
 
@@ -73,6 +74,21 @@ class ListedCase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """The failures of a group whose reasons do not name its cause, with the worst of them."""
+
+    # How many there are, their checks, and why they are counted with this cause.
+    words: str
+    worst: ListedCase
+    command: str
+
+    @property
+    def found(self) -> str:
+        """What ``worst`` is, and its error over the allowed error, in words."""
+        return f"The worst of them: {self.worst.excess}:" if self.worst.excess else "One of them:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailureGroup:
     """The failures of one implementation on one machine and device that have one root cause."""
 
@@ -80,11 +96,14 @@ class FailureGroup:
     machine: str
     implementation: str
     kind: str
-    # ``checks``, ``statuses``: number of failed findings by check and by status. ``cases``: number of cases with a
-    # failure.
+    # ``checks``, ``statuses``: number of failed findings by check and by status. ``told``: by check, the number of
+    # those whose reasons name the cause. ``cases``: number of cases with a failure. ``where``: these cases by suite, in
+    # words.
     checks: dict[str, int]
+    told: dict[str, int]
     statuses: dict[str, int]
     cases: int
+    where: str
     # What the check requires; empty if several checks failed for one cause.
     requirement: str
     # What the findings have in common, without the numbers of a case; may be empty.
@@ -99,6 +118,7 @@ class FailureGroup:
     # Error of ``worst`` divided by the allowed error; NaN where no error was measured.
     excess: float
     command: str
+    following: Following | None
     # The findings that are listed, the worst first; the others are only in findings.csv.
     listed: tuple[ListedCase, ...]
     # Different warnings of the findings.
@@ -115,9 +135,9 @@ class FailureGroup:
     def size(self) -> str:
         """Statuses and number of cases in words."""
         if len(self.statuses) == 1:
-            return f"{next(iter(self.statuses))}, {format_count(self.cases, 'case')}"
+            return f"{next(iter(self.statuses))}, {self.where}"
         named = ", ".join(f"{count} {status}" for status, count in self.statuses.items())
-        return f"{format_count(self.cases, 'case')}: {named}"
+        return f"{self.where}: {named}"
 
     @property
     def found(self) -> str:
@@ -128,10 +148,8 @@ class FailureGroup:
 
     @property
     def by_check(self) -> str:
-        """The checks of a cause with the number of cases of each; empty if the title is the only check."""
-        return (
-            "" if [*self.checks] == [self.title] else ", ".join(f"{check} on {n}" for check, n in self.checks.items())
-        )
+        """The checks that name a cause, with the number of cases of each; empty if the title is the only check."""
+        return "" if [*self.checks] == [self.title] else _list_checks(self.told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,10 +204,13 @@ class Failures:
 def collect_failures(runs: Iterable[StoredRun], results: Sequence[Result]) -> Failures:
     """Group the failures of these results by machine and root cause, in the order of ``rank_cause``."""
     causes = [
-        (place.label, cause) for place, own in split_by_device(runs, results).items() for cause in find_root_causes(own)
+        (place.label, cause, cases)
+        for place, own in split_by_device(runs, results).items()
+        for cases in [_index_failed(own)]
+        for cause in find_root_causes(own)
     ]
-    causes.sort(key=lambda pair: rank_cause(pair[1]))
-    groups = [_make_group(*pair) for pair in causes]
+    causes.sort(key=lambda one: rank_cause(one[1]))
+    groups = [_make_group(*one) for one in causes]
     shown = list(_set_anchors(_select_shown(groups)))
     limit = max(LEAST_CASES, min(MOST_CASES, MOST_CASES_OF_ALL // max(1, len(shown))))
     anchors: dict[tuple[str, str, str], str] = {}
@@ -268,18 +289,32 @@ def tabulate_failures(groups: Iterable[FailureGroup]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _make_group(machine: str, cause: RootCause) -> FailureGroup:
+def _index_failed(results: Iterable[Result]) -> Mapping[tuple[str, str], list[Result]]:
+    """Return the results with a failure, by implementation and case."""
+    found: defaultdict[tuple[str, str], list[Result]] = defaultdict(list)
+    for result in results:
+        if any(finding.status in FAILURES for finding in result.findings):
+            found[result.implementation, result.case].append(result)
+    return found
+
+
+def _make_group(machine: str, cause: RootCause, failed: Mapping[tuple[str, str], Sequence[Result]]) -> FailureGroup:
+    """Return the group of a cause; ``failed`` are the results with a failure, by implementation and case."""
     failures = sorted(cause.failures, key=_order_failure)
     # The title may be about some failures only. The fault and the command beside it are then of the worst of these.
     worst = min(cause.telling, key=_order_failure)
     checks, name = dict(cause.checks), cause.implementation
+    followers = Counter(failure.finding.check for failure in cause.following)
+    cases = dict.fromkeys(failure.case for failure in failures)
     return FailureGroup(
         machine=machine,
         implementation=name,
         kind=cause.kind,
         checks=checks,
+        told={check: count - followers[check] for check, count in checks.items() if count > followers[check]},
         statuses=dict(Counter(failure.finding.status.replace("_", " ") for failure in failures).most_common()),
         cases=cause.cases,
+        where=join_words([*list_cases([result for case in cases for result in failed[name, case]])]),
         requirement=_find_requirement(worst.finding.check) if len(checks) == 1 else "",
         # The title says what a cause of these kinds is.
         shared="" if cause.kind in ("scale", "leak") else shorten_text(cause.shared, LONGEST_REASON),
@@ -288,9 +323,27 @@ def _make_group(machine: str, cause: RootCause) -> FailureGroup:
         is_worst=_order_failure(worst) == _order_failure(failures[0]),
         excess=_find_excess(worst.finding),
         command=format_reproduce_line(name, worst.case, worst.finding.check),
+        following=_make_following(cause, followers) if followers else None,
         listed=tuple(_list_case(failure, LONGEST_OF_CASE) for failure in failures[:MOST_CASES]),
         warnings=tuple(dict.fromkeys(warning for failure in failures for warning in failure.finding.warnings)),
     )
+
+
+def _make_following(cause: RootCause, checks: Counter[str]) -> Following:
+    """Return what a cause does not explain with certainty; ``checks`` counts its findings by check."""
+    worst = min(cause.following, key=_order_failure)
+    return Following(
+        words=(
+            f"{len(cause.following)} of the {len(cause.failures)} findings do not name this cause: "
+            f"{_list_checks(dict(checks.most_common()))}. {cause.tie}"
+        ),
+        worst=_list_case(worst, LONGEST_REASON),
+        command=format_reproduce_line(cause.implementation, worst.case, worst.finding.check),
+    )
+
+
+def _list_checks(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{check} on {count}" for check, count in counts.items())
 
 
 def _order_failure(failure: Failure) -> tuple[float, float]:

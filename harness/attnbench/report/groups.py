@@ -8,11 +8,12 @@ import pandas as pd
 
 from attnbench.analysis.left_out import LeftOut
 from attnbench.records.types import FAILURES
-from attnbench.report.numbers import format_count, shorten_text
+from attnbench.report.numbers import format_count, join_words, shorten_text
 
 __all__ = [
     "Folded",
     "Grouped",
+    "describe_unmeasured",
     "fold_groups",
     "group_left_out",
     "group_rows",
@@ -24,6 +25,8 @@ __all__ = [
 # ``MOST_GROUPS``: most groups in one table of a page. ``LONGEST_REASON``: longest reason in it, in characters.
 # findings.csv has everything.
 MOST_GROUPS, LONGEST_REASON = 200, 800
+# Most names in one sentence.
+MOST_NAMED = 12
 
 # The warning of a check that passed with little to spare.
 _NEARLY = re.compile(r"uses \d+% of the error allowed")
@@ -148,6 +151,18 @@ def group_rows(frame: pd.DataFrame, column: str, *, named: int = 3) -> tuple[Gro
         made.append(Grouped(implementation=str(name), reason=str(reason), count=count, of=of))
     order = {str(name): place for place, name in enumerate(frame["implementation"].unique())}
     return tuple(sorted(made, key=lambda one: (order[one.implementation], -one.count)))
+
+
+def describe_unmeasured(untimed: pd.DataFrame) -> str:
+    """Return which implementations were not measured because they failed, and on how many calls; may be empty."""
+    failed = [str(reason).partition(":")[0] in FAILURES for reason in untimed["reason"]]
+    counts = untimed[pd.Series(failed, index=untimed.index, dtype=bool)]["implementation"].value_counts(sort=False)
+    if counts.empty:
+        return ""
+    names = [f"{name} ({format_count(int(count), 'call')})" for name, count in counts.items()]
+    more = len(names) - MOST_NAMED
+    shown = join_words([*names[:MOST_NAMED], *[f"{more} more"] * (more > 0)])
+    return f"Not measured, because {'it' if len(names) == 1 else 'they'} failed: {shown}."
 
 
 def group_left_out(left_out: Sequence[LeftOut]) -> tuple[Grouped, ...]:

@@ -4,12 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attnbench.report.choices import Choice
 from attnbench.report.content import Content
-from attnbench.report.decisions import Decisions
 from attnbench.report.failures import REPRODUCING, FailureGroup
 from attnbench.report.figures import SeriesFigures
 from attnbench.report.groups import Grouped, group_left_out
 from attnbench.report.listings import Listing, make_listings
-from attnbench.report.maps import Maps, MapTable, ShownCell
+from attnbench.report.maps import MapTable, ShownCell
 from attnbench.report.markdown_text import escape as _escape
 from attnbench.report.markdown_text import format_code as _format_code
 from attnbench.report.markdown_text import format_console, hide_comments
@@ -28,7 +27,7 @@ def render(content: Content, figures: Sequence[SeriesFigures]) -> str:
     before = [
         "# Attention report",
         *(_escape(line) for line in format_lines(content.verdict)),
-        *_render_decisions(content.decisions, content.maps),
+        *_render_decisions(content),
         *_render_nodes(content.nodes),
         *_render_failures(content),
         *_render_conformance(content),
@@ -94,7 +93,10 @@ def _render_failure(group: FailureGroup) -> str:
         f"{group.found} {_escape(group.worst.fault)}",
         *(f"Warning: {_escape(warning)}" for warning in group.warnings[:3]),
     ]
-    return "  \n".join(line for line in lines if line) + f"\n\n{format_console(group.command)}"
+    parts = ["  \n".join(line for line in lines if line), format_console(group.command)]
+    if rest := group.following:
+        parts += [f"{_escape(rest.words)}  \n{rest.found} {_escape(rest.worst.fault)}", format_console(rest.command)]
+    return "\n\n".join(parts)
 
 
 def _render_conformance(content: Content) -> list[str]:
@@ -127,6 +129,7 @@ def _render_measurements(content: Content, figures: Sequence[SeriesFigures]) -> 
     if all(series.timings.empty for series in content.series):
         parts.append("Nothing was timed.")
     parts += [_escape(content.warn("measured")) if content.series else "", _escape(content.states)]
+    parts.append(_escape(content.unmeasured))
     parts += [_escape(content.undrawn)] if content.undrawn else []
     for series, drawn in zip(content.series, figures, strict=True):
         parts.append(f"### {_escape(series.heading)}")
@@ -142,8 +145,9 @@ def _render_measurements(content: Content, figures: Sequence[SeriesFigures]) -> 
     return parts + _render_groups("Not timed", content.untimed, "calls")
 
 
-def _render_decisions(decisions: Decisions, maps: Maps) -> list[str]:
-    parts = ["## What to use here"] if decisions.tables else []
+def _render_decisions(content: Content) -> list[str]:
+    decisions, maps = content.decisions, content.maps
+    parts = ["## What to use here", _escape(content.unmeasured)] if decisions.tables else []
     parts += [f"{_escape(step.words)}\n\n{format_console(step.command)}" for step in decisions.advice]
     for table in decisions.tables:
         rows = [(_escape(row.form), row.length, *map(_format_choice, row.choices)) for row in table.rows]

@@ -41,29 +41,41 @@ CAUSES: dict[str, tuple[tuple[str, str, str], ...]] = {
 def explain_measures(series: Sequence[Series], measures: Measures) -> str:
     """Return the paragraph that explains the tables of measures."""
     timings = pd.concat([one.timings for one in series])
-    references = {one.reference for one in series}
-    compared = timings[~timings["implementation"].isin(references)]
-    states = Counter(state for state in compared["state"] if state)
-    counts = f" Here: {', '.join(f'{count} {state}' for state, count in states.most_common())}." if states else ""
-    on_device = " The time is that on the device, except where it is marked end to end." * any(
-        timings["measure"] == "device"
-    )
     left_out = (
-        f" {format_thousands(measures.shown)} of {format_thousands(measures.rows)} rows are shown: first those without "
+        f"{format_thousands(measures.shown)} of {format_thousands(measures.rows)} rows are shown: first those without "
         "a verdict and those of implementations that failed a check. timings.csv and memory.csv have all."
         if measures.shown < measures.rows
         else ""
     )
-    return (
-        f"{_explain_intervals(timings)}{on_device} A ratio is the median over the cycles that called both "
-        f"implementations; below 1 is faster. Faster, slower and same are verdicts with the threshold of "
-        f"{EFFECT * 100:g} %.{counts}{left_out}"
+    references = {one.reference for one in series}
+    compared = timings[~timings["implementation"].isin(references)]
+    return " ".join([*_explain_times(timings), *_explain_ratios(compared), *[left_out] * bool(left_out)])
+
+
+def _explain_times(timings: pd.DataFrame) -> Iterator[str]:
+    """Yield sentences about the times of the tables; none without a time."""
+    if timings.empty:
+        return
+    yield _explain_intervals(timings)
+    if any(timings["measure"] == "device"):
+        yield "The time is that on the device, except where it is marked end to end."
+
+
+def _explain_ratios(compared: pd.DataFrame) -> Iterator[str]:
+    """Yield sentences about the ratios and the speed verdicts of the tables; none without a compared call."""
+    states = Counter(state for state in compared["state"] if state)
+    if not states:
+        return
+    yield (
+        "A ratio is the median over the cycles that called both implementations; below 1 is faster. Faster, slower and "
+        f"same are verdicts with the threshold of {EFFECT * 100:g} %."
     )
+    yield f"Here: {', '.join(f'{count} {state}' for state, count in states.most_common())}."
 
 
 def _explain_intervals(timings: pd.DataFrame) -> str:
     """Return the sentence about the intervals in brackets."""
-    if timings.empty or (timings["processes"] <= 1).all():
+    if (timings["processes"] <= 1).all():
         return "Each time is from one process and has no interval."
     return f"Brackets are the confidence interval, which covers the true median with a probability {_tell(timings)}."
 

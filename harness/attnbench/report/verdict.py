@@ -1,12 +1,13 @@
 """The verdict of a report: what a reader must know first, in sentences for each machine and device."""
 
 import re
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from attnbench.analysis.completeness import describe_gaps, judge_completeness
+from attnbench.analysis.completeness import Completeness, describe_gaps, judge_completeness
 from attnbench.analysis.coverage import FEWEST_CHECKED, VERDICT_SUITES, count_cases, count_checked
 from attnbench.analysis.plain_names import clean_name, format_command
 from attnbench.cases import CaseId
@@ -25,7 +26,15 @@ NAMED = 6
 # Longest quoted reason, in characters.
 LONGEST_REASON = 90
 # Most commands for finishing runs that are shown.
-NEXT_STEPS = 3
+NEXT_STEPS = 12
+# What is known about the end of a run that is not finished.
+ENDS = {
+    "cut": "It has no end on record, as if its process was killed.",
+    "interrupted": "It was stopped by Ctrl-C or by a signal.",
+    "error": "An error stopped it.",
+}
+# Folder of results of a command without --results.
+RESULTS = "results"
 # Start of the sentence of ``describe_gaps`` about a run that ended before it timed any call.
 TIMING = "Timing had not begun"
 # Statuses of findings whose check did not run.
@@ -44,18 +53,18 @@ TOLD: dict[str, tuple[Kind, str, str]] = {
         "{names} conform, except for failures that they declare.",
     ),
     "timed": (
-        "good",
+        "other",
         "{names} passes the checks before timing; a profile is no verdict on conformance.",
         "{names} pass the checks before timing; a profile is no verdict on conformance.",
     ),
     "few": (
-        "other",
+        "gap",
         "No verdict on {names}: nothing failed, but it {reason}.",
         "No verdict on {names}: nothing failed, but each {reason}.",
     ),
     "elsewhere": ("other", "{names} cannot run here (needs {reason}).", "{names} cannot run here (need {reason})."),
     "refuses": ("other", "{names} refuses every case ({reason}).", "{names} refuse every case ({reason})."),
-    "left": ("other", "{names} was not run ({reason}).", "{names} were not run ({reason})."),
+    "left": ("gap", "{names} was not run ({reason}).", "{names} were not run ({reason})."),
 }
 
 
@@ -69,6 +78,8 @@ class Sentence:
     about: tuple[str, str] | None = None
     # Implementations on which too few cases were checked for a verdict.
     lacking: tuple[str, ...] = ()
+    # The command that adds what the sentence says is missing; None if there is none.
+    step: NextStep | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +104,6 @@ class Verdict:
     checks_complete: bool = True
     # If something is missing: how many timed calls the recommendations rest on; else empty.
     basis: str = ""
-    next_steps: tuple[NextStep, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -119,7 +129,7 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
     # By machine, the implementations that were not finished, each with True if checks are missing, not only timings.
     lacking: defaultdict[str, set[tuple[str, bool]]] = defaultdict(set)
     incomplete, missing, checks_complete = 0, 0, True
-    next_steps = []
+    steps = 0
     # The implementations of the runs of each place.
     wanted: defaultdict[_Where, set[str]] = defaultdict(set)
     for stored in runs:
@@ -128,13 +138,13 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
         checks_complete &= found.checks_complete
         missing += sum(one.timings for one in found.unfinished)
         lacking[found.machine].update((one.implementation, one.unchecked) for one in found.unfinished)
-        if found.resuming:
-            on = f"on {clean_name(found.machine)}, " if len({*machines.values()}) > 1 else ""
-            words = f"To finish the run, {on}in the folder where it was started:"
-            next_steps.append(NextStep(words=words, command=found.resuming))
         where = _locate(stored)
         wanted[where] |= {*stored.run.implementations}
-        gaps[where] += [Sentence(kind="gap", text=text) for text in describe_gaps(found, named=len(runs) > 1)]
+        own = [Sentence(kind="gap", text=text) for text in describe_gaps(found, named=len(runs) > 1)]
+        if own and found.resuming and steps < NEXT_STEPS:
+            steps += 1
+            own[-1] = replace(own[-1], step=_make_resuming(found, several=len({*machines.values()}) > 1))
+        gaps[where] += own
     devices = label_devices((where.machine, where.device) for where in by_place)
     places = sorted({*by_place, *(where for where, own in gaps.items() if own)}) or [_Where(min(machines.values()), "")]
     labels = _label_places(places)
@@ -150,48 +160,69 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
         )
         for where in places
     ]
-    timed = sum(result.timing is not None for own in by_place.values() for result in own)
+    every = [result for own in by_place.values() for result in own]
+    timed = sum(result.timing is not None for result in every)
+    measured = sum(result.memory is not None for result in every)
     return Verdict(
-        places=tuple(_merge_alike(told)),
+        places=tuple(_merge_alike(_add_checking(told, runs))),
         incomplete=_describe_incomplete(incomplete, len(runs)),
         checks_complete=checks_complete,
-        basis=_describe_basis(timed, missing) if incomplete else "",
-        next_steps=(*next_steps[:NEXT_STEPS], *_list_checking(told, runs)),
+        basis=_describe_basis(timed, missing, measured) if incomplete else "",
     )
 
 
 def format_lines(verdict: Verdict) -> Iterator[str]:
     """Yield the lines of the verdict as plain text: for each place what is known, then what was checked.
 
-    The last lines say on how many timed calls the recommendations of incomplete runs rest, and which commands add what
-    is missing.
+    A command that adds what is missing follows the line that says so. The last line says on how many timed calls the
+    recommendations of incomplete runs rest.
     """
     for place in verdict.places:
         start = f"{place.label}: " if place.label else ""
-        yield from (start + sentence.text for sentence in place.sentences)
+        for sentence in place.sentences:
+            yield start + sentence.text
+            if sentence.step:
+                yield f"{sentence.step.words} {sentence.step.command}"
         if place.checked:
             yield start + place.checked
     if verdict.basis:
         yield verdict.basis
-    for step in verdict.next_steps:
-        yield f"{step.words} {step.command}"
 
 
 def _merge_alike(places: Iterable[PlaceVerdict]) -> Iterator[PlaceVerdict]:
     """Yield the verdicts; places of which the same is said share one, under the labels of all."""
     alike: defaultdict[tuple[object, ...], list[PlaceVerdict]] = defaultdict(list)
     for place in places:
-        alike[*((sentence.kind, sentence.text) for sentence in place.sentences), place.checked].append(place)
+        said = ((sentence.kind, sentence.text, sentence.step) for sentence in place.sentences)
+        alike[*said, place.checked].append(place)
     for first, *others in alike.values():
         yield replace(first, label="; ".join([first.label, *(other.label for other in others)]))
 
 
-def _list_checking(places: Iterable[PlaceVerdict], runs: Iterable[StoredRun]) -> Iterator[NextStep]:
-    """Yield the command that checks more cases of implementations without a verdict, unless a large suite was run."""
-    names = dict.fromkeys(name for place in places for sentence in place.sentences for name in sentence.lacking)
-    if names and not any(stored.run.suite in VERDICT_SUITES for stored in runs):
-        command = format_command(f"attnbench conform --suite {VERDICT_SUITES[0]}", names)
-        yield NextStep(words="To check more cases:", command=command)
+def _make_resuming(found: Completeness, *, several: bool) -> NextStep:
+    """Return how a run is finished; ``several``: the report has runs of several machines."""
+    words = shlex.split(found.resuming)
+    results = words[words.index("--results") + 1] if "--results" in words else RESULTS
+    on = f"on {clean_name(found.machine)}, " if several else ""
+    where = f"in the folder where it was started (its results are in {clean_name(results)})"
+    return NextStep(words=f"{ENDS[found.end]} To finish the run, {on}{where}:", command=found.resuming)
+
+
+def _add_checking(places: Iterable[PlaceVerdict], runs: Iterable[StoredRun]) -> Iterator[PlaceVerdict]:
+    """Yield the places; after the sentences without a verdict comes the command that checks more cases of them all.
+
+    After a large suite there is no such command.
+    """
+    large = any(stored.run.suite in VERDICT_SUITES for stored in runs)
+    for place in places:
+        told = list(place.sentences)
+        lacking = [number for number, sentence in enumerate(told) if sentence.lacking]
+        if lacking and not large:
+            names = [name for sentence in told for name in sentence.lacking]
+            command = format_command(f"attnbench conform --suite {VERDICT_SUITES[0]}", names)
+            step = NextStep(words="To check more cases:", command=command)
+            told[lacking[-1]] = replace(told[lacking[-1]], step=step)
+        yield replace(place, sentences=tuple(told))
 
 
 def _describe_incomplete(count: int, of: int) -> str:
@@ -201,10 +232,17 @@ def _describe_incomplete(count: int, of: int) -> str:
     return f"{count} of {of} runs {'is' if count == 1 else 'are'} incomplete" if of > 1 else "The run is incomplete"
 
 
-def _describe_basis(timed: int, missing: int) -> str:
-    """Return on how many timed calls the recommendations rest; ``missing``: planned calls that were not timed."""
+def _describe_basis(timed: int, missing: int, measured: int) -> str:
+    """Return on how many timed calls the recommendations rest, or what holds without any.
+
+    ``missing``: planned calls that were not timed. ``measured``: calls whose memory was measured.
+    """
     if not timed:
-        return "This report recommends no implementation: no call was timed."
+        holds = (
+            f" The peak memory of {format_count(measured, 'call')} holds all the same, and so do the verdicts on "
+            "conformance."
+        )
+        return f"This report recommends no implementation: no call was timed.{holds * bool(measured)}"
     lacking = f"; {format_count(missing, 'planned call')} {'is' if missing == 1 else 'are'} missing" if missing else ""
     return f"What to use here rests on {format_count(timed, 'timed call')} only{lacking}."
 

@@ -8,11 +8,13 @@ import pandas as pd
 from attnbench.analysis.crossover import Entry
 from attnbench.report.series import Place, Series
 
-__all__ = ["find_contenders", "rank"]
+__all__ = ["COLOURED", "find_contenders", "rank"]
 
 # Number of contenders that are chosen over all series of a reference; the most frequent one of each series is added.
 # More than about six curves in colour are hard to follow.
 MOST = 5
+# What is in colour, in words that need no definition.
+COLOURED = "Implementations that are most often the best choice are in colour."
 
 
 def find_contenders(series: Sequence[Series], entries: Iterable[Entry]) -> list[str]:

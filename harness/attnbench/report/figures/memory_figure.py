@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from attnbench.report.figures.contenders import COLOURED
 from attnbench.report.figures.drawing import Sketch
 from attnbench.report.figures.panels import Panels, draw_panels, find_beyond
 from attnbench.report.figures.rows import describe_ends, keep_drawable, name_left_out
@@ -14,8 +15,8 @@ __all__ = ["sketch_memory"]
 
 READING = (
     "Peak bytes of a call above its inputs; lower is less. Both axes are logarithmic. A curve that is twice as steep "
-    "as another one belongs to an implementation that stores the L × L matrix of weights. Contenders are in colour. "
-    "Where curves lie on one another, the lower ones are wider."
+    "as another one belongs to an implementation that stores the L × L matrix of weights. "
+    f"{COLOURED} Where curves lie on one another, the lower ones are wider."
 )
 TITLE = "Peak memory"
 

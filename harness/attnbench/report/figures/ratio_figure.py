@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from attnbench.report.figures.contenders import COLOURED
 from attnbench.report.figures.drawing import Sketch
 from attnbench.report.figures.labels import clean, make_labels
 from attnbench.report.figures.panels import AREA, Panels, draw_panels, find_beyond
@@ -30,8 +31,7 @@ NAMED, MOST_NAMED = 0.16, 5
 READING = (
     "Time divided by the time of {reference} on the same case: points below the line at 1× are faster than the "
     "reference, points above it slower. A bar is the confidence interval of a ratio; if it crosses the line, "
-    "it is not decided which of the two is faster. Contenders are in colour; at one length, their points stand side by "
-    "side."
+    f"it is not decided which of the two is faster. {COLOURED} At one length, their points stand side by side."
 )
 # On which side of a panel an implementation lies outside, by its mark.
 EDGES = {"▲": "above", "▼": "below"}

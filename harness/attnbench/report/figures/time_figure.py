@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from attnbench.report.figures.contenders import COLOURED
 from attnbench.report.figures.drawing import Sketch
 from attnbench.report.figures.panels import Panels, draw_panels, find_beyond
 from attnbench.report.figures.rows import describe_ends, keep_drawable, name_left_out, name_single
@@ -14,8 +15,8 @@ __all__ = ["sketch_time"]
 
 READING = (
     "Lower is faster. Both axes are logarithmic, so a straight line is a power law: a time that grows with L² "
-    "rises two decades for each decade of length. Bars are confidence intervals of the median. Contenders are in "
-    "colour. Where curves lie on one another, the lower ones are wider."
+    "rises two decades for each decade of length. Bars are confidence intervals of the median. "
+    f"{COLOURED} Where curves lie on one another, the lower ones are wider."
 )
 
 

@@ -1,6 +1,7 @@
 """Tests of ``Instrument``, which finds functions that were replaced."""
 
 import builtins
+import signal
 import sys
 import time
 from types import ModuleType
@@ -39,6 +40,19 @@ def test_a_replaced_or_added_function_is_found(
     changes = instrument.find_changes()
     monkeypatch.undo()
     assert changes == [found]
+
+
+def test_a_signal_handler_of_an_import_is_no_change() -> None:
+    """A handler that a library set when it was imported is accepted; one that is set later is found."""
+    instrument, before = Instrument(), signal.getsignal(signal.SIGUSR1)
+    try:
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        assert any("signals with a handler changed" in change for change in instrument.find_changes())
+        instrument.accept_signal_handlers()
+        assert instrument.find_changes() == []
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert instrument.find_changes() != []
 
 
 def test_a_later_import_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:

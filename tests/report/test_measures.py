@@ -226,14 +226,21 @@ def test_a_disturbed_measurement_is_inconclusive_and_not_in_the_plot_of_speed(tm
     assert "ratio" not in cells
 
 
+def give_values(result: Result, values: str) -> Result:
+    """Return a result whose timed calls had such input values."""
+    assert result.timing
+    return replace(result, timing=replace(result.timing, values=values))
+
+
 def test_times_with_equal_input_values_are_marked() -> None:
-    """The verdict on calls that all had the same input values has a note, and so has the choice of what to use."""
-    quick = time_calls("quick", 0.5)
-    assert quick.timing
-    results = time_calls(REFERENCE), replace(quick, timing=replace(quick.timing, values="fixed"))
-    assert find_row("quick", *results).cells["verdict"].note.startswith("Every timed call had the same input values")
+    """Calls that all had the same input values have a note and no verdict, and their implementation is no choice."""
+    fresh, quick = (give_values(time_calls(name, ms), "fresh") for name, ms in ((REFERENCE, 1.0), ("quick", 0.5)))
+    results = fresh, give_values(quick, "fixed")
+    cell = find_row("quick", *results).cells["verdict"]
+    assert (cell.text, cell.note[:45]) == ("inconclusive", "Every timed call had the same input values, a")
     (table,) = collect_content([store(results)]).decisions.tables
-    assert "The timed calls of quick all had the same input values" in table.warning
+    assert "No choice: quick. All timed calls had the same input values" in table.warning
+    assert [choice.words for row in table.rows for choice in row.choices if "quick" in choice.words] == []
     (table,) = collect_content([store([results[0], quick])]).decisions.tables
     assert "input values" not in table.warning
 

@@ -1,7 +1,10 @@
 """Tests of ``InterleavedTiming``, which times implementations on one case in one process."""
 
 import contextlib
+import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -314,6 +317,46 @@ def test_a_call_that_changes_settings_disturbs_the_process(take_samples: Callabl
     """A call that changes torch's number of threads raises ProcessDisturbed, because later calls would use it."""
     with restore_threads(2), pytest.raises(ProcessDisturbed, match="a call changed the number of threads from 1 to 2"):
         take_samples({"own": Recording(lambda: torch.set_num_threads(2))})
+
+
+class Finalizing(Recording):
+    """The reference; ``act`` runs when a result is freed."""
+
+    def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
+        """Return a call whose result has a finalizer."""
+        del case, inputs
+
+        def call(**arguments: Any) -> Any:
+            output, weights = module(**arguments)
+            weakref.finalize(output, self.act)
+            return output, weights
+
+        return call
+
+
+def test_a_function_that_the_freeing_of_a_result_sets_is_named(take_samples: Callable[..., TimedSamples]) -> None:
+    """If the freeing of a result leaves a profiling function for the calls of others, its implementation is named."""
+    own = Finalizing(lambda: sys.setprofile(lambda *_: None))
+    try:
+        with pytest.raises((CallFailed, ProcessDisturbed)) as raised:
+            take_samples({"other": Recording(), "own": own}, baseline="other")
+    finally:
+        sys.setprofile(None)
+    assert "Python's profiling function changed" in f"{raised.value} {raised.value.__cause__}"
+    # After a warm-up call, nothing tells whose result was freed.
+    assert isinstance(raised.value, ProcessDisturbed) or raised.value.name == "own"
+
+
+def test_work_when_a_result_is_freed_disturbs_the_process(take_samples: Callable[..., TimedSamples]) -> None:
+    """Work in the finalizer of a result is outside of the sample, and slows the next call, of another."""
+
+    def work() -> None:
+        end_ns = time.thread_time_ns() + 3_000_000
+        while time.thread_time_ns() < end_ns:
+            pass
+
+    with pytest.raises(ProcessDisturbed, match="when the results of timed calls of own were freed"):
+        take_samples({"other": Recording(), "own": Finalizing(work)}, baseline="other")
 
 
 def test_a_call_that_leaves_threads_running_disturbs_the_process(

@@ -83,6 +83,10 @@ class Instrument:
         self._clock = [(name, getattr(time, name)) for name in CLOCK if hasattr(time, name)]
         self._state = _read_state()
 
+    def accept_signal_handlers(self) -> None:
+        """Take the present signal handlers as unchanged: libraries set handlers when they are imported."""
+        self._state |= _read_signal_handlers()
+
     def clock_is_replaced(self) -> bool:
         """Whether a function of the clock was replaced. This takes less than a microsecond."""
         return any(getattr(time, name) is not function for name, function in self._clock)
@@ -152,6 +156,11 @@ def _read_interceptors() -> dict[str, object]:
     }
 
 
+def _read_signal_handlers() -> dict[str, object]:
+    numbers = [int(number) for number in sorted(signal.valid_signals()) if callable(signal.getsignal(number))]
+    return {"the numbers of the signals with a handler": numbers}
+
+
 def _read_state() -> dict[str, object]:
     """Return the settings of the process that make calls slower or faster, by name."""
     hooks = (getattr(torch.nn.modules.module, f"_global_{kind}_hooks") for kind in HOOKS)
@@ -162,9 +171,7 @@ def _read_state() -> dict[str, object]:
             name.startswith(TORCH_OPERATORS)
             for name in torch.library._impls  # noqa: SLF001
         ),
-        "the numbers of the signals with a handler": [
-            int(number) for number in sorted(signal.valid_signals()) if callable(signal.getsignal(number))
-        ],
+        **_read_signal_handlers(),
         "the timers that send signals": [signal.getitimer(kind)[1] for kind in TIMERS],
         "the hooks of tensors that are saved for backward": _read_saved_hooks(IGNORES_TRACING),
         "the cores of the process": read_cores(),

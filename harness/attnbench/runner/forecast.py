@@ -47,6 +47,8 @@ COMPILE_S, COMPILED_S = 6.0, 4.3
 # Expected values of a case: seconds, evaluations of the formula besides the runs of the rounding model, and operations
 # per second and thread in float64 with rounding noise.
 ORACLE_S, ORACLE_EVALUATIONS, ORACLE_FLOP_PER_S = 0.1, 3, 1e10
+# Seconds to evaluate one judged call, apart from one evaluation of the formula.
+JUDGING_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,10 @@ class Speed:
         """Return the time to compute the expected values of a case once."""
         evaluations = ORACLE_EVALUATIONS + plan.model_runs
         return ORACLE_S + evaluations * plan.flop / (ORACLE_FLOP_PER_S * self.threads)
+
+    def estimate_judging_s(self, plan: Plan) -> float:
+        """Return the time to evaluate one judged call, whose values no other call has."""
+        return JUDGING_S + plan.flop / (ORACLE_FLOP_PER_S * self.threads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +141,6 @@ def _time_s(plan: Plan, implementations: int, processes: int, effort: Effort, sp
     sampled_s = max(effort.budget_s, FEWEST_CALLS * (implementations + 1) * call_s)
     once_s = sampled_s + implementations * (SETUP_S + SETUP_CALLS * call_s)
     evaluated = processes if plan.flop <= SMALL_FLOP else min(EVALUATED, processes)
-    # In one process, the judged calls of all implementations have the same values, and so the same expected values.
-    total_s = processes * once_s + evaluated * speed.estimate_oracle_s(plan)
+    total_s = processes * once_s + evaluated * implementations * speed.estimate_judging_s(plan)
     # The first process is not limited.
     return total_s if effort.case_s is None else min(total_s, max(effort.case_s, total_s / processes))

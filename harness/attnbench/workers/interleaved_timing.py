@@ -32,7 +32,8 @@ from attnbench.oracle import tensor_file
 from attnbench.oracle.inputs import load_inputs
 from attnbench.processes.candidate_requests import Defence, Samples, TimedSamples
 from attnbench.workers.fresh_values import FreshValues
-from attnbench.workers.timed_calls import JudgedCall, ProcessDisturbed, TimedCalls
+from attnbench.workers.judged_calls import JudgedCall
+from attnbench.workers.timed_calls import ProcessDisturbed, TimedCalls
 
 __all__ = ["InterleavedTiming"]
 
@@ -211,7 +212,7 @@ class InterleavedTiming:
         If an implementation became wrong while it was timed, the call after the timed calls is wrong in any case,
         whereas the judged call may have been an earlier one.
         """
-        judged = calls.judged.get(name)
+        judged = calls.judged.kept.get(name)
         calls.restore(name)
         try:
             found = {check: list(load_check_function(check)(side.candidate)) for check in checks}

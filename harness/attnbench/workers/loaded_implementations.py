@@ -98,6 +98,8 @@ class LoadedImplementations:
         except (msgspec.ValidationError, ValueError) as error:
             return Fault(reason=f"{name!r} declares policies that attnbench.Policies does not allow: {error}")
         self._implementations[name] = loaded
+        if self._instrument is not None:
+            self._instrument.accept_signal_handlers()
         self._settings = global_state.read_settings()
         return Declared(
             operator=loaded.operator,

@@ -28,8 +28,9 @@ from attnbench.measurement.surroundings import Ended
 from attnbench.measurement.watched_modules import WatchedModules
 from attnbench.processes.candidate_requests import Defence
 from attnbench.workers.fresh_values import FreshValues, Signs
+from attnbench.workers.judged_calls import JudgedCall, JudgedCalls
 
-__all__ = ["JudgedCall", "ProcessDisturbed", "TimedCalls"]
+__all__ = ["ProcessDisturbed", "TimedCalls"]
 
 # Allowed processor time of calls, as a multiple of the wall time of the calls and of the number of threads. The
 # system's accounting of processor time ends a little after the call.
@@ -61,18 +62,6 @@ class ProcessDisturbed(Exception):
     """Raised if a call changed the process, which makes timings invalid; the message says what changed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedCall:
-    """A timed call whose result is evaluated."""
-
-    # Values that were written into the inputs before the call.
-    values: dict[str, Signs]
-    # Copies of what the call returned: the tensors of the tuple, or the single tensor.
-    result: tuple[Tensor | None, ...]
-    # Whether the call was clean. Other calls do not count for a speed verdict.
-    is_clean: bool
-
-
 @dataclass(slots=True)
 class TimedCalls:
     """Does what belongs before and after each call; the names of calls are those of the sampling.
@@ -93,15 +82,13 @@ class TimedCalls:
     # Names of the calls whose input values stay.
     fixed: Set[str] = frozenset()
     without: Set[Defence] = frozenset()
-    # For each name: one of its calls so far, each clean call as likely as another; before the first clean call, any.
-    judged: dict[str, JudgedCall] = field(init=False, default_factory=dict)
+    judged: JudgedCalls = field(init=False, default_factory=JudgedCalls)
     _random: random.SystemRandom = field(init=False, default_factory=random.SystemRandom)
     _threads: int = field(init=False, default_factory=torch.get_num_threads)
     _processor: ProcessorTime = field(init=False, default_factory=ProcessorTime)
     _waits: OwnWait = field(init=False, default_factory=OwnWait)
-    # For each name: the number of samples so far, and of those among which the judged call is chosen.
+    # For each name: the number of samples so far.
     _count: Counter[str] = field(init=False, default_factory=Counter)
-    _candidates: Counter[str] = field(init=False, default_factory=Counter)
     _compared_share: float = field(init=False, default=0.0)
     # Values and readings of the current call: wall time and processor time.
     _written: dict[str, Signs] = field(init=False, default_factory=dict)
@@ -174,7 +161,7 @@ class TimedCalls:
         self._outside_ns[name].append(time.thread_time_ns() - ended.thread_ns)
         self._after_ns[name].append(self._measure_after_ns(ended))
         self._sample_ns[name].append(ended.end_ns - ended.begin_ns)
-        self._choose(name, JudgedCall(values=self._written, result=copied, is_clean=_is_clean(ended)))
+        self.judged.offer(name, JudgedCall(values=self._written, result=copied, is_clean=_is_clean(ended)))
         changed = self.values.find_changed(self._written, self.inputs[name])
         if changed and "judging" not in self.without:
             reason = f"a timed call wrote into its input {changed[0]}; write into a copy"
@@ -190,20 +177,6 @@ class TimedCalls:
         self._freeing_ns[name].append(freeing_ns)
         if "instrument" not in self.without and (left := self.instrument.find_left_in_place()):
             raise CallFailed(self.find_owner(name)) from ProcessDisturbed(left)
-
-    def _choose(self, name: str, call: JudgedCall) -> None:
-        """Replace the judged call of a name by another one, or not, so that each clean call is as likely as another.
-
-        Calls that are not clean do not count for a speed verdict. One of them is judged only if no call is clean.
-        """
-        last = self.judged.get(name)
-        if last is not None and last.is_clean != call.is_clean:
-            if last.is_clean:
-                return
-            self._candidates[name] = 0
-        self._candidates[name] += 1
-        if not self._random.randrange(self._candidates[name]):
-            self.judged[name] = call
 
     def _measure_after_ns(self, ended: Ended) -> int:
         """Return the time from the end of a call until now, without the time for which other processes had the core.

@@ -103,6 +103,25 @@ def test_an_error_within_the_allowance_passes_with_its_numbers() -> None:
     )
 
 
+class DrawingOracle(StatedOracle):
+    """A case oracle that allows twice the error for values that were drawn for one call, if asked for their own."""
+
+    def compute_once(self, changed: Mapping[str, Tensor], *, own_allowances: bool = False) -> Expected:
+        """Return the expected values, with the allowances of the case or with own ones."""
+        own = {"output": replace(ALLOWANCE, model=2 * ALLOWANCE.model)}
+        return replace(self.expected, allowances=own) if own_allowances else self.expected
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "allowed"), [(0.5, "passed", 1.0), (1.5, "passed", 2.0), (2.5, "failed", 2.0)]
+)
+def test_drawn_values_fail_by_their_own_allowances(error: float, status: str, allowed: float) -> None:
+    """The allowances of the case are enough to pass; where they are exceeded, those of the drawn values decide."""
+    drawn = replace(observe_output([[1.0, 2.0, 3.0 + error], [0.0, 0.0, 0.0]]), drawn_once=True)
+    found = evaluate_all(drawn, case_oracle=DrawingOracle(make_expected()))
+    assert (found.status, found.measured, found.allowed) == (status, error, allowed)
+
+
 def test_an_error_beyond_half_of_the_allowance_is_noted() -> None:
     """An error above half of the allowance, up to the whole of it, passes with a warning."""
     assert evaluate_all(observe_output([[1.0, 2.0, 3.5], [0.0, 0.0, 0.0]])).warnings == ()

@@ -248,7 +248,7 @@ class ReadsJudging(Laborious):
             frame = sys._getframe()  # noqa: SLF001  # it is public in all but name
             while frame is not None and frame.f_code.co_name != "_take_wall_sample":
                 frame = frame.f_back  # type: ignore[assignment]
-            known = frame is not None and frame.f_locals["name"] in frame.f_locals["self"].surroundings.judged
+            known = frame is not None and frame.f_locals["name"] in frame.f_locals["self"].surroundings.judged.kept
             return (torch.zeros_like(query) if known else labour(query)), None
 
         return call

@@ -234,6 +234,22 @@ def test_an_implementation_that_raises_is_excluded_without_a_search() -> None:
     assert len(fake.started) == 7
 
 
+def test_an_implementation_that_changes_the_process_leaves_it_with_the_process() -> None:
+    """If an implementation changed the process, the others are timed in a fresh one, although it is named."""
+    # The process is the same until another one is started.
+    changed: set[tuple[int, int]] = set()
+
+    def fault(names: list[str], process: int) -> Outcome | None:
+        own = process, len(fake.started)
+        changed.update({own} if "n2" in names else ())
+        left = Outcome(status="failed", reason="a function was left in place", culprit="n2" if "n2" in names else None)
+        return left if own in changed else None
+
+    fake = FakeSession(fault=fault)
+    found = run(fake, ["torch_mha", "n1", "n2"])
+    assert {name for (name, _), result in found.items() if result.timing is None} == {"n2"}
+
+
 def test_a_crash_that_is_not_reproduced_excludes_no_implementation() -> None:
     """If a process crashes once and not again, the case is timed again, and all implementations have a timing."""
     crashes = [Outcome(status="crashed", reason="by chance")]

@@ -217,7 +217,8 @@ class _TimingRun:
         An implementation that raised an exception leaves the process as it was. One that changed the process, or the
         times of others, must not be in the process again.
         """
-        if not names or (isinstance(answer, Outcome) and answer.culprit is not None):
+        raised = isinstance(answer, Outcome) and answer.culprit is not None and answer.status != "failed"
+        if not names or raised:
             return worker
         loaded = self.processes.load(names)
         return worker if isinstance(loaded, Outcome) else stack.enter_context(loaded[0])

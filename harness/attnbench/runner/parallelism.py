@@ -17,9 +17,10 @@ __all__ = ["Share", "count_parallel_lanes", "divide", "run_each"]
 T = TypeVar("T")
 # An implementation, and cases that one of its workers runs.
 Share = tuple[str, Sequence[Plan]]
-# Smallest mean number of cases per worker, if several workers share an implementation's cases. A worker starts in
-# about 1.5 s and runs a case of the list ``core`` in about 0.06 s, on one core.
-FEWEST_CASES = 50
+# Smallest mean number of cases per worker, if several workers share an implementation's cases. A worker takes about
+# 0.3 s of processor time to start, load an implementation and end, where it is forked from a process that has imported
+# torch, and about 0.06 s for a case of the lists ``quick`` and ``core``.
+FEWEST_CASES = 15
 # Time of a compiled case of the list ``core``, as a multiple of the time of another case.
 COMPILATION = 35
 

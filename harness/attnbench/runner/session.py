@@ -245,7 +245,7 @@ class Session:
         return Supervisor(self, [implementation], environment, parallel=parallel)
 
     def keep(self, implementation: str, worker: "Supervisor") -> None:
-        """Keep an idle worker of one implementation for ``supervise``: to start another one takes 1.5 s.
+        """Keep an idle worker of one implementation for ``supervise``: to start another one takes up to 1.5 s.
 
         At most one worker per core is kept, because each takes memory. Further ones are closed.
         """

@@ -107,6 +107,17 @@ def test_a_diagnosis_that_not_all_findings_have_is_counted() -> None:
     assert group.shared == "Diagnosis: no scale (named by 2 findings)."
 
 
+def test_the_letters_of_a_diagnosis_are_explained() -> None:
+    """Where a title has a letter such as D in 1/√D, the section says what the letters mean; else it does not."""
+    reason = "x But y. Diagnosis: looks like {}."
+    checks = ("forward_parity", "weights_parity")
+    named = collect(*(("mine", fail(check, reason.format("the scale 1/D in place of 1/√D"))) for check in checks))
+    assert named.sentence == (
+        "E is the width of the tokens, D the width of a head, L the number of queries, S the number of keys."
+    )
+    assert collect(*(("mine", fail(check, reason.format("no mask"))) for check in checks)).sentence == ""
+
+
 def test_what_a_cause_does_not_explain_has_its_own_lines_and_command(tmp_path: Path) -> None:
     """Findings that do not name the diagnosis are counted apart, with what ties them to it, on page and in Markdown.
 

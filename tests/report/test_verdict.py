@@ -18,7 +18,7 @@ from attnbench.cli.report_command import command
 from attnbench.records.run_file import ResultsError, StoredRun, merge_runs, read_run
 from attnbench.records.types import PERF, End, Finding, Machine, Memory, Planned, Result, Run, Timing
 from attnbench.report import write
-from attnbench.report.content import WARNINGS
+from attnbench.report.content import WARNINGS, collect_content
 from attnbench.report.verdict import Verdict, collect_verdict, format_lines
 
 DATA = Path(__file__).parents[1] / "data"
@@ -331,6 +331,22 @@ def test_a_profile_is_no_verdict_on_conformance() -> None:
         "Checked: 1 implementation, 2 cases of the profile, 1 check, 2 findings, each of one check on one case (2 "
         "passed); 2 calls timed."
     )
+
+
+def test_alike_machines_share_their_lines_and_say_that_the_numbers_are_of_each() -> None:
+    """Two machines with equal lines have "on each" in the line of what was checked; the folded tables count both."""
+    refused = Finding(check="forward_parity", status="unsupported", reason="no")
+    runs = [
+        make_stored_run(
+            *make_results("sdpa", PASSED, run=name), *make_results("other", refused, cases=2, run=name),
+            run=make_run(name, machine=f"m-{name}"),
+        )
+        for name in ("r", "s")
+    ]  # fmt: skip
+    (checked,) = [line for line in format_lines(judge(*runs)) if line.startswith("m-r; m-s: Checked on each: ")]
+    assert ", 2 refused with a reason)" in checked
+    (folded,) = collect_content(runs).folded
+    assert folded.summary == "Refused: 4 findings of 1 implementation, on 2 machines together"
 
 
 def test_each_machine_and_device_has_its_own_sentences() -> None:

@@ -1,4 +1,4 @@
-"""Figure: ratio of times to the reference against length; what lies outside of ¼× to 4× is named at the edge."""
+"""Figure: ratio of times to the reference against length; what lies outside of ¼ to 4 is named at the edge."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ NARROWEST = 1.1
 # ``NAMED``: height of a name at the edge of a panel, in inches. ``MOST_NAMED``: most names at one edge.
 NAMED, MOST_NAMED = 0.16, 5
 READING = (
-    "Time divided by the time of {reference} on the same case: points below the line at 1× are faster than the "
+    "Time divided by the time of {reference} on the same case: points below the line at 1 are faster than the "
     "reference, points above it slower. A bar is the confidence interval of a ratio; if it crosses the line, "
     "it is not decided which of the two is faster. At one length, their points stand side by side."
 )
@@ -71,7 +71,7 @@ def sketch_ratio(series: Series, looks: Mapping[str, Look], place: str) -> Sketc
         title=title,
         reading=READING.format(reference=reference),
         coloured=True,
-        shows=describe_ends(rows, series.reference, lambda value: f"{format_digits(value)}×", ("fastest", "slowest")),
+        shows=describe_ends(rows, series.reference, lambda value: f"{format_digits(value)}", ("fastest", "slowest")),
         notes=(
             *_find_crossovers(others),
             *_explain_edges(others, limits),
@@ -178,7 +178,7 @@ def _find_outside(part: pd.DataFrame, outside: "pd.Series[bool]", sign: str) -> 
     found = []
     for name, label in labels.items():
         own = rows[rows["implementation"] == name].sort_values("length")
-        ratios = [f"{format_digits(value, 2)}×" for value in (own["value"].min(), own["value"].max())]
+        ratios = [f"{format_digits(value, 2)}" for value in (own["value"].min(), own["value"].max())]
         words = ratios[0] if ratios[0] == ratios[1] else " to ".join(ratios)
         found.append(Outside(name=name, text=f"{sign} {label} {words}", length=int(own["length"].iloc[0])))
     if len(found) > MOST_NAMED:

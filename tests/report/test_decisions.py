@@ -288,7 +288,7 @@ def test_an_open_answer_says_what_to_do_with_the_real_options(tmp_path: Path) ->
     assert decide(store([time_calls(REFERENCE), time_calls("quick", 0.5)])).advice == ()
     (unknown,) = decide(store([time_calls(n, r, processes=3) for n, r in ((REFERENCE, 1.0), ("quick", 0.5))])).advice
     assert unknown.words == (
-        "The suites quick, core and full make more and more calls in each process. To decide what is unknown, time "
+        "Of the suites quick, core and full, each makes more calls in a process. To decide what is unknown, time "
         "again in more processes, which gives a verdict unless the difference is near 1 %:"
     )
     assert unknown.command == "attnbench profile --suite core --processes 30 --lengths 64 quick"
@@ -350,8 +350,8 @@ def test_who_returns_weights_and_takes_float_masks_stands_below_the_table(tmp_pa
         check("other", weights), check("other", masks, refused="takes no float masks"),
     ]  # fmt: skip
     words = (
-        "Weights (need_weights): returned by torch_mha and other; refused by quick; not checked for unseen. "
-        "Float masks: taken by torch_mha and quick; refused by other; not checked for unseen."
+        "Weights (need_weights): refused by quick; not checked for unseen; returned by all others. "
+        "Float masks: refused by other; not checked for unseen; taken by all others."
     )
     stored = store(results)
     assert decide(stored).tables[0].features == words

@@ -338,15 +338,16 @@ def test_alike_machines_share_their_lines_and_say_that_the_numbers_are_of_each()
     refused = Finding(check="forward_parity", status="unsupported", reason="no")
     runs = [
         make_stored_run(
-            *make_results("sdpa", PASSED, run=name), *make_results("other", refused, cases=2, run=name),
+            *make_results("sdpa", PASSED, run=name), *make_results("other", refused, run=name),
             run=make_run(name, machine=f"m-{name}"),
         )
         for name in ("r", "s")
     ]  # fmt: skip
-    (checked,) = [line for line in format_lines(judge(*runs)) if line.startswith("m-r; m-s: Checked on each: ")]
-    assert ", 2 refused with a reason)" in checked
+    (checked,) = [line for line in format_lines(judge(*runs)) if ": Checked on each: " in line]
+    assert checked.startswith("m-r; m-s: ")
+    assert ", 30 refused with a reason)" in checked
     (folded,) = collect_content(runs).folded
-    assert folded.summary == "Refused: 4 findings of 1 implementation, on 2 machines together"
+    assert folded.summary == "Refused: 60 findings of 1 implementation, on 2 machines together"
 
 
 def test_each_machine_and_device_has_its_own_sentences() -> None:

@@ -26,7 +26,7 @@ HELP = {
     ),
 }
 # What the suites are, before the first command.
-SUITES = "The suites quick, core and full make more and more calls in each process."
+SUITES = "Of the suites quick, core and full, each makes more calls in a process."
 # An implementation that was seen to take this many times as long as the fastest is not timed again.
 LOSES = 1.5
 # Most commands. More than a reader runs; what is left is counted.

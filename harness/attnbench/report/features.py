@@ -30,13 +30,14 @@ def describe_features(entries: Iterable[Entry]) -> str:
 
 
 def _divide(limits: Mapping[str, Limits], verb: str, refusals: frozenset[str]) -> Iterator[str]:
-    """Yield who has a feature, who refuses it, and of whom it is not known."""
+    """Yield who refuses a feature, of whom it is not known, and that all others have it."""
     no = [name for name, own in limits.items() if refusals & {*own.refused}]
     unknown = [name for name, own in limits.items() if name not in no and not _is_known(own)]
-    yes = [name for name in limits if name not in {*no, *unknown}]
-    for words, names in ((verb, yes), ("refused by", no), ("not checked for", unknown)):
+    for words, names in (("refused by", no), ("not checked for", unknown)):
         if names:
             yield f"{words} {join_words(names)}"
+    if {*limits} - {*no, *unknown}:
+        yield f"{verb} all others" if no or unknown else f"{verb} all"
 
 
 def _is_known(limits: Limits) -> bool:

@@ -61,18 +61,24 @@ def draw_figures(series: Sequence[Series], looks: Mapping[str, Look], coloured: 
         label = one.heading if places[one.place] > 1 else one.place.label
         place = clean(label, LONGEST_PLACE) if len(series) > 1 else ""
         made.append(_draw_series(one, looks, place, coloured) if one.drawn else SeriesFigures(drawings=(), missing=()))
-    return list(_tell_once(made))
+    return list(_tell_once(made, coloured))
 
 
-def _tell_once(figures: Iterable[SeriesFigures]) -> Iterator[SeriesFigures]:
-    """Yield the figures; a sentence on how to read a figure is left out if an earlier figure has the same sentence."""
+def _tell_once(figures: Iterable[SeriesFigures], coloured: str) -> Iterator[SeriesFigures]:
+    """Yield the figures; a sentence on how to read a figure is left out if an earlier figure has the same sentence.
+
+    What is in colour, ``coloured``, is the same in all figures of a report, so that only the first one says it.
+    """
     told: set[str] = set()
     for one in figures:
         drawings = []
         for drawing in one.drawings:
+            reading = drawing.reading
+            if coloured and any(coloured in text for text in told):
+                reading = reading.replace(f" {coloured}", "")
             notes = tuple(note for note in drawing.notes if note not in told or not note.startswith(EXPLAINED))
-            drawings.append(replace(drawing, reading="" if drawing.reading in told else drawing.reading, notes=notes))
-            told |= {drawing.reading, *drawing.notes}
+            drawings.append(replace(drawing, reading="" if reading in told else reading, notes=notes))
+            told |= {reading, *drawing.notes}
         yield replace(one, drawings=tuple(drawings))
 
 

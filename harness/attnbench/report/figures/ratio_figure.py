@@ -28,9 +28,9 @@ NARROWEST = 1.1
 # ``NAMED``: height of a name at the edge of a panel, in inches. ``MOST_NAMED``: most names at one edge.
 NAMED, MOST_NAMED = 0.16, 5
 READING = (
-    "Time divided by the time of {reference} on the same case: points below the line at 1 are faster than the "
-    "reference, points above it slower. A bar is the confidence interval of a ratio; if it crosses the line, "
-    "it is not decided which of the two is faster. At one length, their points stand side by side."
+    "Time divided by the time of {reference} on the same case; below the line at 1 is faster than the reference. A bar "
+    "is the confidence interval; if it crosses the line, it is not decided which is faster. The points of one length "
+    "stand side by side."
 )
 # On which side of a panel an implementation lies outside, by its mark.
 EDGES = {"▲": "above", "▼": "below"}

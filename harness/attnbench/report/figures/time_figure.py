@@ -13,9 +13,8 @@ from attnbench.report.series import Series
 __all__ = ["sketch_time"]
 
 READING = (
-    "Lower is faster. Both axes are logarithmic, so a straight line is a power law: a time that grows with L² "
-    "rises two decades for each decade of length. Bars are confidence intervals of the median. "
-    "Where curves lie on one another, the lower ones are wider."
+    "Lower is faster. Both axes are logarithmic: where the length doubles, a time that grows with L² quadruples. Bars "
+    "are confidence intervals of the median. Where curves lie on one another, the lower ones are wider."
 )
 
 

@@ -73,12 +73,11 @@ def _tell_once(figures: Iterable[SeriesFigures], coloured: str) -> Iterator[Seri
     for one in figures:
         drawings = []
         for drawing in one.drawings:
-            reading = drawing.reading
-            if coloured and any(coloured in text for text in told):
-                reading = reading.replace(f" {coloured}", "")
+            bare = drawing.reading.replace(f" {coloured}", "") if coloured else drawing.reading
+            reading = bare if any(coloured in text for text in told) else drawing.reading
             notes = tuple(note for note in drawing.notes if note not in told or not note.startswith(EXPLAINED))
             drawings.append(replace(drawing, reading="" if reading in told else reading, notes=notes))
-            told |= {reading, *drawing.notes}
+            told |= {reading, bare, *drawing.notes}
         yield replace(one, drawings=tuple(drawings))
 
 

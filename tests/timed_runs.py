@@ -6,7 +6,7 @@ from pathlib import Path
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Finding, Machine, Memory, Result, Run, Timing
 
-__all__ = ["PASSED", "REFERENCE", "case_of", "check", "store", "time_calls"]
+__all__ = ["FORM", "PASSED", "REFERENCE", "case_of", "check", "store", "time_calls"]
 
 REFERENCE = "torch_mha"
 FORM = "bias+batch_first+self_attention"

@@ -174,7 +174,7 @@ def test_a_diagnosis_of_half_the_findings_names_no_cause_and_of_more_than_half_d
     told = [off("forward_parity", "no scale"), off("input_gradients", "no scale")]
     assert {cause.kind for cause in group(*spread(*told, *[off("forward_parity")] * 2))} == {"check"}
     (cause,) = group(*spread(*told, off("forward_parity")))
-    assert (cause.kind, cause.shared) == ("diagnosis", "Diagnosis: no scale (in 2 of 3 findings).")
+    assert (cause.kind, cause.shared) == ("diagnosis", "Diagnosis: no scale (named by 2 findings).")
 
 
 def test_findings_that_cannot_have_a_diagnosis_do_not_count_against_it() -> None:
@@ -238,7 +238,7 @@ def test_what_is_measured_as_a_number_joins_the_diagnosis_of_its_case() -> None:
     sums = fail("weights_are_shares", "x But the sum of a row of weights is off by 0.2; allowed 0.1.")
     (cause,) = group(*((FIRST, one) for one in (*told, fail("effective_scale", SCALE), sums)))
     assert (cause.kind, cause.name, len(cause.failures)) == ("diagnosis", "the scale missing", 4)
-    assert cause.shared == "Diagnosis: the scale missing (in 2 of 4 findings)."
+    assert cause.shared == "Diagnosis: the scale missing (named by 2 findings)."
 
 
 def test_a_number_of_a_case_without_the_diagnosis_is_a_cause_of_its_own() -> None:
@@ -336,3 +336,38 @@ def _find_commonest(
         if key[0] != "diagnosis" or len({failures[n].finding.check for n in left if key in keys[n]}) > 1
     ]
     return max(joining, key=lambda key: (counts[key], -order.index(key[0])), default=None)
+
+
+EVERY = [f"multihead/B{n}.L5.S7.E24.H3/-/mask=none/regime=plain/seed=0/float32/cpu/eval" for n in range(4)]
+WHOLE = "the scale 1/√E of the whole width in place of 1/√D"
+
+
+def test_a_measured_scale_that_is_the_scale_of_the_diagnosis_names_the_cause() -> None:
+    """With three heads, 1/√E is 0.577 of 1/√D: a scale off by -0.445 agrees with it, one off by -0.2 does not."""
+    for off, follows in (("-0.445", 0), ("-0.2", 1)):
+        (cause,) = group(
+            (EVERY[0], fail("forward_parity", f"x But y are off. Diagnosis: looks like {WHOLE}.")),
+            (EVERY[0], fail("input_gradients", f"x But y are off. Diagnosis: looks like {WHOLE}.")),
+            (
+                EVERY[0],
+                fail("effective_scale", f"x But the softmax scale estimated from output is off by {off}; allowed 0.1."),
+            ),
+        )
+        assert (cause.name, len(cause.failures), len(cause.following)) == (WHOLE, 3, follows)
+
+
+def test_a_second_check_that_sees_the_same_worst_element_is_no_second_cause() -> None:
+    """Equal case, element and values are one fault; another element is a cause of its own."""
+    worst = "the worst by 32.4 at batch 1, query 0, feature 7 (head 1) ({}, must be -0.75); allowed 1."
+
+    def count(value: str) -> list[int]:
+        causes = group(
+            (FIRST, fail("forward_parity", "x But y are off. Diagnosis: looks like the mask ignored.")),
+            (FIRST, fail("input_gradients", "x But y are off. Diagnosis: looks like the mask ignored.")),
+            (SECOND, fail("forward_parity", f"x But y are off; {worst.format('31.625')}")),
+            (SECOND, fail("exact_uniform_mean", f"x But y are off; {worst.format(value)}")),
+        )
+        return [len(cause.failures) for cause in causes]
+
+    assert count("31.625") == [4]
+    assert count("31") == [3, 1]

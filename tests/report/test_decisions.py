@@ -16,7 +16,7 @@ from attnbench.report import write
 from attnbench.report.choices import Choice
 from attnbench.report.content import collect_content
 from attnbench.report.decisions import Decisions
-from timed_runs import PASSED, REFERENCE, case_of, check, store, time_calls
+from timed_runs import FORM, PASSED, REFERENCE, case_of, check, store, time_calls
 
 HOSTILE = "<script>alert(1)</script>\"'&|\x00\\1/../\u202e"
 
@@ -37,14 +37,14 @@ def choose(*results: Result) -> Choice:
 def test_the_fastest_is_named_with_its_gain_and_the_interval_of_the_gain() -> None:
     """Half the time of the reference is a gain of 2×; the interval of the gain is the inverse of that of the ratio."""
     choice = choose(time_calls(REFERENCE), time_calls("quick", 0.4, 0.5, 0.6))
-    assert (choice.kind, choice.words, choice.gain) == ("winner", "quick", "2.00× [1.67 to 2.50]")
+    assert (choice.kind, choice.words, choice.gain) == ("winner", "quick", "2.00× as fast [1.67 to 2.50]")
 
 
 def test_implementations_whose_intervals_overlap_are_a_tie() -> None:
     """Two that are faster than the reference and not told apart are a tie; a third one, slower than both, is not."""
     tied = (time_calls("one", 0.48, 0.5, 0.52), time_calls("two", 0.49, 0.51, 0.53))
     choice = choose(time_calls(REFERENCE), *tied, time_calls("third", 0.7))
-    assert (choice.kind, choice.words, choice.gain) == ("tie", "tie: one, two", "2.00× [1.92 to 2.08]")
+    assert (choice.kind, choice.words, choice.gain) == ("tie", "tie: one, two", "2.00× as fast [1.92 to 2.08]")
 
 
 def test_where_every_other_one_is_slower_the_reference_is_named() -> None:
@@ -67,9 +67,11 @@ def test_too_few_processes_are_unknown_and_never_a_winner(processes: int, few: s
     results = (time_calls(REFERENCE, processes=processes), time_calls("quick", 0.1, processes=processes))
     choice = choose(*results)
     assert (choice.kind, choice.words, choice.gain) == ("unknown", "unknown", "")
-    assert choice.notes[0] == f"quick was fastest: {few} too few for a verdict"
+    assert choice.notes[0] == f"quick seen at 10.0× as fast, not decided: {few} too few for a verdict"
     results = (time_calls(REFERENCE, processes=processes), time_calls("slow", 10.0, processes=processes))
-    assert choose(*results).notes[0] == f"torch_mha was fastest: {few} too few for a verdict"
+    assert choose(*results).notes[0] == (
+        f"torch_mha seen ahead, then slow at 0.100× as fast, not decided: {few} too few for a verdict"
+    )
 
 
 def test_an_interval_across_the_threshold_is_unknown() -> None:
@@ -87,7 +89,10 @@ def test_a_disturbed_fastest_measurement_is_inconclusive() -> None:
     """Where other work disturbed the fastest calls, nothing is recommended."""
     choice = choose(time_calls(REFERENCE), time_calls("quick", 0.5, disturbed=True), time_calls("other", 0.8))
     assert (choice.kind, choice.words) == ("inconclusive", "inconclusive")
-    assert choice.notes == ("other work disturbed 9 of 9 processes",)
+    assert choice.notes == (
+        "other seen at 1.25× as fast [1.25 to 1.25], not judged: other work disturbed 9 of 9 processes; no ratio was "
+        "seen of quick",
+    )
 
 
 def test_one_that_may_be_as_fast_as_the_winner_is_named() -> None:
@@ -95,7 +100,7 @@ def test_one_that_may_be_as_fast_as_the_winner_is_named() -> None:
     results = (time_calls(REFERENCE), time_calls("quick", 0.9), time_calls("wide", 0.8, 1.0, 1.2))
     choice = choose(*results)
     assert (choice.kind, choice.words) == ("winner", "quick")
-    assert "not decided: whether wide is as fast" in choice.notes
+    assert "not decided: whether wide (1.00× as fast [0.833 to 1.25]) is as fast" in choice.notes
 
 
 def test_calls_that_were_not_interleaved_are_not_compared() -> None:
@@ -120,20 +125,89 @@ def test_neighbouring_lengths_with_the_same_answer_share_a_row() -> None:
         ("batch 1, 4 heads, width 256", "64 to 128", "quick"),
         ("batch 1, 4 heads, width 256", "256", REFERENCE),
     ]
-    assert table.rows[0].choices[0].gain == "2.00× [2.00 to 2.00] to 4.00× [4.00 to 4.00]"
+    assert table.rows[0].choices[0].gain == "2.00× as fast [2.00 to 2.00] to 4.00× as fast [4.00 to 4.00]"
     assert [entry.answer.names for entry in decisions.entries] == [("quick",), ("quick",), (REFERENCE,)]
 
 
-def test_neighbouring_lengths_without_an_answer_share_a_row_and_name_all() -> None:
-    """Lengths at which different implementations are undecided share a row, which names every one of them."""
+def test_neighbouring_lengths_without_an_answer_share_a_row_only_with_equal_names_and_reasons() -> None:
+    """Lengths 128 and 256 have the same names and the same reason; at 64, another implementation was seen ahead."""
     results = [
         time_calls(name, ratio, case=case_of(length), processes=3)
-        for length, other in ((64, "one"), (128, "two"))
-        for name, ratio in ((REFERENCE, 1.0), (other, 0.5))
+        for length, other, own in ((64, "one", 0.5), (128, "two", 0.5), (256, "two", 0.8))
+        for name, ratio in ((REFERENCE, 1.0), (other, own))
     ]
-    (row,) = decide(store(results)).tables[0].rows
-    assert (row.length, row.choices[0].words) == ("64 to 128", "unknown")
-    assert row.choices[0].notes[0] == "one and two were fastest: 3 processes are too few for a verdict"
+    rows = decide(store(results)).tables[0].rows
+    assert [(row.length, row.choices[0].words, row.choices[0].notes) for row in rows] == [
+        ("64", "unknown", ("one seen at 2.00× as fast, not decided: 3 processes are too few for a verdict",)),
+        (
+            "128 to 256",
+            "unknown",
+            ("two seen at 1.25× as fast to 2.00× as fast, not decided: 3 processes are too few for a verdict",),
+        ),
+    ]
+
+
+def test_lengths_with_the_same_name_but_different_reasons_do_not_share_a_row() -> None:
+    """At 64 there are 3 processes, and at 128 two: the reasons differ, so the rows do."""
+    results = [
+        time_calls(name, ratio, case=case_of(length), processes=processes)
+        for length, processes in ((64, 3), (128, 2))
+        for name, ratio in ((REFERENCE, 1.0), ("one", 0.5))
+    ]
+    assert [row.length for row in decide(store(results)).tables[0].rows] == ["64", "128"]
+
+
+def wait(result: Result, calls: int) -> Result:
+    """Return a result in which all but the first ``calls`` calls of each process waited for a core."""
+    timing = result.timing
+    assert timing
+    waited = tuple((0,) * calls + samples[calls:] for samples in timing.samples_ns)
+    return replace(result, timing=replace(timing, waited_ns=waited))
+
+
+def test_a_cell_that_is_not_judged_says_what_the_undisturbed_cycles_showed(tmp_path: Path) -> None:
+    """With one undisturbed cycle in each process there is no verdict; its ratio is told, also in decisions.csv."""
+    stored = store([wait(time_calls(REFERENCE), 1), wait(time_calls("quick", 0.5), 1)])
+    (table,) = decide(stored).tables
+    choice = table.rows[0].choices[0]
+    assert (choice.words, choice.gain, choice.notes) == (
+        "inconclusive",
+        "",
+        ("quick seen at 2.00× as fast, not judged: other work disturbed 9 of 9 processes",),
+    )
+    write([stored], tmp_path)
+    with (tmp_path / "decisions.csv").open(encoding="utf-8", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["answer"], row["seen"], float(row["seen_gain"]), row["gain"]) == ("inconclusive", "quick", 2.0, "")
+
+
+def test_a_cell_without_an_undisturbed_cycle_shows_no_ratio() -> None:
+    """Times of disturbed calls give no ratio, however large the difference of the times is."""
+    choice = choose(time_calls(REFERENCE, disturbed=True), time_calls("quick", 0.1, disturbed=True))
+    assert choice.notes == (
+        "no cycle was undisturbed, so no ratio was seen; not judged: other work disturbed 9 of 9 processes",
+    )
+
+
+def test_who_is_named_follows_from_the_ratios_and_not_from_the_times() -> None:
+    """The time of ``odd`` is the shortest, but its ratio in common cycles is 1.2: the reference is ahead."""
+    odd = time_calls("odd", 1.2, processes=3)
+    assert odd.timing
+    # Five calls more than the reference made, far faster, in cycles that the reference had no part in.
+    samples = tuple((*own, *(1000,) * 20) for own in odd.timing.samples_ns)
+    cycles = tuple(tuple(range(26)) for _ in samples)
+    odd = replace(odd, timing=replace(odd.timing, samples_ns=samples, cycles=cycles))
+    choice = choose(time_calls(REFERENCE, processes=3), odd)
+    assert choice.notes[0].startswith("torch_mha seen ahead, then odd at 0.833× as fast, not decided: ")
+
+
+def test_a_gain_near_the_threshold_has_enough_digits_to_show_on_which_side_it_is() -> None:
+    """The lower end of the gain, 1 / 0.9903 = 1.0098, is below the threshold of 1 %: it is not rounded to 1.01."""
+    choice = choose(time_calls(REFERENCE), time_calls("near", 0.96, 0.98, 0.9903))
+    assert choice.notes == (
+        "near seen at 1.0204× as fast [1.0098 to 1.0417], not decided: the confidence interval crosses the threshold "
+        "of 1 %",
+    )
 
 
 def test_a_pass_without_timings_is_not_timed() -> None:
@@ -162,7 +236,7 @@ def find_notes(*checked: Result, completions: Sequence[Completion] = ()) -> tupl
 
 def test_where_nothing_was_checked_the_refusals_are_not_known() -> None:
     """A run that only timed says nothing about what else is refused."""
-    assert find_notes() == ("what it refuses is not known",)
+    assert find_notes() == ("refusals not checked",)
 
 
 def test_a_feature_that_every_refused_case_has_and_no_other_case_is_named() -> None:
@@ -203,7 +277,7 @@ def test_restrictions_of_a_completion_are_named() -> None:
 def test_refusals_are_known_from_another_run_of_the_same_code_only() -> None:
     """A run on the same machine with equal source files says what is refused; a run of other code does not."""
     timed = [time_calls(REFERENCE), time_calls("quick", 0.5)]
-    for source, words in (("a", "refused none of 1 case"), ("b", "what it refuses is not known")):
+    for source, words in (("a", "refused none of 1 case"), ("b", "refusals not checked")):
         checked = store([check("quick", case_of(5), run="run-0")], run="run-0", sources={"quick": "a"})
         decisions = decide(checked, store(timed, sources={"quick": source}))
         assert decisions.tables[0].rows[0].choices[0].notes == (words,)
@@ -213,11 +287,16 @@ def test_an_open_answer_says_what_to_do_with_the_real_options(tmp_path: Path) ->
     """Unknown and inconclusive cells have a command each, with options of ``profile``; decided ones have none."""
     assert decide(store([time_calls(REFERENCE), time_calls("quick", 0.5)])).advice == ()
     (unknown,) = decide(store([time_calls(n, r, processes=3) for n, r in ((REFERENCE, 1.0), ("quick", 0.5))])).advice
-    assert unknown.words == "To decide what is unknown, time again in more processes:"
+    assert unknown.words == (
+        "Of the suites quick, core and full, each makes more calls in a process. To decide what is unknown, time "
+        "again in more processes, which gives a verdict unless the difference is near 1 %:"
+    )
     assert unknown.command == "attnbench profile --suite core --processes 30 --lengths 64 quick"
     stored = store([time_calls(REFERENCE), time_calls("quick", 0.5, disturbed=True)])
     (inconclusive,) = decide(stored).advice
-    assert inconclusive.words.startswith("To decide what is inconclusive, time again while nothing else runs on the ")
+    assert inconclusive.words.partition("process. ")[2].startswith(
+        "To decide what is inconclusive, time again while nothing else runs on the "
+    )
     assert inconclusive.command == "attnbench profile --suite full --lengths 64 quick"
     known = {name for option in profile.params for name in option.opts}
     assert set(re.findall(r"--[a-z-]+", f"{unknown.command} {inconclusive.command}")) <= known
@@ -231,7 +310,7 @@ def test_an_open_answer_says_what_to_do_with_the_real_options(tmp_path: Path) ->
     [
         ("attnbench run a b --batch 4 --lengths=1,64 --threads=1 --reports r --no-cache --suite core",
          "--lengths 64 --batch 4 --threads 1"),
-        ("attnbench profile --case 'x y' --results r", "--case 'x y'"),
+        ("attnbench profile --case 'x y' --results r", "--case 'x y' --results r"),
         ("attnbench sweep --results r", "--lengths 64 --device cpu --dtype float32"),
         ("attnbench run --batch '\x1b[2J'", "--lengths 64 --device cpu --dtype float32"),
         ("attnbench run --batch '; rm x'", "--lengths 64 --batch '; rm x'"),
@@ -253,6 +332,35 @@ def test_a_name_that_is_not_decided_beside_a_winner_has_a_command() -> None:
     assert step.command == "attnbench profile --suite full --lengths 64 loud"
 
 
+def test_a_clear_loser_is_not_timed_again() -> None:
+    """What took five times as long at the longest call with a ratio is left out of the command."""
+    results = [time_calls(n, r, processes=3) for n, r in ((REFERENCE, 1.0), ("quick", 0.9), ("slow", 5.0))]
+    (step,) = decide(store(results)).advice
+    assert step.command == "attnbench profile --suite core --processes 30 --lengths 64 quick"
+
+
+def test_who_returns_weights_and_takes_float_masks_stands_below_the_table(tmp_path: Path) -> None:
+    """A name is among those that do, those that refuse, or those that were not checked; page and Markdown say it."""
+    weights = case_of(flags=f"{FORM}+need_weights")
+    masks = case_of(mask="float2d")
+    results = [
+        time_calls(REFERENCE), time_calls("quick", 0.5), time_calls("other", 0.8), time_calls("unseen", 0.9),
+        check(REFERENCE, weights), check(REFERENCE, masks),
+        check("quick", weights, refused="returns no weights"), check("quick", masks),
+        check("other", weights), check("other", masks, refused="takes no float masks"),
+    ]  # fmt: skip
+    words = (
+        "Weights (need_weights): refused by quick; not checked for unseen; returned by all others. "
+        "Float masks: refused by other; not checked for unseen; taken by all others."
+    )
+    stored = store(results)
+    assert decide(stored).tables[0].features == words
+    assert words in html.unescape(write([stored], tmp_path).read_text("utf-8"))
+    assert words in (tmp_path / "report.md").read_text("utf-8").replace("\\", "")
+    bare = decide(store([time_calls(REFERENCE), time_calls("quick", 0.5)])).tables[0].features
+    assert bare == "Which of these return weights or take float masks was not checked in this report."
+
+
 def test_each_machine_has_a_command_of_its_own_and_at_most_four_are_shown() -> None:
     """With several machines the words name the machine; what is left is counted."""
     runs = [
@@ -261,7 +369,7 @@ def test_each_machine_has_a_command_of_its_own_and_at_most_four_are_shown() -> N
         for name in "abcdef"
     ]  # fmt: skip
     first, *_, last = decide(*runs).advice
-    assert first.words == "To decide what is unknown, on m-a, time again in more processes:"
+    assert ". To decide what is unknown, on m-a, time again in more processes, which " in first.words
     assert last.words.endswith(" (decisions.csv has the calls of 2 further commands):")
 
 
@@ -294,7 +402,7 @@ def test_places_that_agree_have_no_flip() -> None:
     decisions = decide(*make_two_places(0.6))
     assert decisions.flips == ()
     assert decisions.agreement == (
-        "Nowhere: for the one shape with decided answers at several places, the answers share a name."
+        "Nowhere: for 1 call (shape, length and pass) decided at several places, the answers share a name."
     )
 
 
@@ -319,7 +427,7 @@ def test_an_answer_that_decides_nothing_is_no_flip() -> None:
     decisions = decide(here, store(there, run="run-2", machine="other"))
     assert decisions.flips == ()
     assert decisions.agreement == (
-        "No shape has a decided answer at two places with the same dtype and number of threads."
+        "No call has a decided answer at two places with the same dtype and number of threads."
     )
 
 
@@ -459,7 +567,7 @@ def test_without_a_verdict_the_cell_says_so_and_names_the_fastest_that_conforms(
     choice = table.rows[0].choices[0]
     assert (choice.words, table.warning) == ("quick", "")
     assert choice.conformance == f"conformance {words}"
-    assert (choice.conforming, choice.conforming_gain) == ("even", "1.25× [1.25 to 1.25]")
+    assert (choice.conforming, choice.conforming_gain) == ("even", "1.25× as fast [1.25 to 1.25]")
     assert choice.memory == f"peak memory: quick 3 MiB, even 3 MiB, {REFERENCE} 3 MiB"
     assert '<td class="choice winner open"><b>even</b>' in write([store(results)], tmp_path).read_text("utf-8")
 
@@ -478,10 +586,10 @@ def test_an_implementation_whose_checks_were_not_finished_is_not_known_to_confor
     assert (choice.words, choice.conforming) == ("quick", "even")
 
 
-def test_where_nothing_was_checked_the_table_says_it_once() -> None:
-    """A report on a profile alone has no word on conformance in its cells, and a line above them."""
+def test_where_nothing_was_checked_the_table_and_each_named_cell_say_so() -> None:
+    """A name in bold without a checked case is followed by the words that it was not checked."""
     (table,) = decide(store([time_calls(REFERENCE), time_calls("quick", 0.5)])).tables
-    assert table.rows[0].choices[0].conformance == ""
+    assert table.rows[0].choices[0].conformance == "conformance not checked"
     assert table.warning == "Nothing here was checked on a suite in this report, so no name is known to conform."
 
 

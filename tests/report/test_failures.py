@@ -104,7 +104,18 @@ def test_a_diagnosis_that_not_all_findings_have_is_counted() -> None:
     """If a failure without the diagnosis of its group joins the group, the reason says how many findings have it."""
     told = [("mine", fail(check, "x But y. Diagnosis: no scale.")) for check in ("forward_parity", "repeats_itself")]
     (group,) = collect(*told, ("mine", fail("forward_parity", "x But z."))).shown
-    assert group.shared == "Diagnosis: no scale (in 2 of 3 findings)."
+    assert group.shared == "Diagnosis: no scale (named by 2 findings)."
+
+
+def test_the_letters_of_a_diagnosis_are_explained() -> None:
+    """Where a title has a letter such as D in 1/√D, the section says what the letters mean; else it does not."""
+    reason = "x But y. Diagnosis: looks like {}."
+    checks = ("forward_parity", "weights_parity")
+    named = collect(*(("mine", fail(check, reason.format("the scale 1/D in place of 1/√D"))) for check in checks))
+    assert named.sentence == (
+        "E is the width of the tokens, D the width of a head, L the number of queries, S the number of keys."
+    )
+    assert collect(*(("mine", fail(check, reason.format("no mask"))) for check in checks)).sentence == ""
 
 
 def test_what_a_cause_does_not_explain_has_its_own_lines_and_command(tmp_path: Path) -> None:
@@ -125,8 +136,8 @@ def test_what_a_cause_does_not_explain_has_its_own_lines_and_command(tmp_path: P
     assert group.command == f"attnbench reproduce '{CASE.format(1)}' --check forward_parity mine"
     assert group.following is not None
     words = (
-        "2 of the 4 findings do not name this cause: initial_parameters on 1, forward_parity on 1. They may follow "
-        "from the same fault: 1 on cases on which another finding names it, and 1 of checks of which another finding "
+        "2 more findings do not name this cause: initial_parameters on 1, forward_parity on 1. They may follow "
+        "from the same fault: 1 on cases on which another finding names it and 1 of checks of which another finding "
         "names it."
     )
     assert group.following.words == words

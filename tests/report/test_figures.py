@@ -2,6 +2,7 @@
 
 import base64
 import html
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,8 +18,8 @@ from numpy.typing import NDArray
 
 from attnbench.report import tables
 from attnbench.report.decisions import collect_decisions
-from attnbench.report.figures import SeriesFigures, draw_figures, find_looks
-from attnbench.report.figures.contenders import COLOURED, find_contenders
+from attnbench.report.figures import SeriesFigures, describe_colours, draw_figures, find_looks
+from attnbench.report.figures.contenders import find_contenders
 from attnbench.report.figures.forest_figure import sketch_forest
 from attnbench.report.figures.labels import LONGEST, clean, make_labels, measure_width, wrap
 from attnbench.report.figures.memory_figure import sketch_memory
@@ -30,6 +31,7 @@ from attnbench.report.figures.style import BACKGROUNDS, COLOURS, DARK, INK, MARK
 from attnbench.report.figures.time_figure import sketch_time
 from attnbench.report.page import make_environment
 from attnbench.report.series import Place, Series
+from attnbench.report.tables import INCONCLUSIVE
 
 Vector = NDArray[np.float64]
 REFERENCE = "torch_mha"
@@ -103,7 +105,7 @@ def find_contenders_of(series: list[Series]) -> list[str]:
 def draw_all(series: list[Series]) -> list[SeriesFigures]:
     """Draw the figures of these series; the contenders are those of ``RATIOS``."""
     looks = find_looks(series, collect_decisions([], [], [make_series()]).entries)
-    return draw_figures(series, looks)
+    return draw_figures(series, looks, "These are in colour.")
 
 
 def make_looks(series: Series) -> dict[str, Look]:
@@ -187,11 +189,53 @@ def test_a_drawing_has_the_colours_of_a_dark_page() -> None:
 
 
 def test_the_figures_say_which_implementations_are_in_colour() -> None:
-    """The figures of time, ratio and memory say what the colours mean, without a word that the page never defines."""
+    """The first figure says what the colours mean, which is the same in all figures; without times, it is memory."""
     (drawn,) = draw_all([make_series()])
     readings = {one.stem: one.reading for one in drawn.drawings}
-    assert [name for name, reading in readings.items() if COLOURED in reading] == ["time", "ratio", "memory"]
-    assert not any("ontender" in reading for reading in readings.values())
+    assert [name for name, text in readings.items() if "These are in colour." in text] == ["time"]
+    memory = make_series()
+    (only,) = draw_all([replace(memory, timings=memory.timings.iloc[:0])])
+    assert ["These are in colour." in one.reading for one in only.drawings] == [True]
+
+
+def describe_colours_of(series: Series) -> str:
+    """Return what a report of one series says about its colours."""
+    return describe_colours([series], collect_decisions([], [], [series]).entries)
+
+
+def test_what_is_in_colour_follows_from_the_answers() -> None:
+    """Names of answers, else what was seen ahead; where nothing is ahead of the reference, nothing is in colour."""
+    assert describe_colours_of(make_series()) == (
+        'Black: the reference. In colour: what the answers of "What to use here" name most often. Grey: the others.'
+    )
+    open_ = make_timings().assign(state=INCONCLUSIVE, ratio=math.nan, seen_ratio=0.5)
+    assert find_contenders_of([make_series(open_)]) != []
+    assert "what was seen ahead of the reference most often, which is no recommendation" in describe_colours_of(
+        make_series(open_)
+    )
+    behind = make_series(open_.assign(seen_ratio=1.5))
+    assert find_contenders_of([behind]) == []
+    assert describe_colours_of(behind).endswith("No other implementation is named ahead of it, so all others are grey.")
+
+
+def test_times_of_disturbed_calls_are_grey_signs_beside_the_curves() -> None:
+    """A + has the legend entry "disturbed"; the curve leaves the value out, and no sentence calls it the fastest."""
+    timed = make_timings()
+    timed["calls"] = [
+        "disturbed" if row["implementation"] == "quick" and row["length"] == 128 else "clean"
+        for row in timed.to_dict("records")
+    ]
+    series = make_series(timed)
+    sketch = sketch_time(series, make_looks(series), "")
+    assert sketch.figure
+    signs = [line for line in sketch.figure.axes[0].lines if line.get_marker() == "+"]
+    assert [list(line.get_xdata()) for line in signs] == [[128]]
+    curves = [line.get_ydata() for line in sketch.figure.axes[0].lines if line.get_marker() != "+"]
+    assert sum(int(np.isnan(np.asarray(values, float)).sum()) for values in curves) == 1
+    assert "disturbed" in {text.get_text() for text in sketch.figure.legends[0].get_texts()}
+    assert any(note.startswith("A grey + is disturbed") for note in sketch.notes)
+    every = sketch_time(make_series(timed.assign(calls="disturbed")), make_looks(series), "")
+    assert every.shows == "All calls were disturbed."
 
 
 def test_contenders_win_or_tie_somewhere() -> None:
@@ -318,9 +362,9 @@ def test_what_lies_outside_is_named_at_the_edge() -> None:
     """Ratios above 4 and below ¼ do not stretch the axis; an arrow, the name and the ratio stand at the edge."""
     timings = make_timings({**RATIOS, "rocket": (0.1, 0.5, 0.5)})
     texts, _ = draw_one(timings, "ratio")
-    assert "▲ naive_loop 39× to 42×" in texts
-    assert "▼ rocket 0.10×" in texts
-    assert {"¼×", "½×", "1×", "2×", "4×"} <= set(texts)
+    assert "▲ naive_loop 39 to 42" in texts
+    assert "▼ rocket 0.10" in texts
+    assert {"¼", "½", "1", "2", "4"} <= set(texts)
     series = make_series(timings)
     figure = sketch_ratio(series, make_looks(series), "").figure
     assert figure
@@ -332,7 +376,7 @@ def test_many_outside_are_counted() -> None:
     """At most five names stand at an edge; the last one counts the others."""
     texts, _ = draw_one(make_timings({f"slow{number}": (10.0 + number,) * 3 for number in range(9)}), "ratio")
     assert [text for text in texts if text.startswith("▲")] == [
-        "▲ slow0 10×", "▲ slow1 11×", "▲ slow2 12×", "▲ slow3 13×", "▲ 5 others",
+        "▲ slow0 10", "▲ slow1 11", "▲ slow2 12", "▲ slow3 13", "▲ 5 others",
     ]  # fmt: skip
 
 
@@ -389,7 +433,7 @@ def test_marks_are_explained_only_where_they_are() -> None:
     """Without points outside of a panel and without a verdict that is unknown, nothing is said of their marks."""
     (plain,) = draw_all([make_series(make_timings({"quick": (0.9,) * 3}))])
     told = " ".join(text for one in plain.drawings for text in (one.reading, *one.notes))
-    assert not set("▲▼◂▸×") & set(told.replace("1×", "").replace("L × L", ""))
+    assert not set("▲▼◂▸×") & set(told.replace("L × L", ""))
     _, notes = draw_one(make_timings(), "ratio")
     assert "▲ names implementations above the panel." in notes
     assert not any("▼" in note for note in notes)
@@ -436,7 +480,7 @@ def test_a_forest_has_a_row_for_each_implementation_the_fastest_first() -> None:
     ]  # fmt: skip
     assert [text for text in texts if "L =" in text] == [f"forward, L = {length}" for length in LENGTHS]
     _, notes = draw_one(timings, "ratio")
-    assert "Left out, inconclusive: 3 calls of lost." in notes
+    assert "Left out, inconclusive: 3 comparisons of lost." in notes
     assert "Points of once: 1 process, no interval." in notes
 
 

@@ -62,7 +62,7 @@ def test_a_row_has_time_ratio_verdict_rate_and_memory() -> None:
     # Nine processes of 20 to 36 µs: the median is 28, and the interval reaches from the second to the eighth.
     assert shown == {
         "time": "0.0280 [0.0220 to 0.0340]",
-        "ratio": "0.500× [0.500 to 0.500]",
+        "ratio": "0.500 [0.500 to 0.500]",
         "verdict": "faster",
         "rate": "35.7",
         "peak": "3.00",
@@ -80,7 +80,7 @@ def test_one_process_has_no_interval() -> None:
     """A time and a ratio of one process say so, instead of an interval of no width."""
     row = find_row("quick", time_calls(REFERENCE, processes=1), time_calls("quick", 0.5, processes=1))
     assert row.cells["time"].text == "0.0200, 1 process, no interval"
-    assert row.cells["ratio"].text == "0.500×, 1 process, no interval"
+    assert row.cells["ratio"].text == "0.500, 1 process, no interval"
     assert row.cells["verdict"].text == "unknown"
 
 
@@ -95,7 +95,7 @@ def test_columns_without_a_value_are_left_out_and_seldom_ones_are_folded(tmp_pat
     ]  # fmt: skip
     assert "share" not in [key for key, *_ in table.main]
     text = write([store([time_calls(REFERENCE), built])], tmp_path).read_text("utf-8")
-    folded = re.search(r"<details><summary>Exact bytes.*?</details>", text, re.DOTALL)
+    folded = re.search(r"<details><summary>Further columns \(.*?</details>", text, re.DOTALL)
     assert folded
     assert "3 145 728" in folded[0]
     assert "3 145 728" not in text.replace(folded[0], "")
@@ -132,7 +132,7 @@ def test_a_ratio_that_is_not_the_quotient_of_the_times_says_why() -> None:
     """
     results = make_sparse(own_ns=52_600_000, base_ns=220_000, base_ns_beside=320_000)
     cell = find_row("rare", *results).cells["ratio"]
-    assert cell.text == "164× [164 to 164]"
+    assert cell.text == "164 [164 to 164]"
     assert cell.note == (
         "Not the quotient of the two times: torch_mha took another time in the cycles that called both "
         "implementations; timings.csv has this time as reference_ns."
@@ -165,7 +165,7 @@ def test_a_ratio_of_cycles_that_vary_says_so() -> None:
     # The ratios of the cycles are 1, 0.5, 0.33, 4 and 2; the medians are 100 and 200.
     cell = find_row("odd", *results).cells["ratio"]
     assert (cell.text, cell.note) == (
-        "1.00× [1.00 to 1.00]",
+        "1.00 [1.00 to 1.00]",
         "Not the quotient of the two times: the ratio is the median over cycles, which vary.",
     )
 
@@ -179,12 +179,12 @@ def test_a_note_stands_once_below_its_table(tmp_path: Path) -> None:
     ]
     text = write([store(results)], tmp_path).read_text("utf-8")
     table = text.split('class="measures')[1].split("</table>")[0]
-    assert table.count("164× [164 to 164]<sup>a</sup>") == 2
+    assert table.count("164 [164 to 164]<sup>a</sup>") == 2
     assert text.count("<sup>a</sup> Not the quotient of the two times: torch_mha took") == 1
     assert '<a href="timings.csv">timings.csv</a> has this time' in text
     marked = (tmp_path / "report.md").read_text("utf-8")
     assert marked.count("(a) Not the quotient") == 1
-    assert marked.count("164× \\[164 to 164\\] (a)") == 2
+    assert marked.count("164 \\[164 to 164\\] (a)") == 2
 
 
 def test_every_ratio_of_the_stored_runs_is_its_quotient_or_has_a_note() -> None:
@@ -216,14 +216,40 @@ def test_a_disturbed_measurement_is_inconclusive_and_not_in_the_plot_of_speed(tm
     for name in ("index.html", "report.md"):
         written = (tmp_path / name).read_text("utf-8")
         assert "inconclusive: other work disturbed 9 of 9 processes" in written
-        assert "Here: 1 inconclusive." in written
+        assert "Here, of 1 comparison: 1 inconclusive." in written
     rows = {row["implementation"]: row for row in csv.DictReader((tmp_path / "timings.csv").read_text().splitlines())}
     assert (rows["near"]["state"], rows["near"]["ratio"]) == ("inconclusive", "")
     cells = find_row("near", *results).cells
-    assert (cells["verdict"].text, cells["rate"].note) == (
-        "inconclusive", "From calls whose speed verdict is inconclusive.",
-    )  # fmt: skip
+    assert cells["verdict"].text == "inconclusive"
     assert "ratio" not in cells
+
+
+def test_a_time_of_disturbed_calls_is_marked_in_every_file(tmp_path: Path) -> None:
+    """Its time and its rate have a sign, a grey colour and a note; the clean time beside them has none."""
+    results = [time_calls(REFERENCE), time_calls("near", 0.5, disturbed=True)]
+    cells = find_row("near", *results).cells
+    for key, text in (("time", "≈ 0.0280 [0.0220 to 0.0340]"), ("rate", "≈ 35.7")):
+        assert (cells[key].text, cells[key].disturbed) == (text, True)
+        assert cells[key].note.startswith("Disturbed: other work took the cores")
+    assert "share" not in cells
+    clean = find_row(REFERENCE, *results).cells["time"]
+    assert (clean.text, clean.note, clean.disturbed) == ("0.0560 [0.0440 to 0.0680]", "", False)
+    write([store(results)], tmp_path)
+    assert (tmp_path / "index.html").read_text("utf-8").count('<td class="number disturbed"') == 2
+    assert "≈ 0.0280" in (tmp_path / "report.md").read_text("utf-8").replace("\\", "")
+    rows = {row["implementation"]: row for row in csv.DictReader((tmp_path / "timings.csv").read_text().splitlines())}
+    assert (rows["near"]["calls"], rows[REFERENCE]["calls"]) == ("disturbed", "clean")
+
+
+def test_a_time_of_few_undisturbed_calls_says_so_and_is_not_disturbed() -> None:
+    """Four calls a process are too few for a verdict, but nothing disturbed them."""
+    slow = time_calls("slow", 2.0)
+    assert slow.timing
+    timing = replace(
+        slow.timing, **{name: tuple(one[:4] for one in getattr(slow.timing, name)) for name in ("samples_ns", "cycles")}
+    )
+    cell = find_row("slow", time_calls(REFERENCE), replace(slow, timing=timing)).cells["time"]
+    assert (cell.note, cell.disturbed) == ("From all calls: each process made too few for a verdict.", False)
 
 
 def give_values(result: Result, values: str) -> Result:
@@ -290,7 +316,7 @@ def test_the_page_says_how_many_rows_are_left_out() -> None:
     """Where rows are left out, page and Markdown say how many there are and where the others are."""
     content = make_many(9)
     words = "5 of 18 rows are shown: first those without a verdict and those of implementations that failed a check."
-    figures = draw_figures(content.series, find_looks(content.series, content.decisions.entries))
+    figures = draw_figures(content.series, find_looks(content.series, content.decisions.entries), "")
     shown = page.render(replace(content, measures=collect_measures(content.series, most=5)), figures)
     assert words in shown
     assert words not in page.render(content, figures)
@@ -496,7 +522,7 @@ def test_many_tables_are_folded_by_place(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert '<details class="place">' not in write(runs[:2], tmp_path).read_text("utf-8")
     text = write(runs, tmp_path).read_text("utf-8")
-    summary = "<summary>cpu-1, cpu, float32, 2 threads: forward; 2 rows; 1 faster</summary>"
+    summary = "<summary>cpu-1, cpu, float32, 2 threads: forward; 2 rows; 1 comparison: 1 faster</summary>"
     assert text.count('<details class="place">') == 3
     assert summary in text
 

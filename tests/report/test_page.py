@@ -210,6 +210,12 @@ def test_a_box_that_scrolls_sideways_shows_it(browser: Any, example: Path, width
     assert told
     assert all(scrolls is says for scrolls, says in told)
     assert any(scrolls for scrolls, _ in told) == (width < 900)
+    tables = page.eval_on_selector_all(
+        ".scroll:has(> table)",
+        """all => all.filter(one => one.clientWidth && one.scrollWidth > one.clientWidth).map(one =>
+            getComputedStyle(one, "::before").display)""",
+    )
+    assert width > 700 or (tables and "none" not in tables)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -18,7 +18,7 @@ from attnbench.cli.report_command import command
 from attnbench.records.run_file import ResultsError, StoredRun, merge_runs, read_run
 from attnbench.records.types import PERF, End, Finding, Machine, Memory, Planned, Result, Run, Timing
 from attnbench.report import write
-from attnbench.report.content import WARNINGS
+from attnbench.report.content import WARNINGS, collect_content
 from attnbench.report.verdict import Verdict, collect_verdict, format_lines
 
 DATA = Path(__file__).parents[1] / "data"
@@ -136,13 +136,24 @@ def test_the_command_that_leads_to_a_verdict_is_whole() -> None:
     assert first.step is None
     assert sentence.step is not None
     assert (sentence.kind, sentence.step.words, sentence.step.command) == (
-        "gap", "To check more cases:", "attnbench conform --suite core one two.py:Two",
+        "gap",
+        "To check more cases (core is a larger suite than quick; a verdict needs 20 cases) and write this page again "
+        "with them:",
+        "attnbench conform --suite core one two.py:Two; "
+        'attnbench report r "$(ls -t results/*/*.jsonl | head -n 1)"',
     )  # fmt: skip
     large = judge(make_stored_run(*few, run=make_run(suite="core"))).places[0].sentences
     assert [one.step for one in large] == [None, None]
     (odd,) = judge(make_stored_run(*make_results("\x1b[2J", PASSED, cases=2))).places[0].sentences
     assert odd.step is not None
-    assert odd.step.command == "attnbench conform --suite core"
+    assert odd.step.command.startswith("attnbench conform --suite core; ")
+    run = replace(make_run(), command="attnbench run --results='a b' --reports c")
+    (folders,) = judge(make_stored_run(*few[:12], run=run)).places[0].sentences
+    assert folders.step is not None
+    assert folders.step.command == (
+        "attnbench conform --suite core --results 'a b' one; "
+        """attnbench report r "$(ls -t 'a b'/*/*.jsonl | head -n 1)" --results 'a b' --reports c"""
+    )
 
 
 def test_machines_with_the_same_verdict_share_it(tmp_path: Path) -> None:
@@ -169,11 +180,20 @@ def test_an_incomplete_run_says_on_what_its_recommendations_rest() -> None:
     untimed = replace(lacking, results=tuple(replace(result, timing=None) for result in stored.results))
     calls = sum(result.memory is not None for result in merge_runs([untimed]))
     nothing = "This report recommends no implementation: no call was timed."
-    assert judge(untimed).basis == (
-        f"{nothing} The peak memory of {calls} calls holds all the same, and so do the verdicts on conformance."
+    assert judge(untimed).basis == nothing
+    refused = sum(result.untimed is not None for result in merge_runs([untimed]))
+    wanted = sum(one.timed for one in planned.values()) - refused
+    assert judge(untimed).extent == (
+        f"So far: checks are missing; no call timed, {wanted} missing; peak memory measured for {calls} calls, missing "
+        f"for {wanted - calls} more."
+    )
+    every = replace(stored, end=None, results=untimed.results)
+    assert judge(every).extent == (
+        f"So far: all checks ended; no call timed, {timed} missing; peak memory measured for {calls} calls, none "
+        "missing."
     )
     bare = replace(untimed, results=tuple(replace(result, memory=None) for result in untimed.results))
-    assert judge(bare).basis == nothing
+    assert judge(bare).extent.endswith(f"peak memory measured for no call, missing for {wanted} more.")
 
 
 def test_a_report_without_times_says_in_place_why_and_leads_to_the_reasons(tmp_path: Path) -> None:
@@ -221,7 +241,7 @@ def test_an_unfinished_line_is_followed_by_its_reason_its_folder_and_its_command
         "attnbench run --resume r --results mine"
     )
     assert lines[3].startswith("No verdict on few: ")
-    assert lines[4] == "To check more cases: attnbench conform --suite core few"
+    assert "attnbench conform --suite core --results mine few; attnbench report r " in lines[4]
     page = write([stored], tmp_path).read_text(encoding="utf-8")
     header = page[page.index("<header>") : page.index("</header>")]
     kinds = re.findall(r'class="told say-(\w+)">|<div class="command (next)"', header)
@@ -245,9 +265,9 @@ def test_a_run_that_was_cut_says_so_in_the_line_of_the_verdict() -> None:
         "varlen (21 of 30 cases) was not finished: the run was cut.",
         f"{CUT}: attnbench run --resume r",
         "right conforms.",
-        "Checked: 3 implementations, 30 cases of quick, 1 check, 81 findings (each of one check on one case); "
-        "no call was timed.",
-        "This report recommends no implementation: no call was timed.",
+        "Checked: 3 implementations, 30 cases of quick, 1 check, 81 findings, each of one check on one case (53 "
+        "passed, 28 failed); no call was timed.",
+        "This report recommends no implementation: no call was timed. So far: checks are missing.",
     ]
 
 
@@ -261,13 +281,14 @@ def test_every_section_of_an_incomplete_report_says_what_may_be_missing(tmp_path
     other = replace(
         whole, run=replace(whole.run, id="other"), results=tuple(replace(one, run="other") for one in whole.results)
     )
-    own = [f"{WARNINGS[section]}." for section in ("failures", "conformance", "measured")]
-    incomplete = "The run is incomplete: ", "1 of 2 runs is incomplete: "
+    own = [f": {WARNINGS[section]}." for section in ("failures", "conformance")]
+    incomplete = "The run is incomplete", "1 of 2 runs is incomplete"
     for runs, start in (([cut], incomplete[0]), ([whole], ""), ([cut, other], incomplete[1])):
         write(runs, tmp_path)
         for name in ("index.html", "report.md"):
             text = (tmp_path / name).read_text("utf-8")
-            assert [text.count(f"{start}{sentence}") for sentence in own] == [bool(start)] * 3
+            assert [text.count(f"{start}{sentence}") for sentence in own] == [bool(start)] * 2
+            assert text.count(f"{start}. So far: checks are missing; ") == bool(start)
 
 
 def test_where_only_timings_are_missing_no_check_is_said_to_be_missing(tmp_path: Path) -> None:
@@ -303,12 +324,30 @@ def test_a_profile_is_no_verdict_on_conformance() -> None:
         )
         for one in make_results("sdpa", PASSED, cases=2, suite=PERF)
     ]
-    (line, checked) = format_lines(judge(make_stored_run(*measured, run=make_run(suite=PERF))))
+    line, command, checked = format_lines(judge(make_stored_run(*measured, run=make_run(suite=PERF))))
     assert line == "sdpa passes the checks before timing; a profile is no verdict on conformance."
+    assert "attnbench conform --suite core sdpa; attnbench report r " in command
     assert checked == (
-        "Checked: 1 implementation, 2 cases of the profile, 1 check, 2 findings (each of one check on one case); "
-        "2 calls timed."
+        "Checked: 1 implementation, 2 cases of the profile, 1 check, 2 findings, each of one check on one case (2 "
+        "passed); 2 calls timed."
     )
+
+
+def test_alike_machines_share_their_lines_and_say_that_the_numbers_are_of_each() -> None:
+    """Two machines with equal lines have "on each" in the line of what was checked; the folded tables count both."""
+    refused = Finding(check="forward_parity", status="unsupported", reason="no")
+    runs = [
+        make_stored_run(
+            *make_results("sdpa", PASSED, run=name), *make_results("other", refused, run=name),
+            run=make_run(name, machine=f"m-{name}"),
+        )
+        for name in ("r", "s")
+    ]  # fmt: skip
+    (checked,) = [line for line in format_lines(judge(*runs)) if ": Checked on each: " in line]
+    assert checked.startswith("m-r; m-s: ")
+    assert ", 30 refused with a reason)" in checked
+    (folded,) = collect_content(runs).folded
+    assert folded.summary == "Refused: 60 findings of 1 implementation, on 2 machines together"
 
 
 def test_each_machine_and_device_has_its_own_sentences() -> None:
@@ -325,7 +364,7 @@ def test_each_machine_and_device_has_its_own_sentences() -> None:
         "other, cpu: The last line was half-written when the run was cut.",
         f"{CUT.replace('run, in', 'run, on other, in')}: attnbench run --resume s",
         "other, cuda; some-cpu: sdpa conforms.",
-        "This report recommends no implementation: no call was timed.",
+        "This report recommends no implementation: no call was timed. So far: checks are missing.",
     ]
     assert [place.label for place in judge(first, second).places] == ["other", "some-cpu"]
 
@@ -451,7 +490,7 @@ def test_compare_says_that_a_run_is_incomplete(tmp_path: Path) -> None:
     """``compare`` has a line about each run that is incomplete, and none about a complete one."""
     path = cut(len(REAL.read_bytes()) - 3_000, tmp_path)
     done = CliRunner().invoke(compare, [str(REAL), str(path)], standalone_mode=False)
-    assert "warning: NEW is incomplete: The timing of sdpa (0 of 1 calls timed) was not finished: run " in done.output
+    assert "warning: NEW is incomplete: The timing of sdpa (0 of 1 calls timed) had not begun: run " in done.output
     assert "BASE is incomplete" not in done.output
 
 
@@ -472,9 +511,10 @@ def test_a_cut_run_names_each_implementation_and_the_command_that_finishes_it(tm
         "Timing had not begun.",
         "The last line was half-written when the run was cut.",
     ]
-    assert lines[-1] == "This report recommends no implementation: no call was timed."
+    assert lines[-1].startswith("This report recommends no implementation: no call was timed. So far: checks are ")
     assert lines[-2] == (
-        "Checked: 2 of 3 implementations, 30 cases of quick, 1 check, 44 findings (each of one check on one case)."
+        "Checked: 2 of 3 implementations, 30 cases of quick, 1 check, 44 findings, each of one check on one case (44 "
+        "passed)."
     )
     command_line = "attnbench run --resume r --results runs --reports out"
     assert lines[3] == f"{CUT.replace('in results)', 'in runs)')}: {command_line}"

@@ -91,7 +91,7 @@ class Completeness:
     unreadable: int
     # Whether the last line was half-written when the run was cut.
     half_written: bool = False
-    # Whether any call has a timing, or the reason why it has none.
+    # Whether any call has a timing.
     timed: bool = True
     # Whether it is known what was planned.
     planned: bool = True
@@ -127,7 +127,7 @@ def judge_completeness(stored: StoredRun) -> Completeness:
         unfinished=tuple(_find_shortfalls(stored)),
         unreadable=stored.lost_lines - cut,
         half_written=cut,
-        timed=any(map(_is_settled, stored.results)),
+        timed=any(result.timing is not None for result in stored.results),
         planned=bool(stored.run.planned),
         resuming=format_resuming(stored.run) if end in ("cut", "interrupted", "error") else "",
     )
@@ -177,8 +177,11 @@ def describe_gaps(found: Completeness, *, named: bool = False) -> Iterator[str]:
         yield f"{_name(unchecked)} {verb} not finished: {run} {CAUSES[found.end]}."
     if untimed and not found.timed:
         yield f"Timing had not begun{'' if unchecked else f': {run} {CAUSES[found.end]}'}."
-    elif untimed:
-        yield f"The timing of {_name(untimed)} was not finished: {run} {CAUSES[found.end]}."
+    else:
+        for begun, words in ((False, "had not begun"), (True, "was not finished")):
+            own = [one for one in untimed if (one.timings < one.planned_timings) is begun]
+            if own:
+                yield f"The timing of {_name(own)} {words}: {run} {CAUSES[found.end]}."
     if not found.unfinished and found.end not in ("finished", "unknown"):
         yield f"{_capitalize(run)} {CAUSES[found.end]}."
     if found.half_written:

@@ -3,6 +3,7 @@
 The map needs neither torch nor data frames, so that it can be exported and read by other programs.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -24,6 +25,7 @@ __all__ = [
     "choose",
     "count_compared",
     "find_flips",
+    "find_seen",
 ]
 
 # What a cell of the map says:
@@ -70,6 +72,14 @@ class Contender:
     reason: str = ""
     # Id of the run that timed the implementation.
     run: str = ""
+    # Where ``ratio`` is None: time divided by the reference's time in the undisturbed cycles, however few these are;
+    # None if there are none. It decides nothing.
+    seen: float | None = None
+
+    @property
+    def shown(self) -> float | None:
+        """The ratio by which implementations are ordered: ``ratio``, or else ``seen``; None if neither is known."""
+        return self.ratio.value if self.ratio else self.seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +174,7 @@ def choose(contenders: Sequence[Contender], reference: str) -> Answer:
     if not any(one.state for one in others):
         return Answer(kind="not_compared", names=names)
     compared = [one for one in contenders if one.state or one.implementation == reference]
-    fastest = min(compared, key=lambda one: one.time_ns)
+    fastest = _find_fastest(compared, reference)
     disturbed = tuple(one for one in compared if one.state == "inconclusive")
     if fastest in disturbed or len(disturbed) == len(others):
         reason = (fastest if fastest in disturbed else disturbed[0]).reason
@@ -187,6 +197,28 @@ def choose(contenders: Sequence[Contender], reference: str) -> Answer:
     level = tuple(one.implementation for one, _ in clear if one.state != "slower")
     undecided = tuple(one.implementation for one in disturbed)
     return Answer(kind="no_difference" if level else "reference", names=(reference, *level), undecided=undecided)
+
+
+def find_seen(contenders: Iterable[Contender], reference: str) -> Contender | None:
+    """Return the implementation with the smallest ratio to the reference, which is no verdict; None without a ratio."""
+    others = [one for one in contenders if one.implementation != reference and one.state and one.shown is not None]
+    return min(others, key=lambda one: one.shown or 0.0, default=None)
+
+
+def _find_fastest(compared: Sequence[Contender], reference: str) -> Contender:
+    """Return the fastest implementation by the ratios that a report shows.
+
+    The time of an implementation without an undisturbed call is compared with that of the reference: it may be the
+    fastest, so that nothing is decided.
+    """
+    base_ns = next((one.time_ns for one in compared if one.implementation == reference), math.nan)
+
+    def place(one: Contender) -> float:
+        if one.implementation == reference:
+            return 1.0
+        return one.time_ns / base_ns if one.shown is None else one.shown
+
+    return min(compared, key=place)
 
 
 def find_flips(entries: Iterable[Entry]) -> Iterator[Flip]:

@@ -33,6 +33,8 @@ _SCALE = re.compile(
 # What a check measures as one number: an error of a scale, or of the sums of rows. The number says how large a fault
 # is, and not which fault it is.
 _QUANTIFIED = re.compile(rf"{_SCALE.pattern}|the sum of a row of \S+ is off by")
+# The worst element, the value there and the right value.
+_WORST = re.compile(r"the worst by [^;]*?, must be [^)]*\)")
 # Words of a check that compares values within an error budget.
 _OFF = " are off"
 # Checks that fail if a hidden token has an effect. They allow no error.
@@ -71,6 +73,7 @@ def join_failures(failures: Sequence[Failure]) -> list[tuple[Key, list[Failure]]
     _join_same_check(groups, failures, left)
     groups = list(_keep_fitting(groups, failures, left))
     _join_same_case(groups, failures, left)
+    _join_same_worst(groups, failures, left)
     groups += [*_join_scale(failures, left), *_join_leaks(failures, left)]
     by_check: defaultdict[str, list[int]] = defaultdict(list)
     for number in sorted(left):
@@ -215,6 +218,26 @@ def _join_same_case(groups: Sequence[_Group], failures: Sequence[Failure], left:
     for number in sorted(left):
         if (found := of_case.get(failures[number].case)) and _may_follow(failures[number].finding, found[0][1]):
             found[1].append(number)
+            left.discard(number)
+    for _, members in groups:
+        members.sort()
+
+
+def _join_same_worst(groups: Sequence[_Group], failures: Sequence[Failure], left: set[int]) -> None:
+    """Join failures whose case, worst element and values there equal those of a failure with a diagnosis.
+
+    Two checks that see the same wrong value on the same case see one fault.
+    """
+    of_worst: dict[tuple[str, str], _Group] = {}
+    for group in groups:
+        if group[0][0] == "diagnosis":
+            for number in group[1]:
+                if found := _WORST.search(failures[number].finding.reason):
+                    of_worst.setdefault((failures[number].case, found[0]), group)
+    for number in sorted(left):
+        worst = _WORST.search(failures[number].finding.reason)
+        if worst and (failures[number].case, worst[0]) in of_worst:
+            of_worst[failures[number].case, worst[0]][1].append(number)
             left.discard(number)
     for _, members in groups:
         members.sort()

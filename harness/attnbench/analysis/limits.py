@@ -48,7 +48,7 @@ class Limits:
 def describe_limits(limits: Limits) -> str:
     """Return what is refused, in words: "refuses weights, float masks"."""
     if not limits.known:
-        return "what it refuses is not known"
+        return "refusals not checked"
     features = [one for one in limits.refused if one != WEIGHTS]
     parts = [f"returns no weights ({WEIGHTS_OPTION})"] * (WEIGHTS in limits.refused)
     parts += [f"refuses {', '.join(features)}"] * bool(features)

@@ -22,6 +22,7 @@ from attnbench.analysis.failure_groups import (
     is_refusal,
     join_failures,
 )
+from attnbench.analysis.scale_faults import agrees_with_fault
 from attnbench.records.types import FAILURES, Finding, Result, Status, format_reproduce_line
 
 __all__ = ["Failure", "RootCause", "find_root_causes"]
@@ -67,11 +68,14 @@ class RootCause:
         if self.kind == "deviation":
             return "They are wrong in fully masked rows only."
         cases = {failure.case for failure in self.telling}
+        checks = {failure.finding.check for failure in self.telling}
         same_case = sum(failure.case in cases for failure in self.following)
-        same_check = len(self.following) - same_case
+        same_check = sum(one.case not in cases and one.finding.check in checks for one in self.following)
+        same_worst = len(self.following) - same_case - same_check
         parts = [f"{same_case} on cases on which another finding names it"] * bool(same_case)
         parts += [f"{same_check} of checks of which another finding names it"] * bool(same_check)
-        return f"They may follow from the same fault: {', and '.join(parts)}."
+        parts += [f"{same_worst} with the same worst element as another finding of the case"] * bool(same_worst)
+        return f"They may follow from the same fault: {_join(parts)}."
 
     @property
     def case(self) -> str:
@@ -170,8 +174,8 @@ def _find_shared(key: Key, failures: Sequence[Failure]) -> str:
     if kind in ("scale", "leak"):
         return f"{text[0].upper()}{text[1:]}."
     if kind == "diagnosis":
-        told = sum(_names(failure, text) for failure in failures)
-        some = f" (in {told} of {len(failures)} findings)" if told < len(failures) else ""
+        told = sum(_tells(key, failure) for failure in failures)
+        some = f" (named by {_count(told, 'finding')})" if told < len(failures) else ""
         return f"Diagnosis: {text}{some}."
     if kind == "exception":
         if is_refusal(text):
@@ -185,7 +189,8 @@ def _tells(key: Key, failure: Failure) -> bool:
     """Whether the reason of a failure names the cause; of an exception, a leak or a check, every reason does."""
     kind, text = key
     if kind == "diagnosis":
-        return _names(failure, text)
+        # A measured scale that is the scale of the fault is evidence for it, although its reason has no diagnosis.
+        return _names(failure, text) or agrees_with_fault(failure.case, failure.finding.reason, text)
     if kind == "scale":
         return bool(describe_scale(failure.finding.reason))
     return kind != "deviation" or bool(find_sentence(failure.finding.reason))
@@ -203,6 +208,11 @@ def _find_common_diagnosis(failures: Sequence[Failure]) -> str:
         return ""
     diagnoses = {read_diagnosis(failure.finding.reason) for failure in failures}
     return diagnoses.pop() if len(diagnoses) == 1 else ""
+
+
+def _join(parts: Sequence[str]) -> str:
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _count(number: int, thing: str) -> str:

@@ -18,6 +18,7 @@ from attnbench.records.types import Timing
 __all__ = [
     "CLEAN_CALLS",
     "CLEAN_OF_ALL",
+    "Basis",
     "CleanCalls",
     "Divisor",
     "Estimate",
@@ -47,6 +48,9 @@ CLEAN_CALLS = 5
 CLEAN_OF_ALL = 0.5
 
 Samples = Sequence[Sequence[int]]
+# From which calls a time is: from the processes with enough clean calls; from all calls, which are clean but too few;
+# or from all calls, of which too many were disturbed.
+Basis = Literal["clean", "few", "disturbed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,11 +162,15 @@ def ratios_by_cycle(own: Timing, base: Timing, measure: Measure | None = None) -
 
 
 class CleanCalls:
-    """The clean calls of a timing, by device time or by wall time; they are found once for each process."""
+    """The clean calls of a timing, by device time or by wall time; they are found once for each process.
 
-    def __init__(self, timing: Timing, measure: Measure) -> None:
+    ``few``: also those of processes with too few clean calls.
+    """
+
+    def __init__(self, timing: Timing, measure: Measure, *, few: bool = False) -> None:
         self.timing = timing
         self.measure = measure
+        self._few = few
         self._samples = select_samples(timing, measure)
         # For each process the times of its clean calls, and the numbers of their cycles.
         self._found: dict[int, tuple[list[int], list[int]]] = {}
@@ -171,6 +179,14 @@ class CleanCalls:
     def processes(self) -> int:
         """Number of processes, also of those without enough clean calls."""
         return len(self._samples)
+
+    @property
+    def basis(self) -> Basis:
+        """From which calls ``estimate_time`` takes the time."""
+        if any(self.list_times(process) for process in range(self.processes)):
+            return "clean"
+        clean = sum(len(_find_clean_calls(self.timing, process, self.measure)) for process in range(self.processes))
+        return "few" if clean == sum(map(len, self._samples)) else "disturbed"
 
     def list_times(self, process: int) -> list[int]:
         """Return the time, in nanoseconds, of each clean call of a process; empty if these are too few."""
@@ -189,6 +205,7 @@ class CleanCalls:
     def _find(self, process: int) -> tuple[list[int], list[int]]:
         if process not in self._found:
             kept, times_ns = _find_clean_calls(self.timing, process, self.measure), self._samples[process]
+            kept = kept if self._few or _are_enough(kept, len(times_ns)) else []
             cycles = _read_counter(self.timing.cycles, process, len(times_ns))
             self._found[process] = [times_ns[call] for call in kept], [cycles[call] for call in kept if cycles]
         return self._found[process]
@@ -270,7 +287,7 @@ def count_throttled_calls(timing: Timing) -> int:
 
 
 def _find_clean_calls(timing: Timing, process: int, measure: Measure) -> Sequence[int]:
-    """Return the indices of a process's clean calls; empty if there are too few clean calls."""
+    """Return the indices of a process's clean calls."""
     calls = len(select_samples(timing, measure)[process])
     kept: Iterable[int]
     if measure == "device":
@@ -282,8 +299,11 @@ def _find_clean_calls(timing: Timing, process: int, measure: Measure) -> Sequenc
         switches = _read_counter(timing.switches, process, calls)
         kept = select_clean(timing.samples_ns[process], waited, switches)
     throttled = _flag_throttled(timing, process, calls)
-    kept = list(kept) if throttled is None else [call for call in kept if not throttled[call]]
-    return kept if len(kept) >= CLEAN_CALLS and len(kept) >= CLEAN_OF_ALL * calls else []
+    return list(kept) if throttled is None else [call for call in kept if not throttled[call]]
+
+
+def _are_enough(kept: Sequence[int], calls: int) -> bool:
+    return len(kept) >= CLEAN_CALLS and len(kept) >= CLEAN_OF_ALL * calls
 
 
 def _flag_throttled(timing: Timing, process: int, calls: int) -> list[bool] | None:

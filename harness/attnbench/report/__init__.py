@@ -43,14 +43,14 @@ def _render_files(runs: Sequence[StoredRun]) -> Iterator[tuple[str, Iterable[byt
     from attnbench.report.decisions import tabulate_decisions
     from attnbench.report.dispatch import make_dispatch
     from attnbench.report.failures import tabulate_failures
-    from attnbench.report.figures import draw_figures, draw_maps, find_looks
+    from attnbench.report.figures import describe_colours, draw_figures, draw_maps, find_looks
     from attnbench.report.maps import tabulate_maps
     from attnbench.report.nodes import tabulate_nodes
     from attnbench.report.series import join_growths
 
     content = collect_content(runs)
     looks = find_looks(content.series, content.decisions.entries)
-    figures = draw_figures(content.series, looks)
+    figures = draw_figures(content.series, looks, describe_colours(content.series, content.decisions.entries))
     for one in (one for own in figures for one in own.drawings):
         yield f"{one.stem}.svg", [one.svg]
         yield f"{one.stem}.png", [one.png]

@@ -15,12 +15,20 @@ __all__ = ["NextStep", "advise"]
 # What helps, by the state of the comparison: in words, and the command. In each process, the suites ``core`` and
 # ``full`` time more calls than ``quick``.
 HELP = {
-    "unknown": ("time again in more processes", "attnbench profile --suite core --processes 30"),
+    "unknown": (
+        "time again in more processes, which gives a verdict unless the difference is near 1 %",
+        "attnbench profile --suite core --processes 30",
+    ),
     "inconclusive": (
-        "time again while nothing else runs on the machine, with more calls in each process",
+        "time again while nothing else runs on the machine, with more calls in each process; a verdict needs "
+        "undisturbed calls in most processes",
         "attnbench profile --suite full",
     ),
 }
+# What the suites are, before the first command.
+SUITES = "Of the suites quick, core and full, each makes more calls in a process."
+# An implementation that was seen to take this many times as long as the fastest is not timed again.
+LOSES = 1.5
 # Most commands. More than a reader runs; what is left is counted.
 MOST_STEPS = 4
 # ``TIMING``: commands whose options say what to time. ``KEPT``: those of their options that say what is timed, and how;
@@ -28,7 +36,7 @@ MOST_STEPS = 4
 TIMING = ("run", "profile", "compare")
 KEPT = (
     "--operator", "--passes", "--device", "--dtype", "--case", "--batch", "--heads", "--head-dim", "--width",
-    "--kv-heads", "--mask", "--padding", "--like", "--threads", "--memory-limit", "--work-limit",
+    "--kv-heads", "--mask", "--padding", "--like", "--threads", "--memory-limit", "--work-limit", "--results",
 )  # fmt: skip
 FLAGS = ("--frontier", "--no-cache", "--no-completion")
 # Longest value of an option, in characters; an id of a case has about 150.
@@ -63,8 +71,10 @@ def advise(entries: Sequence[Entry], runs: Sequence[StoredRun]) -> Iterator[Next
     """Yield the commands that may decide what the answers leave open; none if every answer is decided."""
     commands = {stored.run.id: stored.run.command for stored in runs}
     found: dict[_Place, _Open] = {}
+    losing = _find_losers(entries)
     for entry in entries:
-        for name, state, run in _list_open(entry):
+        losers = {name for name, loses in losing[_get_place(entry)].items() if loses}
+        for name, state, run in _list_open(entry, losers):
             options = _read_options(commands.get(run, ""))
             if options is None:
                 options = ("--device", entry.device, "--dtype", entry.dtype)
@@ -79,19 +89,36 @@ def advise(entries: Sequence[Entry], runs: Sequence[StoredRun]) -> Iterator[Next
         on = f"on {clean_name(place.machine)}, " if several else ""
         more = f" (decisions.csv has the calls of {format_count(left, 'further command')})"
         words = f"To decide what is {place.state}, {on}{help_}{more * (left > 0 and number == MOST_STEPS)}:"
+        words = f"{SUITES} {words}" if number == 1 else words
         words_of_command = shlex.join(_list_options(place, found[place].lengths))
         yield NextStep(words=words, command=format_command(f"{command} {words_of_command}", found[place].names))
 
 
-def _list_open(entry: Entry) -> Iterator[tuple[str, str, str]]:
-    """Yield name, state and run of each comparison that an answer leaves open."""
+def _find_losers(entries: Sequence[Entry]) -> dict[tuple[str, ...], dict[str, bool]]:
+    """Return who loses clearly at each place and pass, by the longest calls at which a ratio was seen."""
+    found: dict[tuple[str, ...], dict[str, bool]] = {}
+    for entry in sorted(entries, key=lambda one: max(one.queries, one.keys)):
+        others = {one.implementation: one.shown for one in entry.contenders if one.shown is not None}
+        others.pop(entry.reference, None)
+        least = min([1.0, *others.values()])
+        own = found.setdefault(_get_place(entry), {})
+        own.update({name: ratio > LOSES * least for name, ratio in others.items()})
+    return found
+
+
+def _get_place(entry: Entry) -> tuple[str, ...]:
+    return entry.machine, entry.device, entry.dtype, str(entry.threads), entry.form, entry.mode, entry.pass_
+
+
+def _list_open(entry: Entry, losers: Set[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield name, state and run of each comparison that an answer leaves open, without those of ``losers``."""
     answer = entry.answer
     open_ = {*answer.undecided, *(answer.names if answer.kind in HELP else ())}
     if open_ == {entry.reference}:
         # Nothing was faster, but some processes were too few to say so.
         open_ = {one.implementation for one in entry.contenders if one.state == answer.kind}
     for one in entry.contenders:
-        if one.implementation in open_ - {entry.reference} and one.state in HELP:
+        if one.implementation in open_ - {entry.reference, *losers} and one.state in HELP:
             yield one.implementation, one.state, one.run
 
 

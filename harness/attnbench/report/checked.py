@@ -9,8 +9,15 @@ from attnbench.report.numbers import format_count, format_thousands
 
 __all__ = ["describe_checked", "list_cases"]
 
-# Words for statuses that are neither passed nor a failure.
+# Words for statuses, in the order in which they are told.
 WORDS: dict[Status, str] = {
+    "passed": "passed",
+    "failed": "failed",
+    "error": "raised an exception",
+    "crashed": "crashed",
+    "timeout": "did not end in time",
+    "out_of_memory": "ran out of memory",
+    "unexpected_pass": "passed unexpectedly",
     "expected_failure": "failed as expected",
     "unsupported": "refused with a reason",
     "not_run": "not run",
@@ -32,10 +39,10 @@ def describe_checked(results: Sequence[Result], wanted: Set[str], *, untold: boo
         f"{len(seen)} of {names}" if wanted - seen else names,
         *list_cases(results),
         format_count(len(checks), "check"),
-        f"{format_count(sum(statuses.values()), 'finding')} (each of one check on one case",
+        f"{format_count(sum(statuses.values()), 'finding')}, each of one check on one case",
     )
-    others = [f"{format_thousands(statuses[status])} {words}" for status, words in WORDS.items() if statuses[status]]
-    findings = f"; {', '.join(others)})" if others else ")"
+    parts = [f"{format_thousands(statuses[status])} {words}" for status, words in WORDS.items() if statuses[status]]
+    findings = f" ({', '.join(parts)})"
     timed = sum(result.timing is not None for result in results)
     if timed:
         calls = f"{format_count(timed, 'call')} timed"

@@ -1,18 +1,21 @@
 """What to use in a cell of the crossover map, in words."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from attnbench.analysis.coverage import FEWEST_CHECKED
-from attnbench.analysis.crossover import DECISIVE, Answer, Entry, Interval
+from attnbench.analysis.crossover import DECISIVE, Answer, AnswerKind, Entry
 from attnbench.analysis.limits import describe_limits
 from attnbench.report.forms import describe_length
-from attnbench.report.numbers import format_bytes, format_estimate, join_words
+from attnbench.report.numbers import format_bytes, join_words
+from attnbench.report.sightings import describe_sighting, describe_undecided, format_gains
 
-__all__ = ["Choice", "describe_answer", "describe_choice", "describe_undecided"]
+__all__ = ["Choice", "describe_answer", "describe_choice"]
 
 # Most names in a sentence; the others are counted. The table of measures has all names.
 SHOWN = 3
+# Answers that decide nothing although calls were compared.
+OPEN: frozenset[AnswerKind] = frozenset({"unknown", "inconclusive"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,32 +42,24 @@ def describe_choice(entries: Sequence[Entry]) -> Choice:
     if not entries:
         return Choice(kind="", words="not timed")
     answer, reference = entries[0].answer, entries[0].reference
-    if answer.kind not in DECISIVE:
-        every = dict.fromkeys(name for entry in entries for name in entry.answer.names)
-        reasons = dict.fromkeys(entry.answer.reason for entry in entries)
-        answer = replace(answer, names=tuple(every), reason="; ".join(list(reasons)[:SHOWN]))
     words, note = describe_answer(answer, reference)
+    if answer.kind in OPEN:
+        # What was seen is no answer, so it stands in a note.
+        return Choice(kind=answer.kind, words=words, notes=(describe_sighting(entries),))
     conforming, conforming_gain = _describe_conforming(entries)
     notes = [note] * bool(note) + list(_describe_all_limits(entries[0]))
-    if undecided := describe_undecided(answer):
+    if undecided := describe_undecided(entries):
         notes.append(undecided)
     return Choice(
         kind=answer.kind,
         words=words,
-        gain=_format_gains([entry.answer.gain for entry in entries if entry.answer.gain]),
+        gain=format_gains(entry.answer.gain for entry in entries if entry.answer.gain),
         notes=tuple(notes),
         conformance=_describe_conformance(entries[0]),
         conforming=conforming,
         conforming_gain=conforming_gain,
         memory=_describe_memory(entries[-1], several=len(entries) > 1),
     )
-
-
-def describe_undecided(answer: Answer) -> str:
-    """Return which further implementations may be as fast as those of an answer; empty if none may."""
-    if not answer.undecided:
-        return ""
-    return f"not decided: whether {join_words(answer.undecided)} {_is(answer.undecided)} as fast"
 
 
 def _describe_conforming(entries: Sequence[Entry]) -> tuple[str, str]:
@@ -74,7 +69,7 @@ def _describe_conforming(entries: Sequence[Entry]) -> tuple[str, str]:
         return "", ""
     names = join_words(other.names if other.kind in ("winner", "tie") else other.names[:1])
     gains = [one.conforming.gain for one in entries if one.conforming and one.conforming.gain]
-    return names, _format_gains(gains)
+    return names, format_gains(gains)
 
 
 def _describe_conformance(entry: Entry) -> str:
@@ -85,8 +80,8 @@ def _describe_conformance(entry: Entry) -> str:
     parts = []
     if entry.reference in entry.excluded and entry.reference in entry.answer.names:
         parts.append(f"{entry.reference} fails checks")
-    named = zip(entry.answer.names, entry.checked, strict=bool(entry.checked))
-    few = {name: count for name, count in named if name not in entry.excluded and count < FEWEST_CHECKED}
+    counts = {name: entry.contender_checked.get(name, 0) for name in entry.answer.names}
+    few = {name: count for name, count in counts.items() if name not in entry.excluded and count < FEWEST_CHECKED}
     open_: dict[str, list[str]] = {}
     for name, count in few.items():
         words = f"not decided ({count} of the {FEWEST_CHECKED} needed cases)" if count else "not checked"
@@ -98,7 +93,7 @@ def _describe_conformance(entry: Entry) -> str:
         who = "" if len(same) == len(entry.answer.names) else f"{join_words(same)}: "
         parts.append(f"{who}conformance {words}")
     if open_ and entry.conforming is None and _has_conforming(entry):
-        parts.append("among those that conform, the samples decide nothing")
+        parts.append("which of those that conform is fastest is not decided")
     return "; ".join(parts)
 
 
@@ -137,10 +132,8 @@ def describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
             return reference, "every other implementation with a verdict is slower"
         case "no_difference":
             return "no useful difference", f"{reference} and {_name_some(answer.names[1:])} cannot be told apart"
-        case "unknown":
-            return "unknown", f"{some} {_was(answer.names)} fastest: {answer.reason}"
-        case "inconclusive":
-            return "inconclusive", answer.reason
+        case "unknown" | "inconclusive":
+            return answer.kind, answer.reason
         case "alone":
             return f"only {names}", "nothing else was timed"
         case "not_compared":
@@ -150,14 +143,6 @@ def describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
 def _name_some(names: Sequence[str]) -> str:
     more = len(names) - SHOWN
     return join_words([*names[:SHOWN], f"{more} more"]) if more > 0 else join_words(names)
-
-
-def _was(names: Sequence[str]) -> str:
-    return "was" if len(names) == 1 else "were"
-
-
-def _is(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
 
 
 def _describe_all_limits(entry: Entry) -> Iterator[str]:
@@ -173,12 +158,3 @@ def _describe_all_limits(entry: Entry) -> Iterator[str]:
             shared.setdefault(describe_limits(limits), []).append(name)
     for words, names in shared.items():
         yield words if len(shared) == 1 else f"{join_words(names)}: {words}"
-
-
-def _format_gains(gains: Sequence[Interval]) -> str:
-    """Format the gain with its interval; with several lengths, the smallest and the largest gain."""
-    if not gains:
-        return ""
-    ends = [min(gains, key=lambda one: one.value), max(gains, key=lambda one: one.value)]
-    shown = dict.fromkeys(format_estimate(one.value, one.low, one.high, one.processes, unit="×") for one in ends)
-    return " to ".join(shown)

@@ -36,7 +36,6 @@ __all__ = ["Content", "collect_content"]
 WARNINGS = {
     "failures": "what was not checked may fail",
     "conformance": "the numbers count the findings so far",
-    "measured": "calls and implementations may be missing from every figure and table",
 }
 # Sections that lack nothing if only timings are missing.
 OF_CHECKS = ("failures", "conformance")
@@ -97,7 +96,11 @@ class Content:
     def warn(self, section: str) -> str:
         """Return what an incomplete run means for this section; empty if nothing is missing from the section."""
         whole = self.verdict.complete or (section in OF_CHECKS and self.verdict.checks_complete)
-        return "" if whole else f"{self.verdict.incomplete}: {WARNINGS[section]}."
+        if whole:
+            return ""
+        if section not in OF_CHECKS:
+            return f"{self.verdict.incomplete}. {self.verdict.extent}"
+        return f"{self.verdict.incomplete}: {WARNINGS[section]}."
 
     @property
     def without_failures(self) -> str:
@@ -115,7 +118,13 @@ class Content:
     def folded(self) -> tuple[Folded, ...]:
         """The folded tables: expected failures, refused cases, checks that were not run, and warnings."""
         return tuple(
-            fold_groups(expected=self.expected, refused=self.refused, not_run=self.not_run, warned=self.warned)
+            fold_groups(
+                expected=self.expected,
+                refused=self.refused,
+                not_run=self.not_run,
+                warned=self.warned,
+                machines=len({stored.run.machine.name for stored in self.runs}),
+            )
         )
 
 

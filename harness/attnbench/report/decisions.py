@@ -6,13 +6,14 @@ from itertools import groupby
 
 import pandas as pd
 
-from attnbench.analysis.crossover import DECISIVE, Entry, count_compared, find_flips
+from attnbench.analysis.crossover import DECISIVE, Entry, count_compared, find_flips, find_seen
 from attnbench.analysis.limits import describe_limits
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Result
 from attnbench.report.advice import NextStep, advise
 from attnbench.report.choices import Choice, describe_answer, describe_choice
 from attnbench.report.entries import collect_entries
+from attnbench.report.features import describe_features
 from attnbench.report.forms import describe_form, describe_length, describe_pass, split_numbers
 from attnbench.report.numbers import join_words
 from attnbench.report.series import Place, Series
@@ -33,6 +34,7 @@ COLUMNS = (
     "machine", "device", "dtype", "threads", "form", "queries", "keys", "mode", "pass", "reference", "answer",
     "implementations", "gain", "gain_low", "gain_high", "processes", "reason", "undecided", "refused", "refusals_known",
     "checked", "excluded", "conforming_answer", "conforming", "peak_bytes", "reference_peak_bytes",
+    "seen", "seen_gain",
 )  # fmt: skip
 
 
@@ -62,6 +64,8 @@ class PlaceTable:
     excluded: tuple[str, ...] = ()
     # Whether any implementation of the table was checked on a suite.
     checked: bool = True
+    # Who returns weights and who takes float masks, in sentences.
+    features: str = ""
     # Implementations that are no choice because their timed calls all had the same input values.
     fixed: tuple[str, ...] = ()
 
@@ -120,9 +124,12 @@ class Decisions:
     def agreement(self) -> str:
         """How far places without flips agree."""
         if not self.compared:
-            return "No shape has a decided answer at two places with the same dtype and number of threads."
-        of = f"the {self.compared} shapes" if self.compared > 1 else "the one shape"
-        return f"Nowhere: for {of} with decided answers at several places, the answers share a name."
+            return "No call has a decided answer at two places with the same dtype and number of threads."
+        calls = "call" if self.compared == 1 else "calls"
+        return (
+            f"Nowhere: for {self.compared} {calls} (shape, length and pass) decided at several places, the answers "
+            "share a name."
+        )
 
 
 def collect_decisions(runs: Sequence[StoredRun], results: Iterable[Result], series: Sequence[Series]) -> Decisions:
@@ -189,6 +196,7 @@ def _make_table(place: Place, entries: Sequence[Entry]) -> PlaceTable:
         rows=shown,
         left_out=len(rows) - len(shown),
         excluded=excluded,
+        features=describe_features(entries),
         checked=any(entry.checked for entry in entries),
         fixed=tuple(dict.fromkeys(name for entry in entries for name in sorted(entry.fixed - {entry.reference}))),
     )
@@ -203,12 +211,14 @@ def _set_spans(rows: Sequence[ChoiceRow]) -> Iterator[ChoiceRow]:
 
 
 def _get_essence(entry: Entry | None) -> tuple[object, ...]:
-    """Return what has to be equal at lengths that share a row; if the answer does not say what to use, its kind."""
+    """Return what has to be equal at lengths that share a row: the kind of the answer, its names and its reason."""
     if entry is None:
         return ()
     answer = entry.answer
     if answer.kind not in DECISIVE:
-        return (answer.kind,)
+        seen = find_seen(entry.contenders, entry.reference)
+        ahead = seen is not None and (seen.shown or 0.0) < 1
+        return answer.kind, answer.names, answer.reason, seen and seen.implementation, ahead
     other = entry.conforming
     return (
         answer.kind, answer.names, answer.undecided, entry.limits, entry.checked, entry.excluded, entry.unfinished,
@@ -234,6 +244,8 @@ def _make_flips(entries: Sequence[Entry], places: Sequence[Place]) -> Iterator[F
 def make_row(entry: Entry) -> dict[str, object]:
     """Return the row of an entry in decisions.csv, by column."""
     answer, gain = entry.answer, entry.answer.gain
+    # What a cell without a decision shows; it is no verdict.
+    seen = None if answer.kind in DECISIVE else find_seen(entry.contenders, entry.reference)
     return {
         "machine": entry.machine,
         "device": entry.device,
@@ -263,4 +275,6 @@ def make_row(entry: Entry) -> dict[str, object]:
         "conforming": "; ".join(entry.conforming.names) if entry.conforming else "",
         "peak_bytes": entry.peak_bytes,
         "reference_peak_bytes": entry.reference_peak_bytes,
+        "seen": seen.implementation if seen else "",
+        "seen_gain": 1 / seen.shown if seen and seen.shown else None,
     }

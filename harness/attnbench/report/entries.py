@@ -196,4 +196,5 @@ def _make_contender(row: Mapping[str, Any]) -> Contender:
         state=state,
         reason=str(row["reason"]),
         run=str(row["run"]),
+        seen=None if row["seen_ratio"] != row["seen_ratio"] else float(row["seen_ratio"]),
     )

@@ -35,6 +35,9 @@ REPRODUCING = (
     "Each command repeats one failure: exit code 1 says that it fails again. Where an implementation is a file, run "
     "the command in the folder of that file."
 )
+# What the letters in diagnoses mean, and where one is: "1/√D".
+LETTERS = "E is the width of the tokens, D the width of a head, L the number of queries, S the number of keys."
+_LETTER = re.compile(r"√[EDLS]|1/[EDLS]\b")
 # Most groups on a page. More than a reader looks at; each has about 3 kB of HTML.
 MOST_GROUPS = 200
 # ``MOST_CASES``: most cases that are listed below a group. ``MOST_CASES_OF_ALL``: most cases on a page; each has about
@@ -174,13 +177,15 @@ class Failures:
 
     @property
     def sentence(self) -> str:
-        """How many groups are left out, or an empty text."""
+        """What letters of diagnoses mean, and how many groups are left out; may be empty."""
+        letters = LETTERS * any(_LETTER.search(group.title) for group in self.shown)
         if len(self.shown) == len(self.groups):
-            return ""
-        return (
+            return letters
+        few = (
             f"Shown are {len(self.shown)} of {format_count(len(self.groups), 'group')} of failures: the largest "
             "group of each implementation, then the largest others. failures.csv has all groups."
         )
+        return f"{letters} {few}".strip()
 
     @property
     def blocks(self) -> list[tuple[str, str, tuple[FailureGroup, ...], tuple[FailureGroup, ...]]]:
@@ -334,7 +339,7 @@ def _make_following(cause: RootCause, checks: Counter[str]) -> Following:
     worst = min(cause.following, key=_order_failure)
     return Following(
         words=(
-            f"{len(cause.following)} of the {len(cause.failures)} findings do not name this cause: "
+            f"{format_count(len(cause.following), 'more finding')} {_does(cause.following)} not name this cause: "
             f"{_list_checks(dict(checks.most_common()))}. {cause.tie}"
         ),
         worst=_list_case(worst, LONGEST_REASON),
@@ -419,3 +424,7 @@ def _find_requirement(check: str) -> str:
 def _find_fault(finding: Finding) -> str:
     """Return what was found, without the requirement that the reason begins with."""
     return finding.reason.removeprefix(_find_requirement(finding.check)).strip().removeprefix("But ")
+
+
+def _does(some: Sequence[object]) -> str:
+    return "does" if len(some) == 1 else "do"

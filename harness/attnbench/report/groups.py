@@ -60,11 +60,16 @@ class Folded:
 
 
 def fold_groups(
-    *, expected: Sequence[Grouped], refused: Sequence[Grouped], not_run: Sequence[Grouped], warned: Sequence[Grouped]
+    *,
+    expected: Sequence[Grouped],
+    refused: Sequence[Grouped],
+    not_run: Sequence[Grouped],
+    warned: Sequence[Grouped],
+    machines: int = 1,
 ) -> Iterator[Folded]:
     """Yield the folded tables: expected failures, refused cases, checks that were not run, and warnings.
 
-    A table without rows is left out.
+    A table without rows is left out. The findings of all ``machines`` are counted together.
     """
     tables = (
         (
@@ -86,13 +91,14 @@ def fold_groups(
     )
     for title, note, of, groups in tables:
         if groups:
-            yield Folded(title=title, note=note, summary=_summarise(title, groups), of=of, rows=_cap(groups))
+            yield Folded(title=title, note=note, summary=_summarise(title, groups, machines), of=of, rows=_cap(groups))
 
 
-def _summarise(title: str, groups: Sequence[Grouped]) -> str:
+def _summarise(title: str, groups: Sequence[Grouped], machines: int) -> str:
     count = sum(group.count for group in groups)
     names = format_count(len({group.implementation for group in groups}), "implementation")
-    found = f"{title}: {format_count(count, 'finding')} of {names}"
+    on = f", on {machines} machines together" if machines > 1 else ""
+    found = f"{title}: {format_count(count, 'finding')} of {names}{on}"
     if len(groups) <= MOST_GROUPS:
         return found
     return f"{found}; the {MOST_GROUPS} most frequent of {format_count(len(groups), 'reason')}, all in findings.csv"

@@ -57,9 +57,9 @@ def fit_growth(lengths: Sequence[float], values: Sequence[float]) -> Growth | No
 def fit_growths(timings: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
     """Return the growth exponents of one series: a row for each implementation and pass, for time and for peak memory.
 
-    Times with the speed verdict ``inconclusive`` are left out.
+    Times with the speed verdict ``inconclusive`` and times of disturbed calls are left out.
     """
-    undisturbed = timings[timings["state"] != "inconclusive"]
+    undisturbed = timings[(timings["state"] != "inconclusive") & (timings["calls"] != "disturbed")]
     rows = [
         row
         for measure, frame, column in (("time", undisturbed, "median_ns"), ("peak memory", memory, "peak_bytes"))

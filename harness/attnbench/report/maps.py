@@ -8,7 +8,7 @@ import pandas as pd
 from attnbench.analysis.crossover import DECISIVE, Entry
 from attnbench.analysis.crossover_maps import Axis, CrossoverMap, MapCell, Untimed, Value, find_maps
 from attnbench.records.run_file import StoredRun
-from attnbench.report.choices import Choice, describe_choice, describe_undecided
+from attnbench.report.choices import Choice, describe_choice
 from attnbench.report.decisions import make_row
 from attnbench.report.forms import (
     describe_form,
@@ -20,6 +20,7 @@ from attnbench.report.forms import (
 )
 from attnbench.report.numbers import format_count, shorten_text
 from attnbench.report.series import Place
+from attnbench.report.sightings import describe_undecided
 from attnbench.report.slugs import make_slug
 from attnbench.report.tables import list_rows
 
@@ -174,7 +175,7 @@ def _describe_cell(cell: MapCell | None) -> ShownCell:
         return ShownCell(choice=choice, note=shorten_text(choice.notes[0] if choice.notes else "", LONGEST_NOTE))
     used = entry.conforming or answer
     names = used.names if used.kind in ("winner", "tie") else used.names[:1]
-    return ShownCell(choice=choice, names=names, note=shorten_text(describe_undecided(answer), LONGEST_NOTE))
+    return ShownCell(choice=choice, names=names, note=shorten_text(describe_undecided([entry]), LONGEST_NOTE))
 
 
 def _name_axis(operator: str, axis: Axis) -> str:

@@ -156,6 +156,7 @@ def _render_decisions(content: Content) -> list[str]:
             _escape(table.warning),
             *(part for one in maps.select(table.place) for part in _render_map(one)),
             _render_table(("shape", "length", *table.passes), rows),
+            _escape(table.features),
         ]
     parts += [_escape(maps.left_out)] if maps.left_out else []
     if decisions.flips:

@@ -58,6 +58,16 @@ FIXED = (
     "Every timed call had the same input values, as the policy fixed_values declares, so results may have been kept "
     "from earlier calls."
 )
+# Before a time from disturbed calls, and the note at it.
+ABOUT = "≈ "
+DISTURBED = (
+    "Disturbed: other work took the cores during too many of these calls, so the time may be far too long. It is not "
+    "to be compared with other times."
+)
+CONTROL_FAILED = (
+    "The A/A control is inconclusive: calls of the reference were disturbed, too few, or differ from those of its copy."
+)
+FEW = "From all calls: each process made too few for a verdict."
 END_TO_END = "End to end: wall time until the device was done."
 EXCEEDED = (
     "Without shares of the ceiling: a call was faster than the measured ceiling allows, so the measured ceiling is too "
@@ -80,6 +90,8 @@ class Cell:
     note: str = ""
     bound: str = ""
     value: float | None = None
+    # Whether the number is from disturbed calls.
+    disturbed: bool = False
 
 
 EMPTY = Cell(text="–")
@@ -168,9 +180,11 @@ def _summarise(tables: Sequence[MeasureTable]) -> str:
     """Return the passes, the number of rows and the verdicts of these tables, in a line."""
     rows = [row for table in tables for row in table.rows]
     verdicts = Counter(row.cells["verdict"].text for row in rows if "verdict" in row.cells)
+    compared = sum(verdicts[word] for word in STATES)
     passes = join_words(dict.fromkeys(table.pass_ for table in tables))
     counted = [f"{verdicts[word]} {word}" for word in STATES if verdicts[word]]
-    return "; ".join([passes, format_count(len(rows), "row"), *([", ".join(counted)] if counted else [])])
+    told = [f"{format_count(compared, 'comparison')}: {', '.join(counted)}"] if counted else []
+    return "; ".join([passes, format_count(len(rows), "row"), *told])
 
 
 def collect_measures(series: Sequence[Series], failing: Iterable[str] = (), *, most: int = MOST_ROWS) -> Measures:
@@ -209,7 +223,7 @@ def _make_table(
     bounds = {row.cells["share"].bound for row in rows if "share" in row.cells}
     if len(bounds) > 1:
         rows = tuple(map(_name_bound, rows))
-    headings = {"ratio": f"time ÷ {reference}"}
+    headings = {"ratio": f"time ÷ {reference} (below 1 is faster)"}
     if len(bounds) == 1:
         headings["share"] = f"share of the {bounds.pop()} ceiling"
 
@@ -286,11 +300,14 @@ def _make_time_cells(
     median_ns, processes = row["median_ns"], row["processes"]
     time = format_estimate(median_ns / 1e6, row["low_ns"] / 1e6, row["high_ns"] / 1e6, processes)
     on_host = row["device"] != "cpu" and row["measure"] == "wall"
-    made = {"time": Cell(text=time, note=END_TO_END if on_host else "", value=median_ns / 1e6)}
+    disturbed = row["calls"] == "disturbed"
+    basis = {"disturbed": DISTURBED, "few": FEW}.get(row["calls"], "")
+    note = " ".join(filter(None, (basis, END_TO_END if on_host else "")))
+    time = ABOUT * disturbed + time
+    made = {"time": Cell(text=time, note=note, value=median_ns / 1e6, disturbed=disturbed)}
     if row["implementation"] == reference:
-        # The reference has a state only if it is inconclusive: the A/A control failed, or other work disturbed the
-        # calls.
-        made["verdict"] = Cell(text=row["state"] or "reference")
+        # The reference is compared with its second copy only: the A/A control. It is no comparison that counts.
+        made["verdict"] = Cell(text="reference", note=CONTROL_FAILED if row["state"] else "")
     elif row["state"]:
         made["verdict"] = Cell(text=row["state"], note=FIXED if row["values"] == "fixed" else "")
         if not math.isnan(row["ratio"]):
@@ -299,8 +316,10 @@ def _make_time_cells(
         made["verdict"] = Cell(text="not compared", note=f"{reference} was not timed in the same processes.")
     if not math.isnan(row["gflop_per_s"]):
         note = "From calls whose speed verdict is inconclusive." if row["state"] == "inconclusive" else ""
-        made["rate"] = Cell(text=format_digits(row["gflop_per_s"]), note=note, value=row["gflop_per_s"])
-    if not math.isnan(row["share"]) and not withheld:
+        note = DISTURBED if disturbed else note
+        rate = ABOUT * disturbed + format_digits(row["gflop_per_s"])
+        made["rate"] = Cell(text=rate, note=note, value=row["gflop_per_s"], disturbed=disturbed)
+    if not math.isnan(row["share"]) and not withheld and not disturbed:
         made["share"] = Cell(text=f"{row['share'] * 100:.0f} %", value=row["share"], bound=row["bound"])
     for key, column in (
         ("end_to_end", "end_to_end_ns"), ("graph", "graph_ns"), ("build", "build_ns"), ("first_call", "first_call_ns")
@@ -312,7 +331,7 @@ def _make_time_cells(
 
 def _make_ratio_cell(row: Mapping[Any, Any], reference: str, base_ns: float | None) -> Cell:
     ratio = row["ratio"]
-    text = format_estimate(ratio, row["ratio_low"], row["ratio_high"], row["counted"], unit="×")
+    text = format_estimate(ratio, row["ratio_low"], row["ratio_high"], row["counted"])
     return Cell(text=text, note=_explain_ratio(row, reference, base_ns), value=ratio)
 
 

@@ -70,7 +70,8 @@ def _explain_ratios(compared: pd.DataFrame) -> Iterator[str]:
         "A ratio is the median over the cycles that called both implementations; below 1 is faster. Faster, slower and "
         f"same are verdicts with the threshold of {EFFECT * 100:g} %."
     )
-    yield f"Here: {', '.join(f'{count} {state}' for state, count in states.most_common())}."
+    total = format_count(states.total(), "comparison")
+    yield f"Here, of {total}: {', '.join(f'{count} {state}' for state, count in states.most_common())}."
 
 
 def _explain_intervals(timings: pd.DataFrame) -> str:

@@ -65,9 +65,7 @@ class NodeRow:
                 for timed in (self.one, self.other)
                 for text in (
                     timed.node,
-                    format_estimate(
-                        timed.ratio.value, timed.ratio.low, timed.ratio.high, timed.ratio.processes, unit="×"
-                    ),
+                    format_estimate(timed.ratio.value, timed.ratio.low, timed.ratio.high, timed.ratio.processes),
                 )
             ),
         )

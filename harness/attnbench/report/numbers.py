@@ -29,17 +29,17 @@ def format_digits(value: float, count: int = 3) -> str:
     return f"{value:.{max(0, count - 1 - exponent)}f}"
 
 
-def format_estimate(value: float, low: float, high: float, processes: float, *, unit: str = "") -> str:
+def format_estimate(value: float, low: float, high: float, processes: float, *, unit: str = "", digits: int = 3) -> str:
     """Format a median over processes with its confidence interval: "1.23 [1.20 to 1.26]".
 
     The unit, such as "×", follows the value. One process gives "1.23, 1 process, no interval".
     """
     if math.isnan(value):
         return MISSING
-    shown = f"{format_digits(value)}{unit}"
+    shown = f"{format_digits(value, digits)}{unit}"
     if processes <= 1 or math.isnan(low):
         return f"{shown}, 1 process, no interval"
-    return f"{shown} [{format_digits(low)} to {format_digits(high)}]"
+    return f"{shown} [{format_digits(low, digits)} to {format_digits(high, digits)}]"
 
 
 def format_seconds(seconds: float) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from attnbench.analysis.left_out import LeftOut
+from attnbench.analysis.sighting import see_ratio
 from attnbench.analysis.speed_verdict import EFFECT, Baseline, SpeedVerdict, State
 from attnbench.analysis.stats import (
     CleanCalls,
@@ -50,7 +51,7 @@ TIMINGS = (
     "processes", "samples", "threads", "method", "measure", "end_to_end_ns", "graph_ns", "throttled", "clock",
     "state", "ratio", "ratio_low", "ratio_high", "ratio_level", "counted", "of", "reason", "null_state", "null_ratio",
     "build_ns", "first_call_ns", "flop", "bytes", "gflop_per_s", "gbyte_per_s", "share", "bound", "run", "reference_ns",
-    "values", "judged",
+    "values", "judged", "calls", "seen_ratio",
 )  # fmt: skip
 MEMORY = (
     "implementation", "case", "pass", "length", "dtype", "device", "peak_bytes", "workspace_bytes", "saved_bytes",
@@ -159,8 +160,13 @@ def list_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def select_undecided(timings: pd.DataFrame) -> pd.DataFrame:
-    """Return the timings whose speed verdict is ``unknown`` or ``inconclusive``, with the verdict before the reason."""
-    frame = timings[timings["reason"] != ""]
+    """Return the timings whose speed verdict is ``unknown`` or ``inconclusive``, with the verdict before the reason.
+
+    The reference, which is compared with its own copy only, is left out.
+    """
+    pairs = zip(timings["implementation"], timings["case"], strict=True)
+    compared = pd.Series([name != find_reference(case) for name, case in pairs], index=timings.index, dtype=bool)
+    frame = timings[(timings["reason"] != "") & compared]
     return frame.assign(reason=[f"{state}: {why}" for state, why in zip(frame["state"], frame["reason"], strict=True)])
 
 
@@ -303,10 +309,20 @@ def _make_timing_row(
             "first_call_ns": _find_median(timing.first_call_ns),
             "values": timing.values,
             "judged": timing.judged,
+            "calls": calls.basis,
+            "seen_ratio": _see(timing, compared, found),
         }
         | _make_verdict_columns(found, decides=result.implementation != find_reference(result.case))
         | _compute_rates(result, time.value, top)
     )
+
+
+def _see(timing: Timing, baseline: Baseline | None, found: SpeedVerdict | None) -> float:
+    """Return the ratio of the undisturbed cycles where too few are undisturbed for the column ``ratio``."""
+    if baseline is None or found is None or found.ratio is not None:
+        return math.nan
+    seen = see_ratio(timing, baseline.timing)
+    return seen.value if seen else math.nan
 
 
 def _add_reference_times(rows: Sequence[dict[str, Any]], timings: Sequence[Timing], baseline: Baseline | None) -> None:

@@ -9,12 +9,14 @@ from typing import Literal, NamedTuple
 
 from attnbench.analysis.completeness import Completeness, describe_gaps, judge_completeness
 from attnbench.analysis.coverage import FEWEST_CHECKED, VERDICT_SUITES, count_cases, count_checked
-from attnbench.analysis.plain_names import clean_name, format_command
+from attnbench.analysis.plain_names import clean_name
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, FRONTIER, PERF, Result, Status
 from attnbench.report.advice import NextStep
 from attnbench.report.checked import describe_checked
+from attnbench.report.checking_advice import advise_checking
+from attnbench.report.extent import describe_basis, describe_extent
 from attnbench.report.failing import describe_failing
 from attnbench.report.numbers import format_count, format_thousands, join_words
 from attnbench.report.series import label_devices
@@ -76,7 +78,7 @@ class Sentence:
     text: str
     # Machine and name of the implementation whose failures the sentence is about; None for any other sentence.
     about: tuple[str, str] | None = None
-    # Implementations on which too few cases were checked for a verdict.
+    # Implementations on which no case of a suite, or too few for a verdict, were checked.
     lacking: tuple[str, ...] = ()
     # The command that adds what the sentence says is missing; None if there is none.
     step: NextStep | None = None
@@ -104,6 +106,8 @@ class Verdict:
     checks_complete: bool = True
     # If something is missing: how many timed calls the recommendations rest on; else empty.
     basis: str = ""
+    # If something is missing: what of the checks, the times and the memory is complete, in a sentence; else empty.
+    extent: str = ""
 
     @property
     def complete(self) -> bool:
@@ -162,12 +166,13 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
     ]
     every = [result for own in by_place.values() for result in own]
     timed = sum(result.timing is not None for result in every)
-    measured = sum(result.memory is not None for result in every)
+    unreached = sum(one.unreached for stored in runs for one in judge_completeness(stored).unfinished)
     return Verdict(
         places=tuple(_merge_alike(_add_checking(told, runs))),
         incomplete=_describe_incomplete(incomplete, len(runs)),
         checks_complete=checks_complete,
-        basis=_describe_basis(timed, missing, measured) if incomplete else "",
+        basis=describe_basis(timed, missing) if incomplete else "",
+        extent=describe_extent(timed, missing, every, unreached, checked=checks_complete) if incomplete else "",
     )
 
 
@@ -186,7 +191,7 @@ def format_lines(verdict: Verdict) -> Iterator[str]:
         if place.checked:
             yield start + place.checked
     if verdict.basis:
-        yield verdict.basis
+        yield f"{verdict.basis} {verdict.extent}"
 
 
 def _merge_alike(places: Iterable[PlaceVerdict]) -> Iterator[PlaceVerdict]:
@@ -196,7 +201,10 @@ def _merge_alike(places: Iterable[PlaceVerdict]) -> Iterator[PlaceVerdict]:
         said = ((sentence.kind, sentence.text, sentence.step) for sentence in place.sentences)
         alike[*said, place.checked].append(place)
     for first, *others in alike.values():
-        yield replace(first, label="; ".join([first.label, *(other.label for other in others)]))
+        # The numbers are those of one place.
+        start = "Checked on each: " if others else "Checked: "
+        label = "; ".join([first.label, *(other.label for other in others)])
+        yield replace(first, label=label, checked=first.checked.replace("Checked: ", start, 1))
 
 
 def _make_resuming(found: Completeness, *, several: bool) -> NextStep:
@@ -208,7 +216,7 @@ def _make_resuming(found: Completeness, *, several: bool) -> NextStep:
     return NextStep(words=f"{ENDS[found.end]} To finish the run, {on}{where}:", command=found.resuming)
 
 
-def _add_checking(places: Iterable[PlaceVerdict], runs: Iterable[StoredRun]) -> Iterator[PlaceVerdict]:
+def _add_checking(places: Iterable[PlaceVerdict], runs: Sequence[StoredRun]) -> Iterator[PlaceVerdict]:
     """Yield the places; after the sentences without a verdict comes the command that checks more cases of them all.
 
     After a large suite there is no such command.
@@ -219,9 +227,7 @@ def _add_checking(places: Iterable[PlaceVerdict], runs: Iterable[StoredRun]) -> 
         lacking = [number for number, sentence in enumerate(told) if sentence.lacking]
         if lacking and not large:
             names = [name for sentence in told for name in sentence.lacking]
-            command = format_command(f"attnbench conform --suite {VERDICT_SUITES[0]}", names)
-            step = NextStep(words="To check more cases:", command=command)
-            told[lacking[-1]] = replace(told[lacking[-1]], step=step)
+            told[lacking[-1]] = replace(told[lacking[-1]], step=advise_checking(names, runs))
         yield replace(place, sentences=tuple(told))
 
 
@@ -230,21 +236,6 @@ def _describe_incomplete(count: int, of: int) -> str:
     if not count:
         return ""
     return f"{count} of {of} runs {'is' if count == 1 else 'are'} incomplete" if of > 1 else "The run is incomplete"
-
-
-def _describe_basis(timed: int, missing: int, measured: int) -> str:
-    """Return on how many timed calls the recommendations rest, or what holds without any.
-
-    ``missing``: planned calls that were not timed. ``measured``: calls whose memory was measured.
-    """
-    if not timed:
-        holds = (
-            f" The peak memory of {format_count(measured, 'call')} holds all the same, and so do the verdicts on "
-            "conformance."
-        )
-        return f"This report recommends no implementation: no call was timed.{holds * bool(measured)}"
-    lacking = f"; {format_count(missing, 'planned call')} {'is' if missing == 1 else 'are'} missing" if missing else ""
-    return f"What to use here rests on {format_count(timed, 'timed call')} only{lacking}."
 
 
 def _locate(stored: StoredRun) -> _Where:
@@ -339,7 +330,9 @@ def _describe_group(kind: str, reason: str, names: Sequence[str]) -> Sentence:
     meaning, one, several = TOLD[kind]
     words = join_words(map(clean_name, names)) if len(names) <= NAMED + 1 else format_thousands(len(names))
     told = several if len(names) > 1 else one
-    return Sentence(kind=meaning, text=told.format(names=words, reason=reason), lacking=tuple(names) * (kind == "few"))
+    return Sentence(
+        kind=meaning, text=told.format(names=words, reason=reason), lacking=tuple(names) * (kind in ("few", "timed"))
+    )
 
 
 def _shorten(reason: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attnbench.analysis.crossover import Entry
-from attnbench.report.figures.contenders import find_contenders
+from attnbench.report.figures.contenders import describe_colours, find_contenders
 from attnbench.report.figures.drawing import Drawing, Sketch
 from attnbench.report.figures.forest_figure import sketch_forest
 from attnbench.report.figures.labels import clean
@@ -19,7 +19,7 @@ from attnbench.report.figures.time_figure import sketch_time
 from attnbench.report.maps import MapTable
 from attnbench.report.series import Series
 
-__all__ = ["SeriesFigures", "draw_figures", "draw_maps", "find_looks"]
+__all__ = ["SeriesFigures", "describe_colours", "draw_figures", "draw_maps", "find_looks"]
 
 SKETCHES: tuple[Callable[[Series, Mapping[str, Look], str], Sketch], ...] = (
     sketch_time, sketch_ratio, sketch_forest, sketch_rate, sketch_memory,
@@ -53,32 +53,37 @@ def draw_maps(tables: Iterable[MapTable], looks: Mapping[str, Look]) -> dict[str
     return {f"{stem}.{kind}": draw(figure, kind) for stem, figure in figures.items() for kind in ("svg", "png")}
 
 
-def draw_figures(series: Sequence[Series], looks: Mapping[str, Look]) -> list[SeriesFigures]:
-    """Draw the figures of each series that has any."""
+def draw_figures(series: Sequence[Series], looks: Mapping[str, Look], coloured: str) -> list[SeriesFigures]:
+    """Draw the figures of each series that has any; ``coloured`` says which implementations are in colour."""
     places = Counter(one.place for one in series)
     made = []
     for one in series:
         label = one.heading if places[one.place] > 1 else one.place.label
         place = clean(label, LONGEST_PLACE) if len(series) > 1 else ""
-        made.append(_draw_series(one, looks, place) if one.drawn else SeriesFigures(drawings=(), missing=()))
-    return list(_tell_once(made))
+        made.append(_draw_series(one, looks, place, coloured) if one.drawn else SeriesFigures(drawings=(), missing=()))
+    return list(_tell_once(made, coloured))
 
 
-def _tell_once(figures: Iterable[SeriesFigures]) -> Iterator[SeriesFigures]:
-    """Yield the figures; a sentence on how to read a figure is left out if an earlier figure has the same sentence."""
+def _tell_once(figures: Iterable[SeriesFigures], coloured: str) -> Iterator[SeriesFigures]:
+    """Yield the figures; a sentence on how to read a figure is left out if an earlier figure has the same sentence.
+
+    What is in colour, ``coloured``, is the same in all figures of a report, so that only the first one says it.
+    """
     told: set[str] = set()
     for one in figures:
         drawings = []
         for drawing in one.drawings:
+            bare = drawing.reading.replace(f" {coloured}", "") if coloured else drawing.reading
+            reading = bare if any(coloured in text for text in told) else drawing.reading
             notes = tuple(note for note in drawing.notes if note not in told or not note.startswith(EXPLAINED))
-            drawings.append(replace(drawing, reading="" if drawing.reading in told else drawing.reading, notes=notes))
-            told |= {drawing.reading, *drawing.notes}
+            drawings.append(replace(drawing, reading="" if reading in told else reading, notes=notes))
+            told |= {reading, bare, *drawing.notes}
         yield replace(one, drawings=tuple(drawings))
 
 
-def _draw_series(series: Series, looks: Mapping[str, Look], place: str) -> SeriesFigures:
+def _draw_series(series: Series, looks: Mapping[str, Look], place: str, coloured: str) -> SeriesFigures:
     sketches = [sketch(series, looks, place) for sketch in SKETCHES]
-    drawings = tuple(_save(sketch, series.suffix, place) for sketch in sketches if sketch.figure is not None)
+    drawings = tuple(_save(sketch, series.suffix, place, coloured) for sketch in sketches if sketch.figure is not None)
     # If nothing was timed, this is the one reason of all figures but the figure of memory.
     timed = not series.timings.empty
     missing = [
@@ -89,14 +94,15 @@ def _draw_series(series: Series, looks: Mapping[str, Look], place: str) -> Serie
     return SeriesFigures(drawings=drawings, missing=tuple(_explain_missing(missing)))
 
 
-def _save(sketch: Sketch, suffix: str, place: str) -> Drawing:
+def _save(sketch: Sketch, suffix: str, place: str, coloured: str) -> Drawing:
     """Draw a sketch as SVG and as PNG."""
     assert sketch.figure is not None
     svg = draw(sketch.figure, "svg")
     width, height = read_size(svg)
     title = f"{sketch.title}: {place}" if place else sketch.title
     return Drawing(
-        stem=sketch.name + suffix, title=sketch.title, reading=sketch.reading, shows=f"{title}. {sketch.shows}",
+        stem=sketch.name + suffix, title=sketch.title, reading=sketch.reading + f" {coloured}" * sketch.coloured,
+        shows=f"{title}. {sketch.shows}",
         notes=sketch.notes, svg=svg, png=draw(sketch.figure, "png"), uri=encode(svg), width=width, height=height,
     )  # fmt: skip
 

@@ -21,6 +21,8 @@ class Sketch:
     title: str
     # How to read the figure, in a sentence or two.
     reading: str = ""
+    # Whether the page says at this figure which implementations are in colour.
+    coloured: bool = False
     # What the figure shows, for readers who do not see it.
     shows: str = ""
     # What is left out of the figure, or noteworthy in it.

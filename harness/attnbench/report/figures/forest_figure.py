@@ -35,7 +35,7 @@ TEXT = SMALL
 CLOSEST = 1.05
 READING = (
     "Each row is an implementation; the fastest is first. The point is its time divided by the time of {reference}, "
-    "and the bar is the confidence interval of this ratio. Left of the line at 1× is faster. The grey band is the "
+    "and the bar is the confidence interval of this ratio. Left of the line at 1 is faster. The grey band is the "
     "threshold of ±{effect:g} %."
 )
 HOLLOW = "A hollow point has the verdict unknown: too few processes, or an interval that crosses the threshold."

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from attnbench.report.figures.contenders import COLOURED
 from attnbench.report.figures.drawing import Sketch
 from attnbench.report.figures.panels import Panels, draw_panels, find_beyond
 from attnbench.report.figures.rows import describe_ends, keep_drawable, name_left_out
@@ -14,9 +13,9 @@ from attnbench.report.series import Series
 __all__ = ["sketch_memory"]
 
 READING = (
-    "Peak bytes of a call above its inputs; lower is less. Both axes are logarithmic. A curve that is twice as steep "
-    "as another one belongs to an implementation that stores the L × L matrix of weights. "
-    f"{COLOURED} Where curves lie on one another, the lower ones are wider."
+    "Peak bytes of a call above its inputs; lower is less. Both axes are logarithmic. Where the length doubles, "
+    "memory that grows with L doubles, and memory that grows with L², as the L × L matrix of weights, quadruples. "
+    "Where curves lie on one another, the lower ones are wider."
 )
 TITLE = "Peak memory"
 
@@ -38,6 +37,7 @@ def sketch_memory(series: Series, looks: Mapping[str, Look], place: str) -> Sket
         name="memory",
         title=TITLE,
         reading=READING,
+        coloured=True,
         shows=describe_ends(rows, series.reference, format_bytes, ("least", "most")),
         notes=(*notes, *name_left_out(left_out, "peak of 0 or measured twice")),
         figure=figure,

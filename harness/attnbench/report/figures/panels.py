@@ -42,6 +42,12 @@ LOWEST, HIGHEST, ALONE, GREY = (3.4, 8.5), (1.4, 4.5), (1.7, 5.0), (0.9, 3.5)
 # This text is in the reason of each call that was not timed because its predicted time exceeds the work limit. A curve
 # that ends before such a call has a cross at its end.
 BEYOND = "--work-limit"
+# How a value from disturbed calls is drawn, and what the mark means.
+PLUS = "+"
+DISTURBED = (
+    "A grey + is disturbed: other work took the cores during too many of its calls. No curve leads through it, and it "
+    "is not to be compared."
+)
 CROSS = "× at the end of a curve: longer calls were predicted to exceed the work limit and were not started."
 
 
@@ -76,6 +82,8 @@ def draw_panels(panels: Panels) -> tuple[Figure, tuple[str, ...]]:
     if not all(found.isdisjoint(names) for found in panels.beyond.values()):
         left_out = (*left_out, CROSS)
     rows = panels.rows[panels.rows["implementation"].isin(names)]
+    if _flag_disturbed(rows).any():
+        left_out = (*left_out, DISTURBED)
     passes = sorted(rows["pass"].unique())
     with mpl.rc_context(SETTINGS):
         handles = _make_handles(panels, names)
@@ -109,6 +117,11 @@ def draw_panels(panels: Panels) -> tuple[Figure, tuple[str, ...]]:
             handlelength=1.9, handletextpad=0.7,
         )  # fmt: skip
     return figure, left_out
+
+
+def _flag_disturbed(rows: pd.DataFrame) -> "pd.Series[bool]":
+    """Return which values are from disturbed calls; a table without this knowledge, as that of memory, has none."""
+    return rows["calls"] == "disturbed" if "calls" in rows else pd.Series(data=False, index=rows.index)
 
 
 def find_beyond(rows: pd.DataFrame, untimed: pd.DataFrame) -> dict[str, frozenset[str]]:
@@ -154,6 +167,8 @@ def _make_handles(panels: Panels, names: Sequence[str]) -> list[Line2D]:
         handles.append(
             Line2D([], [], color=MUTED, marker="x", linestyle="", markersize=7, label="ends at the work limit")
         )
+    if _flag_disturbed(panels.rows[panels.rows["implementation"].isin(names)]).any():
+        handles.append(Line2D([], [], color=MUTED, marker=PLUS, linestyle="", markersize=6, label="disturbed"))
     return handles
 
 
@@ -180,14 +195,20 @@ def _draw_curves(axes: Axes, part: pd.DataFrame, names: Sequence[str], panels: P
         name = str(key)
         look, above = panels.looks[name], (4 if name in sizes else 2) + names.index(name) / len(names)
         (width, size), fill = sizes.get(name, GREY), look.colour if look.contends else "none"
-        x = rows["length"] * moved.get(name, 1.0)
+        x, disturbed = rows["length"] * moved.get(name, 1.0), _flag_disturbed(rows)
         bars += [
             (at, low, high, look.colour, width * 0.7)
-            for at, low, high in zip(x, rows["low"], rows["high"], strict=True)
+            for at, low, high, grey in zip(x, rows["low"], rows["high"], disturbed, strict=True)
+            if not grey
         ]
+        if disturbed.any():
+            axes.plot(
+                x[disturbed], rows["value"][disturbed], color=OTHERS, marker=PLUS, linestyle="", markersize=6, zorder=2
+            )
         axes.plot(
-            x, rows["value"], color=look.colour, marker=look.marker, linestyle=look.line, linewidth=width,
-            markersize=size, markeredgewidth=0.7, markerfacecolor=fill, solid_capstyle="round", zorder=above,
+            x, rows["value"].mask(disturbed), color=look.colour, marker=look.marker, linestyle=look.line,
+            linewidth=width, markersize=size, markeredgewidth=0.7, markerfacecolor=fill, solid_capstyle="round",
+            zorder=above,
         )  # fmt: skip
         if name in beyond:
             axes.plot(
@@ -201,6 +222,8 @@ def _draw_curves(axes: Axes, part: pd.DataFrame, names: Sequence[str], panels: P
                     labels[name], (x.iloc[-1], rows["value"].iloc[-1]), (7, 0), textcoords="offset points",
                     color=look.colour if look.contends else MUTED, fontsize=SMALL, va="center", zorder=7,
                 )  # fmt: skip
+    if not bars:
+        return
     at, low, high, colours, widths = map(list, zip(*bars, strict=True))
     axes.vlines(at, low, high, colors=colours, linewidths=widths, zorder=3.5)
 

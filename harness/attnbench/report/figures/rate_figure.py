@@ -18,9 +18,8 @@ __all__ = ["sketch_rate"]
 TITLE = "Rate against the measured ceiling"
 READING = "Operations that the case needs, divided by the time of a call; higher is faster."
 CEILING = (
-    "The dashed line is the rate that the machine's own ceilings allow at each length: those of a matrix product and "
-    "of a copy, measured in the same run. Short calls are far below it, because a call has costs that do not depend on "
-    "its length."
+    "The dashed line is the ceiling: the rate at the speed of a matrix product or of a copy, whichever takes longer, "
+    "as measured on this machine in the same run. Short calls are far below it."
 )
 WITHOUT = "Without the ceiling, which was not measured in this run."
 TOO_LOW = "Without the ceiling, which was measured too low: a call was faster than it allows."

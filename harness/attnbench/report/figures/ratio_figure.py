@@ -1,4 +1,4 @@
-"""Figure: ratio of times to the reference against length; what lies outside of ¼× to 4× is named at the edge."""
+"""Figure: ratio of times to the reference against length; what lies outside of ¼ to 4 is named at the edge."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from attnbench.report.figures.contenders import COLOURED
 from attnbench.report.figures.drawing import Sketch
 from attnbench.report.figures.labels import clean, make_labels
 from attnbench.report.figures.panels import AREA, Panels, draw_panels, find_beyond
@@ -29,9 +28,9 @@ NARROWEST = 1.1
 # ``NAMED``: height of a name at the edge of a panel, in inches. ``MOST_NAMED``: most names at one edge.
 NAMED, MOST_NAMED = 0.16, 5
 READING = (
-    "Time divided by the time of {reference} on the same case: points below the line at 1× are faster than the "
-    "reference, points above it slower. A bar is the confidence interval of a ratio; if it crosses the line, "
-    f"it is not decided which of the two is faster. {COLOURED} At one length, their points stand side by side."
+    "Time divided by the time of {reference} on the same case; below the line at 1 is faster than the reference. A bar "
+    "is the confidence interval; if it crosses the line, it is not decided which is faster. The points of one length "
+    "stand side by side."
 )
 # On which side of a panel an implementation lies outside, by its mark.
 EDGES = {"▲": "above", "▼": "below"}
@@ -54,6 +53,7 @@ def sketch_ratio(series: Series, looks: Mapping[str, Look], place: str) -> Sketc
     rows = select_ratios(series.timings)
     others = rows[rows["implementation"] != series.reference]
     disturbed = series.timings[series.timings["state"] == INCONCLUSIVE]
+    compared = disturbed[disturbed["implementation"] != series.reference]
     if others.empty:
         why = "all comparisons are inconclusive" if len(disturbed) else f"no call was timed together with {reference}"
         return Sketch(name="ratio", title=title, notes=(why,))
@@ -70,12 +70,13 @@ def sketch_ratio(series: Series, looks: Mapping[str, Look], place: str) -> Sketc
         name="ratio",
         title=title,
         reading=READING.format(reference=reference),
-        shows=describe_ends(rows, series.reference, lambda value: f"{format_digits(value)}×", ("fastest", "slowest")),
+        coloured=True,
+        shows=describe_ends(rows, series.reference, lambda value: f"{format_digits(value)}", ("fastest", "slowest")),
         notes=(
             *_find_crossovers(others),
             *_explain_edges(others, limits),
             *notes,
-            *name_left_out(disturbed, INCONCLUSIVE),
+            *name_left_out(compared, INCONCLUSIVE, "comparison"),
             *name_left_out(without, "without a ratio"),
             *name_single(rows),
         ),
@@ -177,7 +178,7 @@ def _find_outside(part: pd.DataFrame, outside: "pd.Series[bool]", sign: str) -> 
     found = []
     for name, label in labels.items():
         own = rows[rows["implementation"] == name].sort_values("length")
-        ratios = [f"{format_digits(value, 2)}×" for value in (own["value"].min(), own["value"].max())]
+        ratios = [f"{format_digits(value, 2)}" for value in (own["value"].min(), own["value"].max())]
         words = ratios[0] if ratios[0] == ratios[1] else " to ".join(ratios)
         found.append(Outside(name=name, text=f"{sign} {label} {words}", length=int(own["length"].iloc[0])))
     if len(found) > MOST_NAMED:

@@ -29,11 +29,11 @@ def keep_drawable(frame: pd.DataFrame, value: str, low: str, high: str) -> pd.Da
     return drawn.assign(value=values, **ends).drop_duplicates(["implementation", "pass", "length"], keep="last")
 
 
-def name_left_out(rows: pd.DataFrame, why: str) -> tuple[str, ...]:
+def name_left_out(rows: pd.DataFrame, why: str, what: str = "call") -> tuple[str, ...]:
     """Return a sentence that names the implementations of calls that a figure leaves out, if there are any."""
     if rows.empty:
         return ()
-    return (f"Left out, {why}: {format_count(len(rows), 'call')} of {_name(list(rows['implementation'].unique()))}.",)
+    return (f"Left out, {why}: {format_count(len(rows), what)} of {_name(list(rows['implementation'].unique()))}.",)
 
 
 def name_single(rows: pd.DataFrame) -> tuple[str, ...]:
@@ -49,8 +49,13 @@ def describe_ends(rows: pd.DataFrame, reference: str, text: Callable[[float], st
     """Describe the longest calls of each pass for readers who do not see a figure: least, reference and most.
 
     ``words`` are put before the implementations with the smallest and the largest value, such as fastest and slowest.
+    Values from disturbed calls are left out.
     """
     parts = []
+    if "calls" in rows:
+        rows = rows[rows["calls"] != "disturbed"]
+    if rows.empty:
+        return "All calls were disturbed."
     for name, part in rows.groupby("pass"):
         last = part[part["length"] == part["length"].max()].sort_values("value", kind="stable")
         labels = make_labels(last["implementation"])

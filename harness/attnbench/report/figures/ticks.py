@@ -49,8 +49,8 @@ def set_ratio_axis(axes: Axes, low: float, high: float, *, horizontal: bool = Fa
 
 
 def format_factor(value: float) -> str:
-    """Format a ratio as on an axis, for example ¼× and 1.5×."""
-    return f"{FRACTIONS.get(value, f'{value:g}')}×"
+    """Format a ratio as on an axis, for example ¼ and 1.5."""
+    return FRACTIONS.get(value, f"{value:g}")
 
 
 def _divide(low: float, high: float, count: int = 5) -> list[float]:

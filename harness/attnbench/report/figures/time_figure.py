@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from attnbench.report.figures.contenders import COLOURED
 from attnbench.report.figures.drawing import Sketch
 from attnbench.report.figures.panels import Panels, draw_panels, find_beyond
 from attnbench.report.figures.rows import describe_ends, keep_drawable, name_left_out, name_single
@@ -14,9 +13,8 @@ from attnbench.report.series import Series
 __all__ = ["sketch_time"]
 
 READING = (
-    "Lower is faster. Both axes are logarithmic, so a straight line is a power law: a time that grows with L² "
-    "rises two decades for each decade of length. Bars are confidence intervals of the median. "
-    f"{COLOURED} Where curves lie on one another, the lower ones are wider."
+    "Lower is faster. Both axes are logarithmic: where the length doubles, a time that grows with L² quadruples. Bars "
+    "are confidence intervals of the median. Where curves lie on one another, the lower ones are wider."
 )
 
 
@@ -38,6 +36,7 @@ def sketch_time(series: Series, looks: Mapping[str, Look], place: str) -> Sketch
         name="time",
         title=title,
         reading=READING,
+        coloured=True,
         shows=describe_ends(rows, series.reference, lambda ns: format_seconds(ns / 1e9), ("fastest", "slowest")),
         notes=(*notes, *name_left_out(left_out, "time not above 0 or measured twice"), *name_single(rows)),
         figure=figure,

@@ -161,9 +161,7 @@ def test_two_reports_of_the_same_runs_have_the_same_bytes(tmp_path: Path) -> Non
         ({"suite_digest": "", "suite": ""}, "none"),
     ],
 )
-def test_a_run_without_the_whole_list_shows_no_empty_hash(
-    tmp_path: Path, changes: dict[str, str], shown: str
-) -> None:
+def test_a_run_without_the_whole_list_shows_no_empty_hash(tmp_path: Path, changes: dict[str, str], shown: str) -> None:
     """The page and report.md have the hash of the list, that of the list of which the run has a part, or none."""
     write([make_stored_run(*make_check_results(), of=make_run(**changes))], tmp_path)
     assert f"<dt>suite</dt><dd>{shown}</dd>" in (tmp_path / "index.html").read_text()

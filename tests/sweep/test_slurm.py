@@ -40,11 +40,13 @@ def test_a_machine_without_slurm_is_told_so(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_silent_slurm_is_named(programs: Path) -> None:
-    """An error of Slurm's program is one line."""
+    """The first line of an error of Slurm's program is told, and how to do without Slurm."""
     write_program(programs, "sinfo", "echo cannot reach >&2; echo the controller >&2; exit 1")
     with pytest.raises(ConfigurationError) as caught:
         ask_slurm("sinfo")
-    assert str(caught.value) == "Slurm does not answer sinfo: cannot reach the controller; try again when it does"
+    assert str(caught.value) == (
+        "Slurm does not answer sinfo: cannot reach; try again when it does, or run the sweep here with --local"
+    )
 
 
 def test_states_are_of_the_jobs_that_are_asked_for(programs: Path) -> None:

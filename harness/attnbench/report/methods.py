@@ -11,7 +11,14 @@ from attnbench.report.measures import Measures
 from attnbench.report.numbers import format_bytes, format_count, format_thousands, join_words
 from attnbench.report.series import Series
 
-__all__ = ["describe_commit", "describe_machine", "describe_methods", "describe_suite", "explain_measures", "explain_states"]
+__all__ = [
+    "describe_commit",
+    "describe_machine",
+    "describe_methods",
+    "describe_suite",
+    "explain_measures",
+    "explain_states",
+]
 
 # Causes of the states that are no verdicts: a part of the reason in a run's comparison, the page's words for it, and
 # what may decide the comparison.

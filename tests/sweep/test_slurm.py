@@ -98,10 +98,15 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Probe]:
 
 
 def test_a_folder_that_nodes_do_not_share_is_refused(tmp_path: Path, jobs: list[Probe]) -> None:
-    """A probe whose job ended without its file shows it."""
+    """A probe whose job ended without its file shows it; what is waited for is told before."""
+    told: list[str] = []
     with pytest.raises(ConfigurationError, match=r"machine 'any': job 5 ended, and any-.*\.json is not in .*probes"):
-        probe(tmp_path, make_plan([4]), wait_s=60)
+        probe(tmp_path, make_plan([4]), wait_s=60, tell=told.append)
     assert FakeJob.canceled
+    assert told == [
+        f"test of the nodes: waiting up to 60 s for a file in {tmp_path}/probes from each of the jobs 5 on any",
+        "job 5 ended; waiting up to 0 s until its file is seen here",
+    ]
 
 
 def test_a_probe_that_waits_too_long_is_canceled(
@@ -110,7 +115,7 @@ def test_a_probe_that_waits_too_long_is_canceled(
     """A full queue ends the wait with the state of the job."""
     monkeypatch.setattr(submission, "find_job_states", lambda asked: {"5": "PENDING"})
     with pytest.raises(ConfigurationError, match=r"no answer in 0 s from a job on any \(PENDING\); wait longer"):
-        probe(tmp_path, make_plan([4]), wait_s=0)
+        probe(tmp_path, make_plan([4]), wait_s=0, tell=print)
     assert FakeJob.canceled
 
 
@@ -121,7 +126,7 @@ def test_a_probe_that_will_never_start_ends_the_wait(
     monkeypatch.setattr(submission, "find_job_states", lambda asked: {"5": "PENDING"})
     monkeypatch.setattr(submission, "find_hopeless", lambda asked: {"5": "PartitionNodeLimit"})
     with pytest.raises(ConfigurationError) as caught:
-        probe(tmp_path, make_plan([4]), wait_s=60)
+        probe(tmp_path, make_plan([4]), wait_s=60, tell=print)
     assert str(caught.value) == (
         "machine 'any': Slurm will not start job 5: PartitionNodeLimit; change the machine's settings"
     )
@@ -142,10 +147,10 @@ def test_versions_of_a_machine_are_compared(
     monkeypatch.setattr(submission, "find_job_states", answer)
     plan = make_plan([4], allow_different_versions=allowed, machines=(Machine(name="any"),))
     if allowed:
-        probe(tmp_path, plan, wait_s=60)
+        probe(tmp_path, plan, wait_s=60, tell=print)
     else:
         with pytest.raises(ConfigurationError, match=r"machine 'any' has torch 1\.0 instead of .*: install the same"):
-            probe(tmp_path, plan, wait_s=60)
+            probe(tmp_path, plan, wait_s=60, tell=print)
 
 
 def test_a_probe_writes_its_token(tmp_path: Path) -> None:
@@ -179,4 +184,4 @@ def test_a_machine_without_the_device_is_refused(
     with pytest.raises(
         ConfigurationError, match=r"^machine 'any': on its node, CUDA is missing; Slurm gives a job a GPU"
     ):
-        probe(tmp_path, make_plan([4], machines=(Machine(name="any"),)), wait_s=60)
+        probe(tmp_path, make_plan([4], machines=(Machine(name="any"),)), wait_s=60, tell=print)

@@ -1,4 +1,4 @@
-"""``attnbench sweep``: the cases of one configuration on several kinds of machine, by Slurm or here."""
+"""``attnbench sweep``: the cases of one configuration on several kinds of node, by Slurm or here."""
 
 import time
 from collections.abc import Sequence
@@ -194,7 +194,7 @@ def _check_same(
 
 
 def _submit_missing(folder: Path, plan: SweepPlan, *, local: bool, wait_s: float | None = None) -> int:
-    """Submit the tasks that are missing, and follow all; with ``wait_s``, probe each kind of machine first."""
+    """Submit the tasks that are missing, and follow all; with ``wait_s``, probe each kind of node first."""
     reader, lines = StateReader(folder, plan, needs_slurm=not local), ChangedLines(_tell)
     ids: list[str] = []
 

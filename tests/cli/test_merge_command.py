@@ -19,9 +19,9 @@ RUN = Run(
 CASE = "multihead/B1.L4.S4.E16.H2/bias/mask=none/regime=plain/seed={}/float32/cpu/eval"
 
 
-def write_shard(folder: Path, index: int) -> None:
+def write_shard(folder: Path, index: int, node: str = "") -> None:
     """Write one of two shards."""
-    run = replace(RUN, id=f"run-{index}", command=f"attnbench conform --shard {index}/2")
+    run = replace(RUN, id=f"run-{index}", command=f"attnbench conform --shard {index}/2", node=node)
     finding = Finding(check="forward_parity", status="passed")
     result = Result(run=run.id, implementation="sdpa", case=CASE.format(index), findings=(finding,), suite="core")
     end = End(run=run.id, time=run.time, outcome="finished", exit_code=0)
@@ -30,10 +30,10 @@ def write_shard(folder: Path, index: int) -> None:
 
 def test_the_merged_file_is_printed(tmp_path: Path) -> None:
     """Standard output has the path of the merged file, so that it can be given to ``attnbench report``."""
-    write_shard(tmp_path, 1)
-    write_shard(tmp_path, 2)
+    write_shard(tmp_path, 1, node="aa")
+    write_shard(tmp_path, 2, node="aa")
     done = CliRunner().invoke(command, [str(tmp_path), "--into", str(tmp_path / "out")], standalone_mode=False)
-    assert (done.return_value, done.stderr) == (0, "2 results of 2 runs on some-cpu\n")
+    assert (done.return_value, done.stderr) == (0, "2 results of 2 runs on some-cpu, node aa\n")
     assert len(read_run(Path(done.stdout.strip())).results) == 2
 
 

@@ -39,6 +39,7 @@ def command(inputs: tuple[Path, ...], into: Path) -> int:
     for one in made:
         joined = f"{format_count(one.results, 'result')} of {format_count(len(one.run.parts), 'run')}"
         repeated = f", {format_count(one.repeated, 'repeated result')} left out" if one.repeated else ""
-        click.echo(f"{joined} on {one.run.machine.name}{repeated}", err=True)
+        node = f", node {one.run.node}" if one.run.node else ""
+        click.echo(f"{joined} on {one.run.machine.name}{node}{repeated}", err=True)
         click.echo(one.path)
     return INCONCLUSIVE if faults else 0

@@ -87,6 +87,9 @@ def test_a_killed_sweep_is_resumed(folder: Path) -> None:
         (["none.toml"], "cannot read none.toml: No such file or directory; name a TOML file"),
         (["sweep.toml", "--lengths", "8"], "lengths: a sweep of kind conform has the cases of its suite"),
         (["sdpa", "--minutes", "0"], "Invalid value for '--minutes': 0 is not in the range x>=1."),
+        (["sweep.toml", "--minutes", "1"], "--minutes: a task in Slurm needs at least 2, got 1: it is told to stop "),
+        (["sweep.toml", "nosuch"], "unknown implementation 'nosuch'"),
+        (["sweep.toml", "--case", "none*"], "--case: 'none*' matches none of "),
     ],
 )
 def test_bad_input_is_one_line(folder: Path, words: list[str], message: str) -> None:
@@ -96,6 +99,67 @@ def test_bad_input_is_one_line(folder: Path, words: list[str], message: str) -> 
     assert refused.stderr.startswith(f"attnbench: {message}")
     assert refused.stderr.count("\n") == 1
     assert not (folder / "there").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('case = ["multi', 'case = ["none*", "multi', "sweep.toml: axes.case: 'none*' matches none of "),
+        ("cases = 1", "cases = 0", "Invalid value for sweep.toml: limits.cases: 0 is not in the range x>=1."),
+        ("cases = 1", "minutes = 1", "sweep.toml: limits.minutes: a task in Slurm needs at least 2, got 1: "),
+    ],
+)
+def test_a_value_of_the_file_is_named_by_its_key(folder: Path, old: str, new: str, message: str) -> None:
+    """A message about a value that the file has names the file and the key, not an option that nobody wrote."""
+    (folder / "sweep.toml").write_text(CONFIGURATION.replace(old, new))
+    refused = sweep(folder, "sweep.toml", "--dry-run")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith(f"attnbench: {message}")
+
+
+def test_a_dry_run_checks_the_nodes_if_it_can(folder: Path) -> None:
+    """What no node has is refused as on submission; without an answer from Slurm, a line says what is not checked."""
+    configuration = folder / "sweep.toml"
+    configuration.write_text(CONFIGURATION + '[[machines]]\nname = "one"\nconstraint = "frist"\n')
+    seen = sweep(folder, "sweep.toml", "--dry-run", PATH="/nowhere")
+    assert seen.returncode == 0
+    assert seen.stdout.splitlines()[-1].startswith(
+        "constraints and other settings of the nodes were not checked: no sbatch on this machine: "
+    )
+    for name in ("sbatch", "srun", "squeue", "sinfo"):
+        write_program(folder / name, "echo 'all*|2|2000|infinite|first|(null)'")
+    refused = sweep(folder, "sweep.toml", "--dry-run", PATH=f"{folder}:/usr/bin:/bin")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("attnbench: machine 'one': constraint 'frist': no node in the default partition ")
+    assert "not checked" not in sweep(folder, "sweep.toml", "--dry-run", "--local", PATH="/nowhere").stdout
+
+
+def test_a_sweep_outlives_its_cluster(folder: Path) -> None:
+    """Without an answer from Slurm, the files say what is there, and --local runs what is missing."""
+    assert sweep(folder, "sweep.toml", "--local").returncode == 0
+    there = folder / "there"
+    for path in there.glob("tasks/any/0002*"):
+        path.unlink()
+    (there / "submissions.jsonl").write_text('{"task":"any/0002","job":"7_1","executor":"slurm"}\n')
+    write_program(folder / "squeue", "echo no controller >&2; exit 1")
+    gone = f"{folder}:/usr/bin:/bin"
+    seen = sweep(folder, "--results", "there", "--status", PATH=gone)
+    assert (seen.returncode, seen.stderr) == (
+        3,
+        "warning: Slurm does not answer squeue: no controller; try again when it does, or run the sweep here with "
+        "--local. A task counts as missing here although its job may wait or run\n",
+    )
+    assert "1 done, 0 failed, 1 missing; results: 1 of 2" in seen.stdout
+    resumed = sweep(folder, "--results", "there", "--resume", "--local", PATH=gone)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "to submit: 1 of 2 tasks" in resumed.stderr
+    assert "2 done, 0 failed; results: 2 of 2" in resumed.stdout
+
+
+def write_program(path: Path, text: str) -> None:
+    """Write a shell script."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
 
 
 def test_without_slurm_nothing_is_submitted(folder: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.cases import digest
 from attnbench.records.joined_file import Joined, join_parts
 from attnbench.records.parts import describe_missing, find_parts, group_parts
 from attnbench.records.run_file import ResultsError, StoredRun, format_line, read_run
@@ -119,6 +120,19 @@ def test_nodes_are_kept_apart_where_both_ran_a_case(second: int, files: int, tmp
     write_part(tmp_path, make_run("part-2", node="bb"), make_result("part-2", second))
     made = merge([tmp_path], tmp_path / "out")
     assert [one.run.node for one in made] == (["aa", "bb"] if files == 2 else [""])
+
+
+def test_each_of_several_nodes_has_the_list_whose_cases_it_ran(tmp_path: Path) -> None:
+    """The file of a node with every case of the list has the hash of the list; the other has a part of the list.
+
+    A further case is none of the list.
+    """
+    results = make_result("part-1", 1), make_result("part-1", 2), make_result("part-1", 3, completes=True)
+    whole = digest(one.case for one in results[:2])
+    write_part(tmp_path, make_run("part-1", node="aa", list_digest=whole), *results)
+    write_part(tmp_path, make_run("part-2", node="bb", list_digest=whole), make_result("part-2", 1))
+    made = merge([tmp_path], tmp_path / "out")
+    assert [(one.run.suite_digest, one.run.list_digest) for one in made] == [(whole, ""), ("", whole)]
 
 
 def test_a_repeated_task_replaces_the_earlier_one(tmp_path: Path) -> None:

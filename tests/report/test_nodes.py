@@ -76,6 +76,8 @@ def test_the_report_has_one_table_of_nodes(tmp_path: Path) -> None:
         assert "Where nodes of the same kind disagree" in shown
         assert "0.750" in shown
     (row,) = csv.DictReader((tmp_path / "two" / "nodes.csv").read_text().splitlines())
+    assert "<dt>node</dt><dd><code>b</code></dd>" in page
+    assert "| node | `b` |" in text
     assert (row["node"], row["ratio"], row["other_node"], row["other_ratio"]) == ("a", "0.5", "b", "0.75")
     write([run_on("a", 0.5, run="run-1")], tmp_path / "one")
     assert "nodes of the same kind" not in (tmp_path / "one" / "index.html").read_text()

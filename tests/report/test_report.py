@@ -153,6 +153,21 @@ def test_two_reports_of_the_same_runs_have_the_same_bytes(tmp_path: Path) -> Non
         assert path.read_bytes() == (tmp_path / "other" / path.name).read_bytes(), path.name
 
 
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({}, "quick, case list 0123456789ab"),
+        ({"suite_digest": "", "list_digest": "ba9876543210"}, "quick, part of case list ba9876543210"),
+        ({"suite_digest": "", "suite": ""}, "none"),
+    ],
+)
+def test_a_run_without_the_whole_list_shows_no_empty_hash(tmp_path: Path, changes: dict[str, str], shown: str) -> None:
+    """The page and report.md have the hash of the list, that of the list of which the run has a part, or none."""
+    write([make_stored_run(*make_check_results(), of=make_run(**changes))], tmp_path)
+    assert f"<dt>suite</dt><dd>{shown}</dd>" in (tmp_path / "index.html").read_text()
+    assert f"| suite | {shown} |" in (tmp_path / "report.md").read_text()
+
+
 def test_names_and_reasons_are_never_markup(tmp_path: Path) -> None:
     """Names, reasons and warnings with HTML or $ signs appear as plain text in the page and in its plots."""
     hostile = "<script>alert(1)</script>\"'&|`$x$"

@@ -162,6 +162,26 @@ def test_a_task_that_is_preempted_and_requeued_goes_on(cluster: Cluster, folder:
     assert not [line for line in report["findings.csv"] if "crashed" in line or ",failed," in line]
 
 
+def test_a_cancelled_task_is_missing_at_once(cluster: Cluster, folder: Path) -> None:
+    """It is not taken for a task that Slurm starts again, its try does not count, and merging names the task."""
+    (folder / "sweep.toml").write_text(PROFILE)
+    with subprocess.Popen(
+        cluster.inside(*ATTNBENCH, "sweep", "sweep.toml"), cwd=folder, env=cluster.environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as sweep:  # fmt: skip
+        try:
+            cluster.run("scancel", start_try(cluster, folder, sweep, 1))
+            printed, told = sweep.communicate(timeout=STATE_S)
+        finally:
+            sweep.kill()
+    assert sweep.returncode == 3, printed + told
+    assert told.count("1 queued") <= 1  # before the task began
+    assert re.search(r"missing: task one/0001: \d of 4 results; try 1 stopped: Slurm cancelled", printed), printed
+    merged = attnbench(cluster, folder, "merge", "there/tasks", "--into", "there/merged")
+    assert merged.returncode == 3
+    assert re.search(r"warning: missing: task one/0001 \(\d of 4 results\); submit what is missing", merged.stderr)
+
+
 def start_try(cluster: Cluster, folder: Path, sweep: "subprocess.Popen[str]", count: int) -> str:
     """Wait until a try of the only task runs workers, without Slurm's wait of two minutes; return the id of its job.
 

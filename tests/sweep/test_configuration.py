@@ -42,12 +42,15 @@ def test_keys_are_options_of_the_command(tmp_path: Path) -> None:
         ),
         ("[limits]\nxyz = 1\n", "unknown key 'limits.xyz'; available: minutes, tries"),
         ("[axes]\nlengths = []\n", "axes.lengths is an empty list, so the sweep has no case"),
-        ('[limits]\nminutes = "soon"\n', "limits.minutes: Expected `int | null`, got `str`"),
-        ('kind = "prof"\n', "kind: Invalid enum value 'prof'"),
+        ('[limits]\nminutes = "soon"\n', "limits.minutes needs a whole number, got 'soon'"),
+        ('kind = "prof"\n', "kind needs 'conform' or 'profile', got 'prof'"),
         ('[[machines]]\nname = "a/b"\n', "machines: a name has letters, digits, - and _ only"),
         ('[[machines]]\nname = "a"\n[[machines]]\nname = "a"\n', "machines: two have the name 'a'"),
-        ('[[machines]]\nname = "a"\ndevice = "tpu"\n', "machines[0].device: Invalid enum value 'tpu'"),
-        ("[[machines]]\n", "machines[0]: Object missing required field `name`"),
+        ('[[machines]]\nname = "a"\ndevice = "tpu"\n', "machines[0].device needs 'cpu' or 'cuda', got 'tpu'"),
+        ("[[machines]]\n", "machines[0]: the key 'name' is missing"),
+        ("[axes.lengths]\na = 1\n", "axes.lengths needs a whole number or a number or text or a list, got {'a': 1}"),
+        ('implementations = "sdpa"\n', "implementations needs a list, got 'sdpa'"),
+        ('implementations = ["sdpa", 3]\n', "implementations[1] needs text, got 3"),
         ("kind = \n", "is not TOML: Invalid value"),
     ],
 )
@@ -57,6 +60,13 @@ def test_faults_are_one_line(tmp_path: Path, text: str, message: str) -> None:
         read_configuration(write(tmp_path, text))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_parameter_is_named_by_its_key(tmp_path: Path) -> None:
+    """A message about a value of the file names the key with its table."""
+    found = read_configuration(write(tmp_path, ""))
+    names = [found.name_key(one) for one in ("patterns", "minutes", "masks", "suite")]
+    assert names == ["axes.case", "limits.minutes", "axes.mask", "suite"]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

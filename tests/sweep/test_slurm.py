@@ -40,11 +40,13 @@ def test_a_machine_without_slurm_is_told_so(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_silent_slurm_is_named(programs: Path) -> None:
-    """An error of Slurm's program is one line."""
+    """The first line of an error of Slurm's program is told, and how to do without Slurm."""
     write_program(programs, "sinfo", "echo cannot reach >&2; echo the controller >&2; exit 1")
     with pytest.raises(ConfigurationError) as caught:
         ask_slurm("sinfo")
-    assert str(caught.value) == "Slurm does not answer sinfo: cannot reach the controller; try again when it does"
+    assert str(caught.value) == (
+        "Slurm does not answer sinfo: cannot reach; try again when it does, or run the sweep here with --local"
+    )
 
 
 def test_states_are_of_the_jobs_that_are_asked_for(programs: Path) -> None:
@@ -96,10 +98,15 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Probe]:
 
 
 def test_a_folder_that_nodes_do_not_share_is_refused(tmp_path: Path, jobs: list[Probe]) -> None:
-    """A probe whose job ended without its file shows it."""
+    """A probe whose job ended without its file shows it; what is waited for is told before."""
+    told: list[str] = []
     with pytest.raises(ConfigurationError, match=r"machine 'any': job 5 ended, and any-.*\.json is not in .*probes"):
-        probe(tmp_path, make_plan([4]), wait_s=60)
+        probe(tmp_path, make_plan([4]), wait_s=60, tell=told.append)
     assert FakeJob.canceled
+    assert told == [
+        f"test of the nodes: waiting up to 60 s for a file in {tmp_path}/probes from each of the jobs 5 on any",
+        "job 5 ended; waiting up to 0 s until its file is seen here",
+    ]
 
 
 def test_a_probe_that_waits_too_long_is_canceled(
@@ -108,7 +115,7 @@ def test_a_probe_that_waits_too_long_is_canceled(
     """A full queue ends the wait with the state of the job."""
     monkeypatch.setattr(submission, "find_job_states", lambda asked: {"5": "PENDING"})
     with pytest.raises(ConfigurationError, match=r"no answer in 0 s from a job on any \(PENDING\); wait longer"):
-        probe(tmp_path, make_plan([4]), wait_s=0)
+        probe(tmp_path, make_plan([4]), wait_s=0, tell=print)
     assert FakeJob.canceled
 
 
@@ -119,7 +126,7 @@ def test_a_probe_that_will_never_start_ends_the_wait(
     monkeypatch.setattr(submission, "find_job_states", lambda asked: {"5": "PENDING"})
     monkeypatch.setattr(submission, "find_hopeless", lambda asked: {"5": "PartitionNodeLimit"})
     with pytest.raises(ConfigurationError) as caught:
-        probe(tmp_path, make_plan([4]), wait_s=60)
+        probe(tmp_path, make_plan([4]), wait_s=60, tell=print)
     assert str(caught.value) == (
         "machine 'any': Slurm will not start job 5: PartitionNodeLimit; change the machine's settings"
     )
@@ -140,10 +147,10 @@ def test_versions_of_a_machine_are_compared(
     monkeypatch.setattr(submission, "find_job_states", answer)
     plan = make_plan([4], allow_different_versions=allowed, machines=(Machine(name="any"),))
     if allowed:
-        probe(tmp_path, plan, wait_s=60)
+        probe(tmp_path, plan, wait_s=60, tell=print)
     else:
         with pytest.raises(ConfigurationError, match=r"machine 'any' has torch 1\.0 instead of .*: install the same"):
-            probe(tmp_path, plan, wait_s=60)
+            probe(tmp_path, plan, wait_s=60, tell=print)
 
 
 def test_a_probe_writes_its_token(tmp_path: Path) -> None:
@@ -177,4 +184,4 @@ def test_a_machine_without_the_device_is_refused(
     with pytest.raises(
         ConfigurationError, match=r"^machine 'any': on its node, CUDA is missing; Slurm gives a job a GPU"
     ):
-        probe(tmp_path, make_plan([4], machines=(Machine(name="any"),)), wait_s=60)
+        probe(tmp_path, make_plan([4], machines=(Machine(name="any"),)), wait_s=60, tell=print)

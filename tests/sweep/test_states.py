@@ -9,6 +9,7 @@ import pytest
 from attnbench.sweep import states, submission
 from attnbench.sweep.configuration import ConfigurationError
 from attnbench.sweep.progress import format_counts, list_gaps
+from attnbench.sweep.slurm import SlurmError
 from attnbench.sweep.states import StateReader
 from attnbench.sweep.submission import Submission
 from attnbench.sweep.tries import Outcome, Try, end_try
@@ -25,6 +26,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return the states of jobs that Slurm answers with."""
     jobs: dict[str, str] = {}
     monkeypatch.setattr(states, "find_job_states", lambda asked: {job: jobs[job] for job in asked if job in jobs})
+    monkeypatch.setattr(states, "find_cancelled", lambda asked: set())
     return jobs
 
 
@@ -114,6 +116,37 @@ def test_a_requeued_job_counts_as_queued_for_a_while(
     assert [one.state for one in StateReader(tmp_path, plan).read()] == ["queued"]
     monkeypatch.setattr(states, "REQUEUE_S", 0.0)
     assert [one.state for one in StateReader(tmp_path, plan).read()] == ["missing"]
+
+
+def test_a_cancelled_job_is_not_taken_for_a_requeued_one(
+    tmp_path: Path, queue: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm ends both in the same way, but remembers which job was cancelled; its try does not count as failed."""
+    plan = write_sweep(tmp_path, [4])
+    path = make_try(tmp_path, plan, plan.tasks[0], None, job="9")
+    end_try(tmp_path, plan.tasks[0], msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=Try), "stopped")
+    submit(tmp_path, "any/0001", "9")
+    monkeypatch.setattr(states, "find_cancelled", set)
+    (found,) = StateReader(tmp_path, plan).read()
+    assert (found.state, found.reason) == ("missing", "0 of 2 results; try 1 stopped")
+
+
+def test_without_an_answer_the_files_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Slurm is not needed, it is asked once, and its jobs count as ended; else its silence is an error."""
+    plan = write_sweep(tmp_path, [4])
+    submit(tmp_path, "any/0001", "9")
+    asked = []
+
+    def be_silent(jobs: object) -> dict[str, str]:
+        asked.append(jobs)
+        raise SlurmError("Slurm does not answer")
+
+    monkeypatch.setattr(states, "find_job_states", be_silent)
+    with pytest.raises(SlurmError):
+        StateReader(tmp_path, plan).read()
+    reader = StateReader(tmp_path, plan, needs_slurm=False)
+    assert [one.state for one in (*reader.read(), *reader.read())] == ["missing", "missing"]
+    assert (str(reader.silence), len(asked)) == ("Slurm does not answer", 2)
 
 
 def test_a_run_file_that_was_cut_is_missing(tmp_path: Path, queue: dict[str, str]) -> None:

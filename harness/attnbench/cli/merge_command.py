@@ -18,25 +18,28 @@ from attnbench.records.exit_codes import INCONCLUSIVE
 def command(inputs: tuple[Path, ...], into: Path) -> int:
     """Join the run files of shards (--shard I/N) and of tasks into one run set.
 
-    The set has one run file for each machine and number of threads. The paths of the files are printed, one a line;
-    they are what attnbench report takes. Nothing of the inputs is changed. Exit code 2: the inputs are of different
-    lists, suites, versions or implementations, or a shard is there twice. Exit code 3: a shard is missing, or an input
-    is not whole; the merged files say so, too.
+    The set has one run file for each machine and number of threads; if several nodes of one kind ran the same case,
+    each of these nodes has a file of its own. The paths of the files are printed, one a line; they are what attnbench
+    report takes. Nothing of the inputs is changed. Exit code 2: the inputs are of different lists, suites, versions or
+    implementations, or a shard is there twice. Exit code 3: a shard or a task is missing, or an input is not whole; the
+    merged files say so, too.
     """
     from attnbench.records.joined_file import join_parts
     from attnbench.records.parts import describe_missing, find_parts, group_parts
     from attnbench.report.numbers import format_count
+    from attnbench.sweep.missing_tasks import describe_missing_tasks
 
     parts = list(find_parts(inputs))
     groups = group_parts(parts)
-    missing = describe_missing(parts)
-    made = join_parts(groups, into)
+    missing = [*describe_missing(parts), *describe_missing_tasks(inputs)]
+    made = join_parts(groups, into, missing=bool(missing))
     faults = [*missing, *(problem for one in made for problem in one.problems)]
     for fault in faults:
         click.echo(f"warning: {fault}", err=True)
     for one in made:
         joined = f"{format_count(one.results, 'result')} of {format_count(len(one.run.parts), 'run')}"
         repeated = f", {format_count(one.repeated, 'repeated result')} left out" if one.repeated else ""
-        click.echo(f"{joined} on {one.run.machine.name}{repeated}", err=True)
+        node = f", node {one.run.node}" if one.run.node else ""
+        click.echo(f"{joined} on {one.run.machine.name}{node}{repeated}", err=True)
         click.echo(one.path)
     return INCONCLUSIVE if faults else 0

@@ -1,4 +1,4 @@
-"""``attnbench sweep``: the cases of one configuration on several kinds of machine, by Slurm or here."""
+"""``attnbench sweep``: the cases of one configuration on several kinds of node, by Slurm or here."""
 
 import time
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from attnbench.cli.configured_command import Configured, ConfiguredCommand
 from attnbench.cli.options import AXES, FOLDER, Seconds, options
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED
 from attnbench.sweep.configuration import ConfigurationError, Machine, read_configuration
@@ -21,9 +22,10 @@ from attnbench.sweep.progress import (
     format_merging,
     list_gaps,
 )
-from attnbench.sweep.slurm import require_slurm
+from attnbench.sweep.slurm import SlurmError, require_slurm
 from attnbench.sweep.states import StateReader, TaskState
 from attnbench.sweep.submission import hold_folder, load_submitit, probe, submit_locally, submit_to_slurm
+from attnbench.sweep.task import LEAST_MINUTES
 
 # Seconds between two questions to Slurm about the jobs. One question takes squeue about 0.1 s of its controller.
 POLL_S = 10.0
@@ -35,7 +37,6 @@ ANY = (Machine(name="any"),)
 
 def _split_words(ctx: click.Context, param: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:  # noqa: ARG001
     """Return the implementations; a configuration file before them gives the defaults of all options."""
-    ctx.obj = ANY
     if not words or not words[0].endswith(".toml"):
         return words
     try:
@@ -43,11 +44,11 @@ def _split_words(ctx: click.Context, param: click.Parameter, words: tuple[str, .
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
     ctx.default_map = configuration.list_defaults()
-    ctx.obj = tuple(configuration.machines) or ANY
+    ctx.obj = Configured(Path(words[0]), configuration)
     return words[1:] or tuple(configuration.implementations)
 
 
-@click.command("sweep")
+@click.command("sweep", cls=ConfiguredCommand)
 @click.argument("words", nargs=-1, metavar="[CONFIG.toml] [IMPLEMENTATION]...", is_eager=True, callback=_split_words)
 @click.option("--dry-run", is_flag=True, help="Print what would run, and about how long it takes; submit nothing.")
 @click.option("--local", is_flag=True, help="Run the tasks on this machine, one after another, without Slurm.")
@@ -66,7 +67,11 @@ def _split_words(ctx: click.Context, param: click.Parameter, words: tuple[str, .
 )
 @click.option("--cases", type=click.IntRange(min=1), help="Most cases of a task.")
 @click.option(
-    "--probe", type=Seconds(), default=PROBE_S, show_default=True, help="Time limit for a first job on each machine."
+    "--probe",
+    type=Seconds(),
+    default=PROBE_S,
+    show_default=True,
+    help="Time limit for the first job on each kind of node.",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of each worker; default: the cores of a task.")
 @click.option(
@@ -82,10 +87,11 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> int:
     A TOML file names implementations, axes, limits and machines; an option replaces its value. Each task is a job of
     Slurm, and writes a run file of its own below the folder of the sweep. The command follows the jobs; it can be
     left, and --status shows the sweep again. Exit code 0: every result is there; 1: a check or a task failed; 2: usage
-    error; 3: something is missing.
+    error, or a test of the nodes failed; 3: something is missing; 130: interrupted.
     """
+    machines = tuple(ctx.obj.configuration.machines) if isinstance(ctx.obj, Configured) else ()
     try:
-        return _run(given, words, ctx.obj)
+        return _run(given, words, machines or ANY)
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
 
@@ -96,29 +102,71 @@ def _run(given: dict[str, Any], implementations: tuple[str, ...], machines: tupl
     folder: Path = given["results"]
     if given["status"]:
         plan = read_plan(folder)
-        return _conclude(folder, plan, StateReader(folder, plan).read())
+        reader = StateReader(folder, plan, needs_slurm=False)
+        states = reader.read()
+        _warn_of_silence(reader)
+        return _conclude(folder, plan, states)
     if given["resume"]:
         plan = read_plan(folder)
         _check_same(given, implementations, machines, plan)
         load_submitit()
+        if not given["local"]:
+            _refuse_short_limit(plan.minutes)
         return _submit_missing(folder, plan, local=given["local"], wait_s=given["probe"])
     _refuse_axes_of_conform(given)
+    if not given["local"]:
+        _refuse_short_limit(given["minutes"])
     if not given["dry_run"]:
         # Before the plan, which takes seconds: what would keep it from being submitted.
         load_submitit()
         require_no_plan(folder)
-        if not given["local"]:
-            require_slurm()
-            check_machines(machines, minutes=given["minutes"])
     plan = make_plan(given, implementations, machines)
-    for line in describe_plan(plan):
+    unchecked = "" if given["local"] else _check_nodes(plan, is_dry=given["dry_run"])
+    for line in (*describe_plan(plan), *([unchecked] if unchecked else [])):
         click.echo(line, err=not given["dry_run"])
     if given["dry_run"]:
         return 0
     if not given["local"]:
-        probe(folder, plan, wait_s=given["probe"])
+        probe(folder, plan, wait_s=given["probe"], tell=_tell)
     write_plan(folder, plan)
     return _submit_missing(folder, plan, local=given["local"])
+
+
+def _tell(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _refuse_short_limit(minutes: int) -> None:
+    """Refuse a time limit at whose start Slurm tells a task to stop.
+
+    Raises: UsageError.
+    """
+    if minutes < LEAST_MINUTES:
+        raise click.UsageError(
+            f"--minutes: a task in Slurm needs at least {LEAST_MINUTES}, got {minutes}: it is told to stop up to 90 s "
+            "before its time limit; raise the limit, or run the sweep here with --local"
+        )
+
+
+def _check_nodes(plan: SweepPlan, *, is_dry: bool) -> str:
+    """Refuse what no node of the cluster has; return a line if nothing was checked, which only a dry run may.
+
+    Raises: ConfigurationError.
+    """
+    try:
+        require_slurm()
+        check_machines(plan.machines, minutes=plan.minutes)
+    except SlurmError as error:
+        if not is_dry:
+            raise
+        return f"constraints and other settings of the nodes were not checked: {error}"
+    return ""
+
+
+def _warn_of_silence(reader: StateReader) -> None:
+    """Say if Slurm did not answer, and what follows for the states."""
+    if reader.silence is not None:
+        _tell(f"warning: {reader.silence}. A task counts as missing here although its job may wait or run")
 
 
 def _refuse_axes_of_conform(given: dict[str, Any]) -> None:
@@ -146,8 +194,8 @@ def _check_same(
 
 
 def _submit_missing(folder: Path, plan: SweepPlan, *, local: bool, wait_s: float | None = None) -> int:
-    """Submit the tasks that are missing, and follow all; with ``wait_s``, probe each kind of machine first."""
-    reader, lines = StateReader(folder, plan), ChangedLines(lambda line: click.echo(line, err=True))
+    """Submit the tasks that are missing, and follow all; with ``wait_s``, probe each kind of node first."""
+    reader, lines = StateReader(folder, plan, needs_slurm=not local), ChangedLines(_tell)
     ids: list[str] = []
 
     def watch(coming: Sequence[Task] = ()) -> list[TaskState]:
@@ -159,16 +207,16 @@ def _submit_missing(folder: Path, plan: SweepPlan, *, local: bool, wait_s: float
     try:
         with hold_folder(folder):
             missing = [one.task for one in reader.read() if one.state == "missing"]
-            click.echo(f"to submit: {len(missing)} of {len(plan.tasks)} tasks", err=True)
+            _warn_of_silence(reader)
+            _tell(f"to submit: {len(missing)} of {len(plan.tasks)} tasks")
             if local:
                 submit_locally(folder, plan, missing, watch)
             elif missing:
-                require_slurm()
                 if wait_s is not None:
-                    check_machines(plan.machines, minutes=plan.minutes)
-                    probe(folder, plan, wait_s=wait_s)
+                    _check_nodes(plan, is_dry=False)
+                    probe(folder, plan, wait_s=wait_s, tell=_tell)
                 ids = submit_to_slurm(folder, plan, missing)
-                click.echo(f"submitted as {', '.join(ids)}; Ctrl-C leaves the jobs running", err=True)
+                _tell(f"submitted as {', '.join(ids)}; Ctrl-C leaves the jobs running")
         states = watch()
         while {one.state for one in states} & {"queued", "running"}:
             time.sleep(POLL_S)
@@ -185,7 +233,7 @@ def _explain_interrupt(folder: Path, ids: list[str], *, local: bool) -> None:
     else:
         cancel = f"cancel them with: scancel {' '.join(ids)}" if ids else "squeue --me lists them"
         told = f"the jobs go on; see them with: {format_command(folder, '--status')}; {cancel}"
-    click.echo(f"attnbench: interrupted: {told}", err=True)
+    _tell(f"attnbench: interrupted: {told}")
 
 
 def _conclude(folder: Path, plan: SweepPlan, states: list[TaskState]) -> int:

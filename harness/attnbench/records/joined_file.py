@@ -5,7 +5,7 @@ its later part has the unit. A unit is one result of a suite, or all results of 
 interleaved. If a unit was run on several nodes of one kind, each node gets a file of its own, so that the nodes can be
 compared. The second reading copies the lines. A line is not decoded, unless its first fields are not where attnbench
 writes them, so that samples are copied digit for digit. What is held in memory is a number for each unit, about
-100 bytes.
+100 bytes, and the id of each case of one group.
 """
 
 import hashlib
@@ -20,6 +20,7 @@ from typing import IO
 
 import msgspec
 
+from attnbench.cases import digest
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE
 from attnbench.records.parts import Group, Part, describe_missing
 from attnbench.records.run_file import PARSED, ResultsError, format_line, read_lines
@@ -48,6 +49,7 @@ class _Head(msgspec.Struct):
     suite: str = ""
     case: str = ""
     implementation: str = ""
+    completes: bool = False
 
 
 _HEAD = msgspec.json.Decoder(_Head)
@@ -58,14 +60,18 @@ class _Owned:
     """A group of parts, and the part that each unit belongs to: of several parts with the unit, the last one."""
 
     group: Group
-    # Number of the part by number of the unit; empty for a single part.
+    # Number of the part by number of the unit.
     owners: dict[int, int]
     # Numbers of the parts that have a unit of a later part.
     repeated: frozenset[int]
+    # Hash of the list of cases that have a result, without further cases.
+    case_digest: str
 
 
-def join_parts(groups: Iterable[Group], into: Path) -> list[Joined]:
+def join_parts(groups: Iterable[Group], into: Path, *, missing: bool = False) -> list[Joined]:
     """Write one run file for each group below the folder ``into``; return the files.
+
+    ``missing``: the caller knows that parts are missing; missing shards are found here.
 
     Raises: ResultsError where a file cannot be written, or exists already.
     """
@@ -74,8 +80,8 @@ def join_parts(groups: Iterable[Group], into: Path) -> list[Joined]:
     for group in groups:
         parts += group.parts
         owned += list(_find_owners(group))
-    whole = len(owned) == 1 and not describe_missing(parts)
-    runs = [_make_run(own.group, _count_planned(own), whole=whole) for own in owned]
+    missing = missing or bool(describe_missing(parts))
+    runs = [_make_run(own, alone=len(owned) == 1 and not missing) for own in owned]
     made = [Joined(path=_name_file(into, run), run=run) for run in runs]
     sources = {part.path.resolve() for part in parts}
     for one in made:
@@ -83,7 +89,6 @@ def join_parts(groups: Iterable[Group], into: Path) -> list[Joined]:
             raise ResultsError(f"--into {into}: {one.path} is itself merged here; name another folder")
         if one.path.exists():
             raise ResultsError(f"--into {into}: {one.path} is there already; remove it, or name another folder")
-    missing = bool(describe_missing(parts))
     for own, one in zip(owned, made, strict=True):
         _write(own, one, missing=missing)
     return made
@@ -93,13 +98,15 @@ def _name_file(into: Path, run: Run) -> Path:
     return into / run.machine.name / f"{run.id}.jsonl"
 
 
-def _make_run(group: Group, planned: dict[str, Planned], *, whole: bool) -> Run:
-    """Return the run of a group; ``whole``: it has the whole list."""
+def _make_run(owned: _Owned, *, alone: bool) -> Run:
+    """Return the run of a group; ``alone``: it has all that was run, so that it has the whole list."""
+    group = owned.group
     first = group.parts[0].run
     ids = [part.run.id for part in group.parts]
     stamp = re.sub(r"[^0-9]", "", first.time)[:14].ljust(14, "0")
     mark = hashlib.sha256("\n".join([*ids, str(group.place), group.node]).encode()).hexdigest()[:8]
     list_digest = group.parts[0].list_digest
+    whole = alone or owned.case_digest == list_digest
     return replace(
         first,
         id=f"{stamp[:8]}-{stamp[8:]}-{mark}",
@@ -107,7 +114,7 @@ def _make_run(group: Group, planned: dict[str, Planned], *, whole: bool) -> Run:
         suite_digest=list_digest if whole else "",
         list_digest="" if whole else list_digest,
         sources={name: digest for part in group.parts for name, digest in part.run.sources.items()},
-        planned=planned,
+        planned=_count_planned(owned),
         parts=tuple(ids),
         node=group.node,
     )
@@ -178,11 +185,14 @@ def _find_owners(group: Group) -> Iterator[_Owned]:
     """Yield the group, or a group for each node if a unit was run on several, with the owners of their units."""
     owners: dict[int, int] = {}
     repeated: set[int] = set()
-    for number, part in enumerate(group.parts if len(group.parts) > 1 else ()):
+    cases: set[str] = set()
+    for number, part in enumerate(group.parts):
         for _, line in read_lines(part.path):
             head = _read_head(line)
             if head is None or head.record != "result":
                 continue
+            if not head.completes:
+                cases.add(head.case)
             unit = _hash_unit(head)
             before = owners.setdefault(unit, number)
             if group.parts[before].run.node != part.run.node:
@@ -192,7 +202,7 @@ def _find_owners(group: Group) -> Iterator[_Owned]:
             if before != number:
                 repeated.add(before)
                 owners[unit] = number
-    yield _Owned(group=group, owners=owners, repeated=frozenset(repeated))
+    yield _Owned(group=group, owners=owners, repeated=frozenset(repeated), case_digest=digest(cases))
 
 
 def _read_head(line: bytes) -> _Head | None:

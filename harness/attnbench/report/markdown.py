@@ -14,7 +14,7 @@ from attnbench.report.markdown_text import format_code as _format_code
 from attnbench.report.markdown_text import format_console, hide_comments
 from attnbench.report.matrix import Matrix, Row, list_legend
 from attnbench.report.measures import Cell, MeasureTable
-from attnbench.report.methods import describe_commit, describe_machine, explain_measures
+from attnbench.report.methods import describe_commit, describe_machine, describe_suite, explain_measures
 from attnbench.report.nodes import Nodes
 from attnbench.report.slots import make_slot
 from attnbench.report.verdict import format_lines
@@ -52,10 +52,11 @@ def _render_runs(content: Content) -> list[str]:
             ("time", _escape(run.time)),
             ("command", _format_code(run.command)),
             ("machine", _escape(describe_machine(run.machine))),
+            *([("node", _format_code(run.node))] if run.node else []),
             ("threads", str(run.threads)),
             ("versions", _escape(", ".join(f"{name} {version}" for name, version in run.versions.items()))),
             ("commit", _escape(describe_commit(run.commit))),
-            ("suite", _escape(f"{run.suite} ({run.suite_digest})")),
+            ("suite", _escape(describe_suite(run))),
             ("file", _format_code(stored.path.name)),
         ]
         parts.append(_render_table(("run", _format_code(run.id)), rows))

@@ -6,12 +6,19 @@ from collections.abc import Iterable, Iterator, Sequence
 import pandas as pd
 
 from attnbench.analysis.speed_verdict import EFFECT
-from attnbench.records.types import Machine
+from attnbench.records.types import Machine, Run
 from attnbench.report.measures import Measures
 from attnbench.report.numbers import format_bytes, format_count, format_thousands, join_words
 from attnbench.report.series import Series
 
-__all__ = ["describe_commit", "describe_machine", "describe_methods", "explain_measures", "explain_states"]
+__all__ = [
+    "describe_commit",
+    "describe_machine",
+    "describe_methods",
+    "describe_suite",
+    "explain_measures",
+    "explain_states",
+]
 
 # Causes of the states that are no verdicts: a part of the reason in a run's comparison, the page's words for it, and
 # what may decide the comparison.
@@ -200,6 +207,14 @@ def describe_machine(machine: Machine) -> str:
     parts += [machine.isa] if machine.isa else []
     parts.append(f"{machine.gpu}, driver {machine.driver or 'not known'}" if machine.gpu else "no GPU")
     return " · ".join([*parts, machine.system] if machine.system else parts)
+
+
+def describe_suite(run: Run) -> str:
+    """Return the suite of a run, and the hash of the case list if the run has the list or a part of it."""
+    suite = run.suite or "none"
+    if run.suite_digest:
+        return f"{suite}, case list {run.suite_digest}"
+    return f"{suite}, part of case list {run.list_digest}" if run.list_digest else suite
 
 
 def describe_commit(commit: str | None) -> str:

@@ -20,7 +20,7 @@ from attnbench.report.figures.style import Look
 from attnbench.report.groups import group_left_out
 from attnbench.report.listings import make_listings
 from attnbench.report.matrix import list_legend
-from attnbench.report.methods import describe_commit, describe_machine, explain_measures
+from attnbench.report.methods import describe_commit, describe_machine, describe_suite, explain_measures
 from attnbench.report.numbers import format_count
 from attnbench.report.slots import make_slot
 from attnbench.report.slugs import make_slug
@@ -66,6 +66,7 @@ def render(
         legend=list_legend(content.matrices),
         commit=describe_commit,
         machine=describe_machine,
+        suite=describe_suite,
         explain_measures=explain_measures,
         left_out=group_left_out(content.left_out),
         listings=make_listings,

@@ -7,11 +7,15 @@ from typing import Any, Literal
 
 import msgspec
 
+from attnbench.sweep.value_faults import describe_fault
+
 __all__ = ["Axes", "Configuration", "ConfigurationError", "Kind", "Limits", "Machine", "read_configuration"]
 
 Kind = Literal["conform", "profile"]
 # One or several values of an option: an option that takes a list is written as a list or as on the command line.
 Values = str | int | float | list[str | int | float]
+# Parameters of the command that do not have the name of their key.
+RENAMED = {"mask": "masks", "dtype": "dtypes", "case": "patterns"}
 
 
 class ConfigurationError(Exception):
@@ -86,7 +90,6 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
     def list_defaults(self) -> dict[str, Any]:
         """Return what the file sets, by parameter name of the command."""
-        renamed = {"mask": "masks", "dtype": "dtypes", "case": "patterns"}
         repeated = {"dtype", "passes", "case"}
         given: dict[str, Any] = {}
         for table in (self, self.axes, self.limits):
@@ -99,8 +102,14 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
                     words = words if isinstance(words, list) else str(words).split(",")
                 elif not isinstance(words, bool):
                     words = ",".join(words) if isinstance(words, list) else str(words)
-                given[renamed.get(name, name)] = words
+                given[RENAMED.get(name, name)] = words
         return given
+
+    def name_key(self, parameter: str) -> str:
+        """Return the key, with its table, that sets a parameter of the command, such as "axes.case"."""
+        key = next((key for key, name in RENAMED.items() if name == parameter), parameter)
+        tables = {"axes.": Axes, "limits.": Limits}
+        return next((table for table, kind in tables.items() if key in kind.__struct_fields__), "") + key
 
 
 def read_configuration(path: Path) -> Configuration:
@@ -125,8 +134,7 @@ def read_configuration(path: Path) -> Configuration:
     try:
         found = msgspec.convert(tables, Configuration)
     except msgspec.ValidationError as error:
-        what, _, place = str(error).partition(" - at ")
-        raise ConfigurationError(f"{path}: {place.strip('`').removeprefix('$.') or 'the file'}: {what}") from error
+        raise ConfigurationError(f"{path}: {describe_fault(error, tables, Configuration)}") from error
     _check_machines(path, found.machines)
     return found
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from attnbench.sweep.plan import SweepPlan, Task
-from attnbench.sweep.slurm import find_job_states
+from attnbench.sweep.slurm import SlurmError, find_cancelled, find_job_states
 from attnbench.sweep.submission import LOGS, Submission, list_submissions
-from attnbench.sweep.tries import TASKS, TaskResults, Try, list_tries, read_results
+from attnbench.sweep.tries import TASKS, Outcome, TaskResults, Try, list_tries, read_results
 
 __all__ = ["STATES", "State", "StateReader", "TaskState"]
 
@@ -44,45 +44,78 @@ class TaskState:
 
 
 @dataclass(slots=True)
+class _Jobs:
+    """What is known about jobs: whether each one that has not ended waits or runs, and which ones were cancelled."""
+
+    active: dict[str, State]
+    cancelled: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class StateReader:
-    """Reads the states of all tasks of a sweep; run files that did not change are read once."""
+    """Reads the states of all tasks of a sweep; run files that did not change are read once.
+
+    Without ``needs_slurm``, a Slurm that does not answer is not asked again: its jobs count as ended, and ``silence``
+    has the error.
+    """
 
     folder: Path
     plan: SweepPlan
+    needs_slurm: bool = True
+    silence: SlurmError | None = field(default=None, init=False)
     _read: dict[str, tuple[object, TaskResults]] = field(default_factory=dict, init=False)
 
     def read(self, coming: Sequence[Task] = ()) -> list[TaskState]:
         """Return the state of every task; ``coming`` are queued by this process, which has not started them yet.
 
-        Raises: ConfigurationError where Slurm does not answer, or a file is of another plan.
+        Raises: ConfigurationError where Slurm does not answer and is needed, or a file is of another plan.
         """
         submissions = list_submissions(self.folder)
         last = {name: own[-1] for name, own in submissions.items()}
         # Slurm is asked before the files are read: a job that ends after the answer is still called running. It is not
         # asked about jobs that have stored their end, so that a finished sweep can be seen where there is no Slurm.
-        submitted = [(task, last[task.name]) for task in self.plan.tasks if task.name in last]
-        active = _find_active([one for task, one in submitted if not self._has_ended(task, one)])
+        submitted = [(last[task.name], task) for task in self.plan.tasks if task.name in last]
+        jobs = self._find_jobs([(one, self._find_outcome(task, one)) for one, task in submitted])
         names = {task.name for task in coming}
-        return [self._read_one(task, last.get(task.name), active, task.name in names) for task in self.plan.tasks]
+        return [self._read_one(task, last.get(task.name), jobs, task.name in names) for task in self.plan.tasks]
 
-    def _has_ended(self, task: Task, submission: Submission) -> bool:
-        """Return whether the job of a task's submission has stored its end, and is not started again."""
+    def _find_outcome(self, task: Task, submission: Submission) -> Outcome | None:
+        """Return how the last try of a task ended, if it is of the job of this submission."""
         tries = list_tries(self.folder, task)
-        return bool(tries) and tries[-1].job == submission.job and tries[-1].outcome in ENDED
+        return tries[-1].outcome if tries and tries[-1].job == submission.job else None
 
-    def _read_one(self, task: Task, last: Submission | None, active: dict[str, State], coming: bool) -> TaskState:  # noqa: FBT001
+    def _find_jobs(self, submitted: Sequence[tuple[Submission, Outcome | None]]) -> "_Jobs":
+        """Return what is known about the last job of each task; the outcome is that of its last try.
+
+        Raises: SlurmError where Slurm does not answer and is needed.
+        """
+        left = [(one, outcome) for one, outcome in submitted if outcome not in ENDED]
+        in_slurm = {one.job: outcome for one, outcome in left if one.executor == "slurm"}
+        jobs = _Jobs(active={one.job: "running" for one, _ in left if one.executor == "local" and _runs_here(one.job)})
+        if self.silence is None:
+            try:
+                for job, state in find_job_states(in_slurm).items():
+                    jobs.active[job] = "queued" if state in WAITING else "running"
+                jobs.cancelled |= find_cancelled(job for job, outcome in in_slurm.items() if outcome == "stopped")
+            except SlurmError as error:
+                if self.needs_slurm:
+                    raise
+                self.silence = error
+        return jobs
+
+    def _read_one(self, task: Task, last: Submission | None, jobs: "_Jobs", coming: bool) -> TaskState:  # noqa: FBT001
         tries = list_tries(self.folder, task)
         results = self._read_results(task, tries)
         job = last.job if last else ""
         failed = results.count_failed(tries)
         state: State
         # A job that has written every result has still to store the end of its run.
-        ends = job in active and bool(tries) and tries[-1].outcome is None
+        ends = job in jobs.active and bool(tries) and tries[-1].outcome is None
         if results.complete == results.wanted and not ends:
             state = "done"
-        elif job in active:
-            state = active[job]
-        elif coming or _is_requeued(tries, last):
+        elif job in jobs.active:
+            state = jobs.active[job]
+        elif coming or (job not in jobs.cancelled and _is_requeued(tries, last)):
             state = "queued"
         else:
             state = "failed" if failed >= self.plan.tries else "missing"
@@ -128,16 +161,6 @@ def _is_requeued(tries: Sequence[Try], last: Submission | None) -> bool:
 
 def _count_times(count: int) -> str:
     return {1: "once", 2: "twice", 3: "three times"}.get(count, f"{count} times")
-
-
-def _find_active(last: Sequence[Submission]) -> dict[str, State]:
-    """Return whether each job that has not ended waits or runs, by its id."""
-    states = find_job_states(one.job for one in last if one.executor == "slurm")
-    active: dict[str, State] = {job: "queued" if state in WAITING else "running" for job, state in states.items()}
-    for one in last:
-        if one.executor == "local" and _runs_here(one.job):
-            active[one.job] = "running"
-    return active
 
 
 def _runs_here(process: str) -> bool:

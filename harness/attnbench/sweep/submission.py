@@ -159,8 +159,10 @@ def _stop(job: Any) -> None:
         time.sleep(LOCAL_POLL_S)
 
 
-def probe(folder: Path, plan: SweepPlan, *, wait_s: float) -> None:
+def probe(folder: Path, plan: SweepPlan, *, wait_s: float, tell: Callable[[str], object]) -> None:
     """Check that every kind of machine writes to the folder of the sweep, and has the versions of the plan.
+
+    ``tell`` gets a line on what is waited for.
 
     Raises: ConfigurationError where one does not, where Slurm refuses a job, or where no answer came in ``wait_s``.
     """
@@ -174,7 +176,9 @@ def probe(folder: Path, plan: SweepPlan, *, wait_s: float) -> None:
             executor = _make_slurm_executor(folder, machine, minutes=PROBE_MINUTES, name=f"probe-{plan.hash}")
             call = Probe(path=str(path), token=token, case=plan.find_device_case(machine.name))
             waiting[machine.name] = (path, _submit(executor, [call])[0])
-        _wait_for_probes(plan, waiting, token, wait_s)
+        jobs = ", ".join(f"{job.job_id} on {name}" for name, (_, job) in waiting.items())
+        tell(f"test of the nodes: waiting up to {wait_s:g} s for a file in {place} from each of the jobs {jobs}")
+        _wait_for_probes(plan, waiting, token, wait_s, tell)
     except BaseException:
         for _, job in waiting.values():
             with contextlib.suppress(OSError):
@@ -182,7 +186,9 @@ def probe(folder: Path, plan: SweepPlan, *, wait_s: float) -> None:
         raise
 
 
-def _wait_for_probes(plan: SweepPlan, jobs: dict[str, tuple[Path, Any]], token: str, wait_s: float) -> None:
+def _wait_for_probes(
+    plan: SweepPlan, jobs: dict[str, tuple[Path, Any]], token: str, wait_s: float, tell: Callable[[str], object]
+) -> None:
     began_s = time.monotonic()
     ended_s: dict[str, float] = {}
     waiting = dict(jobs)
@@ -199,8 +205,9 @@ def _wait_for_probes(plan: SweepPlan, jobs: dict[str, tuple[Path, Any]], token: 
                 raise ConfigurationError(
                     f"machine {name!r}: Slurm will not start job {job.job_id}: {reason}; change the machine's settings"
                 )
-            if job.job_id not in states:
-                ended_s.setdefault(name, time.monotonic())
+            if job.job_id not in states and name not in ended_s:
+                ended_s[name] = time.monotonic()
+                tell(f"job {job.job_id} ended; waiting up to {SEEN_WITHIN_S:g} s until its file is seen here")
             now_s = time.monotonic()
             if name in ended_s and (now_s - ended_s[name] >= SEEN_WITHIN_S or now_s - began_s >= wait_s):
                 raise ConfigurationError(

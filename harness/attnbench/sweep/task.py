@@ -34,12 +34,14 @@ from attnbench.sweep.plan import SweepPlan, Task, read_plan
 from attnbench.sweep.slurm import find_job_states
 from attnbench.sweep.tries import Pair, Try, begin_try, end_try, find_record, list_tries, list_wanted, read_results
 
-__all__ = ["NOTICE_S", "Probe", "Seen", "TaskJob", "find_differences", "find_own_versions", "run_task"]
+__all__ = ["LEAST_MINUTES", "NOTICE_S", "Probe", "Seen", "TaskJob", "find_differences", "find_own_versions", "run_task"]
 
 # Seconds before the time limit at which a task is told to stop, so that it is started again. Slurm may tell it up to
 # 60 s earlier (man sbatch, --signal), and the job has begun before its process, by seconds or on a slow file system by
 # a minute. An end from outside before that is a preemption.
 NOTICE_S, EARLIER_S = 30, 120
+# Shortest time limit of a job in Slurm, in minutes: with 1 min, the job is told at its start to stop.
+LEAST_MINUTES = 2
 # Signal on which submitit stores a job's progress and requeues the job.
 REQUEUE = signal.SIGUSR2
 

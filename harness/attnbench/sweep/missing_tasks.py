@@ -1,0 +1,71 @@
+"""Which tasks of a sweep lack results, where the run files of its tasks are merged."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from attnbench.sweep.configuration import ConfigurationError
+from attnbench.sweep.plan import PLAN, SweepPlan, Task, read_plan
+from attnbench.sweep.progress import format_command
+from attnbench.sweep.tries import TASKS, Try, find_record, list_tries, read_results
+
+__all__ = ["describe_missing_tasks"]
+
+# Most tasks of one sweep that are named; the others are counted.
+NAMED = 8
+
+
+def describe_missing_tasks(inputs: Iterable[Path]) -> list[str]:
+    """Return which tasks lack results, in words, for each sweep of which the inputs have run files.
+
+    An input is the folder of a sweep, or a file or folder below its folder ``tasks``. Of a single kind of node, only
+    the tasks of this kind are wanted.
+    """
+    # The kinds of nodes by folder of the sweep; None: all kinds.
+    wanted: dict[Path, set[str | None]] = {}
+    for given in inputs:
+        for folder in (given.absolute(), *given.absolute().parents):
+            below = given.absolute().relative_to(folder).parts
+            if below[:1] in ((), (TASKS,)) and (folder / PLAN).is_file() and (folder / TASKS).is_dir():
+                wanted.setdefault(folder, set()).add(below[1] if len(below) > 1 else None)
+    found = []
+    for folder, kinds in wanted.items():
+        try:
+            found += _describe_sweep(folder, kinds)
+        except ConfigurationError as error:
+            found.append(str(error))
+    return found
+
+
+def _describe_sweep(folder: Path, kinds: set[str | None]) -> list[str]:
+    """Return one line if tasks of a sweep lack results.
+
+    Raises: ConfigurationError where the plan cannot be read, or a try is of another plan.
+    """
+    plan = read_plan(folder)
+    own = [task for task in plan.tasks if None in kinds or task.machine in kinds]
+    gaps = [gap for task in own if (gap := _describe_gap(folder, plan, task))]
+    if not gaps:
+        return []
+    more = f" and {len(gaps) - NAMED} more" if len(gaps) > NAMED else ""
+    named = f"task{'s' * (len(gaps) > 1)} {', '.join(gaps[:NAMED])}{more}"
+    short = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    return [f"missing: {named}; submit what is missing with: {format_command(short, '--resume')}"]
+
+
+def _describe_gap(folder: Path, plan: SweepPlan, task: Task) -> str:
+    """Return how many results a task has; empty if it has all."""
+    tries = list_tries(folder, task)
+    if _is_done(folder, task, tries):
+        return ""
+    results = read_results(folder, plan, task, tries)
+    whole = results.complete == results.wanted
+    return "" if whole else f"{task.name} ({results.complete} of {results.wanted} results)"
+
+
+def _is_done(folder: Path, task: Task, tries: list[Try]) -> bool:
+    """Return whether a try had every result at its end, and no run file is gone: then the files need not be read.
+
+    Reading them takes twice as long as merging them. A file that was cut later has no end, which merging finds.
+    """
+    files = (find_record(folder, task, one.count).with_suffix(".jsonl") for one in tries)
+    return any(one.outcome == "done" for one in tries) and all(path.exists() for path in files)

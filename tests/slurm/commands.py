@@ -16,7 +16,9 @@ ATTNBENCH = (sys.executable, "-c", "from attnbench.cli import main; main()")
 # Seconds to wait for a state. On two idle cores, Slurm needs up to 10 s to see that a node is dead, and a task 10 s.
 STATE_S = 600
 # What differs between two reports of the same results: ids and times of runs, nodes, and the folder of the sweep.
-OF_A_RUN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}|\d{4}-\d\d-\d\dT[\d:]+\+00:00|--results \w+|node \| `\w+`")
+OF_A_RUN = re.compile(
+    r"\d{8}-\d{6}-[0-9a-f]{8}|\d{4}-\d\d-\d\dT[\d:]+\+00:00|--results \w+|\w+/\\\*/\\\*\.jsonl|node \| `\w+`"
+)
 
 
 def attnbench(cluster: Cluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

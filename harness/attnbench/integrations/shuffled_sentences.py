@@ -1,7 +1,6 @@
 """Sentences in another order for every timed call of a model."""
 
 import random
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attnbench.integrations.models import Batch
+from attnbench.measurement.judged_calls import JudgedCalls
 from attnbench.measurement.surroundings import Ended
 
 __all__ = ["ShuffledSentences"]
@@ -26,15 +26,12 @@ class ShuffledSentences:
     # Order of the sentences now: the place of each in the original batch.
     order: Tensor = field(init=False)
     # For each model: the order of the sentences in one sampled call, and the embeddings that the call returned.
-    judged: dict[str, tuple[Tensor, Tensor]] = field(init=False, default_factory=dict)
-    _random: random.SystemRandom = field(init=False, default_factory=random.SystemRandom)
+    judged: JudgedCalls[tuple[Tensor, Tensor]] = field(init=False, default_factory=JudgedCalls)
     _generator: torch.Generator = field(init=False)
-    # For each model: the number of the sampled calls so far.
-    _count: Counter[str] = field(init=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.order = torch.arange(len(self.batch.tokens))
-        self._generator = torch.Generator().manual_seed(self._random.getrandbits(63))
+        self._generator = torch.Generator().manual_seed(random.SystemRandom().getrandbits(63))
 
     def expect(self, counts: Mapping[str, int]) -> None:
         """Do nothing."""
@@ -50,10 +47,7 @@ class ShuffledSentences:
         """Copy the embeddings, and choose whether the copy is kept: each call is as likely as another."""
         del ended
         assert isinstance(result, Tensor)
-        copied = result.clone()
-        self._count[name] += 1
-        if not self._random.randrange(self._count[name]):
-            self.judged[name] = (self.order, copied)
+        self.judged.offer(name, (self.order, result.clone()))
 
     def note_freed(self, name: str, freeing_ns: int) -> None:
         """Do nothing."""
@@ -62,5 +56,5 @@ class ShuffledSentences:
         """Return the largest error of each model's copied embeddings; ``oracle`` has the original order."""
         return {
             name: float((embeddings.double() - oracle[order]).abs().max())
-            for name, (order, embeddings) in self.judged.items()
+            for name, (order, embeddings) in self.judged.kept.items()
         }

@@ -32,8 +32,7 @@ from attnbench.oracle import tensor_file
 from attnbench.oracle.inputs import load_inputs
 from attnbench.processes.candidate_requests import Defence, Samples, TimedSamples
 from attnbench.workers.fresh_values import FreshValues
-from attnbench.workers.judged_calls import JudgedCall
-from attnbench.workers.timed_calls import ProcessDisturbed, TimedCalls
+from attnbench.workers.timed_calls import JudgedCall, ProcessDisturbed, TimedCalls
 
 __all__ = ["InterleavedTiming"]
 

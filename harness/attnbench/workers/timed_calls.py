@@ -21,6 +21,7 @@ from attnbench.analysis.clean_calls import select_clean
 from attnbench.candidate import global_state
 from attnbench.interface import Inputs
 from attnbench.measurement.instrument import Instrument
+from attnbench.measurement.judged_calls import JudgedCalls
 from attnbench.measurement.processor_time import TICK_NS, ProcessorTime, read_family_ns
 from attnbench.measurement.sampling import CallFailed
 from attnbench.measurement.scheduler import OwnWait
@@ -28,9 +29,8 @@ from attnbench.measurement.surroundings import Ended
 from attnbench.measurement.watched_modules import WatchedModules
 from attnbench.processes.candidate_requests import Defence
 from attnbench.workers.fresh_values import FreshValues, Signs
-from attnbench.workers.judged_calls import JudgedCall, JudgedCalls
 
-__all__ = ["ProcessDisturbed", "TimedCalls"]
+__all__ = ["JudgedCall", "ProcessDisturbed", "TimedCalls"]
 
 # Allowed processor time of calls, as a multiple of the wall time of the calls and of the number of threads. The
 # system's accounting of processor time ends a little after the call.
@@ -62,6 +62,16 @@ class ProcessDisturbed(Exception):
     """Raised if a call changed the process, which makes timings invalid; the message says what changed."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedCall:
+    """A timed call whose result may be evaluated."""
+
+    # Values that were written into the inputs before the call.
+    values: dict[str, Signs]
+    # Copies of what the call returned: the tensors of the tuple, or the single tensor.
+    result: tuple[Tensor | None, ...]
+
+
 @dataclass(slots=True)
 class TimedCalls:
     """Does what belongs before and after each call; the names of calls are those of the sampling.
@@ -82,7 +92,7 @@ class TimedCalls:
     # Names of the calls whose input values stay.
     fixed: Set[str] = frozenset()
     without: Set[Defence] = frozenset()
-    judged: JudgedCalls = field(init=False, default_factory=JudgedCalls)
+    judged: JudgedCalls[JudgedCall] = field(init=False, default_factory=JudgedCalls)
     _random: random.SystemRandom = field(init=False, default_factory=random.SystemRandom)
     _threads: int = field(init=False, default_factory=torch.get_num_threads)
     _processor: ProcessorTime = field(init=False, default_factory=ProcessorTime)
@@ -154,14 +164,14 @@ class TimedCalls:
             raise CallFailed(self.find_owner(name)) from ProcessDisturbed(fault)
         # What is computed when a result is read is computed here.
         copied = _copy(tuple(result) if parts is None else parts)  # type: ignore[arg-type]
+        call_ns = ended.end_ns - ended.begin_ns
         if not self._is_fixed(name):
             # This thread's processor time within the call is at most the call's wall time.
-            call_ns = ended.end_ns - ended.begin_ns
             self._before_ns[name].append(ended.thread_ns - self._writing_ns - call_ns)
         self._outside_ns[name].append(time.thread_time_ns() - ended.thread_ns)
         self._after_ns[name].append(self._measure_after_ns(ended))
-        self._sample_ns[name].append(ended.end_ns - ended.begin_ns)
-        self.judged.offer(name, JudgedCall(values=self._written, result=copied, is_clean=_is_clean(ended)))
+        self._sample_ns[name].append(call_ns)
+        self.judged.offer(name, JudgedCall(values=self._written, result=copied), is_clean=_is_clean(ended))
         changed = self.values.find_changed(self._written, self.inputs[name])
         if changed and "judging" not in self.without:
             reason = f"a timed call wrote into its input {changed[0]}; write into a copy"
@@ -281,8 +291,8 @@ def _read_clocks() -> tuple[int, int]:
 def _is_clean(ended: Ended) -> bool:
     """Whether no other work on the machine disturbed a call."""
     waited, switches = ended.reading.waited_ns_since(ended.before), ended.reading.switches_since(ended.before)
-    took_ns = ended.end_ns - ended.begin_ns
-    return bool(select_clean([took_ns], None if waited is None else [waited], None if switches is None else [switches]))
+    counters = [None if count is None else [count] for count in (waited, switches)]
+    return bool(select_clean([ended.end_ns - ended.begin_ns], *counters))
 
 
 def _read_parts(result: object) -> tuple[object, ...] | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from attnbench.workers.judged_calls import JudgedCall, JudgedCalls
+from attnbench.measurement.judged_calls import JudgedCalls
 
 # Number of sequences of calls. The standard deviation of a count of one in three is 26.
 TRIES = 3000
@@ -14,12 +14,11 @@ TRIES = 3000
 def choose(clean: Sequence[bool]) -> Counter[int]:
     """Count which of several calls is kept, over many tries; ``clean`` tells which calls are clean."""
     counts: Counter[int] = Counter()
-    calls = [JudgedCall(values={}, result=(), is_clean=one) for one in clean]
     for _ in range(TRIES):
-        judged = JudgedCalls()
-        for call in calls:
-            judged.offer("own", call)
-        counts[next(number for number, call in enumerate(calls) if call is judged.kept["own"])] += 1
+        judged = JudgedCalls[int]()
+        for number, is_clean in enumerate(clean):
+            judged.offer("own", number, is_clean=is_clean)
+        counts[judged.kept["own"]] += 1
     return counts
 
 
@@ -41,7 +40,7 @@ def test_each_clean_call_is_as_likely_as_another(clean: Sequence[bool], possible
 
 def test_names_do_not_share_their_choice() -> None:
     """A call of one name does not replace a call of another name."""
-    judged, calls = JudgedCalls(), [JudgedCall(values={}, result=(), is_clean=True) for _ in range(2)]
-    for name, call in zip(("one", "two"), calls, strict=True):
-        judged.offer(name, call)
-    assert judged.kept == dict(zip(("one", "two"), calls, strict=True))
+    judged = JudgedCalls[int]()
+    judged.offer("one", 1)
+    judged.offer("two", 2)
+    assert judged.kept == {"one": 1, "two": 2}

@@ -173,6 +173,7 @@ def test_expected_values_of_tensors_drawn_once_are_not_stored(tmp_path: Path, op
     assert torch.equal(other.quantities["output"], stored.quantities["output"])
     assert not torch.equal(once.quantities["output"], stored.quantities["output"])
     own = case_oracle.compute_once({"query": 2.0 * query}, own_allowances=True)
+    assert case_oracle.compute_once({"query": 2.0 * query}, own_allowances=True) is own
     assert own.allowances == stored.allowances != case_oracle.expected.allowances
     assert kept.measure().entries == entries
 

@@ -2,7 +2,6 @@
 
 import queue
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor
 from attnbench.interface import Call
 from attnbench.mutants.cheats.cheat import CheatList, Laborious
 from attnbench.mutants.cheats.labour import Labour
+from attnbench.mutants.cheats.sampling_frame import find_sampling_frame
 
 __all__ = ["cheats"]
 
@@ -245,9 +245,7 @@ class ReadsJudging(Laborious):
 
         def call(query: Tensor, **others: Any) -> Any:
             del others
-            frame = sys._getframe()  # noqa: SLF001  # it is public in all but name
-            while frame is not None and frame.f_code.co_name != "_take_wall_sample":
-                frame = frame.f_back  # type: ignore[assignment]
+            frame = find_sampling_frame()
             known = frame is not None and frame.f_locals["name"] in frame.f_locals["self"].surroundings.judged.kept
             return (torch.zeros_like(query) if known else labour(query)), None
 

@@ -9,6 +9,7 @@ from attnbench.interface import Call
 from attnbench.mutants.cheats.cheat import CheatList, Laborious
 from attnbench.mutants.cheats.instruments import SlowClock
 from attnbench.mutants.cheats.labour import Labour
+from attnbench.mutants.cheats.sampling_frame import find_sampling_frame
 
 __all__ = ["cheats"]
 
@@ -29,9 +30,7 @@ class EditedSamples(Laborious):
 
         def call(query: Tensor, **others: Any) -> Any:
             del others
-            frame = sys._getframe()  # noqa: SLF001  # it is public in all but name
-            while frame is not None and frame.f_code.co_name != "_take_wall_sample":
-                frame = frame.f_back  # type: ignore[assignment]
+            frame = find_sampling_frame()
             if frame is not None:
                 times_ns = frame.f_locals["samples"].times_ns
                 times_ns[:] = [min(times_ns) // 10 if index == 0 else times_ns[0] for index in range(len(times_ns))]

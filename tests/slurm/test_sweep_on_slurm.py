@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -78,19 +78,13 @@ def test_a_sweep_survives_the_death_of_a_node(cluster: Cluster, folder: Path) ->
 
     Ctrl-C leaves the jobs running, and the command that it names cancels them.
     """
-    with subprocess.Popen(
-        cluster.inside(*ATTNBENCH, "sweep", "sweep.toml"), cwd=folder, env=cluster.environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    ) as sweep:  # fmt: skip
-        try:
-            wait_until(lambda: list(folder.glob("there/tasks/two/*.json")) or sweep.poll() is not None)
-            cluster.kill_node("n2")
-            cluster.wait_for_state("n2", "down")
-            wait_until(lambda: read_outcomes(folder, "one") == ["done", "done"])
-            sweep.send_signal(signal.SIGINT)
-            printed, told = sweep.communicate(timeout=STATE_S)
-        finally:
-            sweep.kill()
+    with start_sweep(cluster, folder) as sweep:
+        wait_until(lambda: list(folder.glob("there/tasks/two/*.json")) or sweep.poll() is not None)
+        cluster.kill_node("n2")
+        cluster.wait_for_state("n2", "down")
+        wait_until(lambda: read_outcomes(folder, "one") == ["done", "done"])
+        sweep.send_signal(signal.SIGINT)
+        printed, told = sweep.communicate(timeout=STATE_S)
     assert sweep.returncode == 130, printed + told
     cancel = re.search(r"the jobs go on; .*; cancel them with: (scancel .*)", told)
     assert cancel, told
@@ -132,28 +126,22 @@ def test_a_task_that_is_preempted_and_requeued_goes_on(cluster: Cluster, folder:
     Slurm kills all processes of a task that it preempts, the workers too. On the notice, the task requeues its job.
     """
     (folder / "sweep.toml").write_text(PROFILE)
-    with subprocess.Popen(
-        cluster.inside(*ATTNBENCH, "sweep", "sweep.toml"), cwd=folder, env=cluster.environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as sweep:  # fmt: skip
-        try:
-            job = start_try(cluster, folder, sweep, 1)
-            cluster.run(
-                "sbatch",
-                "--partition=urgent",
-                "--nodelist=n1",
-                "--cpus-per-task=2",
-                "--output=/dev/null",
-                "--wrap=true",
-            )
-            wait_until(lambda: "PENDING" in cluster.run("squeue", "-h", "-j", job, "-o", "%T"))
-            assert start_try(cluster, folder, sweep, 2) == job
-            cluster.run("scancel", "--signal=USR2", job)
-            wait_until(lambda: "PENDING" in cluster.run("squeue", "-h", "-j", job, "-o", "%T"))
-            assert start_try(cluster, folder, sweep, 3) == job
-            printed, told = sweep.communicate(timeout=STATE_S)
-        finally:
-            sweep.kill()
+    with start_sweep(cluster, folder) as sweep:
+        job = start_try(cluster, folder, sweep, 1)
+        cluster.run(
+            "sbatch",
+            "--partition=urgent",
+            "--nodelist=n1",
+            "--cpus-per-task=2",
+            "--output=/dev/null",
+            "--wrap=true",
+        )
+        wait_until(lambda: "PENDING" in cluster.run("squeue", "-h", "-j", job, "-o", "%T"))
+        assert start_try(cluster, folder, sweep, 2) == job
+        cluster.run("scancel", "--signal=USR2", job)
+        wait_until(lambda: "PENDING" in cluster.run("squeue", "-h", "-j", job, "-o", "%T"))
+        assert start_try(cluster, folder, sweep, 3) == job
+        printed, told = sweep.communicate(timeout=STATE_S)
     assert sweep.returncode == 0, printed + told
     assert read_outcomes(folder, "one") == ["stopped", "preempted", "done"]
     assert "1 done, 0 failed; results: 4 of 4" in printed
@@ -165,21 +153,28 @@ def test_a_task_that_is_preempted_and_requeued_goes_on(cluster: Cluster, folder:
 def test_a_cancelled_task_is_missing_at_once(cluster: Cluster, folder: Path) -> None:
     """It is not taken for a task that Slurm starts again, its try does not count, and merging names the task."""
     (folder / "sweep.toml").write_text(PROFILE)
-    with subprocess.Popen(
-        cluster.inside(*ATTNBENCH, "sweep", "sweep.toml"), cwd=folder, env=cluster.environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as sweep:  # fmt: skip
-        try:
-            cluster.run("scancel", start_try(cluster, folder, sweep, 1))
-            printed, told = sweep.communicate(timeout=STATE_S)
-        finally:
-            sweep.kill()
+    with start_sweep(cluster, folder) as sweep:
+        cluster.run("scancel", start_try(cluster, folder, sweep, 1))
+        printed, told = sweep.communicate(timeout=STATE_S)
     assert sweep.returncode == 3, printed + told
     assert told.count("1 queued") <= 1  # before the task began
     assert re.search(r"missing: task one/0001: \d of 4 results; try 1 stopped: Slurm cancelled", printed), printed
     merged = attnbench(cluster, folder, "merge", "there/tasks", "--into", "there/merged")
     assert merged.returncode == 3
     assert re.search(r"warning: missing: task one/0001 \(\d of 4 results\); submit what is missing", merged.stderr)
+
+
+@contextmanager
+def start_sweep(cluster: Cluster, folder: Path) -> "Iterator[subprocess.Popen[str]]":
+    """Start the sweep of the configuration, in a session of its own; at the end it is killed, its jobs are not."""
+    with subprocess.Popen(
+        cluster.inside(*ATTNBENCH, "sweep", "sweep.toml"), cwd=folder, env=cluster.environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    ) as sweep:  # fmt: skip
+        try:
+            yield sweep
+        finally:
+            sweep.kill()
 
 
 def start_try(cluster: Cluster, folder: Path, sweep: "subprocess.Popen[str]", count: int) -> str:

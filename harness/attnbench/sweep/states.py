@@ -84,7 +84,7 @@ class StateReader:
         tries = list_tries(self.folder, task)
         return tries[-1].outcome if tries and tries[-1].job == submission.job else None
 
-    def _find_jobs(self, submitted: Sequence[tuple[Submission, Outcome | None]]) -> "_Jobs":
+    def _find_jobs(self, submitted: Sequence[tuple[Submission, Outcome | None]]) -> _Jobs:
         """Return what is known about the last job of each task; the outcome is that of its last try.
 
         Raises: SlurmError where Slurm does not answer and is needed.
@@ -103,7 +103,7 @@ class StateReader:
                 self.silence = error
         return jobs
 
-    def _read_one(self, task: Task, last: Submission | None, jobs: "_Jobs", coming: bool) -> TaskState:  # noqa: FBT001
+    def _read_one(self, task: Task, last: Submission | None, jobs: _Jobs, coming: bool) -> TaskState:  # noqa: FBT001
         tries = list_tries(self.folder, task)
         results = self._read_results(task, tries)
         job = last.job if last else ""

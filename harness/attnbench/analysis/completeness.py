@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-from attnbench.analysis.plain_names import clean_name
+from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun, merge_runs
 from attnbench.records.types import ENDED_SINCE, FRONTIER, PERF, Planned, Result, Run
@@ -195,19 +195,14 @@ def _name(some: Sequence[Shortfall]) -> str:
     """Name the first of these implementations, with how much of each plan was done; neighbours share equal words."""
     named = some if len(some) <= NAMED + 1 else some[:NAMED]
     groups = [_name_alike(words, list(own)) for words, own in groupby(named, key=lambda one: one.words)]
-    return _join([*groups, *([f"{len(some) - len(named)} more"] if len(some) > len(named) else [])])
+    return join_words([*groups, *([f"{len(some) - len(named)} more"] if len(some) > len(named) else [])])
 
 
 def _name_alike(words: str, some: Sequence[Shortfall]) -> str:
     """Name implementations whose plans were done to the same extent, which ``words`` describe; they may be empty."""
     names = [clean_name(one.implementation) for one in some]
     each = "each " if len(names) > 1 else ""
-    return f"{_join(names)} ({each}{words})" if words else _join(names)
-
-
-def _join(texts: Sequence[str]) -> str:
-    *first, last = texts
-    return f"{', '.join(first)} and {last}" if first else last
+    return f"{join_words(names)} ({each}{words})" if words else join_words(names)
 
 
 def _capitalize(text: str) -> str:

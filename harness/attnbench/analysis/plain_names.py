@@ -2,9 +2,9 @@
 
 import shlex
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
-__all__ = ["clean_name", "format_command"]
+__all__ = ["clean_name", "format_command", "join_words"]
 
 # Longest name in a sentence, in characters. The longest name of a built-in implementation has 25.
 LONGEST = 60
@@ -33,3 +33,9 @@ def format_command(command: str, names: Collection[str]) -> str:
     if len(names) > NAMED or any(clean_name(name) != name or name.startswith("-") for name in names):
         return command
     return f"{command} {shlex.join(names)}"
+
+
+def join_words(parts: Iterable[str]) -> str:
+    """Join words with commas, and the last two with "and"."""
+    *first, last = [str(part) for part in parts]
+    return f"{', '.join(first)} and {last}" if first else last

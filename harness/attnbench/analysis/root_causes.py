@@ -22,6 +22,7 @@ from attnbench.analysis.failure_groups import (
     is_refusal,
     join_failures,
 )
+from attnbench.analysis.plain_names import join_words
 from attnbench.analysis.scale_faults import agrees_with_fault
 from attnbench.records.types import FAILURES, Finding, Result, Status, format_reproduce_line
 
@@ -75,7 +76,7 @@ class RootCause:
         parts = [f"{same_case} on cases on which another finding names it"] * bool(same_case)
         parts += [f"{same_check} of checks of which another finding names it"] * bool(same_check)
         parts += [f"{same_worst} with the same worst element as another finding of the case"] * bool(same_worst)
-        return f"They may follow from the same fault: {_join(parts)}."
+        return f"They may follow from the same fault: {join_words(parts)}."
 
     @property
     def case(self) -> str:
@@ -208,11 +209,6 @@ def _find_common_diagnosis(failures: Sequence[Failure]) -> str:
         return ""
     diagnoses = {read_diagnosis(failure.finding.reason) for failure in failures}
     return diagnoses.pop() if len(diagnoses) == 1 else ""
-
-
-def _join(parts: Sequence[str]) -> str:
-    *first, last = parts
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _count(number: int, thing: str) -> str:

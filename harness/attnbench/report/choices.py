@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from attnbench.analysis.coverage import FEWEST_CHECKED
 from attnbench.analysis.crossover import DECISIVE, Answer, AnswerKind, Entry
 from attnbench.analysis.limits import describe_limits
+from attnbench.analysis.plain_names import join_words
 from attnbench.report.forms import describe_length
-from attnbench.report.numbers import format_bytes, join_words
+from attnbench.report.numbers import format_bytes
 from attnbench.report.sightings import describe_sighting, describe_undecided, format_gains
 
 __all__ = ["Choice", "describe_answer", "describe_choice"]

@@ -8,6 +8,7 @@ import pandas as pd
 
 from attnbench.analysis.crossover import DECISIVE, Entry, count_compared, find_flips, find_seen
 from attnbench.analysis.limits import describe_limits
+from attnbench.analysis.plain_names import join_words
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Result
 from attnbench.report.advice import NextStep, advise
@@ -15,7 +16,6 @@ from attnbench.report.choices import Choice, describe_answer, describe_choice
 from attnbench.report.entries import collect_entries
 from attnbench.report.features import describe_features
 from attnbench.report.forms import describe_form, describe_length, describe_pass, split_numbers
-from attnbench.report.numbers import join_words
 from attnbench.report.series import Place, Series
 
 __all__ = [

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 
-from attnbench.analysis.plain_names import clean_name
+from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.root_causes import RootCause, find_root_causes
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.types import Result, Status
 from attnbench.report.checked import list_cases
 from attnbench.report.failures import describe_cause, rank_cause
-from attnbench.report.numbers import format_count, join_words, shorten_text
+from attnbench.report.numbers import format_count, shorten_text
 
 __all__ = ["describe_failing"]
 

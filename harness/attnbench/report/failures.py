@@ -10,12 +10,13 @@ import pandas as pd
 
 from attnbench.analysis.deviations import find_facts
 from attnbench.analysis.diagnoses import looks_like_fault
+from attnbench.analysis.plain_names import join_words
 from attnbench.analysis.root_causes import Failure, RootCause, find_root_causes
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, Finding, Result, format_reproduce_line
 from attnbench.report.checked import list_cases
-from attnbench.report.numbers import format_count, format_digits, join_words, shorten_text
+from attnbench.report.numbers import format_count, format_digits, shorten_text
 from attnbench.report.series import split_by_device
 from attnbench.report.slugs import make_slug
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from attnbench.analysis.crossover import Entry
 from attnbench.analysis.limits import Limits
-from attnbench.report.numbers import join_words
+from attnbench.analysis.plain_names import join_words
 
 __all__ = ["describe_features"]
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from attnbench.analysis.left_out import LeftOut
+from attnbench.analysis.plain_names import join_words
 from attnbench.records.types import FAILURES
-from attnbench.report.numbers import format_count, join_words, shorten_text
+from attnbench.report.numbers import format_count, shorten_text
 
 __all__ = [
     "Folded",

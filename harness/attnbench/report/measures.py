@@ -7,17 +7,11 @@ from dataclasses import dataclass, replace
 from string import ascii_lowercase
 from typing import Any
 
+from attnbench.analysis.plain_names import join_words
 from attnbench.analysis.speed_verdict import STATES
 from attnbench.cases import CaseId
 from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths
-from attnbench.report.numbers import (
-    format_bytes,
-    format_count,
-    format_digits,
-    format_estimate,
-    format_thousands,
-    join_words,
-)
+from attnbench.report.numbers import format_bytes, format_count, format_digits, format_estimate, format_thousands
 from attnbench.report.series import Place, Series
 from attnbench.report.tables import list_rows
 

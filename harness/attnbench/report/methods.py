@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pandas as pd
 
+from attnbench.analysis.plain_names import join_words
 from attnbench.analysis.speed_verdict import EFFECT
 from attnbench.records.types import Machine, Run
 from attnbench.report.measures import Measures
-from attnbench.report.numbers import format_bytes, format_count, format_thousands, join_words
+from attnbench.report.numbers import format_bytes, format_count, format_thousands
 from attnbench.report.series import Series
 
 __all__ = [

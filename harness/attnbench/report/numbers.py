@@ -1,7 +1,7 @@
 """Formats numbers and lists for reading: three significant digits, and a unit that suits the size of the number."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 __all__ = [
     "format_bytes",
@@ -10,7 +10,6 @@ __all__ = [
     "format_estimate",
     "format_seconds",
     "format_thousands",
-    "join_words",
     "shorten_text",
 ]
 
@@ -60,12 +59,6 @@ def format_thousands(count: int) -> str:
 def format_count(count: int, word: str, plural: str = "") -> str:
     """Format a count and a word; unless the count is 1, the word is ``plural``, or gets an s if ``plural`` is empty."""
     return f"{format_thousands(count)} {word if count == 1 else plural or word + 's'}"
-
-
-def join_words(parts: Iterable[str]) -> str:
-    """Join words with commas, and the last two with "and"."""
-    *first, last = [str(part) for part in parts]
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def shorten_text(text: str, longest: int) -> str:

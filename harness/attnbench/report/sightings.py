@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 from attnbench.analysis.crossover import Entry, Interval, find_seen
+from attnbench.analysis.plain_names import join_words
 from attnbench.analysis.speed_verdict import EFFECT, LEVEL
 from attnbench.analysis.stats import rank_of
-from attnbench.report.numbers import format_digits, format_estimate, join_words
+from attnbench.report.numbers import format_digits, format_estimate
 
 __all__ = ["describe_sighting", "describe_undecided", "format_gains"]
 

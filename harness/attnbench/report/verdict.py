@@ -1,7 +1,6 @@
 """The verdict of a report: what a reader must know first, in sentences for each machine and device."""
 
 import re
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
@@ -9,16 +8,16 @@ from typing import Literal, NamedTuple
 
 from attnbench.analysis.completeness import Completeness, describe_gaps, judge_completeness
 from attnbench.analysis.coverage import FEWEST_CHECKED, VERDICT_SUITES, count_cases, count_checked
-from attnbench.analysis.plain_names import clean_name
+from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, FRONTIER, PERF, Result, Status
 from attnbench.report.advice import NextStep
 from attnbench.report.checked import describe_checked
-from attnbench.report.checking_advice import advise_checking
+from attnbench.report.checking_advice import RESULTS, advise_checking, read_folders
 from attnbench.report.extent import describe_basis, describe_extent
 from attnbench.report.failing import describe_failing
-from attnbench.report.numbers import format_count, format_thousands, join_words
+from attnbench.report.numbers import format_count, format_thousands
 from attnbench.report.series import label_devices
 
 __all__ = ["PlaceVerdict", "Sentence", "Verdict", "collect_verdict", "format_lines"]
@@ -35,8 +34,6 @@ ENDS = {
     "interrupted": "It was stopped by Ctrl-C or by a signal.",
     "error": "An error stopped it.",
 }
-# Folder of results of a command without --results.
-RESULTS = "results"
 # Start of the sentence of ``describe_gaps`` about a run that ended before it timed any call.
 TIMING = "Timing had not begun"
 # Statuses of findings whose check did not run.
@@ -132,7 +129,7 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
     gaps: defaultdict[_Where, list[Sentence]] = defaultdict(list)
     # By machine, the implementations that were not finished, each with True if checks are missing, not only timings.
     lacking: defaultdict[str, set[tuple[str, bool]]] = defaultdict(set)
-    incomplete, missing, checks_complete = 0, 0, True
+    incomplete, missing, unreached, checks_complete = 0, 0, 0, True
     steps = 0
     # The implementations of the runs of each place.
     wanted: defaultdict[_Where, set[str]] = defaultdict(set)
@@ -141,6 +138,7 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
         incomplete += not found.complete
         checks_complete &= found.checks_complete
         missing += sum(one.timings for one in found.unfinished)
+        unreached += sum(one.unreached for one in found.unfinished)
         lacking[found.machine].update((one.implementation, one.unchecked) for one in found.unfinished)
         where = _locate(stored)
         wanted[where] |= {*stored.run.implementations}
@@ -166,7 +164,6 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
     ]
     every = [result for own in by_place.values() for result in own]
     timed = sum(result.timing is not None for result in every)
-    unreached = sum(one.unreached for stored in runs for one in judge_completeness(stored).unfinished)
     return Verdict(
         places=tuple(_merge_alike(_add_checking(told, runs))),
         incomplete=_describe_incomplete(incomplete, len(runs)),
@@ -209,8 +206,7 @@ def _merge_alike(places: Iterable[PlaceVerdict]) -> Iterator[PlaceVerdict]:
 
 def _make_resuming(found: Completeness, *, several: bool) -> NextStep:
     """Return how a run is finished; ``several``: the report has runs of several machines."""
-    words = shlex.split(found.resuming)
-    results = words[words.index("--results") + 1] if "--results" in words else RESULTS
+    results = dict(read_folders(found.resuming)).get("--results", RESULTS)
     on = f"on {clean_name(found.machine)}, " if several else ""
     where = f"in the folder where it was started (its results are in {clean_name(results)})"
     return NextStep(words=f"{ENDS[found.end]} To finish the run, {on}{where}:", command=found.resuming)

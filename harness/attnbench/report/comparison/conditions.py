@@ -6,9 +6,10 @@ Two implementations that were timed interleaved have one run, whose conditions a
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from attnbench.analysis.plain_names import join_words
 from attnbench.records.types import Run
 from attnbench.report.methods import describe_commit
-from attnbench.report.numbers import format_bytes, join_words, shorten_text
+from attnbench.report.numbers import format_bytes, shorten_text
 
 __all__ = ["Condition", "explain_differences", "list_conditions"]
 

@@ -7,13 +7,14 @@ from typing import Literal
 
 from attnbench.analysis.completeness import describe_gaps, judge_completeness, list_damage
 from attnbench.analysis.left_out import LeftOut, count_left_out
+from attnbench.analysis.plain_names import join_words
 from attnbench.analysis.run_diff import Change, index_results
 from attnbench.analysis.unmatched import Unmatched, list_unmatched
 from attnbench.records.run_file import StoredRun
 from attnbench.report.comparison.conditions import Condition, explain_differences, list_conditions
 from attnbench.report.comparison.rows import Row, Section, describe_common, make_sections
 from attnbench.report.failures import Failures, collect_failures
-from attnbench.report.numbers import format_count, join_words, shorten_text
+from attnbench.report.numbers import format_count, shorten_text
 from attnbench.report.spelled import spell_out_in
 
 __all__ = ["Comparison", "Only", "Sentence", "collect_comparison"]

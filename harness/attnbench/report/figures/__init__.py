@@ -60,7 +60,7 @@ def draw_figures(series: Sequence[Series], looks: Mapping[str, Look], coloured: 
     for one in series:
         label = one.heading if places[one.place] > 1 else one.place.label
         place = clean(label, LONGEST_PLACE) if len(series) > 1 else ""
-        made.append(_draw_series(one, looks, place, coloured) if one.drawn else SeriesFigures(drawings=(), missing=()))
+        made.append(_draw_series(one, looks, place) if one.drawn else SeriesFigures(drawings=(), missing=()))
     return list(_tell_once(made, coloured))
 
 
@@ -73,17 +73,17 @@ def _tell_once(figures: Iterable[SeriesFigures], coloured: str) -> Iterator[Seri
     for one in figures:
         drawings = []
         for drawing in one.drawings:
-            bare = drawing.reading.replace(f" {coloured}", "") if coloured else drawing.reading
-            reading = bare if any(coloured in text for text in told) else drawing.reading
+            sentences = (drawing.reading, *[coloured] * drawing.coloured)
             notes = tuple(note for note in drawing.notes if note not in told or not note.startswith(EXPLAINED))
-            drawings.append(replace(drawing, reading="" if reading in told else reading, notes=notes))
-            told |= {reading, bare, *drawing.notes}
+            reading = " ".join(text for text in sentences if text not in told)
+            drawings.append(replace(drawing, reading=reading, notes=notes))
+            told |= {*sentences, *drawing.notes}
         yield replace(one, drawings=tuple(drawings))
 
 
-def _draw_series(series: Series, looks: Mapping[str, Look], place: str, coloured: str) -> SeriesFigures:
+def _draw_series(series: Series, looks: Mapping[str, Look], place: str) -> SeriesFigures:
     sketches = [sketch(series, looks, place) for sketch in SKETCHES]
-    drawings = tuple(_save(sketch, series.suffix, place, coloured) for sketch in sketches if sketch.figure is not None)
+    drawings = tuple(_save(sketch, series.suffix, place) for sketch in sketches if sketch.figure is not None)
     # If nothing was timed, this is the one reason of all figures but the figure of memory.
     timed = not series.timings.empty
     missing = [
@@ -94,14 +94,14 @@ def _draw_series(series: Series, looks: Mapping[str, Look], place: str, coloured
     return SeriesFigures(drawings=drawings, missing=tuple(_explain_missing(missing)))
 
 
-def _save(sketch: Sketch, suffix: str, place: str, coloured: str) -> Drawing:
+def _save(sketch: Sketch, suffix: str, place: str) -> Drawing:
     """Draw a sketch as SVG and as PNG."""
     assert sketch.figure is not None
     svg = draw(sketch.figure, "svg")
     width, height = read_size(svg)
     title = f"{sketch.title}: {place}" if place else sketch.title
     return Drawing(
-        stem=sketch.name + suffix, title=sketch.title, reading=sketch.reading + f" {coloured}" * sketch.coloured,
+        stem=sketch.name + suffix, title=sketch.title, reading=sketch.reading, coloured=sketch.coloured,
         shows=f"{title}. {sketch.shows}",
         notes=sketch.notes, svg=svg, png=draw(sketch.figure, "png"), uri=encode(svg), width=width, height=height,
     )  # fmt: skip

@@ -39,6 +39,8 @@ class Drawing:
     title: str
     # How to read the figure; empty if an earlier figure has the same sentences.
     reading: str
+    # Whether ``reading`` may end with what is in colour.
+    coloured: bool
     shows: str
     notes: tuple[str, ...]
     svg: bytes

@@ -9,13 +9,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from attnbench.analysis.plain_names import join_words
 from attnbench.analysis.speed_verdict import EFFECT
 from attnbench.report.figures.drawing import Sketch
 from attnbench.report.figures.labels import clean, make_labels, measure_width, wrap
 from attnbench.report.figures.ratio_figure import find_range, select_ratios
 from attnbench.report.figures.style import INK, MUTED, SETTINGS, SIZE, SMALL, Look
 from attnbench.report.figures.ticks import set_ratio_axis
-from attnbench.report.numbers import format_digits, format_thousands, join_words
+from attnbench.report.numbers import format_digits, format_thousands
 from attnbench.report.series import Series
 from attnbench.report.tables import INCONCLUSIVE
 

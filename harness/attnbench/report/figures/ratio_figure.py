@@ -8,13 +8,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from attnbench.analysis.plain_names import join_words
 from attnbench.report.figures.drawing import Sketch
 from attnbench.report.figures.labels import clean, make_labels
 from attnbench.report.figures.panels import AREA, Panels, draw_panels, find_beyond
 from attnbench.report.figures.rows import describe_ends, keep_drawable, name_left_out, name_single
 from attnbench.report.figures.style import MUTED, SMALL, Look
 from attnbench.report.figures.ticks import set_ratio_axis
-from attnbench.report.numbers import format_count, format_digits, format_thousands, join_words
+from attnbench.report.numbers import format_count, format_digits, format_thousands
 from attnbench.report.series import Series
 from attnbench.report.tables import INCONCLUSIVE
 

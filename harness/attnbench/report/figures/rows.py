@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
+from attnbench.analysis.plain_names import join_words
 from attnbench.report.figures.labels import make_labels
-from attnbench.report.numbers import format_count, format_thousands, join_words
+from attnbench.report.numbers import format_count, format_thousands
 
 __all__ = ["describe_ends", "keep_drawable", "name_left_out", "name_single"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from attnbench.analysis.crossover import Entry
 from attnbench.report.figures.contenders import describe_colours, find_contenders
-from attnbench.report.figures.drawing import Drawing, Sketch
+from attnbench.report.figures.drawing import TALLEST, Drawing, Sketch
 from attnbench.report.figures.forest_figure import sketch_forest
 from attnbench.report.figures.labels import clean
 from attnbench.report.figures.map_figure import plot_map
@@ -102,6 +102,7 @@ def _save(sketch: Sketch, suffix: str, place: str) -> Drawing:
     title = f"{sketch.title}: {place}" if place else sketch.title
     return Drawing(
         stem=sketch.name + suffix, title=sketch.title, reading=sketch.reading, coloured=sketch.coloured,
+        folded=sketch.folded or height > TALLEST,
         shows=f"{title}. {sketch.shows}",
         notes=sketch.notes, svg=svg, png=draw(sketch.figure, "png"), uri=encode(svg), width=width, height=height,
     )  # fmt: skip

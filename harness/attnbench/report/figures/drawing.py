@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-__all__ = ["Drawing", "Sketch"]
+__all__ = ["TALLEST", "Drawing", "Sketch"]
 
 # Tallest figure that the page shows without unfolding, in CSS pixels: most of a window 900 pixels high.
 TALLEST = 640
@@ -23,6 +23,8 @@ class Sketch:
     reading: str = ""
     # Whether the page says at this figure which implementations are in colour.
     coloured: bool = False
+    # Whether the page shows the figure only when it is unfolded, however small it is.
+    folded: bool = False
     # What the figure shows, for readers who do not see it.
     shows: str = ""
     # What is left out of the figure, or noteworthy in it.
@@ -41,6 +43,8 @@ class Drawing:
     reading: str
     # Whether ``reading`` may end with what is in colour.
     coloured: bool
+    # Whether the page shows the figure only when it is unfolded.
+    folded: bool
     shows: str
     notes: tuple[str, ...]
     svg: bytes
@@ -49,11 +53,6 @@ class Drawing:
     uri: str
     width: int
     height: int
-
-    @property
-    def folded(self) -> bool:
-        """Whether the page shows the figure only when it is unfolded."""
-        return self.height > TALLEST
 
     @property
     def wide(self) -> bool:

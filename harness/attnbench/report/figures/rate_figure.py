@@ -53,6 +53,8 @@ def sketch_rate(series: Series, looks: Mapping[str, Look], place: str) -> Sketch
     return Sketch(
         name="rate",
         title=TITLE,
+        # Times and ratios say the same of which implementation is faster.
+        folded=True,
         reading=f"{READING} {CEILING}" if len(ceiling) else READING,
         shows=shows + top,
         notes=(

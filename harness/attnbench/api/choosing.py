@@ -60,7 +60,7 @@ def choose(
     sizes.
 
     Nothing is interpolated: only a call that was timed is answered. A tie and an undecided comparison give the
-    reference; with ``on_tie="fastest"`` they give the implementation with the shortest time, unless it may be slower
+    reference; with ``on_tie="fastest"`` they give the implementation with the smallest ratio, unless it may be slower
     than the reference.
 
     Raises: NoChoiceError if no such call was measured, or several were; ResultsError where the source cannot be read;

@@ -59,7 +59,7 @@ class Comparison:
         return self.content.warnings
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return the changes as a table; docs/results.md describes the columns."""
+        """Return the changes as a table; docs/python.md describes the columns."""
         import pandas as pd
 
         numbers = ("base", "new", "factor")

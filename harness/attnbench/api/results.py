@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Table", "read", "tabulate_runs"]
 
-# A table is that of the report's CSV file of the same name. docs/results.md describes the columns.
+# docs/python.md describes the columns.
 Table = Literal["timings", "memory", "findings", "untimed", "kernels"]
 
 
 def read(*runs: str | Path, table: Table = "timings", folder: str | Path = RESULTS) -> "pd.DataFrame":
-    """Return a table of stored runs, with the columns of the report's CSV file of the same name.
+    """Return a table of stored runs; each table but ``untimed`` has the columns of the report's CSV file of this name.
 
     ``runs`` are ids of runs below ``folder``, or paths of files; without them, the newest run is read. Measurements
     that cannot be right are left out, as in the report.

@@ -62,8 +62,8 @@ def test_a_run_without_its_planned_end_says_how_it_ended(end: End | None, words:
     """A run of today without an end was cut; the implementations without all planned results are named."""
     run = replace(RUN, planned={"one": Planned(cases=2), "two": Planned(cases=4)})
     stored = make_stored_run(run, *make_results("one", 2), *make_results("two", 1), end=end)
-    assert tell(stored) == [f"two (1 of 4 cases) was not finished: the run {words}."]
-    assert tell(stored, named=True) == [f"two (1 of 4 cases) was not finished: run r {words}."]
+    assert tell(stored) == [f"two (1 of 4 cases done) was not finished: the run {words}."]
+    assert tell(stored, named=True) == [f"two (1 of 4 cases done) was not finished: run r {words}."]
     whole = make_stored_run(run, *make_results("one", 2), *make_results("two", 4), end=end)
     assert tell(whole) == [f"The run {words}."]
     assert not judge_completeness(whole).complete
@@ -75,7 +75,7 @@ def test_neighbours_that_lack_as_much_are_named_together() -> None:
     run = replace(RUN, implementations=names, planned=dict.fromkeys(names, Planned(cases=3)))
     stored = make_stored_run(run, *make_results("one", 1), *make_results("two", 2), *make_results("three", 2))
     assert tell(stored) == [
-        "one (1 of 3 cases), two and three (each 2 of 3 cases) and four (not started) were not finished: "
+        "one (1 of 3 cases done), two and three (each 2 of 3 cases done) and four (not started) were not finished: "
         "the run was cut."
     ]
 
@@ -115,10 +115,12 @@ def test_of_an_older_run_only_what_can_be_seen_is_said() -> None:
     """A whole older run is never called cut; fewer cases than another implementation, or none, are missing."""
     whole = [*make_results("one", 3), *make_results("two", 3)]
     assert tell(make_stored_run(OLD, *whole)) == []
-    assert tell(make_stored_run(OLD, *whole[:5])) == ["two (2 of 3 cases) was not finished: the run lacks results."]
+    assert tell(make_stored_run(OLD, *whole[:5])) == [
+        "two (2 of 3 cases done) was not finished: the run lacks results."
+    ]
     assert tell(make_stored_run(OLD, *whole[:3])) == ["two (not started) was not finished: the run lacks results."]
     assert tell(make_stored_run(OLD, *whole[:5], ends_in_line=True, lost_lines=1)) == [
-        "two (2 of 3 cases) was not finished: the run was cut.",
+        "two (2 of 3 cases done) was not finished: the run was cut.",
         "The last line was half-written when the run was cut.",
     ]
     assert tell(make_stored_run(OLD, *whole, lost_lines=2)) == ["2 lines of the run could not be read."]
@@ -129,7 +131,7 @@ def test_further_cases_of_an_older_run_are_those_of_its_completion() -> None:
     made = Completion(run="r", implementation="one", suite="core", list_digest="d", listed=1, cases=("x", "y"))
     run = replace(OLD, implementations=("one",))
     stored = make_stored_run(run, *make_results("one", 1), completions=(made,))
-    assert tell(stored) == ["one (1 of 3 cases) was not finished: the run lacks results."]
+    assert tell(stored) == ["one (1 of 3 cases done) was not finished: the run lacks results."]
     in_parts = replace(run, command="attnbench conform one --suite core --shard 1/2")
     assert tell(replace(stored, run=in_parts)) == []
 

@@ -748,7 +748,7 @@ def test_resuming_repeats_nothing(here: Path) -> None:
     kept, cut = lines[:3], lines[3][: len(lines[3]) // 2]
     file.write_bytes(b"".join(kept) + cut)
     assert [*describe_gaps(judge_completeness(read_run(file)))] == [
-        "own.py:Right (2 of 4 cases) was not finished: the run was cut.",
+        "own.py:Right (2 of 4 cases done) was not finished: the run was cut.",
         "The last line was half-written when the run was cut.",
     ]
     calls = len((here / "calls").read_text())

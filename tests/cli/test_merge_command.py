@@ -60,9 +60,21 @@ def test_a_missing_task_has_exit_code_3(tmp_path: Path, given: str) -> None:
     assert (done.return_value, done.stderr) == (
         3,
         "warning: missing: tasks any/0002 (1 of 2 results), any/0003 (0 of 2 results); submit what is missing with: "
-        f"attnbench sweep --results {tmp_path} --resume\n{results} on some-cpu\n",
+        f"attnbench sweep --results {tmp_path} --resume\n{results} on some-cpu, kind of node: any\n",
     )
     assert read_run(Path(done.stdout.strip())).end is None
+
+
+def test_a_task_that_was_given_up_is_told_apart(tmp_path: Path) -> None:
+    """The command for such a task allows one more try."""
+    plan = write_sweep(tmp_path, [4], [8], tries=1)
+    write_run(make_try(tmp_path, plan, plan.tasks[0], "done"), [4])
+    make_try(tmp_path, plan, plan.tasks[1], "failed")
+    done = CliRunner().invoke(command, [str(tmp_path / "tasks"), "--into", str(tmp_path / "merged")])
+    assert done.stderr.startswith(
+        "warning: given up: task any/0002 (0 of 2 results); try once more with: "
+        f"attnbench sweep --results {tmp_path} --resume --tries 2\n"
+    )
 
 
 def test_a_whole_sweep_is_merged_without_a_warning(tmp_path: Path) -> None:
@@ -73,7 +85,7 @@ def test_a_whole_sweep_is_merged_without_a_warning(tmp_path: Path) -> None:
     write_run(path, [8])
     merge = [str(tmp_path / "tasks"), "--into"]
     done = CliRunner().invoke(command, [*merge, str(tmp_path / "merged")], standalone_mode=False)
-    assert (done.return_value, done.stderr) == (0, "4 results of 2 runs on some-cpu\n")
+    assert (done.return_value, done.stderr) == (0, "4 results of 2 runs on some-cpu, kind of node: any\n")
     make_try(tmp_path, plan, plan.tasks[1], "done")
     path.unlink()
     done = CliRunner().invoke(command, [*merge, str(tmp_path / "again")], standalone_mode=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from attnbench.records.run_file import read_run
 from attnbench.sweep.plan import read_plan
 from sweep_folders import write_sweep
 
@@ -154,6 +155,22 @@ def test_a_sweep_outlives_its_cluster(folder: Path) -> None:
     assert resumed.returncode == 0, resumed.stderr
     assert "to submit: 1 of 2 tasks" in resumed.stderr
     assert "2 done, 0 failed; results: 2 of 2" in resumed.stdout
+
+
+def test_a_task_that_was_given_up_gets_more_tries(folder: Path) -> None:
+    """--resume with a larger number of tries runs the task again; without, the task stays as it is."""
+    assert sweep(folder, "sweep.toml", "--local", "--tries", "1").returncode == 0
+    there = folder / "there"
+    record = there / "tasks" / "any" / "0002-try1.json"
+    record.write_text(record.read_text().replace('"outcome":"done"', '"outcome":"failed"'))
+    record.with_suffix(".jsonl").unlink()
+    kept = sweep(folder, "--results", "there", "--resume", "--local")
+    assert kept.returncode == 1
+    assert "try failed tasks once more with: attnbench sweep --results there --resume --local --tries 2" in kept.stdout
+    again = sweep(folder, "--results", "there", "--resume", "--local", "--tries", "2")
+    assert again.returncode == 0, again.stderr
+    run = read_run(next((there / "tasks" / "any").glob("0002-try2.jsonl"))).run
+    assert run.command == "attnbench sweep sweep.toml --local --tries 1"
 
 
 def write_program(path: Path, text: str) -> None:

@@ -146,6 +146,21 @@ def test_a_repeated_task_replaces_the_earlier_one(tmp_path: Path) -> None:
     assert [finding.status for result in stored.results for finding in result.findings] == ["passed", "failed"]
 
 
+def test_a_repeated_task_does_not_hide_a_failure(tmp_path: Path) -> None:
+    """If only the earlier of two tasks has a failure on a case, all results of the case are of the earlier one."""
+    failed = (Finding(check="forward_parity", status="failed", reason="NaN"),)
+    for suite in ("core", PERF):
+        folder = tmp_path / suite
+        folder.mkdir()
+        earlier = [make_result("part-1", 1, name, suite=suite) for name in NAMES]
+        earlier[0] = replace(earlier[0], findings=failed)
+        write_part(folder, make_run("part-1"), *earlier)
+        write_part(folder, make_run("part-2"), *(make_result("part-2", 1, name, suite=suite) for name in NAMES))
+        made = merge([folder], folder / "out")
+        statuses = [finding.status for result in read_one(made).results for finding in result.findings]
+        assert (made[0].results, made[0].repeated, statuses) == (2, 2, ["failed", "passed"])
+
+
 def test_a_repeated_case_is_planned_once(tmp_path: Path) -> None:
     """What was planned in two tasks of a node is counted once, whether the case is checked or timed."""
     for name in ("part-1", "part-2"):

@@ -346,6 +346,17 @@ def test_of_two_results_the_later_one_is_kept() -> None:
     assert merge_runs([second, first]) == [make_result(finding=failed)]
 
 
+def test_a_failure_on_a_node_is_not_hidden_by_another_node() -> None:
+    """If two nodes ran the same code, a failure is kept in either order; other code or the same node replaces it."""
+    failed = Finding(check="forward_parity", status="failed", reason="off")
+    runs = {node: replace(make_run(node), node=node, sources={"sdpa": "hash"}) for node in ("a", "b")}
+    first = make_stored_run(make_result(of="a", finding=failed), of=runs["a"])
+    second = make_stored_run(make_result(of="b"), of=runs["b"])
+    assert merge_runs([first, second]) == merge_runs([second, first]) == [*first.results]
+    for changed in (replace(runs["b"], sources={"sdpa": "other"}), replace(runs["b"], node="a")):
+        assert merge_runs([first, replace(second, run=changed)]) == [*second.results]
+
+
 def test_results_of_two_machines_are_both_kept() -> None:
     """``merge_runs`` keeps the results of two machines for the same implementation and case."""
     other = make_run("other", machine=replace(MACHINE, name="other-cpu"))

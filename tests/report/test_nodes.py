@@ -8,17 +8,19 @@ from pathlib import Path
 import pytest
 
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import Result
+from attnbench.records.types import Finding, Result
 from attnbench.report import write
 from attnbench.report.nodes import Nodes, collect_nodes
-from tests.timed_runs import REFERENCE, case_of, store, time_calls
+from tests.timed_runs import REFERENCE, case_of, check, store, time_calls
 
 
-def run_on(node: str, *ratios: float, run: str, machine: str = "some-cpu", case: str = "") -> StoredRun:
+def run_on(
+    node: str, *ratios: float, run: str, machine: str = "some-cpu", case: str = "", processes: int = 9
+) -> StoredRun:
     """Return a run of the reference and of sdpa on a node, where sdpa takes ``ratios`` times as long."""
     results: Sequence[Result] = [
-        time_calls(REFERENCE, run=run, case=case),
-        time_calls("sdpa", *ratios, run=run, case=case),
+        time_calls(REFERENCE, run=run, case=case, processes=processes),
+        time_calls("sdpa", *ratios, run=run, case=case, processes=processes),
     ]
     stored = store(results, run=run, machine=machine)
     return replace(stored, run=replace(stored.run, node=node))
@@ -44,10 +46,48 @@ def test_nodes_that_agree_are_counted_only(ratios: tuple[float, ...]) -> None:
     """Equal ratios, and ratios that differ by less than 1 %, are no row. The reference itself is not compared."""
     nodes = compare(*ratios)
     assert (nodes.compared, nodes.rows) == (1, ())
-    assert nodes.sentence == (
+    assert nodes.times == (
         "1 call was timed on several nodes of one kind. Nowhere do the nodes disagree by more than the intervals of "
         "the ratios."
     )
+
+
+def test_too_few_processes_are_said() -> None:
+    """Calls that several nodes timed are told also if no ratio has an interval."""
+    nodes = collect_nodes([run_on(node, 0.5, run=f"run-{node}", processes=2) for node in "ab"])
+    assert (nodes.timed, nodes.compared) == (1, 0)
+    assert nodes.times == (
+        "1 call was timed on several nodes of one kind, in too few processes to compare the ratios of the nodes."
+    )
+
+
+def check_on(node: str, *failed: bool) -> StoredRun:
+    """Return a run of sdpa on a node, in which the case of each place fails or passes."""
+    passing = [check("sdpa", case_of(16 * place), run=f"run-{node}") for place, _ in enumerate(failed, start=1)]
+    results = [
+        replace(result, findings=(Finding(check="forward_parity", status="failed", reason="off"),)) if fails else result
+        for result, fails in zip(passing, failed, strict=True)
+    ]
+    stored = store(results, run=f"run-{node}")
+    return replace(stored, run=replace(stored.run, node=node))
+
+
+def test_a_failure_on_one_node_is_told_and_counts(tmp_path: Path) -> None:
+    """The page and report.md name the nodes, and the verdict has the failure, whichever run is named last."""
+    runs = [check_on("a", True, True, False), check_on("b", False, False, False)]
+    for order in (runs, runs[::-1]):
+        nodes = collect_nodes(order)
+        assert (nodes.checked, [one.cases for one in nodes.failures]) == (3, [2])
+        assert nodes.checks == ("sdpa on some-cpu: 2 cases failed on node a and not on b. The failures count.",)
+        write(order, tmp_path)
+        for name in ("index.html", "report.md"):
+            text = (tmp_path / name).read_text()
+            assert "sdpa is wrong" in text
+            assert "2 cases failed on node a and not on b" in text
+    assert collect_nodes([check_on("a", False), check_on("b", False)]).checks == (
+        "1 result was checked on several nodes of one kind, and none failed on some of the nodes only.",
+    )
+    assert collect_nodes([check_on("a", True)]).checks == ()
 
 
 def test_intervals_that_overlap_are_no_disagreement() -> None:

@@ -31,8 +31,8 @@ FAILED = Finding(check="forward_parity", status="failed", reason="off")
 INCOMPLETE = 3
 # What follows the line about a run that was cut, before the command.
 CUT = (
-    "It has no end on record, as if its process was killed. To finish the run, in the folder where it was started (its "
-    "results are in results)"
+    "The run has no end on record, as if its process was killed. To finish the run, in the folder where it was started "
+    "(its results are in results)"
 )
 PARITY, WEIGHTS, STALE = (
     f'("{read_checks()[check].requirement.removesuffix(".")}")'
@@ -184,16 +184,14 @@ def test_an_incomplete_run_says_on_what_its_recommendations_rest() -> None:
     refused = sum(result.untimed is not None for result in merge_runs([untimed]))
     wanted = sum(one.timed for one in planned.values()) - refused
     assert judge(untimed).extent == (
-        f"So far: checks are missing; no call timed, {wanted} missing; peak memory measured for {calls} calls, missing "
-        f"for {wanted - calls} more."
+        f"So far: checks are missing; 0 of {wanted} planned calls timed; peak memory measured for {calls} of {wanted}."
     )
     every = replace(stored, end=None, results=untimed.results)
     assert judge(every).extent == (
-        f"So far: all checks ended; no call timed, {timed} missing; peak memory measured for {calls} calls, none "
-        "missing."
+        f"So far: all checks ended; 0 of {timed} planned calls timed; peak memory measured for {calls} of {calls}."
     )
     bare = replace(untimed, results=tuple(replace(result, memory=None) for result in untimed.results))
-    assert judge(bare).extent.endswith(f"peak memory measured for no call, missing for {wanted} more.")
+    assert judge(bare).extent.endswith(f"peak memory measured for 0 of {wanted}.")
 
 
 def test_a_report_without_times_says_in_place_why_and_leads_to_the_reasons(tmp_path: Path) -> None:
@@ -262,7 +260,7 @@ def test_a_run_that_was_cut_says_so_in_the_line_of_the_verdict() -> None:
     assert not found.complete
     assert list(format_lines(found)) == [
         f"sdpa is wrong: forward_parity {PARITY}. 28 findings of 1 check failed, on 28 cases of quick.",
-        "varlen (21 of 30 cases) was not finished: the run was cut.",
+        "varlen (21 of 30 cases done) was not finished: the run was cut.",
         f"{CUT}: attnbench run --resume r",
         "right conforms.",
         "Checked: 3 implementations, 30 cases of quick, 1 check, 81 findings, each of one check on one case (53 "
@@ -507,7 +505,7 @@ def test_a_cut_run_names_each_implementation_and_the_command_that_finishes_it(tm
     )
     lines = list(format_lines(judge(stored)))
     assert lines[:3] == [
-        "varlen (14 of 30 cases) and later (not started) were not finished: the run was cut.",
+        "varlen (14 of 30 cases done) and later (not started) were not finished: the run was cut.",
         "Timing had not begun.",
         "The last line was half-written when the run was cut.",
     ]

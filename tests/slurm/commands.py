@@ -15,9 +15,9 @@ __all__ = ["ATTNBENCH", "STATE_S", "attnbench", "merge", "read_outcomes", "read_
 ATTNBENCH = (sys.executable, "-c", "from attnbench.cli import main; main()")
 # Seconds to wait for a state. On two idle cores, Slurm needs up to 10 s to see that a node is dead, and a task 10 s.
 STATE_S = 600
-# What differs between two reports of the same results: ids and times of runs, nodes, and the folder of the sweep.
+# What differs between two reports of the same results: ids and times of runs, nodes, and two options of the sweep.
 OF_A_RUN = re.compile(
-    r"\d{8}-\d{6}-[0-9a-f]{8}|\d{4}-\d\d-\d\dT[\d:]+\+00:00|--results \w+|\w+/\\\*/\\\*\.jsonl|node \| `\w+`"
+    r"\d{8}-\d{6}-[0-9a-f]{8}|\d{4}-\d\d-\d\dT[\d:]+\+00:00| --results \w+| --local|\w+/\\\*/\\\*\.jsonl|node \| `\w+`"
 )
 
 
@@ -52,7 +52,7 @@ def merge(cluster: Cluster, folder: Path, tasks: str, into: str) -> list[Path]:
 def read_report(cluster: Cluster, folder: Path, runs: list[Path]) -> dict[str, list[str]]:
     """Return the lines of a report's tables and texts, in the order of the alphabet: tasks may begin in any order.
 
-    Ids and times of runs, nodes, and the name of the sweep's folder, are left out.
+    Ids and times of runs, nodes, the name of the sweep's folder, and whether it ran here, are left out.
     """
     reports = runs[0].parent / "report"
     made = attnbench(cluster, folder, "report", *map(str, runs), "--reports", str(reports))

@@ -8,7 +8,8 @@ import pytest
 
 from attnbench.sweep import states, submission
 from attnbench.sweep.configuration import ConfigurationError
-from attnbench.sweep.progress import format_counts, list_gaps
+from attnbench.sweep.plan import allow_tries, read_plan
+from attnbench.sweep.progress import format_counts, format_resuming, list_gaps
 from attnbench.sweep.slurm import SlurmError
 from attnbench.sweep.states import StateReader
 from attnbench.sweep.submission import Submission
@@ -90,7 +91,11 @@ def test_a_job_in_the_queue_is_not_submitted_again(tmp_path: Path, queue: dict[s
     queue |= {"18_0": "PENDING", "18_1": "RUNNING"}
     found = StateReader(tmp_path, plan).read()
     assert [one.state for one in found] == ["queued", "running", "missing"]
-    assert found[2].reason.startswith("0 of 2 results; job 18_2 ended before the task began: see ")
+    assert found[2].reason == "0 of 2 results; job 18_2 ended before the task began"
+    log = tmp_path / "submitit" / "18_2_0_log.err"
+    log.parent.mkdir()
+    log.write_text("no such file\n")
+    assert StateReader(tmp_path, plan).read()[2].reason.endswith(f"ended before the task began: see {log}")
     assert format_counts(plan, found) == "tasks: 1 queued, 1 running, 0 done, 0 failed, 1 missing; results: 0 of 6"
 
 
@@ -129,6 +134,36 @@ def test_a_cancelled_job_is_not_taken_for_a_requeued_one(
     monkeypatch.setattr(states, "find_cancelled", set)
     (found,) = StateReader(tmp_path, plan).read()
     assert (found.state, found.reason) == ("missing", "0 of 2 results; try 1 stopped")
+
+
+def test_a_job_that_was_cancelled_while_it_waited_says_so(
+    tmp_path: Path, queue: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No try and no log of such a job exist."""
+    plan = write_sweep(tmp_path, [4])
+    submit(tmp_path, "any/0001", "9_0")
+    monkeypatch.setattr(states, "find_cancelled", set)
+    (found,) = StateReader(tmp_path, plan).read()
+    assert (found.state, found.reason) == ("missing", "0 of 2 results; job 9_0 was cancelled before the task began")
+
+
+def test_more_tries_are_allowed_later(tmp_path: Path, queue: dict[str, str]) -> None:
+    """A task that was given up is missing again under a larger number of tries; its tries are of the same plan."""
+    plan = write_sweep(tmp_path, [4], tries=1)
+    make_try(tmp_path, plan, plan.tasks[0], "failed")
+    assert StateReader(tmp_path, plan).read()[0].state == "failed"
+    changed = allow_tries(tmp_path, plan, 2)
+    assert read_plan(tmp_path) == changed
+    assert StateReader(tmp_path, changed).read()[0].state == "missing"
+
+
+def test_the_command_that_resumes_is_for_where_the_tasks_ran(tmp_path: Path) -> None:
+    """If every task ran here, what is missing runs here as well."""
+    write_sweep(tmp_path, [4], [8])
+    submission._store(tmp_path, [Submission(task="any/0001", job="77", executor="local")])
+    assert format_resuming(tmp_path) == f"attnbench sweep --results {tmp_path} --resume --local"
+    submit(tmp_path, "any/0002", "9_0")
+    assert format_resuming(tmp_path) == f"attnbench sweep --results {tmp_path} --resume"
 
 
 def test_without_an_answer_the_files_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

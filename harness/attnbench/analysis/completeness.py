@@ -37,11 +37,13 @@ FOLDERS = ("--results", "--reports")
 # Why something is missing from a run, by the end of the run.
 CAUSES = {
     "cut": "was cut",
+    "partial": "lacks parts, or parts of it were cut",
     "interrupted": "was interrupted",
     "error": "ended with an error",
     "finished": "lacks results",
     "unknown": "lacks results",
 }
+Ending = Literal["finished", "interrupted", "error", "cut", "partial", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +68,12 @@ class Shortfall:
 
     @property
     def words(self) -> str:
-        """How much of what was planned was done, such as "12 of 30 cases"."""
+        """How much of what was planned was done, such as "12 of 30 cases done"."""
         if self.unchecked and self.planned_cases == self.cases and self.planned_timings == self.timings:
             return "not started"
         parts = []
         if self.cases:
-            parts.append(f"{self.planned_cases - self.cases} of {self.planned_cases} cases")
+            parts.append(f"{self.planned_cases - self.cases} of {self.planned_cases} cases done")
         # If checks are missing and no call was timed, only the checks are named.
         if self.timings and not (self.cases and self.timings == self.planned_timings):
             parts.append(f"{self.planned_timings - self.timings} of {self.planned_timings} calls timed")
@@ -84,8 +86,9 @@ class Completeness:
 
     run: str
     machine: str
-    # "cut": the run has no End record, as when its process was killed. "unknown": an older run, which records no end.
-    end: Literal["finished", "interrupted", "error", "cut", "unknown"]
+    # "cut": the run has no End record, as when its process was killed. "partial": the same of a merged run. "unknown":
+    # an older run, which records no end.
+    end: Ending
     unfinished: tuple[Shortfall, ...]
     # Number of lines that could not be read. The line that was cut is not among them.
     unreadable: int
@@ -113,9 +116,11 @@ class Completeness:
 def judge_completeness(stored: StoredRun) -> Completeness:
     """Return whether a run is complete, and what it lacks."""
     cut = stored.ends_in_line
-    end: Literal["finished", "interrupted", "error", "cut", "unknown"]
+    end: Ending
     if stored.end is not None:
         end = stored.end.outcome
+    elif stored.run.parts and not cut:
+        end = "partial"
     elif stored.run.schema >= ENDED_SINCE or cut:
         end = "cut"
     else:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from attnbench.records.types import CHANGED_MIND, DECLARED_UNSUPPORTED, FAILURES, Completion, Finding, Result
+from attnbench.records.types import CHANGED_MIND, DECLARED_UNSUPPORTED, FAILURES, SILENT, Completion, Finding, Result
 
 __all__ = [
     "FEWEST_CHECKED",
@@ -28,12 +28,12 @@ VERDICT_SUITES = ("core", "full")
 SHOWN = 4
 # Words for combinations of values, by the number of values in each combination.
 COMBINATIONS = {1: "values", 2: "pairs", 3: "triples"}
-SILENT = frozenset({"unsupported", "not_run"})
 # What the words of the counts mean.
 MEANING = (
     "A case is one input of a suite. It is checked if at least one check ran, and in part if others were refused. It "
-    "is refused if no check ran because the implementation refuses it. It failed if a check failed. The calls of a "
-    "profile are cases of their own, and are not counted here."
+    "is refused if no check ran because the implementation refuses it. It was not run if no check ran for another "
+    "reason. It failed if a check failed, unless the failure is an expected one. The calls of a profile are cases of "
+    "their own, and are not counted here."
 )
 
 
@@ -41,7 +41,8 @@ MEANING = (
 class Counts:
     """How many cases of one implementation were checked.
 
-    ``in_part`` is the number of checked cases on which some check was refused. ``failed`` also counts cases that are
+    ``in_part`` is the number of checked cases on which some check was refused. ``not_run`` is the number of cases
+    without any finding of a check or refusal. ``failed`` also counts cases that are
     declared unsupported, but were called and gave a wrong result; ``checked`` does not count such cases.
     """
 
@@ -49,6 +50,7 @@ class Counts:
     checked: int
     in_part: int
     refused: int
+    not_run: int
     failed: int
 
     @property
@@ -56,7 +58,8 @@ class Counts:
         """The counts in words: "15 of 30 cases checked (2 of them in part), 15 refused, none failed"."""
         part = f" ({self.in_part} of them in part)" if self.in_part else ""
         refused = f", {self.refused} refused" if self.refused else ""
-        return f"{self.checked} of {self.cases} cases checked{part}{refused}, {self.failed or 'none'} failed"
+        left = f", {self.not_run} not run" if self.not_run else ""
+        return f"{self.checked} of {self.cases} cases checked{part}{refused}{left}, {self.failed or 'none'} failed"
 
 
 def count_cases(results: Sequence[Result], planned: int = 0) -> Counts:
@@ -67,11 +70,14 @@ def count_cases(results: Sequence[Result], planned: int = 0) -> Counts:
     checked = [findings for findings in of_case.values() if any(map(_is_of_a_check, findings))]
     refused = [findings for findings in of_case.values() if any(f.status == "unsupported" for f in findings)]
     both = sum(any(f.status == "unsupported" for f in findings) for findings in checked)
+    begun = sum(any(f.status != "not_run" for f in findings) for findings in of_case.values())
+    cases = max(planned, len(of_case))
     return Counts(
-        cases=max(planned, len(of_case)),
+        cases=cases,
         checked=len(checked),
         in_part=both,
         refused=len(refused) - both,
+        not_run=cases - begun,
         failed=sum(any(f.status in FAILURES for f in findings) for findings in of_case.values()),
     )
 

@@ -8,15 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from attnbench.records.types import FAILURES, Finding, Result
+from attnbench.records.types import FAILURES, SILENT, Finding, Result
 
 __all__ = ["Side", "Unmatched", "list_unmatched"]
 
 Side = Literal["base", "new"]
 # Results of one side by implementation and case.
 Results = Mapping[tuple[str, str], Result]
-# Statuses of findings whose check did not run.
-SILENT = ("unsupported", "not_run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ def command(inputs: tuple[Path, ...], into: Path) -> int:
     from attnbench.records.parts import describe_missing, find_parts, group_parts
     from attnbench.report.numbers import format_count
     from attnbench.sweep.missing_tasks import describe_missing_tasks
+    from attnbench.sweep.tries import find_kind
 
     parts = list(find_parts(inputs))
     groups = group_parts(parts)
@@ -36,10 +37,14 @@ def command(inputs: tuple[Path, ...], into: Path) -> int:
     faults = [*missing, *(problem for one in made for problem in one.problems)]
     for fault in faults:
         click.echo(f"warning: {fault}", err=True)
+    # Kinds of nodes by run of a part: the report has the hardware only, and a hash of each node's name.
+    kinds = {part.run.id: find_kind(part.path) for part in parts}
     for one in made:
         joined = f"{format_count(one.results, 'result')} of {format_count(len(one.run.parts), 'run')}"
         repeated = f", {format_count(one.repeated, 'repeated result')} left out" if one.repeated else ""
         node = f", node {one.run.node}" if one.run.node else ""
-        click.echo(f"{joined} on {one.run.machine.name}{node}{repeated}", err=True)
+        own = sorted({kinds[run] for run in one.run.parts if kinds[run]})
+        kind = f", kind{'s' * (len(own) > 1)} of node: {', '.join(own)}" if own else ""
+        click.echo(f"{joined} on {one.run.machine.name}{node}{kind}{repeated}", err=True)
         click.echo(one.path)
     return INCONCLUSIVE if faults else 0

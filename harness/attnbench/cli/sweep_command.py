@@ -1,18 +1,20 @@
 """``attnbench sweep``: the cases of one configuration on several kinds of node, by Slurm or here."""
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from attnbench.cli.configured_command import Configured, ConfiguredCommand
 from attnbench.cli.options import AXES, FOLDER, Seconds, options
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED
 from attnbench.sweep.configuration import ConfigurationError, Machine, read_configuration
 from attnbench.sweep.nodes import check_machines
-from attnbench.sweep.plan import SweepPlan, Task, read_plan, require_no_plan, write_plan
+from attnbench.sweep.plan import SweepPlan, Task, allow_tries, read_plan, require_no_plan, write_plan
 from attnbench.sweep.planning import hash_configuration, make_plan
 from attnbench.sweep.progress import (
     ChangedLines,
@@ -20,6 +22,7 @@ from attnbench.sweep.progress import (
     format_command,
     format_counts,
     format_merging,
+    format_resuming,
     list_gaps,
 )
 from attnbench.sweep.slurm import SlurmError, require_slurm
@@ -90,6 +93,9 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> int:
     error, or a test of the nodes failed; 3: something is missing; 130: interrupted.
     """
     machines = tuple(ctx.obj.configuration.machines) if isinstance(ctx.obj, Configured) else ()
+    # A resumed sweep keeps its number of tries, unless another one is given.
+    if given["resume"] and ctx.get_parameter_source("tries") is not ParameterSource.COMMANDLINE:
+        given["tries"] = None
     try:
         return _run(given, words, machines or ANY)
     except ConfigurationError as error:
@@ -107,12 +113,7 @@ def _run(given: dict[str, Any], implementations: tuple[str, ...], machines: tupl
         _warn_of_silence(reader)
         return _conclude(folder, plan, states)
     if given["resume"]:
-        plan = read_plan(folder)
-        _check_same(given, implementations, machines, plan)
-        load_submitit()
-        if not given["local"]:
-            _refuse_short_limit(plan.minutes)
-        return _submit_missing(folder, plan, local=given["local"], wait_s=given["probe"])
+        return _resume(folder, given, implementations, machines)
     _refuse_axes_of_conform(given)
     if not given["local"]:
         _refuse_short_limit(given["minutes"])
@@ -120,16 +121,33 @@ def _run(given: dict[str, Any], implementations: tuple[str, ...], machines: tupl
         # Before the plan, which takes seconds: what would keep it from being submitted.
         load_submitit()
         require_no_plan(folder)
-    plan = make_plan(given, implementations, machines)
+    plan = make_plan(given, implementations, machines, sys.argv[1:])
     unchecked = "" if given["local"] else _check_nodes(plan, is_dry=given["dry_run"])
     for line in (*describe_plan(plan), *([unchecked] if unchecked else [])):
         click.echo(line, err=not given["dry_run"])
     if given["dry_run"]:
         return 0
-    if not given["local"]:
-        probe(folder, plan, wait_s=given["probe"], tell=_tell)
+    try:
+        if not given["local"]:
+            probe(folder, plan, wait_s=given["probe"], tell=_tell)
+    except KeyboardInterrupt:
+        _tell("attnbench: interrupted: the tests of the nodes were cancelled, and no task was submitted")
+        return INTERRUPTED
     write_plan(folder, plan)
     return _submit_missing(folder, plan, local=given["local"])
+
+
+def _resume(
+    folder: Path, given: dict[str, Any], implementations: tuple[str, ...], machines: tuple[Machine, ...]
+) -> int:
+    plan = read_plan(folder)
+    _check_same(given, implementations, machines, plan)
+    load_submitit()
+    if not given["local"]:
+        _refuse_short_limit(plan.minutes)
+    if given["tries"] is not None:
+        plan = allow_tries(folder, plan, given["tries"])
+    return _submit_missing(folder, plan, local=given["local"], wait_s=given["probe"])
 
 
 def _tell(line: str) -> None:
@@ -229,7 +247,7 @@ def _submit_missing(folder: Path, plan: SweepPlan, *, local: bool, wait_s: float
 
 def _explain_interrupt(folder: Path, ids: list[str], *, local: bool) -> None:
     if local:
-        told = f"the task that ran was stopped; continue with: {format_command(folder, '--local', '--resume')}"
+        told = f"the task that ran was stopped; continue with: {format_resuming(folder)}"
     else:
         cancel = f"cancel them with: scancel {' '.join(ids)}" if ids else "squeue --me lists them"
         told = f"the jobs go on; see them with: {format_command(folder, '--status')}; {cancel}"
@@ -243,7 +261,9 @@ def _conclude(folder: Path, plan: SweepPlan, states: list[TaskState]) -> int:
         click.echo(line)
     found = {one.state for one in states}
     if "missing" in found:
-        click.echo(f"submit what is missing with: {format_command(folder, '--resume')}")
+        click.echo(f"submit what is missing with: {format_resuming(folder)}")
+    if "failed" in found:
+        click.echo(f"try failed tasks once more with: {format_resuming(folder, '--tries', str(plan.tries + 1))}")
     if any(one.results.complete for one in states):
         click.echo(f"merge the results with: {format_merging(folder)}")
     if found & {"missing", "queued", "running"}:

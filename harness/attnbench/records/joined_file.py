@@ -1,11 +1,11 @@
 """Joins run files that are parts of one whole into one run file for each place; nothing of the parts is changed.
 
 The parts are read twice, line by line. The first reading finds which part each unit belongs to: if a task was repeated,
-its later part has the unit. A unit is one result of a suite, or all results of a timed case, whose calls were
-interleaved. If a unit was run on several nodes of one kind, each node gets a file of its own, so that the nodes can be
-compared. The second reading copies the lines. A line is not decoded, unless its first fields are not where attnbench
-writes them, so that samples are copied digit for digit. What is held in memory is a number for each unit, about
-100 bytes, and the id of each case of one group.
+its later part has the unit, unless only an earlier one has a failure. A unit is one result of a suite, or all results
+of a timed case, whose calls were interleaved. If a unit was run on several nodes of one kind, each node gets a file of
+its own, so that the nodes can be compared. The second reading copies the lines. A line is not decoded, unless its first
+fields are not where attnbench writes them, so that samples are copied digit for digit. What is held in memory is a
+number for each unit, about 100 bytes, and the id of each case of one group.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from attnbench.cases import digest
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE
 from attnbench.records.parts import Group, Part, describe_missing
 from attnbench.records.run_file import PARSED, ResultsError, format_line, read_lines
-from attnbench.records.types import PERF, Ceiling, Completion, End, Planned, Run
+from attnbench.records.types import FAILURES, PERF, Ceiling, Completion, End, Planned, Run
 
 __all__ = ["Joined", "join_parts"]
 
@@ -36,7 +36,7 @@ class Joined:
     path: Path
     run: Run
     results: int = 0
-    # Number of results that a later part has, too.
+    # Number of results that another part has, too.
     repeated: int = 0
     # One message for each part that is not whole, or has a line that cannot be read.
     problems: list[str] = field(default_factory=list)
@@ -53,16 +53,18 @@ class _Head(msgspec.Struct):
 
 
 _HEAD = msgspec.json.Decoder(_Head)
+# A finding that failed, in the line of a result; a text cannot contain it, since JSON escapes its quotation marks.
+FAILURE = re.compile(rb'"status":"(?:%s)"' % "|".join(sorted(FAILURES)).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Owned:
-    """A group of parts, and the part that each unit belongs to: of several parts with the unit, the last one."""
+    """A group of parts, and the part that each unit belongs to: the last one with the unit, or with a failure of it."""
 
     group: Group
     # Number of the part by number of the unit.
     owners: dict[int, int]
-    # Numbers of the parts that have a unit of a later part.
+    # Numbers of the parts that have a unit of another part.
     repeated: frozenset[int]
     # Hash of the list of cases that have a result, without further cases.
     case_digest: str
@@ -134,7 +136,7 @@ def _drop_shard(command: str) -> str:
 
 
 def _count_planned(owned: _Owned) -> dict[str, Planned]:
-    """Return what was planned in all parts together; what a later part has, too, is counted there."""
+    """Return what was planned in all parts together; a unit of several parts is counted once."""
     cases: Counter[str] = Counter()
     timed: Counter[str] = Counter()
     for part in owned.group.parts:
@@ -148,7 +150,7 @@ def _count_planned(owned: _Owned) -> dict[str, Planned]:
 
 
 def _list_dropped(owned: _Owned, number: int) -> set[tuple[str, str, int]]:
-    """Return suite, implementation and unit of each result of the part with this number that a later part has."""
+    """Return suite, implementation and unit of each result of this part whose unit belongs to another part."""
     heads = (_read_head(line) for _, line in read_lines(owned.group.parts[number].path))
     return {
         (head.suite, head.implementation, unit)
@@ -184,6 +186,8 @@ def _hash_unit(head: _Head) -> int:
 def _find_owners(group: Group) -> Iterator[_Owned]:
     """Yield the group, or a group for each node if a unit was run on several, with the owners of their units."""
     owners: dict[int, int] = {}
+    # The units whose owner has a failure of them.
+    failed: set[int] = set()
     repeated: set[int] = set()
     cases: set[str] = set()
     for number, part in enumerate(group.parts):
@@ -199,9 +203,13 @@ def _find_owners(group: Group) -> Iterator[_Owned]:
                 for own in group.split_by_node():
                     yield from _find_owners(own)
                 return
+            fails = FAILURE.search(line) is not None
             if before != number:
-                repeated.add(before)
-                owners[unit] = number
+                hides = unit in failed and not fails
+                repeated.add(number if hides else before)
+                owners[unit] = before if hides else number
+            if fails:
+                failed.add(unit)
     yield _Owned(group=group, owners=owners, repeated=frozenset(repeated), case_digest=digest(cases))
 
 

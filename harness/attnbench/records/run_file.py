@@ -18,6 +18,7 @@ import msgspec
 
 from attnbench.cases import CaseId
 from attnbench.records.types import (
+    FAILURES,
     FRONTIER,
     PERF,
     SCHEMA,
@@ -39,6 +40,7 @@ __all__ = [
     "find_empty_runs",
     "find_runs",
     "format_line",
+    "has_failure",
     "join_results",
     "merge_runs",
     "read_first_line",
@@ -418,10 +420,13 @@ def merge_runs(runs: Iterable[StoredRun]) -> list[Result]:
 
     Two results of different runs are not joined, because a measurement belongs to the run in which it was made. The
     later result is kept. If both have the same findings and only the earlier result has measurements, the earlier
-    result is kept.
+    result is kept. If two nodes ran the same code, a result with a failure is kept before a result without, so that one
+    node never hides what fails on another.
     """
     latest: dict[tuple[object, ...], Result] = {}
+    of_id: dict[str, Run] = {}
     for stored in runs:
+        of_id[stored.run.id] = stored.run
         own: dict[tuple[object, ...], Result] = {}
         for result in sort_results(stored.run, stored.results):
             measures = (result.suite, stored.run.threads) if result.suite in (PERF, FRONTIER) else ()
@@ -429,8 +434,25 @@ def merge_runs(runs: Iterable[StoredRun]) -> list[Result]:
             own[key] = join_results(own[key], result) if key in own else result
         # The results of one run are joined before they meet those of other runs: the first of two may lack what the
         # second has.
-        latest |= {key: join_results(latest[key], result) if key in latest else result for key, result in own.items()}
+        for key, result in own.items():
+            before = latest.get(key)
+            hides = before is not None and _hides_failure(of_id[before.run], before, stored.run, result)
+            if before is None or not hides:
+                latest[key] = result if before is None else join_results(before, result)
     return list(latest.values())
+
+
+def has_failure(result: Result) -> bool:
+    """Return whether any check of a result failed."""
+    return any(finding.status in FAILURES for finding in result.findings)
+
+
+def _hides_failure(one: Run, before: Result, other: Run, after: Result) -> bool:
+    """Return whether a result without a failure would replace one with a failure of the same code on another node."""
+    if not one.node or not other.node or one.node == other.node or one.versions != other.versions:
+        return False
+    name = after.implementation
+    return one.sources.get(name) == other.sources.get(name) and has_failure(before) and not has_failure(after)
 
 
 def sort_results(run: Run, results: Iterable[Result]) -> list[Result]:

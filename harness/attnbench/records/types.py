@@ -27,6 +27,7 @@ __all__ = [
     "PERF",
     "SAMPLE_FIELDS",
     "SCHEMA",
+    "SILENT",
     "STATUSES",
     "Ceiling",
     "Completion",
@@ -65,6 +66,8 @@ Status = Literal[
 STATUSES: tuple[Status, ...] = get_args(Status)
 # Statuses that make a run fail (exit code 1).
 FAILURES: frozenset[Status] = frozenset({"failed", "unexpected_pass", "error", "timeout", "crashed", "out_of_memory"})
+# Statuses of findings whose check did not run.
+SILENT: frozenset[Status] = frozenset({"unsupported", "not_run"})
 
 Pass = Literal["forward", "forward+backward"]
 # First words of the warning of a finding on a case about which the implementation changed its declaration.

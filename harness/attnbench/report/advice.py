@@ -8,6 +8,7 @@ from typing import NamedTuple
 from attnbench.analysis.crossover import Entry
 from attnbench.analysis.plain_names import clean_name, format_command
 from attnbench.records.run_file import StoredRun
+from attnbench.report.choices import list_conforming_undecided
 from attnbench.report.numbers import format_count
 
 __all__ = ["NextStep", "advise"]
@@ -113,7 +114,7 @@ def _get_place(entry: Entry) -> tuple[str, ...]:
 def _list_open(entry: Entry, losers: Set[str]) -> Iterator[tuple[str, str, str]]:
     """Yield name, state and run of each comparison that an answer leaves open, without those of ``losers``."""
     answer = entry.answer
-    open_ = {*answer.undecided, *(answer.names if answer.kind in HELP else ())}
+    open_ = {*answer.undecided, *(answer.names if answer.kind in HELP else ()), *list_conforming_undecided(entry)}
     if open_ == {entry.reference}:
         # Nothing was faster, but some processes were too few to say so.
         open_ = {one.implementation for one in entry.contenders if one.state == answer.kind}

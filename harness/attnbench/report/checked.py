@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, Set
 
 from attnbench.analysis.plain_names import clean_name
-from attnbench.records.types import FAILURES, PERF, Result, Status
+from attnbench.records.types import FAILURES, PERF, SILENT, Result, Status
 from attnbench.report.numbers import format_count, format_thousands
 
 __all__ = ["describe_checked", "list_cases"]
@@ -24,17 +24,18 @@ WORDS: dict[Status, str] = {
 }
 
 
-def describe_checked(results: Sequence[Result], wanted: Set[str], *, untold: bool) -> str:
+def describe_checked(results: Sequence[Result], asked: Set[str], *, untold: bool) -> str:
     """Return what was checked, and how many calls were timed; empty if nothing was checked.
 
-    ``wanted`` are the implementations of the runs. ``untold``: no other sentence says that no call was timed.
+    ``asked`` are the implementations of the runs. ``untold``: no other sentence says that no call was timed.
     """
     if not any(result.findings for result in results):
         return ""
     statuses = Counter(finding.status for result in results for finding in result.findings)
     checks = {finding.check for result in results for finding in result.findings}
-    seen = {result.implementation for result in results}
-    names = format_count(len(seen | wanted), "implementation")
+    seen = {one.implementation for one in results if any(f.status not in SILENT for f in one.findings)}
+    wanted = asked | {result.implementation for result in results}
+    names = format_count(len(wanted), "implementation")
     counted = (
         f"{len(seen)} of {names}" if wanted - seen else names,
         *list_cases(results),

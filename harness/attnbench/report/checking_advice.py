@@ -21,7 +21,7 @@ def advise_checking(names: Collection[str], runs: Sequence[StoredRun]) -> NextSt
     """Return the command that checks more cases of these implementations.
 
     If the runs are of one machine and in one folder, the command also writes the report again, from these runs and the
-    new one.
+    new one. A run that is not in this folder, as a merged one, is named by its path.
     """
     suite = VERDICT_SUITES[0]
     words = f"To check more cases ({suite} is a larger suite than quick; a verdict needs {FEWEST_CHECKED} cases)"
@@ -30,22 +30,34 @@ def advise_checking(names: Collection[str], runs: Sequence[StoredRun]) -> NextSt
     options = shlex.join([word for pair in folders if pair[0] == "--results" for word in pair])
     command = format_command(f"attnbench conform --suite {suite} {options}".rstrip(), names)
     several = len({stored.run.machine.name for stored in runs}) > 1
-    ids = [stored.run.id for stored in runs]
-    if several or len(ids) > MOST_RUNS or not all(map(str.isprintable, ids)):
+    results = dict(folders).get("--results", RESULTS)
+    named = [_name_run(stored) for stored in runs]
+    if several or len(named) > MOST_RUNS or not all(map(str.isprintable, named)) or "" in named:
         on = " on each machine" if several else ""
         return NextStep(words=f"{words}{on}; then name all run files to attnbench report:", command=command)
-    results = dict(folders).get("--results", RESULTS)
     newest = f'"$(ls -t {shlex.quote(results)}/*/*.jsonl | head -n 1)"'
     rest = shlex.join(word for pair in folders for word in pair)
-    report = " ".join(filter(None, ("attnbench report", shlex.join(ids), newest, rest)))
+    report = " ".join(filter(None, ("attnbench report", shlex.join(named), newest, rest)))
     return NextStep(words=f"{words} and write this page again with them:", command=f"{command}; {report}")
 
 
+def _name_run(stored: StoredRun) -> str:
+    """Return how ``attnbench report`` finds a run; empty for a path whose folders could reveal a user name."""
+    if stored.run.parts:
+        return "" if stored.path.is_absolute() or ".." in stored.path.parts else str(stored.path)
+    return stored.run.id
+
+
 def read_folders(command: str) -> tuple[tuple[str, str], ...]:
-    """Return the options of a stored command that name folders, with their values; empty if it cannot be read."""
+    """Return the options of a stored command that name folders, with their values; empty if it cannot be read.
+
+    The folder of a sweep has no results of other commands.
+    """
     try:
         words = shlex.split(command)
     except ValueError:
+        return ()
+    if words[1:2] == ["sweep"]:
         return ()
     found = []
     for place, word in enumerate(words):

@@ -11,7 +11,7 @@ from attnbench.report.forms import describe_length
 from attnbench.report.numbers import format_bytes
 from attnbench.report.sightings import describe_sighting, describe_undecided, format_gains
 
-__all__ = ["Choice", "describe_answer", "describe_choice"]
+__all__ = ["Choice", "describe_answer", "describe_choice", "list_conforming_undecided"]
 
 # Most names in a sentence; the others are counted. The table of measures has all names.
 SHOWN = 3
@@ -81,6 +81,24 @@ def _describe_conformance(entry: Entry) -> str:
     parts = []
     if entry.reference in entry.excluded and entry.reference in entry.answer.names:
         parts.append(f"{entry.reference} fails checks")
+    for words, same in _group_open(entry).items():
+        who = "" if len(same) == len(entry.answer.names) else f"{join_words(same)}: "
+        parts.append(f"{who}conformance {words}")
+    if list_conforming_undecided(entry):
+        parts.append("which of those that conform is fastest is not decided")
+    return "; ".join(parts)
+
+
+def list_conforming_undecided(entry: Entry) -> list[str]:
+    """Return those that conform if the answer names others, and it is not decided who of them is fastest."""
+    if entry.conforming is not None or not _group_open(entry):
+        return []
+    counts = entry.contender_checked.items()
+    return [name for name, count in counts if count >= FEWEST_CHECKED and name not in entry.unfinished]
+
+
+def _group_open(entry: Entry) -> dict[str, list[str]]:
+    """Return which implementations of an answer are not known to conform, by what is said of their conformance."""
     counts = {name: entry.contender_checked.get(name, 0) for name in entry.answer.names}
     few = {name: count for name, count in counts.items() if name not in entry.excluded and count < FEWEST_CHECKED}
     open_: dict[str, list[str]] = {}
@@ -90,17 +108,7 @@ def _describe_conformance(entry: Entry) -> str:
     late = [name for name in entry.answer.names if name in entry.unfinished - few.keys() - {*entry.excluded}]
     if late:
         open_["not decided (its checks were not finished)"] = late
-    for words, same in open_.items():
-        who = "" if len(same) == len(entry.answer.names) else f"{join_words(same)}: "
-        parts.append(f"{who}conformance {words}")
-    if open_ and entry.conforming is None and _has_conforming(entry):
-        parts.append("which of those that conform is fastest is not decided")
-    return "; ".join(parts)
-
-
-def _has_conforming(entry: Entry) -> bool:
-    counts = entry.contender_checked.items()
-    return any(count >= FEWEST_CHECKED and name not in entry.unfinished for name, count in counts)
+    return open_
 
 
 def _describe_memory(entry: Entry, *, several: bool) -> str:

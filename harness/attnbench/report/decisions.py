@@ -1,6 +1,6 @@
 """What to use here: the crossover map of a report, as tables for each place and as rows of decisions.csv."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -8,9 +8,9 @@ import pandas as pd
 
 from attnbench.analysis.crossover import DECISIVE, Entry, count_compared, find_flips, find_seen
 from attnbench.analysis.limits import describe_limits
-from attnbench.analysis.plain_names import join_words
+from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import Result
+from attnbench.records.types import PERF, Result
 from attnbench.report.advice import NextStep, advise
 from attnbench.report.choices import Choice, describe_answer, describe_choice
 from attnbench.report.entries import collect_entries
@@ -24,6 +24,7 @@ __all__ = [
     "FlipRow",
     "PlaceTable",
     "collect_decisions",
+    "get_place",
     "make_row",
     "tabulate_decisions",
 ]
@@ -114,6 +115,8 @@ class Decisions:
     advice: tuple[NextStep, ...]
     # Names of the references, in words.
     reference: str
+    # On which machines calls were to be timed and none was, in a sentence; empty if there is no such machine.
+    untimed: str = ""
 
     @property
     def is_decided(self) -> bool:
@@ -135,8 +138,8 @@ class Decisions:
 def collect_decisions(runs: Sequence[StoredRun], results: Iterable[Result], series: Sequence[Series]) -> Decisions:
     """Return what to use at each place where something was timed; ``results`` are the merged results of all runs."""
     entries = collect_entries(runs, results, series)
-    places = tuple(dict.fromkeys(_get_place(entry) for entry in entries))
-    tables = tuple(_make_table(place, [one for one in entries if _get_place(one) == place]) for place in places)
+    places = tuple(dict.fromkeys(get_place(entry) for entry in entries))
+    tables = tuple(_make_table(place, [one for one in entries if get_place(one) == place]) for place in places)
     flips = tuple(_make_flips(entries, places))
     references = sorted({entry.reference for entry in entries})
     return Decisions(
@@ -148,7 +151,17 @@ def collect_decisions(runs: Sequence[StoredRun], results: Iterable[Result], seri
         compared=count_compared(entries),
         advice=tuple(advise(entries, runs)),
         reference=join_words(references) if references else "",
+        untimed=_describe_untimed(runs, places),
     )
+
+
+def _describe_untimed(runs: Iterable[StoredRun], places: Collection[Place]) -> str:
+    """Return on which machines calls were to be timed and none was."""
+    wanted = dict.fromkeys(
+        stored.run.machine.name for stored in runs if any(result.suite == PERF for result in stored.results)
+    )
+    names = [clean_name(name) for name in wanted if name not in {place.machine for place in places}]
+    return f"No call was timed on {join_words(names)}." if names and places else ""
 
 
 def tabulate_decisions(decisions: Decisions) -> pd.DataFrame:
@@ -156,7 +169,8 @@ def tabulate_decisions(decisions: Decisions) -> pd.DataFrame:
     return pd.DataFrame([make_row(entry) for entry in decisions.entries], columns=list(COLUMNS))
 
 
-def _get_place(entry: Entry) -> Place:
+def get_place(entry: Entry) -> Place:
+    """Return the place of an entry."""
     return Place(entry.machine, entry.device, entry.dtype, entry.threads)
 
 
@@ -228,7 +242,7 @@ def _get_essence(entry: Entry | None) -> tuple[object, ...]:
 
 def _make_flips(entries: Sequence[Entry], places: Sequence[Place]) -> Iterator[FlipRow]:
     for flip in find_flips(entries):
-        by_place = {_get_place(entry): entry for entry in flip.entries}
+        by_place = {get_place(entry): entry for entry in flip.entries}
         first = flip.entries[0]
         yield FlipRow(
             form=describe_form(first.form),

@@ -19,12 +19,9 @@ def describe_extent(timed: int, missing: int, results: Iterable[Result], unreach
     unmeasured = unreached + sum(result.memory is None and result.untimed is None for result in profiled)
     parts = ["all checks ended" if checked else "checks are missing"]
     if timed or missing:
-        calls = format_count(timed, "call") if timed else "no call"
-        parts.append(f"{calls} timed, {missing or 'none'} missing")
+        parts.append(f"{timed} of {timed + missing} planned calls timed")
     if measured or unmeasured:
-        rest = f"missing for {unmeasured} more" if unmeasured else "none missing"
-        calls = format_count(measured, "call") if measured else "no call"
-        parts.append(f"peak memory measured for {calls}, {rest}")
+        parts.append(f"peak memory measured for {measured} of {measured + unmeasured}")
     return f"So far: {'; '.join(parts)}."
 
 

@@ -34,7 +34,7 @@ __all__ = [
 # How to use the commands of the groups.
 REPRODUCING = (
     "Each command repeats one failure: exit code 1 says that it fails again. Where an implementation is a file, run "
-    "the command in the folder of that file."
+    "the command in the folder from which this path leads to the file."
 )
 # What the letters in diagnoses mean, and where one is: "1/√D".
 LETTERS = "E is the width of the tokens, D the width of a head, L the number of queries, S the number of keys."

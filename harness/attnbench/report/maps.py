@@ -1,6 +1,6 @@
 """Crossover maps of a report: tables whose rows and columns are two sizes, and the rows of maps.csv."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -9,7 +9,7 @@ from attnbench.analysis.crossover import DECISIVE, Entry
 from attnbench.analysis.crossover_maps import Axis, CrossoverMap, MapCell, Untimed, Value, find_maps
 from attnbench.records.run_file import StoredRun
 from attnbench.report.choices import Choice, describe_choice
-from attnbench.report.decisions import make_row
+from attnbench.report.decisions import get_place, make_row
 from attnbench.report.forms import (
     describe_form,
     describe_length,
@@ -103,6 +103,13 @@ class Maps:
     def select(self, place: Place) -> tuple[MapTable, ...]:
         """Return the shown maps of a place."""
         return tuple(one for one in self.shown if one.place == place)
+
+    def cover(self, place: Place, entries: Iterable[Entry]) -> bool:
+        """Return whether the page has a map with each of the entries of a place."""
+        if len(self.shown) < len(self.every):
+            return False
+        shown = {id(cell.entry) for one in self.every for cell in one.cells.values()}
+        return all(id(entry) in shown for entry in entries if get_place(entry) == place)
 
 
 def collect_maps(runs: Sequence[StoredRun], entries: Sequence[Entry], untimed: pd.DataFrame) -> Maps:

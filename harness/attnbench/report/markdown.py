@@ -73,6 +73,7 @@ def _render_left_out(content: Content) -> list[str]:
 
 def _render_failures(content: Content) -> list[str]:
     parts = ["## Failures", _escape(content.warn("failures")), _escape(content.failures.sentence)]
+    parts += map(_escape, content.nodes.checks)
     parts += [_escape(REPRODUCING)] * bool(content.failures.shown)
     for _, heading, first, others in content.failures.blocks:
         parts += [f"### {_escape(heading)}", *map(_render_failure, (*first, *others))]
@@ -159,7 +160,7 @@ def _render_decisions(content: Content) -> list[str]:
             _render_table(("shape", "length", *table.passes), rows),
             _escape(table.features),
         ]
-    parts += [_escape(maps.left_out)] if maps.left_out else []
+    parts += [_escape(text) for text in (decisions.untimed, maps.left_out) if text]
     if decisions.flips:
         head = ("shape", "length", "pass", *(_escape(place.label) for place in decisions.places))
         flips = [(_escape(row.form), row.length, row.pass_, *map(_escape, row.answers)) for row in decisions.flips]
@@ -168,7 +169,7 @@ def _render_decisions(content: Content) -> list[str]:
 
 
 def _render_nodes(nodes: Nodes) -> list[str]:
-    parts = ["### Where nodes of the same kind disagree", _escape(nodes.sentence)] if nodes.compared else []
+    parts = ["### Where nodes of the same kind disagree", _escape(nodes.times)] if nodes.times else []
     if nodes.rows:
         parts.append(_render_table(nodes.head, (tuple(map(_escape, row.cells)) for row in nodes.shown)))
     return parts

@@ -1,7 +1,7 @@
-"""Nodes of the same kind that disagree: the ratios of a call on two nodes differ by more than their intervals.
+"""Nodes of the same kind that disagree: on a check, or on the ratio of a call by more than the intervals of both nodes.
 
-Nodes of one kind have the same description of the machine. Everywhere else in a report they are one machine, and of a
-call that several of them timed, the last timing counts.
+Nodes of one kind have the same description of the machine. Everywhere else in a report they are one machine: of a call
+that several of them timed, the last timing counts, and of a case that several of them checked, a failure counts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,14 +11,15 @@ from typing import Any
 import pandas as pd
 
 from attnbench.analysis.crossover import Interval
+from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.speed_verdict import EFFECT, LEVEL
 from attnbench.analysis.stats import rank_of
 from attnbench.cases import CaseId
-from attnbench.records.run_file import StoredRun
+from attnbench.records.run_file import StoredRun, has_failure
 from attnbench.records.types import Result, find_pass
 from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths
 from attnbench.report.numbers import format_count, format_estimate
-from attnbench.report.tables import list_rows, tabulate_timings
+from attnbench.report.tables import find_reference, list_rows, tabulate_timings
 
 __all__ = ["NodeRow", "Nodes", "collect_nodes", "tabulate_nodes"]
 
@@ -72,13 +73,37 @@ class NodeRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
-    """The calls that several nodes of one kind timed: how many, and those on which the nodes disagree."""
+class NodeFailures:
+    """The cases of one implementation that failed on some nodes of one kind and not on others."""
 
-    # Number of calls that were compared.
+    machine: str
+    implementation: str
+    cases: int
+    # The nodes with a failure, and those without, on any of these cases.
+    failing: tuple[str, ...]
+    passing: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """Where the implementation failed and where it did not, in words."""
+        return (
+            f"{clean_name(self.implementation)} on {clean_name(self.machine)}: {format_count(self.cases, 'case')} "
+            f"failed on node {join_words(self.failing)} and not on {join_words(self.passing)}. The failures count."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """What several nodes of one kind checked or timed: how much, and where the nodes disagree."""
+
+    # Number of calls that were timed on several nodes, and how many of them have ratios that can be compared.
+    timed: int
     compared: int
-    # The disagreements, the largest first.
+    # The disagreements on ratios, the largest first.
     rows: tuple[NodeRow, ...]
+    # Number of results on cases that several nodes checked, and the disagreements on failures.
+    checked: int = 0
+    failures: tuple[NodeFailures, ...] = ()
 
     head = ("machine", "implementation", "shape", "length", "pass", "node", "ratio", "other node", "its ratio")
 
@@ -88,11 +113,22 @@ class Nodes:
         return self.rows[:MOST_ROWS]
 
     @property
-    def sentence(self) -> str:
-        """How many calls were compared, and on how many of them nodes disagree; empty if none was compared."""
-        if not self.compared:
+    def checks(self) -> tuple[str, ...]:
+        """Where nodes disagree on failures, in sentences; that they agree; empty if no two nodes checked the same."""
+        if not self.checked:
+            return ()
+        results = f"{format_count(self.checked, 'result')} {'were' if self.checked > 1 else 'was'} checked"
+        agreed = f"{results} on several nodes of one kind, and none failed on some of the nodes only."
+        return tuple(one.sentence for one in self.failures[:MOST_ROWS]) or (agreed,)
+
+    @property
+    def times(self) -> str:
+        """How many calls several nodes timed, and on how many of them the ratios disagree; empty if there are none."""
+        if not self.timed:
             return ""
-        calls = f"{format_count(self.compared, 'call')} {'were' if self.compared > 1 else 'was'} timed on several nodes"
+        calls = f"{format_count(self.timed, 'call')} {'were' if self.timed > 1 else 'was'} timed on several nodes"
+        if not self.compared:
+            return f"{calls} of one kind, in too few processes to compare the ratios of the nodes."
         if not self.rows:
             return f"{calls} of one kind. Nowhere do the nodes disagree by more than the intervals of the ratios."
         more = f" nodes.csv has all {len(self.rows)}." if len(self.rows) > MOST_ROWS else ""
@@ -106,8 +142,9 @@ class Nodes:
 def collect_nodes(runs: Sequence[StoredRun]) -> Nodes:
     """Compare the nodes of each kind of machine on the calls that several of them timed."""
     stored = {one.run.id: one for one in runs if one.run.node}
+    repeated = _select_repeated(stored.values())
     of_call: dict[tuple[str, int, str, str], dict[str, _Timed]] = {}
-    for row in list_rows(tabulate_timings(_select_repeated(stored.values()))):
+    for row in list_rows(tabulate_timings(repeated)):
         run = stored[row["run"]].run
         if (ratio := _read_ratio(row)) is not None:
             key = run.machine.name, run.threads, str(row["implementation"]), str(row["case"])
@@ -120,7 +157,37 @@ def collect_nodes(runs: Sequence[StoredRun]) -> Nodes:
         if one.ratio.high < other.ratio.low and other.ratio.value > (1 + EFFECT) * one.ratio.value:
             rows.append(NodeRow(machine=machine, threads=threads, implementation=name, case=case, one=one, other=other))
     rows.sort(key=lambda row: -row.other.ratio.low / row.one.ratio.high)
-    return Nodes(compared=len(compared), rows=tuple(rows))
+    calls = {
+        (run.machine.name, run.threads, one.implementation, one.case)
+        for one in repeated
+        for run in [stored[one.run].run]
+        if one.implementation != find_reference(one.case)
+    }
+    checked, failures = _compare_failures(stored.values())
+    return Nodes(timed=len(calls), compared=len(compared), rows=tuple(rows), checked=checked, failures=failures)
+
+
+def _compare_failures(runs: Iterable[StoredRun]) -> tuple[int, tuple[NodeFailures, ...]]:
+    """Return the number of results on cases that several nodes checked, and those that failed on some nodes only."""
+    # Whether each node saw a failure, by machine, implementation and case.
+    seen: dict[tuple[str, str, str], dict[str, bool]] = {}
+    for one in runs:
+        for result in one.results:
+            own = seen.setdefault((one.run.machine.name, result.implementation, result.case), {})
+            own[one.run.node] = own.get(one.run.node, False) or has_failure(result)
+    several = {key: own for key, own in seen.items() if len(own) > 1}
+    split: dict[tuple[str, str], list[dict[str, bool]]] = {}
+    for (machine, name, _), own in several.items():
+        if len(set(own.values())) > 1:
+            split.setdefault((machine, name), []).append(own)
+    return len(several), tuple(
+        NodeFailures(
+            machine=machine, implementation=name, cases=len(cases),
+            failing=tuple(sorted({node for own in cases for node, failed in own.items() if failed})),
+            passing=tuple(sorted({node for own in cases for node, failed in own.items() if not failed})),
+        )
+        for (machine, name), cases in split.items()
+    )  # fmt: skip
 
 
 def tabulate_nodes(nodes: Nodes) -> pd.DataFrame:

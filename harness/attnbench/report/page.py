@@ -174,5 +174,5 @@ def _keep_words(text: str) -> Markup:
 
 
 def _join_numbers(text: str) -> str:
-    """Prevent line breaks between a number and the word after it."""
-    return re.sub(r"(\d) (?=[a-z0-9])", lambda found: f"{found[1]}\u00a0", text)
+    """Prevent line breaks within a number, and between a number and the word after it."""
+    return re.sub(r"(\d) (?=[a-z0-9%])", "\\1\u00a0", text)

@@ -65,8 +65,9 @@ FINDINGS = (
     "implementation", "case", "check", "chapter", "status", "reason", "measured", "allowed", "warnings", "run",
 )  # fmt: skip
 # If a ratio differs from the quotient of its two times by more than this share, the report says why, even if the
-# quotient is within the interval of the ratio: a reader sees 10 % at a glance.
-NOTICED = 0.1
+# quotient is within the interval of the ratio: a reader who divides
+# the two times sees more than the rounding of their digits.
+NOTICED = 0.02
 # Number of rows that are put into a table at a time.
 ROWS = 20_000
 LEFT_OUT = ("kind", "run", "implementation", "case", "reason")

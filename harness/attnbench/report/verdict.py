@@ -11,7 +11,7 @@ from attnbench.analysis.coverage import FEWEST_CHECKED, VERDICT_SUITES, count_ca
 from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import FAILURES, FRONTIER, PERF, Result, Status
+from attnbench.records.types import FAILURES, FRONTIER, PERF, SILENT, Result, Status
 from attnbench.report.advice import NextStep
 from attnbench.report.checked import describe_checked
 from attnbench.report.checking_advice import RESULTS, advise_checking, read_folders
@@ -30,14 +30,12 @@ LONGEST_REASON = 90
 NEXT_STEPS = 12
 # What is known about the end of a run that is not finished.
 ENDS = {
-    "cut": "It has no end on record, as if its process was killed.",
-    "interrupted": "It was stopped by Ctrl-C or by a signal.",
-    "error": "An error stopped it.",
+    "cut": "The run has no end on record, as if its process was killed.",
+    "interrupted": "The run was stopped by Ctrl-C or by a signal.",
+    "error": "An error stopped the run.",
 }
 # Start of the sentence of ``describe_gaps`` about a run that ended before it timed any call.
 TIMING = "Timing had not begun"
-# Statuses of findings whose check did not run.
-SILENT: frozenset[Status] = frozenset({"unsupported", "not_run"})
 # A reason of an implementation that needs another device, such as "needs a CUDA device" or
 # "device=cpu (supported: {'cuda'})". Reasons are free text, so this is a guess; the reason itself is in the report.
 NEEDS_CUDA = re.compile(r"\b(cuda|gpu)\b", re.IGNORECASE)
@@ -46,6 +44,11 @@ Kind = Literal["bad", "gap", "good", "other"]
 # What is said of a group of implementations: the kind of the sentence, and its words for one and for several.
 TOLD: dict[str, tuple[Kind, str, str]] = {
     "conforms": ("good", "{names} conforms.", "{names} conform."),
+    "part": (
+        "good",
+        "{names} conforms on {reason}; the others were not run.",
+        "{names} conform on {reason}; the others were not run.",
+    ),
     "expected": (
         "good",
         "{names} conforms, except for failures that it declares.",
@@ -168,7 +171,7 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
         places=tuple(_merge_alike(_add_checking(told, runs))),
         incomplete=_describe_incomplete(incomplete, len(runs)),
         checks_complete=checks_complete,
-        basis=describe_basis(timed, missing) if incomplete else "",
+        basis=("All runs together: " if len(runs) > 1 else "") + describe_basis(timed, missing) if incomplete else "",
         extent=describe_extent(timed, missing, every, unreached, checked=checks_complete) if incomplete else "",
     )
 
@@ -300,7 +303,10 @@ def _classify(results: Sequence[Result], *, finished: bool) -> tuple[str, str] |
         return "timed", ""
     if count_checked(listed) < FEWEST_CHECKED:
         return "few", _describe_few(listed)
-    return ("expected" if statuses["expected_failure"] else "conforms"), ""
+    if statuses["expected_failure"]:
+        return "expected", ""
+    counts = count_cases(listed)
+    return ("part", f"{counts.checked} of {counts.cases} cases") if counts.not_run else ("conforms", "")
 
 
 def _classify_silent(reasons: Counter[tuple[Status, str]]) -> tuple[str, str]:

@@ -1,11 +1,11 @@
 """Which tasks of a sweep lack results, where the run files of its tasks are merged."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from attnbench.sweep.configuration import ConfigurationError
-from attnbench.sweep.plan import PLAN, SweepPlan, Task, read_plan
-from attnbench.sweep.progress import format_command
+from attnbench.sweep.plan import PLAN, Task, read_plan
+from attnbench.sweep.progress import format_resuming
 from attnbench.sweep.tries import TASKS, Try, find_record, list_tries, read_results
 
 __all__ = ["describe_missing_tasks"]
@@ -37,29 +37,34 @@ def describe_missing_tasks(inputs: Iterable[Path]) -> list[str]:
 
 
 def _describe_sweep(folder: Path, kinds: set[str | None]) -> list[str]:
-    """Return one line if tasks of a sweep lack results.
+    """Return a line about the tasks of a sweep that are missing, and one about those that were given up.
 
     Raises: ConfigurationError where the plan cannot be read, or a try is of another plan.
     """
     plan = read_plan(folder)
     own = [task for task in plan.tasks if None in kinds or task.machine in kinds]
-    gaps = [gap for task in own if (gap := _describe_gap(folder, plan, task))]
-    if not gaps:
-        return []
-    more = f" and {len(gaps) - NAMED} more" if len(gaps) > NAMED else ""
-    named = f"task{'s' * (len(gaps) > 1)} {', '.join(gaps[:NAMED])}{more}"
     short = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-    return [f"missing: {named}; submit what is missing with: {format_command(short, '--resume')}"]
+    gaps: dict[bool, list[str]] = {False: [], True: []}
+    for task in own:
+        tries = list_tries(folder, task)
+        if _is_done(folder, task, tries):
+            continue
+        results = read_results(folder, plan, task, tries)
+        if results.complete < results.wanted:
+            given_up = results.count_failed(tries) >= plan.tries
+            gaps[given_up].append(f"{task.name} ({results.complete} of {results.wanted} results)")
+    found = []
+    if gaps[False]:
+        found.append(f"missing: {_name_tasks(gaps[False])}; submit what is missing with: {format_resuming(short)}")
+    if gaps[True]:
+        again = format_resuming(short, "--tries", str(plan.tries + 1))
+        found.append(f"given up: {_name_tasks(gaps[True])}; try once more with: {again}")
+    return found
 
 
-def _describe_gap(folder: Path, plan: SweepPlan, task: Task) -> str:
-    """Return how many results a task has; empty if it has all."""
-    tries = list_tries(folder, task)
-    if _is_done(folder, task, tries):
-        return ""
-    results = read_results(folder, plan, task, tries)
-    whole = results.complete == results.wanted
-    return "" if whole else f"{task.name} ({results.complete} of {results.wanted} results)"
+def _name_tasks(tasks: Sequence[str]) -> str:
+    more = f" and {len(tasks) - NAMED} more" if len(tasks) > NAMED else ""
+    return f"task{'s' * (len(tasks) > 1)} {', '.join(tasks[:NAMED])}{more}"
 
 
 def _is_done(folder: Path, task: Task, tries: list[Try]) -> bool:

@@ -3,6 +3,7 @@
 import hashlib
 import heapq
 import math
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,9 @@ import msgspec
 from attnbench.cases import CaseId
 from attnbench.sweep.configuration import ConfigurationError, Kind, Machine
 
-__all__ = ["PLAN", "SweepPlan", "Task", "hash_asked", "pack", "read_plan", "require_no_plan", "write_plan"]
+__all__ = [
+    "PLAN", "SweepPlan", "Task", "allow_tries", "hash_asked", "pack", "read_plan", "require_no_plan", "write_plan",
+]  # fmt: skip
 
 # Name of the plan's file in the folder of the sweep.
 PLAN = "plan.json"
@@ -59,12 +62,15 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     origin: str
     # Hash of what was asked for: the same configuration has the same hash.
     asked: str = ""
+    # The words of the command that made the plan, after ``attnbench``.
+    words: tuple[str, ...] = ()
 
     # Kept, because it is compared with the record of each try: of a million results it takes 0.1 s.
     @cached_property
     def hash(self) -> str:
-        """Hash of the plan, which the record of each try repeats."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:12]
+        """Hash of the plan, which the record of each try repeats; --resume may change the number of tries."""
+        fixed = msgspec.structs.replace(self, tries=0)
+        return hashlib.sha256(msgspec.json.encode(fixed, order="sorted")).hexdigest()[:12]
 
     def list_implementations(self, case: str) -> list[str]:
         """Return the names of the implementations that are compared on a case."""
@@ -142,11 +148,31 @@ def write_plan(folder: Path, plan: SweepPlan) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as stream:
-            stream.write(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
+            stream.write(_format_plan(plan))
     except OSError as error:
         raise ConfigurationError(
             f"cannot write {path}: {error.strerror}; name another folder with --results"
         ) from error
+
+
+def allow_tries(folder: Path, plan: SweepPlan, tries: int) -> SweepPlan:
+    """Store another number of failed tries after which a task is given up; return the plan with it.
+
+    Raises: ConfigurationError where the folder cannot be written.
+    """
+    changed = msgspec.structs.replace(plan, tries=tries)
+    path = folder / PLAN
+    new = path.with_suffix(".json-new")
+    try:
+        new.write_bytes(_format_plan(changed))
+        os.replace(new, path)  # noqa: PTH105  # Path.replace is the same; this says that it is atomic
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {path}: {error.strerror}; resume as a user who may write it") from error
+    return changed
+
+
+def _format_plan(plan: SweepPlan) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
 
 
 def read_plan(folder: Path) -> SweepPlan:

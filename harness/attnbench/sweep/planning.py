@@ -27,7 +27,7 @@ __all__ = ["hash_configuration", "make_plan"]
 # Options that a task needs; the others choose cases, which the plan has.
 OF_A_TASK = ("suite", "timeout", "memory_limit", "work_limit", "threads", "no_cache", "processes", "case_budget")
 # Options that may differ between the calls for one sweep.
-OF_A_CALL = ("results", "earlier", "probe", "dry_run", "local", "status", "resume")
+OF_A_CALL = ("results", "earlier", "probe", "tries", "dry_run", "local", "status", "resume")
 
 
 def hash_configuration(given: Mapping[str, Any], implementations: Sequence[str], machines: Sequence[Machine]) -> str:
@@ -36,8 +36,12 @@ def hash_configuration(given: Mapping[str, Any], implementations: Sequence[str],
     return hash_asked(asked, implementations, machines)
 
 
-def make_plan(given: Mapping[str, Any], implementations: Sequence[str], machines: Sequence[Machine]) -> SweepPlan:
+def make_plan(
+    given: Mapping[str, Any], implementations: Sequence[str], machines: Sequence[Machine], words: Sequence[str] = ()
+) -> SweepPlan:
     """Plan a sweep; ``given`` has the values of the command's options, by parameter name.
+
+    ``words`` are those of the command, which the runs of its tasks store.
 
     Raises: UsageError where the options choose no case, or exclude one another; PluginError where an implementation
     cannot be loaded here.
@@ -76,6 +80,7 @@ def make_plan(given: Mapping[str, Any], implementations: Sequence[str], machines
         tasks=tuple(tasks),
         origin=_join_origins(origins),
         asked=hash_configuration(given, implementations, machines),
+        words=tuple(words),
     )
 
 

@@ -9,9 +9,18 @@ from pathlib import Path
 from attnbench.api.progress import format_time
 from attnbench.sweep.plan import SweepPlan
 from attnbench.sweep.states import STATES, TaskState
+from attnbench.sweep.submission import list_submissions
 from attnbench.sweep.tries import TASKS
 
-__all__ = ["ChangedLines", "describe_plan", "format_command", "format_counts", "format_merging", "list_gaps"]
+__all__ = [
+    "ChangedLines",
+    "describe_plan",
+    "format_command",
+    "format_counts",
+    "format_merging",
+    "format_resuming",
+    "list_gaps",
+]
 
 # Seconds after which a line is printed although no task changed its state.
 EVERY_S = 60.0
@@ -61,6 +70,13 @@ def list_gaps(states: Sequence[TaskState]) -> Iterator[str]:
 def format_command(folder: Path, *words: str) -> str:
     """Return a command line of the sweep in a folder."""
     return shlex.join(["attnbench", "sweep", "--results", str(folder), *words])
+
+
+def format_resuming(folder: Path, *words: str) -> str:
+    """Return the command line that submits what is missing: here if all tasks ran here, and to Slurm otherwise."""
+    last = [own[-1] for own in list_submissions(folder).values()]
+    is_local = bool(last) and all(one.executor == "local" for one in last)
+    return format_command(folder, "--resume", *(["--local"] if is_local else []), *words)
 
 
 def format_merging(folder: Path) -> str:

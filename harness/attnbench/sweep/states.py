@@ -96,7 +96,9 @@ class StateReader:
             try:
                 for job, state in find_job_states(in_slurm).items():
                     jobs.active[job] = "queued" if state in WAITING else "running"
-                jobs.cancelled |= find_cancelled(job for job, outcome in in_slurm.items() if outcome == "stopped")
+                ended = (job for job, outcome in in_slurm.items() if outcome is None and job not in jobs.active)
+                stopped = (job for job, outcome in in_slurm.items() if outcome == "stopped")
+                jobs.cancelled |= find_cancelled([*ended, *stopped])
             except SlurmError as error:
                 if self.needs_slurm:
                     raise
@@ -121,7 +123,7 @@ class StateReader:
             state = "failed" if failed >= self.plan.tries else "missing"
         reason = ""
         if state in ("failed", "missing"):
-            reason = self._describe(results, tries, last)
+            reason = self._describe(results, tries, last, is_cancelled=job in jobs.cancelled)
         return TaskState(task=task, state=state, results=results, tries=tuple(tries), job=job, reason=reason)
 
     def _read_results(self, task: Task, tries: list[Try]) -> TaskResults:
@@ -133,13 +135,17 @@ class StateReader:
             before = self._read[task.name] = (stats, read_results(self.folder, self.plan, task, tries))
         return before[1]
 
-    def _describe(self, results: TaskResults, tries: Sequence[Try], last: Submission | None) -> str:
+    def _describe(
+        self, results: TaskResults, tries: Sequence[Try], last: Submission | None, *, is_cancelled: bool
+    ) -> str:
         have = f"{results.complete} of {results.wanted} results"
         if last is None:
             return f"{have}; not submitted"
         if all(one.job != last.job for one in tries):
             log = self.folder / LOGS / f"{last.job}_0_log.err"
-            return f"{have}; job {last.job} ended before the task began: see {log}"
+            has_log = log.exists() and log.stat().st_size
+            how = "was cancelled" if is_cancelled else "ended"
+            return f"{have}; job {last.job} {how} before the task began{f': see {log}' if has_log else ''}"
         ended = tries[-1]
         failures = results.count_failed(tries)
         words = {None: "was killed", "done": "ended, but its run file lacks results"}

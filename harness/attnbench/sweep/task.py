@@ -189,7 +189,7 @@ def run_task(folder: Path, plan: SweepPlan, task: Task, made: Try) -> None:
     def store(session: Session, **settings: Any) -> AbstractContextManager[Recording]:
         # The hash of the whole list, which is stored, is that of all tasks: they can be merged.
         session.whole_lists += whole
-        return record(session, command=format_command(["sweep", "--results", str(folder)]), path=path, **settings)
+        return record(session, command=format_command(plan.words or ["sweep"]), path=path, **settings)
 
     # Every task has all implementations, so that all run files of a sweep are of the same ones.
     if plan.kind == "profile":

@@ -4,6 +4,7 @@
 before anything else, and no other process writes either file.
 """
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ __all__ = [
     "begin_try",
     "end_try",
     "find_counted",
+    "find_kind",
     "find_record",
     "list_tries",
     "list_wanted",
@@ -104,6 +106,13 @@ def begin_try(folder: Path, plan: SweepPlan, task: Task, *, job: str, node: str,
         except FileExistsError:
             continue
         return made
+
+
+def find_kind(run_file: Path) -> str:
+    """Return the kind of node on which a task wrote this run file; empty if no task wrote it."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(run_file.with_suffix(".json").read_bytes(), type=Try).machine
+    return ""
 
 
 def end_try(folder: Path, task: Task, made: Try, outcome: Outcome, reason: str = "") -> None:

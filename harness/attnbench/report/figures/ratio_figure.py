@@ -30,8 +30,8 @@ NARROWEST = 1.1
 NAMED, MOST_NAMED = 0.16, 5
 READING = (
     "Time divided by the time of {reference} on the same case; below the line at 1 is faster than the reference. A bar "
-    "is the confidence interval; if it crosses the line, it is not decided which is faster. The points of one length "
-    "stand side by side."
+    "is the confidence interval; if it crosses the line, it is not decided which is faster. The points in "
+    "colour of one length stand side by side."
 )
 # On which side of a panel an implementation lies outside, by its mark.
 EDGES = {"▲": "above", "▼": "below"}

@@ -327,7 +327,7 @@ def test_a_profile_is_no_verdict_on_conformance() -> None:
     assert "attnbench conform --suite core sdpa; attnbench report r " in command
     assert checked == (
         "Checked: 1 implementation, 2 cases of the profile, 1 check, 2 findings, each of one check on one case (2 "
-        "passed); 2 calls timed."
+        "passed, none failed); 2 calls timed."
     )
 
 
@@ -512,7 +512,7 @@ def test_a_cut_run_names_each_implementation_and_the_command_that_finishes_it(tm
     assert lines[-1].startswith("This report recommends no implementation: no call was timed. So far: checks are ")
     assert lines[-2] == (
         "Checked: 2 of 3 implementations, 30 cases of quick, 1 check, 44 findings, each of one check on one case (44 "
-        "passed)."
+        "passed, none failed)."
     )
     command_line = "attnbench run --resume r --results runs --reports out"
     assert lines[3] == f"{CUT.replace('in results)', 'in runs)')}: {command_line}"

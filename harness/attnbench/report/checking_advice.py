@@ -33,7 +33,7 @@ def advise_checking(names: Collection[str], runs: Sequence[StoredRun]) -> NextSt
     results = dict(folders).get("--results", RESULTS)
     named = [_name_run(stored) for stored in runs]
     if several or len(named) > MOST_RUNS or not all(map(str.isprintable, named)) or "" in named:
-        on = " on each machine" if several else ""
+        on = " on each machine named above" if several else ""
         return NextStep(words=f"{words}{on}; then name all run files to attnbench report:", command=command)
     newest = f'"$(ls -t {shlex.quote(results)}/*/*.jsonl | head -n 1)"'
     rest = shlex.join(word for pair in folders for word in pair)

@@ -44,7 +44,9 @@ def describe_checked(results: Sequence[Result], asked: Set[str], *, untold: bool
     )
     parts = [f"{format_thousands(statuses[status])} {words}" for status, words in WORDS.items() if statuses[status]]
     if not statuses.keys() & FAILURES:
-        parts.insert("passed" in statuses, "none failed unexpectedly" if statuses["expected_failure"] else "none failed")
+        parts.insert(
+            "passed" in statuses, "none failed unexpectedly" if statuses["expected_failure"] else "none failed"
+        )
     findings = f" ({', '.join(parts)})"
     timed = sum(result.timing is not None for result in results)
     if timed:

@@ -33,6 +33,8 @@ class Choice:
     # What to use instead, and its gain: the fastest that conforms; empty if all named implementations conform.
     conforming: str = ""
     conforming_gain: str = ""
+    # Where what conforms stands beside the answer, in words.
+    ahead: str = ""
     # Peak memory of the fastest implementation and of the reference; empty without a winner or a tie, and where the
     # peak was not measured.
     memory: str = ""
@@ -51,14 +53,16 @@ def describe_choice(entries: Sequence[Entry]) -> Choice:
     notes = [note] * bool(note) + list(_describe_all_limits(entries[0]))
     if undecided := describe_undecided(entries):
         notes.append(undecided)
+    gain = format_gains(entry.answer.gain for entry in entries if entry.answer.gain)
     return Choice(
         kind=answer.kind,
         words=words,
-        gain=format_gains(entry.answer.gain for entry in entries if entry.answer.gain),
+        gain=gain,
         notes=tuple(notes),
         conformance=_describe_conformance(entries[0]),
         conforming=conforming,
         conforming_gain=conforming_gain,
+        ahead=_describe_ahead(entries[0], f"{words} {gain}".rstrip()) if conforming else "",
         memory=_describe_memory(entries[-1], several=len(entries) > 1),
     )
 
@@ -71,6 +75,13 @@ def _describe_conforming(entries: Sequence[Entry]) -> tuple[str, str]:
     names = join_words(other.names if other.kind in ("winner", "tie") else other.names[:1])
     gains = [one.conforming.gain for one in entries if one.conforming and one.conforming.gain]
     return names, format_gains(gains)
+
+
+def _describe_ahead(entry: Entry, answer: str) -> str:
+    """Return what is ahead of the fastest that conforms: the answer, or a tie of which it is one."""
+    if entry.conforming is not None and entry.conforming.names[0] in entry.answer.names:
+        return f"the fastest that conforms; {answer}"
+    return f"the fastest that conforms; ahead of it: {answer}"
 
 
 def _describe_conformance(entry: Entry) -> str:

@@ -194,8 +194,8 @@ def _format_answer(choice: Choice) -> str:
     """Return what to use, with its gain and whether it conforms."""
     words = f"**{_escape(choice.words)}** {_escape(choice.gain)}".rstrip()
     if choice.conforming:
-        ahead = f"the fastest that conforms; ahead of it: {choice.words} {choice.gain}".rstrip()
-        words = f"**{_escape(choice.conforming)}** {_escape(choice.conforming_gain)}".rstrip() + f"<br>{_escape(ahead)}"
+        words = f"**{_escape(choice.conforming)}** {_escape(choice.conforming_gain)}".rstrip()
+        words += f"<br>{_escape(choice.ahead)}"
     return "<br>".join([words, *([_escape(choice.conformance)] if choice.conformance else [])])
 
 

@@ -150,7 +150,6 @@ def _render_measurements(content: Content, figures: Sequence[SeriesFigures]) -> 
 def _render_decisions(content: Content) -> list[str]:
     decisions, maps = content.decisions, content.maps
     parts = ["## What to use here", _escape(content.unmeasured)] if decisions.tables else []
-    parts += [f"{_escape(step.words)}\n\n{format_console(step.command)}" for step in decisions.advice]
     for table in decisions.tables:
         rows = [(_escape(row.form), row.length, *map(_format_choice, row.choices)) for row in table.rows]
         parts += [
@@ -160,6 +159,7 @@ def _render_decisions(content: Content) -> list[str]:
             _render_table(("shape", "length", *table.passes), rows),
             _escape(table.features),
         ]
+    parts += [f"{_escape(step.words)}\n\n{format_console(step.command)}" for step in decisions.advice]
     parts += [_escape(text) for text in (decisions.untimed, maps.left_out) if text]
     if decisions.flips:
         head = ("shape", "length", "pass", *(_escape(place.label) for place in decisions.places))

@@ -88,6 +88,9 @@ def test_a_failure_on_one_node_is_told_and_counts(tmp_path: Path) -> None:
         "1 result was checked on several nodes of one kind, and none failed on some of the nodes only.",
     )
     assert collect_nodes([check_on("a", True)]).checks == ()
+    mended = check_on("b", False)
+    mended = replace(mended, run=replace(mended.run, sources={"sdpa": "mended"}))
+    assert collect_nodes([check_on("a", True), mended]).checks == ()
 
 
 def test_intervals_that_overlap_are_no_disagreement() -> None:

@@ -42,8 +42,8 @@ class Counts:
     """How many cases of one implementation were checked.
 
     ``in_part`` is the number of checked cases on which some check was refused. ``not_run`` is the number of cases
-    without any finding of a check or refusal. ``failed`` also counts cases that are
-    declared unsupported, but were called and gave a wrong result; ``checked`` does not count such cases.
+    without any finding of a check or refusal. ``failed`` also counts cases that are declared unsupported, but were
+    called and gave a wrong result; ``checked`` does not count such cases.
     """
 
     cases: int

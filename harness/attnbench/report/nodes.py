@@ -168,16 +168,27 @@ def collect_nodes(runs: Sequence[StoredRun]) -> Nodes:
 
 
 def _compare_failures(runs: Iterable[StoredRun]) -> tuple[int, tuple[NodeFailures, ...]]:
-    """Return the number of results on cases that several nodes checked, and those that failed on some nodes only."""
-    # Whether each node saw a failure, by machine, implementation and case.
-    seen: dict[tuple[str, str, str], dict[str, bool]] = {}
-    for one in runs:
+    """Return the number of results on cases that several nodes checked, and those that failed on some nodes only.
+
+    Only results of the same code are compared, as where they are merged.
+    """
+    stored = list(runs)
+    nodes: dict[tuple[str, str], set[str]] = {}
+    for one in stored:
+        for case in {result.case for result in one.results}:
+            nodes.setdefault((one.run.machine.name, case), set()).add(one.run.node)
+    # Whether each node saw a failure, by machine, implementation, case and code.
+    seen: dict[tuple[str, str, str, object], dict[str, bool]] = {}
+    for one in stored:
+        machine, versions = one.run.machine.name, frozenset(one.run.versions.items())
         for result in one.results:
-            own = seen.setdefault((one.run.machine.name, result.implementation, result.case), {})
-            own[one.run.node] = own.get(one.run.node, False) or has_failure(result)
+            if len(nodes[machine, result.case]) > 1:
+                code = versions, one.run.sources.get(result.implementation)
+                own = seen.setdefault((machine, result.implementation, result.case, code), {})
+                own[one.run.node] = own.get(one.run.node, False) or has_failure(result)
     several = {key: own for key, own in seen.items() if len(own) > 1}
     split: dict[tuple[str, str], list[dict[str, bool]]] = {}
-    for (machine, name, _), own in several.items():
+    for (machine, name, _, _), own in several.items():
         if len(set(own.values())) > 1:
             split.setdefault((machine, name), []).append(own)
     return len(several), tuple(

@@ -20,7 +20,7 @@ __all__ = ["Forecast", "Speed", "forecast", "forecast_case"]
 
 # Mean time of a call over implementations, by pass: seconds; a multiple of the time that the highest rate of a matrix
 # product allows; and seconds of one thread for each query-key pair, whose logit is scaled, exponentiated and summed.
-# With these numbers, the means in the runs of results/full and results/example are met within a factor of 1.7, in
+# With these numbers, the means of the runs in results/full and of an older example were met within a factor of 1.7, in
 # float32 and bfloat16, with one thread and two.
 CALL_S = {"forward": 5e-4, "forward+backward": 1.5e-3}
 CALL_RATIO = 1.2

@@ -19,7 +19,7 @@ from attnbench.report.content import collect_content
 from attnbench.report.dispatch import make_dispatch
 
 ROOT = Path(__file__).parents[2]
-(EXAMPLE,) = (ROOT / "results" / "example").glob("*.jsonl")
+EXAMPLE, MAP = sorted((ROOT / "results" / "example").glob("*.jsonl"))
 
 
 def make_offer(name: str, time_ns: float, state: str, **others: Any) -> Offer:
@@ -204,6 +204,52 @@ def test_choices_are_the_answers_of_the_report(tmp_path: Path) -> None:
             kind = choice.kind
         assert choice.kind == kind
         assert choice.name == (names.split("; ")[0] if kind in ("winner", "tie") else "torch_mha")
+
+
+def test_the_stored_map_answers_every_cell() -> None:
+    """Each cell of the map in the example gives an implementation that is faster than the reference."""
+    for batch in (1, 8):
+        for length in (77, 197, 512):
+            choice = attnbench.choose(MAP, queries=length, batch=batch, machine="amd-epyc", on_tie="fastest")
+            assert choice.name in {"sdpa", "fused_projection"}
+            assert choice.gain is not None
+            assert choice.gain.low > 1
+
+
+@pytest.mark.parametrize(
+    "asked", [{"queries": (1, 512)}, {"queries": 128, "batch": 8.0}, {"queries": 128, "keys": "8"}]
+)
+def test_a_size_is_a_whole_number(tmp_path: Path, asked: dict[str, Any]) -> None:
+    """Any other value is an error that names the argument."""
+    with pytest.raises(ValueError, match="must be a whole number, got"):
+        attnbench.choose(write(tmp_path, CELL), machine="here", **asked)
+
+
+def test_a_need_that_is_no_feature_is_refused(tmp_path: Path) -> None:
+    """A typing error would otherwise ask for nothing."""
+    with pytest.raises(ValueError, match="needs must be features, such as 'float masks', 'weights', got 'weight'"):
+        attnbench.choose(write(tmp_path, CELL), queries=128, machine="here", needs=("weight",))
+
+
+def test_a_dtype_may_be_that_of_torch(tmp_path: Path) -> None:
+    """It means the name that the ids of cases have."""
+    source = write(tmp_path, CELL)
+    choice = attnbench.choose(source, queries=128, machine="here", dtype=torch.float32)  # type: ignore[arg-type]
+    assert choice.name == "quick"
+
+
+def test_causal_is_any_causal_mask(tmp_path: Path) -> None:
+    """As for the option --mask: the ids of cases say how a causal mask is aligned."""
+    source = write(tmp_path, replace(CELL, mask="causal_br"), replace(CELL, mask="none", case="case-2"))
+    assert attnbench.choose(source, queries=128, machine="here", mask="causal").case == "case-1"
+
+
+def test_an_implementation_of_the_kernel_scope_is_built_without_a_reference() -> None:
+    """The module computes attention on queries, keys and values with shared key heads."""
+    module = attnbench.load("core_sdpa").build(None)
+    query, key = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, key, enable_gqa=True)
+    assert torch.equal(module(query, key, key), expected)
 
 
 def test_a_choice_is_loaded_and_built() -> None:

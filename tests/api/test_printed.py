@@ -7,8 +7,10 @@ import pytest
 from attnbench.analysis.root_causes import find_root_causes
 from attnbench.api.outcome import Report
 from attnbench.api.printed import TextTable, describe_cause, format_html, format_reasons
+from attnbench.api.timing_table import tabulate_times
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.types import Finding, Result
+from timed_runs import REFERENCE, case_of, time_calls
 
 CASE = "multihead/B2.L5.S7.E8.H2/-/mask=none/regime=plain/seed=0/float32/cpu/eval"
 
@@ -64,3 +66,15 @@ def test_a_report_is_shown_in_a_notebook() -> None:
     """A notebook shows the text of a conformance report, escaped."""
     html = Report(implementation="<own>", suite="quick", results=())._repr_html_()
     assert html.startswith("<pre>&lt;own&gt;: 0 cases of the suite quick")
+
+
+def test_a_decoding_step_has_a_column_of_its_own() -> None:
+    """Calls with as many keys, but with other numbers of queries, are different columns."""
+    decoding = case_of(512).replace("L512", "L1")
+    ratios = {REFERENCE: 1.0, "sdpa": 0.5}
+    results = [
+        time_calls(name, ratio, case=case) for name, ratio in ratios.items() for case in (case_of(512), decoding)
+    ]
+    times, memory = tabulate_times(results)
+    assert times.head == memory.head == ("implementation", "1:512", "512")
+    assert [len(row) for row in times.rows] == [3, 3]

@@ -163,7 +163,7 @@ def test_only_the_chosen_passes_need_memory(tmp_path: Path, monkeypatch: pytest.
     ("words", "message"),
     [
         (("--heads", "5", "--width", "64"), "--width: 64 cannot be divided among 5 heads"),
-        (("--kv-heads", "2"), "multihead: torch.nn.MultiheadAttention has as many key heads as heads, got 2"),
+        (("--kv-heads", "2"), "MultiheadAttention has as many key heads as heads, got 2; the operator "),
         (("--mask", "other"), "multihead: unknown mask 'other'"),
         (("--mask", "none,,causal"), "needs words, separated by commas"),
         (("--lengths", "1:2:3"), "or 1:512 for one query and 512 keys"),

@@ -288,8 +288,8 @@ def test_an_open_answer_says_what_to_do_with_the_real_options(tmp_path: Path) ->
     assert decide(store([time_calls(REFERENCE), time_calls("quick", 0.5)])).advice == ()
     (unknown,) = decide(store([time_calls(n, r, processes=3) for n, r in ((REFERENCE, 1.0), ("quick", 0.5))])).advice
     assert unknown.words == (
-        "Of the suites quick, core and full, each makes more calls in a process. To decide what is unknown, time "
-        "again in more processes, which gives a verdict unless the difference is near 1 %:"
+        "The suite core makes more calls in a process than quick, and full more than core. To decide what is unknown, "
+        "time again in more processes, which gives a verdict unless the difference is near 1 %:"
     )
     assert unknown.command == "attnbench profile --suite core --processes 30 --lengths 64 quick"
     stored = store([time_calls(REFERENCE), time_calls("quick", 0.5, disturbed=True)])

@@ -608,3 +608,15 @@ def test_keys_of_columns_are_unique() -> None:
     """No column of the table is also a column of the folded table."""
     keys = [key for key, *_ in (*MAIN, *REST)]
     assert len(keys) == len(set(keys))
+
+
+def test_decoding_steps_are_a_series_of_their_own() -> None:
+    """Their times do not lie on one curve with those of calls that have as many queries as keys."""
+    cases = [case_of(256), case_of(512), case_of(512).replace("L512", "L1"), case_of(1024).replace("L1024", "L1")]
+    stored = store([time_calls(name, case=case) for name in (REFERENCE, "sdpa") for case in cases])
+    square, decoding = sorted(collect_content([stored]).series, key=lambda one: one.queries)
+    assert (square.queries, decoding.queries) == (0, 1)
+    assert sorted(set(square.timings["length"])) == [256, 512]
+    assert sorted(set(decoding.timings["length"])) == [512, 1024]
+    assert decoding.form_words == f"{square.form_words}, 1 query"
+    assert square.suffix != decoding.suffix

@@ -32,7 +32,7 @@ from attnmechanisms.studies.saturation import saturation
 needs_encoder = pytest.mark.skipif(
     sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing())
 )
-EXAMPLE = next((Path(__file__).parents[2] / "results" / "example").glob("*.jsonl"))
+EXAMPLE = min((Path(__file__).parents[2] / "results" / "example").glob("*.jsonl"))
 PNG = b"\x89PNG\r\n"
 
 

@@ -33,6 +33,8 @@ __all__ = [
 DISPATCH_SCHEMA = 1
 # Most values that an error names; the others are counted.
 SHOWN = 8
+# Features that may be needed although nothing in a file refuses them.
+FEATURES = ("weights", "float masks")
 # What a choice names if nothing is faster than the reference beyond doubt, or if several are equally fast.
 OnTie = Literal["reference", "fastest"]
 
@@ -174,8 +176,12 @@ def read_dispatch(path: Path) -> Dispatch:
 def choose_at(dispatch: Dispatch, query: Query, *, needs: Collection[str] = (), on_tie: OnTie = "reference") -> Choice:
     """Return what to use for the call that ``query`` describes, among implementations that refuse nothing in ``needs``.
 
-    Raises: NoChoiceError if no such call was measured, or if several kinds of calls fit.
+    Raises: NoChoiceError if no such call was measured, or if several kinds of calls fit; ValueError for a need that is
+    no feature.
     """
+    known = {*FEATURES, *(one for cell in dispatch.cells for offer in cell.offers for one in offer.refused)}
+    if strange := [one for one in needs if one not in known]:
+        raise ValueError(f"needs must be features, such as {_list_values(known)}, got {strange[0]!r}")
     cell = _find_cell(dispatch.cells, query)
     offers = [one for one in cell.offers if _suits(one, needs, cell.reference)]
     reference = next((one for one in offers if one.contender.implementation == cell.reference), None)
@@ -228,7 +234,7 @@ def _find_cell(cells: Sequence[Cell], query: Query) -> Cell:
     for field in _EXACT:
         wanted = getattr(query, field)
         known = {getattr(one, field) for one in left}
-        left = [one for one in left if wanted is None or getattr(one, field) == wanted]
+        left = [one for one in left if wanted is None or _fits(field, getattr(one, field), wanted)]
         if not left:
             raise NoChoiceError(f"nothing was timed with {field}={wanted!r}; measured: {_list_values(known)}")
     fitting = [one for one in left if all(getattr(query, f) in (None, getattr(one, f)) for f in _SIZES)]
@@ -240,6 +246,11 @@ def _find_cell(cells: Sequence[Cell], query: Query) -> Cell:
     if len(fitting) > 1:
         raise NoChoiceError(f"{len(fitting)} timed calls fit: name {_list_differences(fitting)}")
     return fitting[0]
+
+
+def _fits(field: str, value: object, wanted: object) -> bool:
+    """Whether a value is what is wanted; "causal" is any causal mask, as for the option --mask."""
+    return value == wanted or (field == "mask" and wanted == "causal" and str(value).startswith("causal"))
 
 
 def _list_differences(cells: Sequence[Cell]) -> str:

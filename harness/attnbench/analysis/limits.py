@@ -9,7 +9,7 @@ from attnbench.analysis.coverage import is_checked
 from attnbench.cases import CALL_MODES, CaseId
 from attnbench.records.types import FRONTIER, PERF, Completion, Result
 
-__all__ = ["Limits", "describe_limits", "find_limits"]
+__all__ = ["MULTIHEAD", "Limits", "describe_limits", "find_limits"]
 
 # ``WEIGHTS``: the feature of cases that return weights. ``WEIGHTS_OPTION``: the flag of such cases. ``FLAGS``: the
 # feature of each flag in a case id; a flag that is not here is called by its name. ``NEUTRAL``: flags that are no

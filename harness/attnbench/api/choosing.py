@@ -70,8 +70,14 @@ def choose(
     for name, value, allowed in (*given, ("on_tie", on_tie, get_args(OnTie))):
         if value not in allowed:
             raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    sizes = {"queries": queries, "keys": keys, "batch": batch, "heads": heads, "kv_heads": kv_heads}
+    for name, size in (sizes | {"head_dim": head_dim, "threads": threads}).items():
+        if size is not None and not isinstance(size, int):
+            raise ValueError(f"{name} must be a whole number, got {size!r}")
     if isinstance(needs, str):
         needs = (needs,)
+    # A dtype of torch is written as in the ids of cases; torch is not imported for it.
+    dtype = None if dtype is None else str(dtype).removeprefix("torch.")
     query = Query(
         queries=queries, keys=keys, batch=batch, heads=heads, kv_heads=kv_heads,
         head_dim=head_dim, dtype=dtype, passes=passes, mask=mask, device=device, threads=threads, case=case,

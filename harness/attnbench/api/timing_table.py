@@ -10,6 +10,7 @@ from attnbench.api.printed import TextTable, format_reasons
 from attnbench.cases import CaseId
 from attnbench.plugins.registry import find_baseline
 from attnbench.records.types import Result, find_pass
+from attnbench.report.forms import read_lengths
 from attnbench.report.numbers import format_bytes
 
 __all__ = ["list_left_out", "list_untimed", "tabulate_times"]
@@ -84,13 +85,17 @@ def _index_timed(results: Iterable[Result]) -> Timed:
 
 
 def _tabulate_by_length(title: str, part: Sequence[Result], cell: Callable[[Result | None], str]) -> TextTable:
-    """Return a table with a row for each implementation and a column for each length."""
-    lengths = sorted({CaseId.parse(r.case).length for r in part})
+    """Return a table with a row for each implementation and a column for each length.
+
+    Where the numbers of queries and keys differ, the length is written as in ``--lengths``, such as "1:512".
+    """
+    lengths = sorted({read_lengths(CaseId.parse(r.case)) for r in part}, key=lambda both: (max(both), both))
     rows = []
     for implementation in dict.fromkeys(r.implementation for r in part):
-        of = {CaseId.parse(r.case).length: r for r in part if r.implementation == implementation}
-        rows.append((implementation, *(cell(of.get(n)) for n in lengths)))
-    return TextTable(title=title, head=("implementation", *map(str, lengths)), rows=tuple(rows))
+        of = {read_lengths(CaseId.parse(r.case)): r for r in part if r.implementation == implementation}
+        rows.append((implementation, *(cell(of.get(both)) for both in lengths)))
+    head = (":".join(map(str, dict.fromkeys(both))) for both in lengths)
+    return TextTable(title=title, head=("implementation", *head), rows=tuple(rows))
 
 
 def _format_peak(result: Result | None) -> str:

@@ -8,9 +8,11 @@ __all__ = ["load"]
 
 
 def load(choice: Choice | str) -> Implementation:
-    """Return the chosen implementation; its ``build(reference)`` makes a module with the reference's parameters.
+    """Return the chosen implementation.
 
-    ``reference`` is a ``torch.nn.MultiheadAttention``, and the module has its forward signature.
+    Of ``multihead``, ``build(reference)`` makes a module with the parameters of ``reference``, which is a
+    ``torch.nn.MultiheadAttention``, and with its forward signature. Of ``attention_core``, ``build(None)`` makes a
+    module without parameters, which is called with queries, keys and values.
 
     Raises: PluginError where the implementation is not installed.
     """

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from attnbench.analysis.crossover import Entry
-from attnbench.analysis.limits import Limits
+from attnbench.analysis.limits import MULTIHEAD, Limits
 from attnbench.analysis.plain_names import join_words
 
 __all__ = ["describe_features"]
@@ -18,9 +18,15 @@ ALL_BUT = "all but"
 
 
 def describe_features(entries: Iterable[Entry]) -> str:
-    """Return who returns weights and who takes float masks, and of whom it is not known."""
+    """Return who returns weights and who takes float masks, and of whom it is not known.
+
+    Only ``multihead`` has weights and masks that are asked for: without a call of it, the text is empty.
+    """
+    own_entries = [entry for entry in entries if entry.form.partition("/")[0] == MULTIHEAD]
+    if not own_entries:
+        return ""
     limits: dict[str, Limits] = {}
-    for entry in entries:
+    for entry in own_entries:
         for name, own in entry.contender_limits.items():
             if name not in limits or (own.known and not limits[name].known):
                 limits[name] = own

@@ -13,7 +13,7 @@ from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Result
 from attnbench.report import tables
-from attnbench.report.forms import describe_form
+from attnbench.report.forms import describe_form, read_lengths
 from attnbench.report.growth import GROWTH, fit_growths
 from attnbench.report.numbers import format_count
 from attnbench.report.slugs import make_slug
@@ -53,11 +53,17 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Comparable measurements: same machine, threads, device and dtype; the cases differ only in length and pass."""
+    """Comparable measurements: same machine, threads, device and dtype; the cases differ only in length and pass.
+
+    Cases with as many queries as keys are one series, and cases with one other number of queries are another one: their
+    times do not lie on one curve.
+    """
 
     place: Place
     # The problem of the cases, without its length.
     form: str
+    # Number of queries, if it differs from the number of keys; else 0.
+    queries: int = 0
     # Name of the reference implementation. A ratio is a time divided by the time of the reference.
     reference: str
     # Suffix in the names of the plot files of this series; empty if the report has only one series.
@@ -80,13 +86,22 @@ class Series:
 
     @property
     def form_words(self) -> str:
-        """The form of the series in words."""
-        return describe_form(self.form)
+        """The form of the series in words, with the number of queries if it differs from that of the keys."""
+        few = f", {format_count(self.queries, 'query', 'queries')}" if self.queries else ""
+        return describe_form(self.form) + few
 
     @property
     def title(self) -> str:
         """The place in words, and the form of the series as in the ids of its cases."""
-        return f"{self.place.label}: {self.form}"
+        return f"{self.place.label}: {self.form}" + (f", {self.queries} queries" if self.queries else "")
+
+
+class _Key(NamedTuple):
+    """What the cases of a series have in common."""
+
+    place: Place
+    form: str
+    queries: int
 
 
 class MachineDevice(NamedTuple):
@@ -125,17 +140,19 @@ def group_series(runs: Sequence[StoredRun], results: Sequence[Result], made: tab
     every = [_make_key(result.case, *places[result.run]) for result in having]
     keys = {key: result.case for key, result in zip(every, having, strict=True) if result.timing or result.memory}
     split = {name: _split_rows(getattr(made, name), name, having, every) for name in tables.HAS_ROW}
-    alike = Counter(place[:3] for place, _ in keys)
+    alike = Counter(key.place[:3] for key in keys)
     found = []
     for key, case in sorted(keys.items()):
-        place, form = key
+        place, form, queries = key
         # File names contain the number of threads and the form only where other series have the same other words.
-        words = place[:3] if alike[place[:3]] == 1 else (*map(str, place), form)
+        several = (*map(str, place), form, *([f"queries {queries}"] if queries else []))
+        words = place[:3] if alike[place[:3]] == 1 else several
         own = {name: parts[key] if key in parts else getattr(made, name)[:0] for name, parts in split.items()}
         found.append(
             Series(
                 place=place,
                 form=form,
+                queries=queries,
                 reference=tables.find_reference(case),
                 suffix="-" + make_slug(*words) if len(keys) > 1 else "",
                 timings=own["timings"],
@@ -149,10 +166,10 @@ def group_series(runs: Sequence[StoredRun], results: Sequence[Result], made: tab
 
 
 def _split_rows(
-    frame: pd.DataFrame, name: str, results: Sequence[Result], keys: Sequence[tuple[Place, str]]
-) -> dict[tuple[Place, str], pd.DataFrame]:
+    frame: pd.DataFrame, name: str, results: Sequence[Result], keys: Sequence[_Key]
+) -> dict[_Key, pd.DataFrame]:
     """Return the rows of each series in the table ``name``; ``HAS_ROW`` says which results have a row in the table."""
-    rows: dict[tuple[Place, str], list[int]] = {}
+    rows: dict[_Key, list[int]] = {}
     having = (key for key, result in zip(keys, results, strict=True) if tables.HAS_ROW[name](result))
     for row, key in enumerate(having):
         rows.setdefault(key, []).append(row)
@@ -190,9 +207,11 @@ def describe_undrawn(series: Sequence[Series]) -> str:
 
 # The forms of a profile repeat: every implementation is timed on the same cases.
 @lru_cache(maxsize=1 << 16)
-def _make_key(case_id: str, machine: str, threads: int) -> tuple[Place, str]:
+def _make_key(case_id: str, machine: str, threads: int) -> _Key:
     case = CaseId.parse(case_id)
-    return Place(machine, case.device, case.dtype, threads), case.form
+    queries, keys = read_lengths(case)
+    place = Place(machine, case.device, case.dtype, threads)
+    return _Key(place, case.form, queries if queries and keys and queries != keys else 0)
 
 
 def join_growths(series: Sequence[Series]) -> pd.DataFrame:

@@ -75,7 +75,10 @@ def make_shape_cases(shape: Shape) -> Sequence[Case]:
     Raises: ValueError for a size or a mask that the reference does not have.
     """
     if shape.kv_heads not in (None, shape.heads):
-        raise ValueError(f"torch.nn.MultiheadAttention has as many key heads as heads, got {shape.kv_heads}")
+        raise ValueError(
+            f"torch.nn.MultiheadAttention has as many key heads as heads, got {shape.kv_heads}; the operator "
+            "attention_core has shared key heads: name implementations of it, such as core_sdpa"
+        )
     square = shape.queries == shape.keys
     mask = MASKS.get(shape.mask, shape.mask)
     if shape.padding and "pad" not in mask.split("+"):

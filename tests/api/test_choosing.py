@@ -238,10 +238,11 @@ def test_a_dtype_may_be_that_of_torch(tmp_path: Path) -> None:
     assert choice.name == "quick"
 
 
-def test_causal_is_any_causal_mask(tmp_path: Path) -> None:
-    """As for the option --mask: the ids of cases say how a causal mask is aligned."""
-    source = write(tmp_path, replace(CELL, mask="causal_br"), replace(CELL, mask="none", case="case-2"))
-    assert attnbench.choose(source, queries=128, machine="here", mask="causal").case == "case-1"
+@pytest.mark.parametrize(("asked", "stored"), [("causal", "causal_br"), ("padding", "pad"), ("pad", "pad")])
+def test_a_mask_has_the_name_of_the_option_or_of_the_case(tmp_path: Path, asked: str, stored: str) -> None:
+    """The ids of cases say how a causal mask is aligned, and call masks by other names than --mask."""
+    source = write(tmp_path, replace(CELL, mask=stored), replace(CELL, mask="none", case="case-2"))
+    assert attnbench.choose(source, queries=128, machine="here", mask=asked).case == "case-1"
 
 
 def test_an_implementation_of_the_kernel_scope_is_built_without_a_reference() -> None:

@@ -33,6 +33,13 @@ __all__ = [
 DISPATCH_SCHEMA = 1
 # Most values that an error names; the others are counted.
 SHOWN = 8
+# Names of masks in ids of cases, by their names in the option --mask; operators have names of their own.
+MASKS = {
+    "bool": ("bool2d",),
+    "causal": ("causal_br", "causal_tl"),
+    "float": ("float2d", "bias2d"),
+    "padding": ("pad", "ragged"),
+}
 # Features that may be needed although nothing in a file refuses them.
 FEATURES = ("weights", "float masks")
 # What a choice names if nothing is faster than the reference beyond doubt, or if several are equally fast.
@@ -249,8 +256,8 @@ def _find_cell(cells: Sequence[Cell], query: Query) -> Cell:
 
 
 def _fits(field: str, value: object, wanted: object) -> bool:
-    """Whether a value is what is wanted; "causal" is any causal mask, as for the option --mask."""
-    return value == wanted or (field == "mask" and wanted == "causal" and str(value).startswith("causal"))
+    """Whether a value is what is wanted; a mask may have the name that the option --mask has for it."""
+    return value == wanted or (field == "mask" and value in MASKS.get(str(wanted), ()))
 
 
 def _list_differences(cells: Sequence[Cell]) -> str:

@@ -60,8 +60,7 @@ def choose(
     sizes.
 
     Nothing is interpolated: only a call that was timed is answered. A tie and an undecided comparison give the
-    reference; with ``on_tie="fastest"`` they give the implementation with the smallest ratio, unless it may be slower
-    than the reference.
+    reference; with ``on_tie="fastest"`` a tie gives the implementation with the smallest ratio.
 
     Raises: NoChoiceError if no such call was measured, or several were; ResultsError where the source cannot be read;
     ValueError for an unknown pass or value of ``on_tie``.

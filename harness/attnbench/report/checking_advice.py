@@ -25,18 +25,22 @@ def advise_checking(names: Collection[str], runs: Sequence[StoredRun]) -> NextSt
     """
     suite = VERDICT_SUITES[0]
     words = f"To check more cases ({suite} is a larger suite than quick; a verdict needs {FEWEST_CHECKED} cases)"
-    given = {read_folders(stored.run.command) for stored in runs}
-    folders = [pair for pair in (given.pop() if len(given) == 1 else ()) if pair[1].isprintable()]
-    options = shlex.join([word for pair in folders if pair[0] == "--results" for word in pair])
-    command = format_command(f"attnbench conform --suite {suite} {options}".rstrip(), names)
+    given = [dict(read_folders(stored.run.command)) for stored in runs]
+    # The folder of each run; the option only where it is not the default.
+    results = {own.get("--results", RESULTS) for own in given}
+    reports = {own["--reports"] for own in given if "--reports" in own}
+    folder = results.pop() if len(results) == 1 and all(map(str.isprintable, results)) else ""
+    options = ["--results", folder] if folder and any("--results" in own for own in given) else []
+    command = format_command(shlex.join(["attnbench", "conform", "--suite", suite, *options]), names)
     several = len({stored.run.machine.name for stored in runs}) > 1
-    results = dict(folders).get("--results", RESULTS)
     named = [_name_run(stored) for stored in runs]
-    if several or len(named) > MOST_RUNS or not all(map(str.isprintable, named)) or "" in named:
+    if several or not folder or len(named) > MOST_RUNS or not all(map(str.isprintable, named)) or "" in named:
         on = " on each machine named above" if several else ""
         return NextStep(words=f"{words}{on}; then name all run files to attnbench report:", command=command)
-    newest = f'"$(ls -t {shlex.quote(results)}/*/*.jsonl | head -n 1)"'
-    rest = shlex.join(word for pair in folders for word in pair)
+    newest = f'"$(ls -t {shlex.quote(folder)}/*/*.jsonl | head -n 1)"'
+    if len(reports) == 1 and (page := reports.pop()).isprintable():
+        options += ["--reports", page]
+    rest = shlex.join(options)
     report = " ".join(filter(None, ("attnbench report", shlex.join(named), newest, rest)))
     return NextStep(words=f"{words} and write this page again with them:", command=f"{command}; {report}")
 

@@ -294,7 +294,7 @@ def test_an_open_answer_says_what_to_do_with_the_real_options(tmp_path: Path) ->
     assert unknown.command == "attnbench profile --suite core --processes 30 --lengths 64 quick"
     stored = store([time_calls(REFERENCE), time_calls("quick", 0.5, disturbed=True)])
     (inconclusive,) = decide(stored).advice
-    assert inconclusive.words.partition("process. ")[2].startswith(
+    assert inconclusive.words.partition("than core. ")[2].startswith(
         "To decide what is inconclusive, time again while nothing else runs on the "
     )
     assert inconclusive.command == "attnbench profile --suite full --lengths 64 quick"

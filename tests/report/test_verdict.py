@@ -216,9 +216,9 @@ def test_a_report_without_times_says_in_place_why_and_leads_to_the_reasons(tmp_p
 @pytest.mark.parametrize(
     ("outcome", "words"),
     [
-        ("interrupted", "It was stopped by Ctrl-C or by a signal."),
-        ("error", "An error stopped it."),
-        (None, "It has no end on record, as if its process was killed."),
+        ("interrupted", "The run was stopped by Ctrl-C or by a signal."),
+        ("error", "An error stopped the run."),
+        (None, "The run has no end on record, as if its process was killed."),
     ],
 )
 def test_an_unfinished_line_is_followed_by_its_reason_its_folder_and_its_command(

@@ -167,11 +167,14 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
     ]
     every = [result for own in by_place.values() for result in own]
     timed = sum(result.timing is not None for result in every)
+    basis = describe_basis(timed, missing) if incomplete else ""
+    if basis and timed and len(runs) > 1:
+        basis = f"All runs together: {basis}"
     return Verdict(
         places=tuple(_merge_alike(_add_checking(told, runs))),
         incomplete=_describe_incomplete(incomplete, len(runs)),
         checks_complete=checks_complete,
-        basis=("All runs together: " if len(runs) > 1 else "") + describe_basis(timed, missing) if incomplete else "",
+        basis=basis,
         extent=describe_extent(timed, missing, every, unreached, checked=checks_complete) if incomplete else "",
     )
 

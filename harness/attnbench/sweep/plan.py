@@ -68,8 +68,11 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     # Kept, because it is compared with the record of each try: of a million results it takes 0.1 s.
     @cached_property
     def hash(self) -> str:
-        """Hash of the plan, which the record of each try repeats; --resume may change the number of tries."""
-        fixed = msgspec.structs.replace(self, tries=0)
+        """Hash of the plan, which the record of each try repeats.
+
+        --resume may change the number of tries, and the words of a dry run are others than those of its sweep.
+        """
+        fixed = msgspec.structs.replace(self, tries=0, words=())
         return hashlib.sha256(msgspec.json.encode(fixed, order="sorted")).hexdigest()[:12]
 
     def list_implementations(self, case: str) -> list[str]:

@@ -87,7 +87,7 @@ def test_every_implementation_has_its_counts_where_the_plan_is_given() -> None:
     )
     results = [make_result("passed", 1), make_result("passed", 1), part, make_result("unsupported", 3)]
     assert list(list_coverage_lines(results, {}, {"a": 5, "b": 5})) == [
-        "a: 2 of 5 cases checked (1 of them in part), 1 refused, 1 failed",
+        "a: 2 of 5 cases checked (1 of them in part), 1 refused, 2 not run, 1 failed",
         "b: not started",
     ]
     assert count_cases(results).words.startswith("2 of 3 cases checked")

@@ -150,7 +150,7 @@ def test_passes_and_dtypes_have_tables_of_their_own(capsys: pytest.CaptureFixtur
     )
     assert lines[:6] == [
         "forward, float32: ms (ratio to the reference)",
-        "implementation  8      16",
+        "implementation  8      16:8",
         "torch_mha       1.000  4.000",
         "own             –      8.000 (2.00+)",
         "forward+backward, bfloat16: ms (ratio to the reference)",
@@ -213,6 +213,6 @@ def test_cases_of_several_forms_have_tables_of_their_own(capsys: pytest.CaptureF
         "implementation  8",
         "torch_mha       2.000",
         f"forward, float32, attention_core/B1.H8.K2.D64/-/mask=causal_br/{of}",
-        "implementation  4096",
+        "implementation  1:4096",
         "core_sdpa       1.000",
     ]

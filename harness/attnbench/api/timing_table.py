@@ -94,7 +94,8 @@ def _tabulate_by_length(title: str, part: Sequence[Result], cell: Callable[[Resu
     for implementation in dict.fromkeys(r.implementation for r in part):
         of = {read_lengths(CaseId.parse(r.case)): r for r in part if r.implementation == implementation}
         rows.append((implementation, *(cell(of.get(both)) for both in lengths)))
-    head = (":".join(map(str, dict.fromkeys(both))) for both in lengths)
+    # A problem may lack one of the two numbers, which is then 0.
+    head = (":".join(map(str, dict.fromkeys(filter(None, both)))) or "0" for both in lengths)
     return TextTable(title=title, head=("implementation", *head), rows=tuple(rows))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from attnbench.records.run_file import has_failure
 from attnbench.records.types import FAILURES, SILENT, Finding, Result
 
 __all__ = ["Side", "Unmatched", "list_unmatched"]
@@ -52,7 +53,7 @@ def _list_of_side(side: Side, own: Results, other: Results) -> Iterator[Unmatche
                 implementation=name,
                 kind="case" if name in known else "implementation",
                 count=len(alone),
-                failed=sum(any(f.status in FAILURES for f in result.findings) for result in alone),
+                failed=sum(map(has_failure, alone)),
             )
         pairs = [(result, other[name, result.case]) for result in results if (name, result.case) in other]
         yield from _list_checks(side, name, pairs)

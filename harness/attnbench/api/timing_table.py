@@ -10,7 +10,7 @@ from attnbench.api.printed import TextTable, format_reasons
 from attnbench.cases import CaseId
 from attnbench.plugins.registry import find_baseline
 from attnbench.records.types import Result, find_pass
-from attnbench.report.forms import read_lengths
+from attnbench.report.forms import read_lengths, spell_length
 from attnbench.report.numbers import format_bytes
 
 __all__ = ["list_left_out", "list_untimed", "tabulate_times"]
@@ -94,9 +94,8 @@ def _tabulate_by_length(title: str, part: Sequence[Result], cell: Callable[[Resu
     for implementation in dict.fromkeys(r.implementation for r in part):
         of = {read_lengths(CaseId.parse(r.case)): r for r in part if r.implementation == implementation}
         rows.append((implementation, *(cell(of.get(both)) for both in lengths)))
-    # A problem may lack one of the two numbers, which is then 0.
-    head = (":".join(map(str, dict.fromkeys(filter(None, both)))) or "0" for both in lengths)
-    return TextTable(title=title, head=("implementation", *head), rows=tuple(rows))
+    head = ("implementation", *(spell_length(*both) for both in lengths))
+    return TextTable(title=title, head=head, rows=tuple(rows))
 
 
 def _format_peak(result: Result | None) -> str:

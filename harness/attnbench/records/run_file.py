@@ -41,6 +41,7 @@ __all__ = [
     "find_runs",
     "format_line",
     "has_failure",
+    "identify_code",
     "join_results",
     "merge_runs",
     "read_first_line",
@@ -447,12 +448,17 @@ def has_failure(result: Result) -> bool:
     return any(finding.status in FAILURES for finding in result.findings)
 
 
+def identify_code(run: Run, implementation: str) -> tuple[object, ...]:
+    """Return what is equal in two runs of the same code: the versions of libraries, and the hash of the sources."""
+    return frozenset(run.versions.items()), run.sources.get(implementation)
+
+
 def _hides_failure(one: Run, before: Result, other: Run, after: Result) -> bool:
     """Return whether a result without a failure would replace one with a failure of the same code on another node."""
-    if not one.node or not other.node or one.node == other.node or one.versions != other.versions:
+    if not one.node or not other.node or one.node == other.node:
         return False
     name = after.implementation
-    return one.sources.get(name) == other.sources.get(name) and has_failure(before) and not has_failure(after)
+    return has_failure(before) and not has_failure(after) and identify_code(one, name) == identify_code(other, name)
 
 
 def sort_results(run: Run, results: Iterable[Result]) -> list[Result]:

@@ -9,6 +9,7 @@ from attnbench.analysis.crossover import Entry
 from attnbench.analysis.plain_names import clean_name, format_command
 from attnbench.records.run_file import StoredRun
 from attnbench.report.choices import list_conforming_undecided
+from attnbench.report.forms import spell_length
 from attnbench.report.numbers import format_count
 
 __all__ = ["NextStep", "advise"]
@@ -127,7 +128,7 @@ def _list_options(place: _Place, lengths: Set[tuple[int, int]]) -> Iterator[str]
     """Yield the options that say which calls are timed again."""
     if "--case" not in place.options:
         yield "--lengths"
-        yield ",".join(str(keys) if keys == queries else f"{queries}:{keys}" for keys, queries in sorted(lengths))
+        yield ",".join(spell_length(queries, keys) for keys, queries in sorted(lengths))
     yield from place.options
 
 

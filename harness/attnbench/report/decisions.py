@@ -29,6 +29,8 @@ __all__ = [
     "tabulate_decisions",
 ]
 
+# Most rows of a table that the page never cuts by a box that scrolls: with three lines each, a window of 900 pixels.
+MOST_WHOLE = 12
 # Most rows of one table of the page: far more than anybody reads, and few enough for the page to stay small.
 MOST_ROWS = 200
 COLUMNS = (
@@ -69,6 +71,11 @@ class PlaceTable:
     features: str = ""
     # Implementations that are no choice because their timed calls all had the same input values.
     fixed: tuple[str, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the page shows all rows without a box that scrolls."""
+        return len(self.rows) <= MOST_WHOLE
 
     @property
     def warning(self) -> str:
@@ -122,6 +129,11 @@ class Decisions:
     def is_decided(self) -> bool:
         """Whether any answer says what to use."""
         return any(entry.answer.kind in DECISIVE for entry in self.entries)
+
+    @property
+    def has_several_devices(self) -> bool:
+        """Whether answers of several machines or devices can be compared."""
+        return len({(place.machine, place.device) for place in self.places}) > 1
 
     @property
     def agreement(self) -> str:

@@ -13,8 +13,8 @@ from attnbench.analysis.diagnoses import looks_like_fault
 from attnbench.analysis.plain_names import join_words
 from attnbench.analysis.root_causes import Failure, RootCause, find_root_causes
 from attnbench.checks.catalogue import read_checks
-from attnbench.records.run_file import StoredRun
-from attnbench.records.types import FAILURES, Finding, Result, format_reproduce_line
+from attnbench.records.run_file import StoredRun, has_failure
+from attnbench.records.types import Finding, Result, format_reproduce_line
 from attnbench.report.checked import list_cases
 from attnbench.report.numbers import format_count, format_digits, shorten_text
 from attnbench.report.series import split_by_device
@@ -299,7 +299,7 @@ def _index_failed(results: Iterable[Result]) -> Mapping[tuple[str, str], list[Re
     """Return the results with a failure, by implementation and case."""
     found: defaultdict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results:
-        if any(finding.status in FAILURES for finding in result.findings):
+        if has_failure(result):
             found[result.implementation, result.case].append(result)
     return found
 

@@ -13,6 +13,7 @@ __all__ = [
     "describe_size",
     "name_size",
     "read_lengths",
+    "spell_length",
     "split_numbers",
 ]
 
@@ -67,6 +68,16 @@ def read_lengths(case: CaseId) -> tuple[int, int]:
     """Return the numbers of queries and keys of a case; 0 for a number that it lacks."""
     found = dict(re.findall(r"(?:^|\.)([LS])(\d+)", case.problem.partition("/")[0]))
     return int(found.get("L", 0)), int(found.get("S", 0))
+
+
+def spell_length(queries: int, keys: int) -> str:
+    """Return a length as ``--lengths`` takes it: "128", or "1:512" for one query and 512 keys.
+
+    A problem may lack one of the two numbers, which is then 0.
+    """
+    if queries == keys or not queries or not keys:
+        return str(max(queries, keys))
+    return f"{queries}:{keys}"
 
 
 def describe_length(queries: int, keys: int) -> str:

@@ -15,7 +15,7 @@ from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.speed_verdict import EFFECT, LEVEL
 from attnbench.analysis.stats import rank_of
 from attnbench.cases import CaseId
-from attnbench.records.run_file import StoredRun, has_failure
+from attnbench.records.run_file import StoredRun, has_failure, identify_code
 from attnbench.records.types import Result, find_pass
 from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths
 from attnbench.report.numbers import format_count, format_estimate
@@ -180,10 +180,10 @@ def _compare_failures(runs: Iterable[StoredRun]) -> tuple[int, tuple[NodeFailure
     # Whether each node saw a failure, by machine, implementation, case and code.
     seen: dict[tuple[str, str, str, object], dict[str, bool]] = {}
     for one in stored:
-        machine, versions = one.run.machine.name, frozenset(one.run.versions.items())
+        machine = one.run.machine.name
         for result in one.results:
             if len(nodes[machine, result.case]) > 1:
-                code = versions, one.run.sources.get(result.implementation)
+                code = identify_code(one.run, result.implementation)
                 own = seen.setdefault((machine, result.implementation, result.case, code), {})
                 own[one.run.node] = own.get(one.run.node, False) or has_failure(result)
     several = {key: own for key, own in seen.items() if len(own) > 1}

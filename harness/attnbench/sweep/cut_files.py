@@ -9,8 +9,8 @@ from pathlib import Path
 
 from attnbench.cases import digest
 from attnbench.records.exit_codes import FAILED
-from attnbench.records.run_file import ResultsError, StoredRun, format_line, read_run
-from attnbench.records.types import FAILURES, End, Planned, Record, Run
+from attnbench.records.run_file import ResultsError, StoredRun, format_line, has_failure, read_run
+from attnbench.records.types import End, Planned, Record, Run
 from attnbench.sweep.plan import SweepPlan, Task
 from attnbench.sweep.tries import Pair, Try, find_counted, find_record
 
@@ -64,7 +64,7 @@ def _plan_only(run: Run, kept: Set[Pair]) -> Run:
 
 def _list_records(stored: StoredRun, kept: Set[Pair], one: Try) -> list[Record]:
     results = [result for result in stored.results if (result.implementation, result.case) in kept]
-    failed = any(finding.status in FAILURES for result in results for finding in result.findings)
+    failed = any(map(has_failure, results))
     time = one.ended or (stored.end.time if stored.end else stored.run.time)
     end = End(run=stored.run.id, time=time, outcome="finished", exit_code=FAILED if failed else 0)
     return [*stored.ceilings, *results, end]

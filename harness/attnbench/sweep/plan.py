@@ -15,7 +15,8 @@ from attnbench.cases import CaseId
 from attnbench.sweep.configuration import ConfigurationError, Kind, Machine
 
 __all__ = [
-    "PLAN", "SweepPlan", "Task", "allow_tries", "hash_asked", "pack", "read_plan", "require_no_plan", "write_plan",
+    "PLAN", "SweepPlan", "Task", "allow_tries", "hash_asked", "pack", "read_plan", "replace_file", "require_no_plan",
+    "write_plan",
 ]  # fmt: skip
 
 # Name of the plan's file in the folder of the sweep.
@@ -165,13 +166,21 @@ def allow_tries(folder: Path, plan: SweepPlan, tries: int) -> SweepPlan:
     """
     changed = msgspec.structs.replace(plan, tries=tries)
     path = folder / PLAN
-    new = path.with_suffix(".json-new")
     try:
-        new.write_bytes(_format_plan(changed))
-        os.replace(new, path)  # noqa: PTH105  # Path.replace is the same; this says that it is atomic
+        replace_file(path, _format_plan(changed))
     except OSError as error:
         raise ConfigurationError(f"cannot write {path}: {error.strerror}; resume as a user who may write it") from error
     return changed
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a JSON file anew: whoever reads it meanwhile reads all of the old content or all of the new.
+
+    Raises: OSError where the folder cannot be written.
+    """
+    new = path.with_suffix(".json-new")
+    new.write_bytes(content)
+    os.replace(new, path)  # noqa: PTH105  # Path.replace is the same; this says that it is atomic
 
 
 def _format_plan(plan: SweepPlan) -> bytes:

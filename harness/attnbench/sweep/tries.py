@@ -5,7 +5,6 @@ before anything else, and no other process writes either file.
 """
 
 import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +13,10 @@ from typing import Literal
 import msgspec
 
 from attnbench.plugins.registry import display_name
-from attnbench.records.run_file import ResultsError, StoredRun, join_results, read_run
-from attnbench.records.types import FAILURES, Result
+from attnbench.records.run_file import ResultsError, StoredRun, has_failure, join_results, read_run
+from attnbench.records.types import Result
 from attnbench.sweep.configuration import ConfigurationError
-from attnbench.sweep.plan import SweepPlan, Task
+from attnbench.sweep.plan import SweepPlan, Task, replace_file
 
 __all__ = [
     "TASKS",
@@ -119,9 +118,7 @@ def end_try(folder: Path, task: Task, made: Try, outcome: Outcome, reason: str =
     """Store how a try ended; the record is replaced as a whole."""
     path = find_record(folder, task, made.count)
     ended = msgspec.structs.replace(made, ended=_format_now(), outcome=outcome, reason=" ".join(reason.split()))
-    new = path.with_suffix(".json-new")
-    new.write_bytes(msgspec.json.encode(ended) + b"\n")
-    os.replace(new, path)  # noqa: PTH105  # Path.replace is the same; this says that it is atomic
+    replace_file(path, msgspec.json.encode(ended) + b"\n")
 
 
 # The name of an implementation, as it is displayed, and a case.
@@ -177,7 +174,7 @@ def read_results(folder: Path, plan: SweepPlan, task: Task, tries: list[Try]) ->
         own = find_counted(plan, task, stored)
         useful |= {one.count} if own else set()
         complete |= own.keys()
-        failed |= {key for key, one in own.items() if any(finding.status in FAILURES for finding in one.findings)}
+        failed |= {key for key, one in own.items() if has_failure(one)}
     return TaskResults(
         wanted=len(list_wanted(plan, task)), complete=len(complete), useful=frozenset(useful), failures=len(failed),
         problems=tuple(problems),

@@ -121,14 +121,14 @@ def test_without_a_baseline_there_is_no_copy(take_samples: Callable[..., TimedSa
 def test_every_call_has_values_of_its_own(take_samples: Callable[..., TimedSamples], mode: str) -> None:
     """Calls of a process get different values, which are the same numbers with other signs.
 
-    With 8 features and 4 tokens there are 2048 values, so a few of 20 calls may get equal values by chance.
+    With 8 features and 4 tokens there are 2048 values, so a few of the calls may get equal values by chance. The number
+    of calls depends on the machine; calls after the samples are those of the checks.
     """
     own = Recording()
-    reply = take_samples({"own": own}, mode=mode)
-    calls = own.queries[:20]
-    assert len(reply.samples["own"].times_ns) >= FEWEST
-    assert len({tuple(query.flatten().tolist()) for query in calls}) > 15
-    assert all(torch.equal(query.abs(), calls[0].abs()) for query in own.queries)
+    count = len(take_samples({"own": own}, mode=mode).samples["own"].times_ns)
+    assert count >= FEWEST
+    assert len({tuple(query.flatten().tolist()) for query in own.queries[:count]}) > 0.75 * count
+    assert all(torch.equal(query.abs(), own.queries[0].abs()) for query in own.queries)
 
 
 def test_a_call_that_writes_into_its_inputs_fails(take_samples: Callable[..., TimedSamples]) -> None:

@@ -100,7 +100,7 @@ def test_one_that_may_be_as_fast_as_the_winner_is_named() -> None:
     results = (time_calls(REFERENCE), time_calls("quick", 0.9), time_calls("wide", 0.8, 1.0, 1.2))
     choice = choose(*results)
     assert (choice.kind, choice.words) == ("winner", "quick")
-    assert "not decided: whether wide (1.00× as fast [0.833 to 1.25]) is as fast" in choice.notes
+    assert "not decided: whether wide (1.00× as fast [0.833 to 1.25]) is as fast as the answer" in choice.notes
 
 
 def test_calls_that_were_not_interleaved_are_not_compared() -> None:
@@ -427,7 +427,7 @@ def test_an_answer_that_decides_nothing_is_no_flip() -> None:
     decisions = decide(here, store(there, run="run-2", machine="other"))
     assert decisions.flips == ()
     assert decisions.agreement == (
-        "No call has a decided answer at two places with the same dtype and number of threads."
+        "Cannot be told: no call was decided on two machines or devices with the same dtype and threads."
     )
 
 
@@ -481,9 +481,13 @@ def test_hostile_names_are_text(places: int, tmp_path: Path) -> None:
 
 
 def test_the_section_says_that_a_run_is_not_complete(tmp_path: Path) -> None:
-    """A length that a cut run did not reach is missing from the table, and the section says so."""
-    stored = store([time_calls(REFERENCE), time_calls("quick", 0.5)])
-    words = "What to use here rests on 2 timed calls only. Lengths and names may be missing here."
+    """The section names the calls that a cut run planned and did not time."""
+    late = [replace(time_calls(name, case=case_of(512)), timing=None) for name in (REFERENCE, "quick")]
+    stored = store([time_calls(REFERENCE), time_calls("quick", 0.5), *late])
+    words = (
+        "What to use here rests on 2 timed calls only; 2 planned calls are missing. "
+        "Planned and not timed, for some implementations or all: forward 512 (batch 1"
+    )
     finished = End(run=stored.run.id, time=stored.run.time, outcome="finished", exit_code=0)
     assert words not in write([replace(stored, end=finished)], tmp_path).read_text("utf-8")
     assert words in write([replace(stored, end=None)], tmp_path).read_text("utf-8")

@@ -400,7 +400,7 @@ def test_crossovers_are_named_or_denied() -> None:
     assert notes[0].startswith("No crossover: ")
     undecided = make_timings({"odd": (0.99, 1.0, 1.02)}).assign(state="unknown")
     _, notes = draw_one(undecided, "ratio")
-    assert notes[0].startswith("No decided crossover: points of odd cross the line")
+    assert notes[0].startswith("No decided crossover: odd has points on both sides of the line")
 
 
 def test_the_reference_stays_on_the_grid() -> None:

@@ -35,7 +35,7 @@ def advise_checking(names: Collection[str], runs: Sequence[StoredRun]) -> NextSt
     several = len({stored.run.machine.name for stored in runs}) > 1
     named = [_name_run(stored) for stored in runs]
     if several or not folder or len(named) > MOST_RUNS or not all(map(str.isprintable, named)) or "" in named:
-        on = " on each machine named above" if several else ""
+        on = " there" if several else ""
         return NextStep(words=f"{words}{on}; then name all run files to attnbench report:", command=command)
     newest = f'"$(ls -t {shlex.quote(folder)}/*/*.jsonl | head -n 1)"'
     if len(reports) == 1 and (page := reports.pop()).isprintable():

@@ -62,7 +62,7 @@ def describe_choice(entries: Sequence[Entry]) -> Choice:
         conformance=_describe_conformance(entries[0]),
         conforming=conforming,
         conforming_gain=conforming_gain,
-        ahead=_describe_ahead(entries[0], f"{words} {gain}".rstrip()) if conforming else "",
+        ahead=_describe_ahead(entries[0], f"{words} {gain}".rstrip()),
         memory=_describe_memory(entries[-1], several=len(entries) > 1),
     )
 
@@ -78,9 +78,15 @@ def _describe_conforming(entries: Sequence[Entry]) -> tuple[str, str]:
 
 
 def _describe_ahead(entry: Entry, answer: str) -> str:
-    """Return what is ahead of the fastest that conforms: the answer, or a tie of which it is one."""
-    if entry.conforming is not None and entry.conforming.names[0] in entry.answer.names:
-        return f"the fastest that conforms; {answer}"
+    """Return what is ahead of the fastest that conforms: the answer, or others with which it is tied.
+
+    Return an empty text if an answer names no other that conforms.
+    """
+    if entry.conforming is None or entry.answer.kind not in DECISIVE:
+        return ""
+    if entry.conforming.names[0] in entry.answer.names:
+        others = [name for name in entry.answer.names if name not in entry.conforming.names]
+        return f"the fastest that conforms; tied with {join_words(others)}"
     return f"the fastest that conforms; ahead of it: {answer}"
 
 
@@ -95,8 +101,9 @@ def _describe_conformance(entry: Entry) -> str:
     for words, same in _group_open(entry).items():
         who = "" if len(same) == len(entry.answer.names) else f"{join_words(same)}: "
         parts.append(f"{who}conformance {words}")
-    if list_conforming_undecided(entry):
-        parts.append("which of those that conform is fastest is not decided")
+    if undecided := list_conforming_undecided(entry):
+        keep = f"; until then, keep {entry.reference}" if entry.reference in undecided else ""
+        parts.append(f"which of those that conform is fastest is not decided{keep}")
     return "; ".join(parts)
 
 

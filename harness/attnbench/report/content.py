@@ -25,6 +25,7 @@ from attnbench.report.maps import Maps, collect_maps
 from attnbench.report.matrix import Matrix, make_matrix
 from attnbench.report.measures import Measures, collect_measures
 from attnbench.report.methods import describe_methods, explain_states
+from attnbench.report.missing import Missing, collect_missing, describe_pending
 from attnbench.report.nodes import Nodes, collect_nodes
 from attnbench.report.series import Series, describe_undrawn, group_series
 from attnbench.report.tables import Tables, select_undecided, tabulate
@@ -62,6 +63,9 @@ class Content:
     refused: tuple[Grouped, ...]
     not_run: tuple[Grouped, ...]
     untimed: tuple[Grouped, ...]
+    # Planned calls that were not reached before their run ended, in words; empty if all were.
+    pending: str
+    missing: tuple[Missing, ...]
     # A sentence about what was not measured because it failed; empty if there is nothing.
     unmeasured: str
     # Why speed verdicts are ``unknown`` or ``inconclusive``, and what may decide them; empty if none is.
@@ -140,11 +144,13 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
     series = tuple(group_series(runs, results, made))
     decisions = collect_decisions(runs, results, series)
     no_verdict = dict(_find_undecided(runs))
+    verdict = collect_verdict(runs, results)
+    not_run = group_rows(found[found["status"] == "not_run"], "case", named=1)
     return Content(
         runs=tuple(runs),
         results=tuple(results),
         tables=made,
-        verdict=collect_verdict(runs, results),
+        verdict=verdict,
         decisions=decisions,
         nodes=collect_nodes(runs),
         maps=collect_maps(runs, decisions.entries, untimed),
@@ -153,8 +159,10 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         failures=failures,
         expected=group_rows(select_expected_failures(found), "check"),
         refused=group_rows(found[found["status"] == "unsupported"], "case", named=1),
-        not_run=group_rows(found[found["status"] == "not_run"], "case", named=1),
+        not_run=not_run,
         untimed=group_rows(label_calls(untimed), "of"),
+        pending=describe_pending(untimed),
+        missing=collect_missing(verdict, not_run, untimed, decisions),
         unmeasured=describe_unmeasured(untimed),
         states=" ".join(explain_states(made.timings)),
         undecided=group_rows(label_calls(undecided), "of"),

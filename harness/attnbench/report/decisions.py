@@ -139,7 +139,7 @@ class Decisions:
     def agreement(self) -> str:
         """How far places without flips agree."""
         if not self.compared:
-            return "No call has a decided answer at two places with the same dtype and number of threads."
+            return "Cannot be told: no call was decided on two machines or devices with the same dtype and threads."
         calls = "call" if self.compared == 1 else "calls"
         return (
             f"Nowhere: for {self.compared} {calls} (shape, length and pass) decided at several places, the answers "

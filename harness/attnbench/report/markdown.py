@@ -15,6 +15,7 @@ from attnbench.report.markdown_text import format_console, hide_comments
 from attnbench.report.matrix import Matrix, Row, list_legend
 from attnbench.report.measures import Cell, MeasureTable
 from attnbench.report.methods import describe_commit, describe_machine, describe_suite, explain_measures
+from attnbench.report.missing import Missing
 from attnbench.report.nodes import Nodes
 from attnbench.report.slots import make_slot
 from attnbench.report.verdict import format_lines
@@ -26,10 +27,11 @@ def render(content: Content, figures: Sequence[SeriesFigures]) -> str:
     """Return the text of report.md; ``figures`` are those of each series."""
     before = [
         "# Attention report",
-        *(_escape(line) for line in format_lines(content.verdict)),
+        *(_escape(line) for line in format_lines(content.verdict, commands=False)),
         *_render_decisions(content),
         *_render_nodes(content.nodes),
         *_render_failures(content),
+        *_render_missing(content.missing),
         *_render_conformance(content),
         *_render_measurements(content, figures),
     ]
@@ -159,13 +161,20 @@ def _render_decisions(content: Content) -> list[str]:
             _render_table(("shape", "length", *table.passes), rows),
             _escape(table.features),
         ]
-    parts += [f"{_escape(step.words)}\n\n{format_console(step.command)}" for step in decisions.advice]
-    parts += [_escape(text) for text in (decisions.untimed, maps.left_out) if text]
+    parts += [_escape(maps.left_out)] if maps.left_out else []
     if decisions.flips:
         head = ("shape", "length", "pass", *(_escape(place.label) for place in decisions.places))
         flips = [(_escape(row.form), row.length, row.pass_, *map(_escape, row.answers)) for row in decisions.flips]
         parts += ["### Where machines disagree", _render_table(head, flips)]
     return parts
+
+
+def _render_missing(missing: Sequence[Missing]) -> list[str]:
+    parts = ["## What is missing"]
+    for one in missing:
+        parts.append(f"**{one.what}.** {_escape(one.text)}")
+        parts += [f"{_escape(step.words)}\n\n{format_console(step.command)}" for step in one.steps]
+    return parts if missing else [*parts, "Nothing."]
 
 
 def _render_nodes(nodes: Nodes) -> list[str]:

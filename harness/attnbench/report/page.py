@@ -32,6 +32,7 @@ __all__ = ["SECTIONS", "make_environment", "render", "render_template"]
 SECTIONS = (
     ("use", "What to use here", "decisions.html.j2"),
     ("failures", "Failures", "failures.html.j2"),
+    ("missing", "What is missing", "missing.html.j2"),
     ("conformance", "Conformance", "matrix.html.j2"),
     ("measured", "Speed and memory", "measures.html.j2"),
     ("studies", "Studies", None),

@@ -29,6 +29,7 @@ from attnbench.report.kernel_paths import find_way
 from attnbench.report.spelled import spell_out_in
 
 __all__ = [
+    "ENDED",
     "INCONCLUSIVE",
     "Tables",
     "chapter_of",
@@ -46,6 +47,8 @@ __all__ = [
 ]
 
 INCONCLUSIVE: State = "inconclusive"
+# The reason of a planned call that was not reached before its run ended.
+ENDED = "the run ended before this call was timed"
 TIMINGS = (
     "implementation", "case", "pass", "length", "dtype", "device", "median_ns", "low_ns", "high_ns", "level",
     "processes", "samples", "threads", "method", "measure", "end_to_end_ns", "graph_ns", "throttled", "clock",
@@ -244,7 +247,7 @@ def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:
             "implementation": r.implementation,
             "length": CaseId.parse(r.case).length,
             "pass": find_pass(r.case),
-            "reason": r.untimed or "the run ended before this call was timed",
+            "reason": r.untimed or ENDED,
             "case": r.case,
             "run": r.run,
         }

@@ -20,7 +20,7 @@ from attnbench.report.failing import describe_failing
 from attnbench.report.numbers import format_count, format_thousands
 from attnbench.report.series import label_devices
 
-__all__ = ["PlaceVerdict", "Sentence", "Verdict", "collect_verdict", "format_lines"]
+__all__ = ["UNDECIDED", "PlaceVerdict", "Sentence", "Verdict", "collect_verdict", "format_lines"]
 
 # Most names in any other sentence, or one more; if there are even more, the sentence has only their number.
 NAMED = 6
@@ -68,6 +68,8 @@ TOLD: dict[str, tuple[Kind, str, str]] = {
     "refuses": ("other", "{names} refuses every case ({reason}).", "{names} refuse every case ({reason})."),
     "left": ("gap", "{names} was not run ({reason}).", "{names} were not run ({reason})."),
 }
+# Groups on whose conformance there is no verdict: too few cases of suites were checked, or none.
+UNDECIDED = ("few", "timed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +80,9 @@ class Sentence:
     text: str
     # Machine and name of the implementation whose failures the sentence is about; None for any other sentence.
     about: tuple[str, str] | None = None
-    # Implementations on which no case of a suite, or too few for a verdict, were checked.
-    lacking: tuple[str, ...] = ()
+    # What is said of the named implementations: a key of ``TOLD``; empty for a failure or a gap of a run.
+    group: str = ""
+    names: tuple[str, ...] = ()
     # The command that adds what the sentence says is missing; None if there is none.
     step: NextStep | None = None
 
@@ -179,17 +182,17 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
     )
 
 
-def format_lines(verdict: Verdict) -> Iterator[str]:
+def format_lines(verdict: Verdict, *, commands: bool = True) -> Iterator[str]:
     """Yield the lines of the verdict as plain text: for each place what is known, then what was checked.
 
-    A command that adds what is missing follows the line that says so. The last line says on how many timed calls the
-    recommendations of incomplete runs rest.
+    ``commands``: a command that adds what is missing follows the line that says so. The last line says on how many
+    timed calls the recommendations of incomplete runs rest.
     """
     for place in verdict.places:
         start = f"{place.label}: " if place.label else ""
         for sentence in place.sentences:
             yield start + sentence.text
-            if sentence.step:
+            if sentence.step and commands:
                 yield f"{sentence.step.words} {sentence.step.command}"
         if place.checked:
             yield start + place.checked
@@ -226,9 +229,9 @@ def _add_checking(places: Iterable[PlaceVerdict], runs: Sequence[StoredRun]) -> 
     large = any(stored.run.suite in VERDICT_SUITES for stored in runs)
     for place in places:
         told = list(place.sentences)
-        lacking = [number for number, sentence in enumerate(told) if sentence.lacking]
+        lacking = [number for number, sentence in enumerate(told) if sentence.group in UNDECIDED]
         if lacking and not large:
-            names = [name for sentence in told for name in sentence.lacking]
+            names = [name for number in lacking for name in told[number].names]
             told[lacking[-1]] = replace(told[lacking[-1]], step=advise_checking(names, runs))
         yield replace(place, sentences=tuple(told))
 
@@ -326,8 +329,9 @@ def _describe_few(results: Sequence[Result]) -> str:
     of = f" of {join_words(suites)}" if suites else ""
     cases = format_count(counts.cases, "case")
     start = f"refuses {counts.refused} of the {cases}{of}" if counts.refused else f"was given {cases}{of}"
-    left = f", {counts.checked} were checked" if counts.refused else ""
-    return f"{start}{left}, and a verdict needs {FEWEST_CHECKED}"
+    parts = [f"{counts.checked} were checked"] * bool(counts.refused)
+    parts += [f"{counts.not_run} {'was' if counts.not_run == 1 else 'were'} not run"] * bool(counts.not_run)
+    return ", ".join([start, *parts, f"and a verdict needs {FEWEST_CHECKED}"])
 
 
 def _describe_group(kind: str, reason: str, names: Sequence[str]) -> Sentence:
@@ -335,9 +339,7 @@ def _describe_group(kind: str, reason: str, names: Sequence[str]) -> Sentence:
     meaning, one, several = TOLD[kind]
     words = join_words(map(clean_name, names)) if len(names) <= NAMED + 1 else format_thousands(len(names))
     told = several if len(names) > 1 else one
-    return Sentence(
-        kind=meaning, text=told.format(names=words, reason=reason), lacking=tuple(names) * (kind in ("few", "timed"))
-    )
+    return Sentence(kind=meaning, text=told.format(names=words, reason=reason), group=kind, names=tuple(names))
 
 
 def _shorten(reason: str) -> str:

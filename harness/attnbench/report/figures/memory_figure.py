@@ -15,7 +15,7 @@ __all__ = ["sketch_memory"]
 READING = (
     "Peak bytes of a call above its inputs; lower is less. Both axes are logarithmic. Where the length doubles, "
     "memory that grows with L doubles, and memory that grows with L², as the L × L matrix of weights, quadruples. "
-    "Where curves lie on one another, the lower ones are wider."
+    "Where curves coincide, those beneath are drawn wider."
 )
 TITLE = "Peak memory"
 

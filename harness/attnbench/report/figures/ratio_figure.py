@@ -30,8 +30,8 @@ NARROWEST = 1.1
 NAMED, MOST_NAMED = 0.16, 5
 READING = (
     "Time divided by the time of {reference} on the same case; below the line at 1 is faster than the reference. A bar "
-    "is the confidence interval; if it crosses the line, it is not decided which is faster. The points in "
-    "colour of one length stand side by side."
+    "is the confidence interval; where it comes within 1 % of the line, it is not decided which is faster. At each "
+    "length, the points in colour stand side by side."
 )
 # On which side of a panel an implementation lies outside, by its mark.
 EDGES = {"▲": "above", "▼": "below"}
@@ -127,9 +127,10 @@ def _deny_crossovers(rows: pd.DataFrame) -> str:
     if not names:
         return "No crossover: the points of each implementation are all on one side of the line."
     more = [format_count(len(names) - MOST_NAMED, "other")] if len(names) > MOST_NAMED else []
+    verb = "has" if len(names) == 1 else "have"
     return (
-        f"No decided crossover: points of {join_words([*names[:MOST_NAMED], *more])} cross the line, but none of them "
-        "is faster at one length and slower at another by a verdict."
+        f"No decided crossover: {join_words([*names[:MOST_NAMED], *more])} {verb} points on both sides of the line, "
+        "but no verdict of faster at one length and of slower at another."
     )
 
 

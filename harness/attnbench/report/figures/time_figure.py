@@ -14,7 +14,7 @@ __all__ = ["sketch_time"]
 
 READING = (
     "Lower is faster. Both axes are logarithmic: where the length doubles, a time that grows with L² quadruples. Bars "
-    "are confidence intervals of the median. Where curves lie on one another, the lower ones are wider."
+    "are confidence intervals of the median. Where curves coincide, those beneath are drawn wider."
 )
 
 

@@ -16,6 +16,7 @@ from attnbench.report import write
 from attnbench.report.choices import Choice
 from attnbench.report.content import collect_content
 from attnbench.report.decisions import Decisions
+from rendered_reports import render_markdown, render_page
 from timed_runs import FORM, PASSED, REFERENCE, case_of, check, store, time_calls
 
 HOSTILE = "<script>alert(1)</script>\"'&|\x00\\1/../\u202e"
@@ -283,7 +284,7 @@ def test_refusals_are_known_from_another_run_of_the_same_code_only() -> None:
         assert decisions.tables[0].rows[0].choices[0].notes == (words,)
 
 
-def test_an_open_answer_says_what_to_do_with_the_real_options(tmp_path: Path) -> None:
+def test_an_open_answer_says_what_to_do_with_the_real_options() -> None:
     """Unknown and inconclusive cells have a command each, with options of ``profile``; decided ones have none."""
     assert decide(store([time_calls(REFERENCE), time_calls("quick", 0.5)])).advice == ()
     (unknown,) = decide(store([time_calls(n, r, processes=3) for n, r in ((REFERENCE, 1.0), ("quick", 0.5))])).advice
@@ -300,9 +301,9 @@ def test_an_open_answer_says_what_to_do_with_the_real_options(tmp_path: Path) ->
     assert inconclusive.command == "attnbench profile --suite full --lengths 64 quick"
     known = {name for option in profile.params for name in option.opts}
     assert set(re.findall(r"--[a-z-]+", f"{unknown.command} {inconclusive.command}")) <= known
-    page = write([stored], tmp_path).read_text("utf-8")
+    page = render_page([stored])
     assert page.count(f'data-copy="{inconclusive.command}"') == 1
-    assert f"$ {inconclusive.command}\n" in (tmp_path / "report.md").read_text("utf-8")
+    assert f"$ {inconclusive.command}\n" in render_markdown([stored])
 
 
 @pytest.mark.parametrize(
@@ -339,7 +340,7 @@ def test_a_clear_loser_is_not_timed_again() -> None:
     assert step.command == "attnbench profile --suite core --processes 30 --lengths 64 quick"
 
 
-def test_who_returns_weights_and_takes_float_masks_stands_below_the_table(tmp_path: Path) -> None:
+def test_who_returns_weights_and_takes_float_masks_stands_below_the_table() -> None:
     """A name is among those that do, those that refuse, or those that were not checked; page and Markdown say it."""
     weights = case_of(flags=f"{FORM}+need_weights")
     masks = case_of(mask="float2d")
@@ -355,8 +356,8 @@ def test_who_returns_weights_and_takes_float_masks_stands_below_the_table(tmp_pa
     )
     stored = store(results)
     assert decide(stored).tables[0].features == words
-    assert words in html.unescape(write([stored], tmp_path).read_text("utf-8"))
-    assert words in (tmp_path / "report.md").read_text("utf-8").replace("\\", "")
+    assert words in html.unescape(render_page([stored]))
+    assert words in render_markdown([stored]).replace("\\", "")
     bare = decide(store([time_calls(REFERENCE), time_calls("quick", 0.5)])).tables[0].features
     assert bare == "Which of these return weights or take float masks was not checked in this report."
 
@@ -460,7 +461,7 @@ def test_page_markdown_and_csv_name_the_place_of_every_answer(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("places", [1, 2])
-def test_hostile_names_are_text(places: int, tmp_path: Path) -> None:
+def test_hostile_names_are_text(places: int) -> None:
     """Machine, implementation and reason with markup are shown as text, with one series and with two."""
     runs = [
         store(
@@ -474,13 +475,13 @@ def test_hostile_names_are_text(places: int, tmp_path: Path) -> None:
         )
         for number in range(1, places + 1)
     ]
-    text = write(runs, tmp_path).read_text("utf-8")
+    text = render_page(runs)
     assert "<script>alert" not in text
     assert "&lt;script&gt;alert" in text.split('id="use"')[1]
     assert len(decide(*runs).tables) == places
 
 
-def test_the_section_says_that_a_run_is_not_complete(tmp_path: Path) -> None:
+def test_the_section_says_that_a_run_is_not_complete() -> None:
     """The section names the calls that a cut run planned and did not time."""
     late = [replace(time_calls(name, case=case_of(512)), timing=None) for name in (REFERENCE, "quick")]
     stored = store([time_calls(REFERENCE), time_calls("quick", 0.5), *late])
@@ -489,8 +490,8 @@ def test_the_section_says_that_a_run_is_not_complete(tmp_path: Path) -> None:
         "Planned and not timed, for some implementations or all: forward 512 (batch 1"
     )
     finished = End(run=stored.run.id, time=stored.run.time, outcome="finished", exit_code=0)
-    assert words not in write([replace(stored, end=finished)], tmp_path).read_text("utf-8")
-    assert words in write([replace(stored, end=None)], tmp_path).read_text("utf-8")
+    assert words not in render_page([replace(stored, end=finished)])
+    assert words in render_page([replace(stored, end=None)])
 
 
 def test_a_run_without_timings_has_no_section(tmp_path: Path) -> None:
@@ -559,9 +560,7 @@ def test_a_wrong_reference_is_never_named_without_saying_so() -> None:
 
 
 @pytest.mark.parametrize(("count", "words"), [(15, "not decided (15 of the 20 needed cases)"), (0, "not checked")])
-def test_without_a_verdict_the_cell_says_so_and_names_the_fastest_that_conforms(
-    count: int, words: str, tmp_path: Path
-) -> None:
+def test_without_a_verdict_the_cell_says_so_and_names_the_fastest_that_conforms(count: int, words: str) -> None:
     """The fastest has too few checked cases: the cell is neutral, and names the next one with its gain."""
     results = [
         *check_many(REFERENCE, 20), *check_many("quick", count), *check_many("even", 20),
@@ -573,7 +572,7 @@ def test_without_a_verdict_the_cell_says_so_and_names_the_fastest_that_conforms(
     assert choice.conformance == f"conformance {words}"
     assert (choice.conforming, choice.conforming_gain) == ("even", "1.25× as fast [1.25 to 1.25]")
     assert choice.memory == f"peak memory: quick 3 MiB, even 3 MiB, {REFERENCE} 3 MiB"
-    assert '<td class="choice winner open"><b>even</b>' in write([store(results)], tmp_path).read_text("utf-8")
+    assert '<td class="choice winner open"><b>even</b>' in render_page([store(results)])
 
 
 def test_an_implementation_whose_checks_were_not_finished_is_not_known_to_conform() -> None:
@@ -597,7 +596,7 @@ def test_where_nothing_was_checked_the_table_and_each_named_cell_say_so() -> Non
     assert table.warning == "Nothing here was checked on a suite in this report, so no name is known to conform."
 
 
-def test_a_repeated_shape_is_one_cell(tmp_path: Path) -> None:
+def test_a_repeated_shape_is_one_cell() -> None:
     """Three rows of one shape have it once, across the rows."""
     results = [
         time_calls(name, ratio, case=case_of(length))
@@ -605,7 +604,7 @@ def test_a_repeated_shape_is_one_cell(tmp_path: Path) -> None:
         for name, ratio in ((REFERENCE, 1.0), ("quick", quick))
     ]
     assert [row.span for row in decide(store(results)).tables[0].rows] == [3, 0, 0]
-    assert write([store(results)], tmp_path).read_text("utf-8").count('<td class="shape" rowspan="3">') == 1
+    assert render_page([store(results)]).count('<td class="shape" rowspan="3">') == 1
 
 
 def test_shapes_are_in_the_order_of_their_sizes() -> None:

@@ -19,6 +19,7 @@ from attnbench.report.failures import Failures, collect_failures
 from attnbench.report.markdown_text import format_console
 from attnbench.report.numbers import shorten_text
 from attnbench.report.spelled import spell_out
+from rendered_reports import render_markdown, render_page
 
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/eval"
 REQUIRED = read_checks()["forward_parity"].requirement
@@ -118,7 +119,7 @@ def test_the_letters_of_a_diagnosis_are_explained() -> None:
     assert collect(*(("mine", fail(check, reason.format("no mask"))) for check in checks)).sentence == ""
 
 
-def test_what_a_cause_does_not_explain_has_its_own_lines_and_command(tmp_path: Path) -> None:
+def test_what_a_cause_does_not_explain_has_its_own_lines_and_command() -> None:
     """Findings that do not name the diagnosis are counted apart, with what ties them to it, on page and in Markdown.
 
     The verdict says "at least", and counts them as well.
@@ -147,22 +148,22 @@ def test_what_a_cause_does_not_explain_has_its_own_lines_and_command(tmp_path: P
         "mine is wrong in at least one way: looks like no scale, in 2 of 4 failed findings "
         "(2 more may follow from it). "
     )
-    page = write([stored], tmp_path).read_text(encoding="utf-8")
-    for text in (re.sub("<[^>]*>", "", page), (tmp_path / "report.md").read_text(encoding="utf-8").replace("\\", "")):
+    page = render_page([stored])
+    for text in (re.sub("<[^>]*>", "", page), render_markdown([stored]).replace("\\", "")):
         shown = text.replace("\xa0", " ")
         assert words in shown
         assert group.following.command in html.unescape(shown)
         assert verdict in shown
 
 
-def test_a_cause_that_every_finding_names_is_the_whole_fault(tmp_path: Path) -> None:
+def test_a_cause_that_every_finding_names_is_the_whole_fault() -> None:
     """If every finding names the cause, nothing is counted apart, and the verdict does not say "at least"."""
     stored = make_stored_run(
         *[("mine", fail(check, "x But y. Diagnosis: looks like no scale.")) for check in ("a", "b")]
     )
     (group,) = collect_failures([stored], stored.results).shown
     assert group.following is None
-    assert "mine is wrong: looks like no scale. 2 " in write([stored], tmp_path).read_text("utf-8").replace("\xa0", " ")
+    assert "mine is wrong: looks like no scale. 2 " in render_page([stored]).replace("\xa0", " ")
 
 
 def test_the_cases_of_a_group_are_counted_by_suite_as_in_the_verdict() -> None:
@@ -248,24 +249,24 @@ def test_a_group_lists_twenty_cases_and_counts_the_others(tmp_path: Path) -> Non
     assert len((tmp_path / "findings.csv").read_text().splitlines()) == 26
 
 
-def test_a_failure_is_shown_with_its_reason_and_the_command_that_reproduces_it(tmp_path: Path) -> None:
+def test_a_failure_is_shown_with_its_reason_and_the_command_that_reproduces_it() -> None:
     """Page and Markdown file give the reason, the warnings and the command; the page has a button that copies it."""
     finding = fail("forward_parity", "3 of 240 values are off", warning="rather slow")
-    text = html.unescape(write([make_stored_run(("mine", finding))], tmp_path).read_text("utf-8"))
+    text = html.unescape(render_page([make_stored_run(("mine", finding))]))
     command = f"attnbench reproduce '{CASE.format(0)}' --check forward_parity mine"
     text = re.sub(r'<span class="word">(.*?)</span>', r"\1", text)
     assert f'<pre>{command}</pre><button class="copy" type="button" hidden data-copy="{command}">' in text
-    markdown = (tmp_path / "report.md").read_text("utf-8")
+    markdown = render_markdown([make_stored_run(("mine", finding))])
     assert f"$ {command}\n" in markdown
     for written in (text, markdown):
         assert "3 of 240 values are off" in written
         assert "Warning: rather slow" in written
 
 
-def test_every_group_has_an_anchor_of_its_own(tmp_path: Path) -> None:
+def test_every_group_has_an_anchor_of_its_own() -> None:
     """Two groups of one check, and the same failure on two machines, have different ids; all links have a target."""
     found = [("mine", fail("forward_parity", reason, "error")) for reason in ("one", "other")]
-    page = write([make_stored_run(*found), make_stored_run(*found, number=2)], tmp_path).read_text("utf-8")
+    page = render_page([make_stored_run(*found), make_stored_run(*found, number=2)])
     ids = re.findall(r' id="([^"]*)"', page)
     assert len(ids) == len(set(ids))
     links = re.findall(r'href="#(failure-[^"]*)"', page)
@@ -292,12 +293,12 @@ def write_markdown(runs: list[StoredRun], folder: Path) -> str:
 
 @pytest.mark.parametrize("machines", [1, 2])
 @pytest.mark.parametrize("text", HOSTILE)
-def test_texts_of_a_run_stay_texts(text: str, machines: int, tmp_path: Path) -> None:
+def test_texts_of_a_run_stay_texts(text: str, machines: int) -> None:
     """Names, checks, reasons and warnings of any kind are no markup in the page, and end no block of the Markdown."""
     own = [(text, replace(fail(text, text, status, warning=text))) for status in ("failed", "expected_failure",
            "unsupported", "not_run")]  # fmt: skip
     runs = [make_stored_run(*own, number=number) for number in range(1, machines + 1)]
-    page = write(runs, tmp_path).read_text("utf-8")
+    page = render_page(runs)
     assert page.count("<script") == 1  # the page's own
     assert "<img src=x" not in page
     ids = re.findall(r' id="([^"]*)"', page)
@@ -305,8 +306,8 @@ def test_texts_of_a_run_stay_texts(text: str, machines: int, tmp_path: Path) -> 
     assert all(re.fullmatch("[a-z0-9-]+", one) for one in ids)
     command = format_reproduce_line(spell_out(text), CASE.format(0), spell_out(text))
     assert command in html.unescape(page)
-    assert format_console(command) in (tmp_path / "report.md").read_text("utf-8")
-    assert "\n# head" not in (tmp_path / "report.md").read_text("utf-8")
+    assert format_console(command) in render_markdown(runs)
+    assert "\n# head" not in render_markdown(runs)
 
 
 def test_long_reasons_are_cut_on_the_page_and_whole_in_the_csv(tmp_path: Path) -> None:
@@ -327,14 +328,14 @@ def test_expected_failures_are_grouped_by_their_declared_reason() -> None:
     assert (group.count, group.reason) == (2, "hidden rows are NaN (https://example.org/1)")
 
 
-def test_findings_that_are_no_failures_are_folded_and_counted(tmp_path: Path) -> None:
+def test_findings_that_are_no_failures_are_folded_and_counted() -> None:
     """Expected failures, refusals, omissions and warnings are folded tables; the summary of each has its count."""
     found = [
         ("mine", fail("forward_parity", "known", "expected_failure")),
         *[("mine", fail("forward_parity", "no mask", "unsupported"))] * 2,
         ("yours", fail("stays_finite", "too long", "not_run", warning="odd")),
     ]
-    page = write([make_stored_run(*found)], tmp_path).read_text("utf-8")
+    page = render_page([make_stored_run(*found)])
     summaries = re.findall(r'<details class="others"><summary>(.*?)</summary>', page)
     assert summaries == [
         "Expected failures: 1 finding of 1 implementation",
@@ -342,14 +343,14 @@ def test_findings_that_are_no_failures_are_folded_and_counted(tmp_path: Path) ->
         "Not run: 1 finding of 1 implementation",
         "Warnings: 1 finding of 1 implementation",
     ]
-    markdown = (tmp_path / "report.md").read_text("utf-8")
+    markdown = render_markdown([make_stored_run(*found)])
     assert all(f"### {title}" in markdown for title in ("Expected failures", "Refused", "Not run", "Warnings"))
 
 
-def test_at_most_200_reasons_are_in_a_folded_table(tmp_path: Path) -> None:
+def test_at_most_200_reasons_are_in_a_folded_table() -> None:
     """Of 230 reasons of refusals the page has the 200 most frequent, and says so."""
     found = [("mine", fail("forward_parity", f"reason {n}", "unsupported")) for n in (*range(230), 229)]
-    page = write([make_stored_run(*found)], tmp_path).read_text("utf-8")
+    page = render_page([make_stored_run(*found)])
     assert "231 findings of 1 implementation; the 200 most frequent of 230 reasons, all in findings.csv" in page
     (table,) = collect_content([make_stored_run(*found)]).folded
     assert len(table.rows) == groups.MOST_GROUPS == 200
@@ -388,7 +389,7 @@ VALUES = (
 )
 
 
-def test_a_wrong_scale_is_one_group_with_its_cause_in_the_title(tmp_path: Path) -> None:
+def test_a_wrong_scale_is_one_group_with_its_cause_in_the_title() -> None:
     """Checks of values within a budget join the measured scale; an exact check and an exception do not."""
     origin = " = 4 × the larger of the rounding model's error 5e-07 and the reference's own 4e-07."
     found = [
@@ -399,7 +400,7 @@ def test_a_wrong_scale_is_one_group_with_its_cause_in_the_title(tmp_path: Path) 
     ]
     titles = [group.title for group in collect(*found).groups]
     assert titles == ["effective_scale: the softmax scale is off by +9.62 %", "repeats_itself", "stays_finite"]
-    page = html.unescape(write([make_stored_run(*found)], tmp_path).read_text("utf-8"))
+    page = html.unescape(render_page([make_stored_run(*found)]))
     shown = re.sub("<wbr>|\u00a0", " ", page)
     assert (
         "mine is wrong in at least one way: the softmax scale is off by +9.62 %, in 1 of 5 failed findings "

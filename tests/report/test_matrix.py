@@ -9,9 +9,9 @@ import pytest
 
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Finding, Machine, Planned, Result, Run, Status
-from attnbench.report import write
 from attnbench.report.content import collect_content
 from attnbench.report.matrix import Matrix, list_legend
+from rendered_reports import render_markdown, render_page
 
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/eval"
 HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', r"\1", "a/../b", "", "x" * 10_000, "a|b`c")
@@ -64,16 +64,16 @@ def test_a_row_of_a_chapter_adds_up_its_checks() -> None:
     }
 
 
-def test_machines_have_matrices_of_their_own(tmp_path: Path) -> None:
+def test_machines_have_matrices_of_their_own() -> None:
     """Findings of two machines are never added up; each matrix has the name of its machine above it."""
     runs = [make_stored_run(("mine", "forward_parity", "passed"), number=number) for number in (1, 2)]
     assert [list_texts(matrix)["forward"] for matrix in collect_content(runs).matrices] == [["✓ 1"], ["✓ 1"]]
-    page = write(runs, tmp_path).read_text("utf-8")
+    page = render_page(runs)
     assert re.findall("<h3>On (.*?)</h3>", page) == ["machine-1", "machine-2"]
-    assert "<h3>On" not in write(runs[:1], tmp_path).read_text("utf-8")
+    assert "<h3>On" not in render_page(runs[:1])
 
 
-def test_devices_of_a_machine_have_matrices_of_their_own(tmp_path: Path) -> None:
+def test_devices_of_a_machine_have_matrices_of_their_own() -> None:
     """Findings on the CPU and on the GPU of a machine are never added up; verdict and matrix link to the failures."""
     stored = make_stored_run(("mine", "forward_parity", "passed"), ("mine", "forward_parity", "failed"))
     on_gpu = replace(stored.results[1], case=stored.results[1].case.replace("/cpu/", "/cuda/"))
@@ -87,11 +87,11 @@ def test_devices_of_a_machine_have_matrices_of_their_own(tmp_path: Path) -> None
     about = [sentence.about for place in content.verdict.places for sentence in place.sentences if sentence.about]
     assert about == [("machine-1, cuda", "mine")]
     assert about[0] in content.failures.headings
-    page = write([stored], tmp_path).read_text("utf-8")
+    page = render_page([stored])
     assert re.findall("<h3>On (.*?)</h3>", page) == ["machine-1, cpu", "machine-1, cuda"]
 
 
-def test_implementations_on_which_nothing_was_checked_are_one_line(tmp_path: Path) -> None:
+def test_implementations_on_which_nothing_was_checked_are_one_line() -> None:
     """Those that were refused or not run throughout have no column; they are named together with their reason."""
     stored = make_stored_run(
         ("good", "forward_parity", "passed"),
@@ -101,14 +101,14 @@ def test_implementations_on_which_nothing_was_checked_are_one_line(tmp_path: Pat
     )
     (matrix,) = collect_content([stored]).matrices
     assert matrix.names == ("good",)
-    page = write([stored], tmp_path).read_text("utf-8")
+    page = render_page([stored])
     assert "Not checked: <code>one</code>, <code>other</code>: no CUDA device." in page
-    assert "Not checked: `one`, `other`: no CUDA device." in (tmp_path / "report.md").read_text("utf-8")
+    assert "Not checked: `one`, `other`: no CUDA device." in render_markdown([stored])
 
 
-def test_a_run_of_which_nothing_was_checked_has_no_table(tmp_path: Path) -> None:
+def test_a_run_of_which_nothing_was_checked_has_no_table() -> None:
     """If every implementation was refused, there is the line with the reason, and no table."""
-    page = write([make_stored_run(("one", "forward_parity", "unsupported"))], tmp_path).read_text("utf-8")
+    page = render_page([make_stored_run(("one", "forward_parity", "unsupported"))])
     assert 'class="matrix"' not in page
     assert "Not checked: <code>one</code>: x But y." in page
 
@@ -135,7 +135,7 @@ def test_the_most_telling_reason_is_told(reasons: tuple[str, ...], told: str) ->
     assert [one.reason for one in matrix.unchecked] == [told]
 
 
-def test_implementations_with_failures_come_first(tmp_path: Path) -> None:
+def test_implementations_with_failures_come_first() -> None:
     """Failing columns are the first ones, and every mark of a column stands in a cell of its own."""
     stored = make_stored_run(
         ("good", "forward_parity", "passed"),
@@ -145,17 +145,17 @@ def test_implementations_with_failures_come_first(tmp_path: Path) -> None:
     )
     (matrix,) = collect_content([stored]).matrices
     assert matrix.columns == (("wrong", ("bad", "good")), ("good", ("good", "refused")))
-    page = write([stored], tmp_path).read_text("utf-8")
+    page = render_page([stored])
     table = page.split('<table class="matrix">')[1].split("</table>")[0]
     assert [row.count("<td") for row in table.split("<tr>")[2:]] == [4, 4]
     assert table.count('colspan="2"') == 2
 
 
-def test_the_legend_has_only_what_occurs(tmp_path: Path) -> None:
+def test_the_legend_has_only_what_occurs() -> None:
     """The legend stands above the matrix, and names no mark that the matrix lacks."""
     stored = make_stored_run(("one", "forward_parity", "passed"), ("one", "input_gradients", "passed"))
     assert [mark for _, mark, _ in list_legend(collect_content([stored]).matrices)] == ["✓"]
-    page = write([stored], tmp_path).read_text("utf-8")
+    page = render_page([stored])
     assert page.index('<ul class="legend">') < page.index('<table class="matrix">')
     both = make_stored_run(("one", "forward_parity", "passed"), ("two", "input_gradients", "failed"))
     assert [mark for _, mark, _ in list_legend(collect_content([both]).matrices)] == ["✓", "✗", ""]
@@ -178,7 +178,7 @@ def test_what_a_cut_run_did_not_reach_is_not_run() -> None:
     assert ("left", "·", "not run") in list_legend([matrix])
 
 
-def test_a_cell_with_failures_links_to_their_group(tmp_path: Path) -> None:
+def test_a_cell_with_failures_links_to_their_group() -> None:
     """✗ links to the group of the check; in the row of a chapter to that of the check with the most failures."""
     stored = make_stored_run(
         ("mine", "input_gradients", "failed"),
@@ -190,26 +190,26 @@ def test_a_cell_with_failures_links_to_their_group(tmp_path: Path) -> None:
     links = {row.name: row.cells[0].link for c in matrix.chapters for row in (c.row, *c.checks)}
     assert links["forward"] == links["forward_parity"] == ""
     assert links["gradients"] == links["parameter_gradients"] != links["input_gradients"]
-    page = write([stored], tmp_path).read_text("utf-8")
+    page = render_page([stored])
     for check, count in (("input_gradients", 1), ("parameter_gradients", 2)):
         assert f'<a class="bad" href="#{links[check]}">✗&thinsp;{count}</a>' in page
         assert f'<article class="failure" id="{links[check]}">' in page
 
 
-def test_the_row_of_a_chapter_leads_to_its_checks(tmp_path: Path) -> None:
+def test_the_row_of_a_chapter_leads_to_its_checks() -> None:
     """The name of a chapter links to the name above its folded checks, for each machine."""
     runs = [make_stored_run(("mine", "forward_parity", "passed"), number=number) for number in (1, 2)]
-    page = write(runs, tmp_path).read_text("utf-8")
+    page = render_page(runs)
     links = re.findall(r'<a href="#(checks-[^"]*)">forward</a>', page)
     assert len(set(links)) == 2
     for link in links:
         assert re.search(rf'<details class="checks">(?:(?!</details>)[\s\S])*<h4 id="{link}">forward</h4>', page)
 
 
-def test_requirements_of_checks_are_on_the_page(tmp_path: Path) -> None:
+def test_requirements_of_checks_are_on_the_page() -> None:
     """What a check requires is in the title of its row and in a folded list, also for an unknown check."""
     stored = make_stored_run(("mine", "forward_parity", "passed"), ("mine", "from_the_future", "passed"))
-    page = html.unescape(write([stored], tmp_path).read_text("utf-8")).replace("<wbr>", "")
+    page = html.unescape(render_page([stored])).replace("<wbr>", "")
     required = collect_content([stored]).requirements
     assert f'title="{required["forward_parity"]}">forward_parity</th>' in page
     assert f"<dt><code>forward_parity</code></dt><dd>{required['forward_parity']}</dd>" in page
@@ -219,17 +219,17 @@ def test_requirements_of_checks_are_on_the_page(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("machines", [1, 2])
 @pytest.mark.parametrize("text", HOSTILE)
-def test_names_and_reasons_stay_texts(text: str, machines: int, tmp_path: Path) -> None:
+def test_names_and_reasons_stay_texts(text: str, machines: int) -> None:
     """Names of any kind are no markup in the page, and no row of the Markdown has a cell too many."""
     statuses: tuple[Status, ...] = ("passed", "failed", "unsupported")
     found = [*((text, text, status) for status in statuses), ("refused", text, "unsupported")]
     runs = [make_stored_run(*found, number=n, reason=text or "-") for n in range(1, machines + 1)]
-    page = write(runs, tmp_path).read_text("utf-8")
+    page = render_page(runs)
     assert page.count("<script") == 1  # the page's own
     assert "<img src=x" not in page
     ids = re.findall(r' id="([^"]*)"', page)
     assert len(ids) == len(set(ids))
-    lines = (tmp_path / "report.md").read_text("utf-8").splitlines()
+    lines = render_markdown(runs).splitlines()
     start = lines.index("## Conformance")
     matrix = [line for line in lines[start:] if line.startswith("|")][: 3 * machines]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in matrix} == {3}

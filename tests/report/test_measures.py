@@ -15,6 +15,7 @@ from attnbench.report.figures import draw_figures, find_looks
 from attnbench.report.growth import fit_growth
 from attnbench.report.measures import MAIN, REST, MeasureRow, MeasureTable, collect_measures
 from attnbench.report.methods import explain_states
+from rendered_reports import render_page
 from timed_runs import REFERENCE, case_of, check, store, time_calls
 
 HOSTILE = "<script>alert(1)</script>\"'&|\\1/../\u202e"
@@ -84,7 +85,7 @@ def test_one_process_has_no_interval() -> None:
     assert row.cells["verdict"].text == "unknown"
 
 
-def test_columns_without_a_value_are_left_out_and_seldom_ones_are_folded(tmp_path: Path) -> None:
+def test_columns_without_a_value_are_left_out_and_seldom_ones_are_folded() -> None:
     """On a CPU there is no column of graphs; bytes and building are in a second table, which is folded."""
     own = time_calls("quick", 0.5)
     assert own.timing
@@ -94,16 +95,16 @@ def test_columns_without_a_value_are_left_out_and_seldom_ones_are_folded(tmp_pat
         "build", "first_call", "peak_bytes", "workspace_bytes", "saved_bytes",
     ]  # fmt: skip
     assert "share" not in [key for key, *_ in table.main]
-    text = write([store([time_calls(REFERENCE), built])], tmp_path).read_text("utf-8")
+    text = render_page([store([time_calls(REFERENCE), built])])
     folded = re.search(r"<details><summary>Further columns \(.*?</details>", text, re.DOTALL)
     assert folded
     assert "3 145 728" in folded[0]
     assert "3 145 728" not in text.replace(folded[0], "")
 
 
-def test_the_tables_can_be_sorted_and_filtered(tmp_path: Path) -> None:
+def test_the_tables_can_be_sorted_and_filtered() -> None:
     """Heads say how their column sorts, and a cell whose text is no plain number has its value beside it."""
-    text = write([store([time_calls(REFERENCE), time_calls("quick", 0.5)])], tmp_path).read_text("utf-8")
+    text = render_page([store([time_calls(REFERENCE), time_calls("quick", 0.5)])])
     assert '<table class="measures sortable filterable">' in text
     assert '<th data-sort="number">time, ms</th>' in text
     assert '<td class="number" data-value="0.028">0.0280 [0.0220 to 0.0340]</td>' in text
@@ -367,7 +368,7 @@ def test_on_a_device_device_time_and_end_to_end_time_are_reported(tmp_path: Path
         assert "left out for all implementations, here 36 of 360 samples. Readings of the clock: NVML." in text
 
 
-def test_a_cell_without_device_time_is_marked_end_to_end(tmp_path: Path) -> None:
+def test_a_cell_without_device_time_is_marked_end_to_end() -> None:
     """Beside device times, a cell that has only an end-to-end time is marked "end to end".
 
     Its ratio is one of end-to-end times.
@@ -378,7 +379,7 @@ def test_a_cell_without_device_time_is_marked_end_to_end(tmp_path: Path) -> None
         make_cuda_result(REFERENCE, 1),
         replace(elsewhere, timing=replace(elsewhere.timing, device_ns=(), late=(), clock="none: why")),
     ]
-    text = write([store(results)], tmp_path).read_text("utf-8")
+    text = render_page([store(results)])
     assert text.count("<sup>a</sup></td>") == 1
     assert "<sup>a</sup> End to end: wall time until the device was done." in text
     assert "Readings of the clock: NVML and none: why." in text
@@ -475,7 +476,7 @@ def test_the_report_gives_memory_and_memory_outside_the_allocator(tmp_path: Path
     assert (row["saved_bytes"], row["reserved_bytes"]) == ("", "")
 
 
-def test_the_report_gives_ceilings_and_the_share_of_them(tmp_path: Path) -> None:
+def test_the_report_gives_ceilings_and_the_share_of_them() -> None:
     """The report gives the machine's best rates, and which share of them a call reached; a rate of 0 is no ceiling."""
     top = Ceiling(run="run-1", device="cpu", dtype="float32", threads=2, flop_per_s=1e11, bytes_per_s=1e9)
     for ceiling, share in ((top, "18 %"), (replace(top, flop_per_s=0.0), None)):
@@ -484,7 +485,7 @@ def test_the_report_gives_ceilings_and_the_share_of_them(tmp_path: Path) -> None
         cell = table.rows[0].cells.get("share")
         assert (cell.text if cell else None) == share
         assert ("share of the product ceiling" in [heading for _, heading, _ in table.main]) == (share is not None)
-        text = write([stored], tmp_path).read_text("utf-8")
+        text = render_page([stored])
         assert ("<summary>Ceilings</summary>" in text) == (share is not None)
 
 
@@ -511,7 +512,7 @@ def test_shares_with_different_bounds_name_them() -> None:
     assert "share of the ceiling" in [heading for _, heading, _ in table.main]
 
 
-def test_many_tables_are_folded_by_place(tmp_path: Path) -> None:
+def test_many_tables_are_folded_by_place() -> None:
     """Up to two tables stand on the page; more are folded, with a line for each place."""
     runs = [
         store(
@@ -520,18 +521,18 @@ def test_many_tables_are_folded_by_place(tmp_path: Path) -> None:
         )
         for n in (1, 2, 3)
     ]  # fmt: skip
-    assert '<details class="place">' not in write(runs[:2], tmp_path).read_text("utf-8")
-    text = write(runs, tmp_path).read_text("utf-8")
+    assert '<details class="place">' not in render_page(runs[:2])
+    text = render_page(runs)
     summary = "<summary>cpu-1, cpu, float32, 2 threads: forward; 2 rows; 1 comparison: 1 faster</summary>"
     assert text.count('<details class="place">') == 3
     assert summary in text
 
 
-def test_only_a_long_table_scrolls(tmp_path: Path) -> None:
+def test_only_a_long_table_scrolls() -> None:
     """A table of more than two dozen rows scrolls in a box and says how many rows it has."""
     for lengths, tall in ((range(1, 12), False), (range(1, 14), True)):
         results = [time_calls(name, case=case_of(n)) for n in lengths for name in (REFERENCE, "other")]
-        text = write([store(results)], tmp_path).read_text("utf-8")
+        text = render_page([store(results)])
         assert ('<div class="scroll tall"' in text) == tall
         assert (f"{2 * len(lengths)} rows, which scroll" in text) == tall
 
@@ -557,13 +558,13 @@ def test_states_are_explained_by_the_causes_that_occur() -> None:
     ]
 
 
-def test_one_process_is_told_apart_from_intervals(tmp_path: Path) -> None:
+def test_one_process_is_told_apart_from_intervals() -> None:
     """Where some times are from one process, the range of probabilities does not begin at 0."""
     mixed = [time_calls(REFERENCE, case=case_of(n), processes=count) for n, count in ((64, 9), (128, 1))]
-    text = write([store(mixed)], tmp_path).read_text("utf-8")
+    text = render_page([store(mixed)])
     assert "with a probability of 96.1 %; one process has no interval" in text
     assert "of 0 " not in text
-    alone = write([store(mixed[1:])], tmp_path).read_text("utf-8")
+    alone = render_page([store(mixed[1:])])
     assert "Each time is from one process and has no interval." in alone
 
 
@@ -578,7 +579,7 @@ def test_the_level_of_an_interval_is_given_with_the_times(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("places", [1, 2])
-def test_hostile_names_are_text(places: int, tmp_path: Path) -> None:
+def test_hostile_names_are_text(places: int) -> None:
     """Names with markup are shown as text in every table, with one series and with two, and their ids differ."""
     runs = [
         store(
@@ -588,7 +589,7 @@ def test_hostile_names_are_text(places: int, tmp_path: Path) -> None:
         )
         for n in range(1, places + 1)
     ]
-    text = write(runs, tmp_path).read_text("utf-8")
+    text = render_page(runs)
     assert "<script>alert" not in text
     ids = re.findall(r'id="(measures[^"]*)"', text)
     assert len(set(ids)) == places

@@ -1,14 +1,13 @@
 """Tests of "What is missing": each kind of gap is listed once, with its reason and the command that fills it."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import End, Finding, Result
-from attnbench.report import write
 from attnbench.report.content import collect_content
+from rendered_reports import render_markdown, render_page
 from timed_runs import REFERENCE, case_of, check, store, time_calls
 
 
@@ -32,14 +31,14 @@ def finish(stored: StoredRun) -> StoredRun:
     return replace(stored, end=End(run=stored.run.id, time=stored.run.time, outcome="finished", exit_code=0))
 
 
-def test_a_whole_run_lacks_nothing(tmp_path: Path) -> None:
+def test_a_whole_run_lacks_nothing() -> None:
     """Where every case was checked and every answer is decided, the section says so, on the page and in Markdown."""
     results = [time_calls(REFERENCE), time_calls("quick", 0.5), *check_cases(REFERENCE, 20), *check_cases("quick", 20)]
     stored = finish(store(results))
     assert list_missing(stored) == []
-    section = write([stored], tmp_path).read_text("utf-8").partition('<section id="missing">')[2]
+    section = render_page([stored]).partition('<section id="missing">')[2]
     assert "Nothing: all that was planned" in section.partition("</section>")[0]
-    assert "## What is missing\n\nNothing." in (tmp_path / "report.md").read_text("utf-8")
+    assert "## What is missing\n\nNothing." in render_markdown([stored])
 
 
 def test_calls_that_were_not_timed_are_named_by_pass_length_and_reason() -> None:
@@ -112,7 +111,7 @@ def test_answers_that_are_open_are_counted_and_named(processes: int) -> None:
         assert "--lengths 64" in one.steps[0].command
 
 
-def test_a_run_that_was_cut_is_not_finished(tmp_path: Path) -> None:
+def test_a_run_that_was_cut_is_not_finished() -> None:
     """The first entry says what was not finished, with the command that finishes the run."""
     stored = store([time_calls(REFERENCE), *leave_untimed("quick", None, 64)])
     cut = replace(stored, run=replace(stored.run, schema=4, command="attnbench run --results mine"))
@@ -122,5 +121,5 @@ def test_a_run_that_was_cut_is_not_finished(tmp_path: Path) -> None:
         "The timing of quick (0 of 1 calls timed) had not begun: the run was cut.",
     )
     assert [step.command for step in first.steps] == ["attnbench run --resume run-1 --results mine"]
-    text = write([cut], tmp_path).read_text("utf-8").partition('<section id="missing">')[2]
+    text = render_page([cut]).partition('<section id="missing">')[2]
     assert text.index("<dt>Not finished</dt>") < text.index("--resume") < text.index("<dt>Not timed</dt>")

@@ -20,6 +20,7 @@ from attnbench.records.types import PERF, End, Finding, Machine, Memory, Planned
 from attnbench.report import write
 from attnbench.report.content import WARNINGS, collect_content
 from attnbench.report.verdict import Verdict, collect_verdict, format_lines
+from rendered_reports import render_markdown, render_page
 
 DATA = Path(__file__).parents[1] / "data"
 # A real run: a profile of three implementations on one short case, with its end.
@@ -156,13 +157,13 @@ def test_the_command_that_leads_to_a_verdict_is_whole() -> None:
     )
 
 
-def test_machines_with_the_same_verdict_share_it(tmp_path: Path) -> None:
+def test_machines_with_the_same_verdict_share_it() -> None:
     """Machines of which the same is said have one verdict, under both names; another result keeps its own."""
     both = [make_stored_run(*make_results("sdpa", PASSED, run=name), run=make_run(name, machine=f"m-{name}"))
             for name in ("r", "s")]  # fmt: skip
     (place,) = judge(*both).places
     assert (place.label, [sentence.text for sentence in place.sentences]) == ("m-r; m-s", ["sdpa conforms."])
-    assert '<p class="place">m-r; m-s</p>' in write(both, tmp_path).read_text(encoding="utf-8")
+    assert '<p class="place">m-r; m-s</p>' in render_page(both)
     third = make_stored_run(*make_results("sdpa", FAILED, run="t"), run=make_run("t", machine="m-t"))
     assert [place.label for place in judge(*both, third).places] == ["m-r; m-s", "m-t"]
 
@@ -194,7 +195,7 @@ def test_an_incomplete_run_says_on_what_its_recommendations_rest() -> None:
     assert judge(bare).extent.endswith(f"peak memory measured for 0 of {wanted}.")
 
 
-def test_a_report_without_times_says_in_place_why_and_leads_to_the_reasons(tmp_path: Path) -> None:
+def test_a_report_without_times_says_in_place_why_and_leads_to_the_reasons() -> None:
     """The line counts the calls that failed, were refused or were left out; a link leads to the table of reasons.
 
     Where times would be, a sentence names what was not measured because it failed.
@@ -205,12 +206,12 @@ def test_a_report_without_times_says_in_place_why_and_leads_to_the_reasons(tmp_p
     stored = make_stored_run(*untimed, *make_results("right", PASSED, cases=1, suite=PERF))
     (place,) = judge(stored).places
     assert place.checked.endswith("; no call was timed (2 failed a check, 1 refused, 1 left out).")
-    page = write([stored], tmp_path).read_text(encoding="utf-8")
+    page = render_page([stored])
     assert '<a href="#untimed">Why calls were not timed</a>' in page
     assert page.count('<details id="untimed">') == 1
     sentence = "Not measured, because it failed: sdpa (2 calls)."
     assert sentence in page.partition('<section id="measured">')[2]
-    assert sentence in (tmp_path / "report.md").read_text(encoding="utf-8").partition("## Speed and memory")[2]
+    assert sentence in render_markdown([stored]).partition("## Speed and memory")[2]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_a_report_without_times_says_in_place_why_and_leads_to_the_reasons(tmp_p
     ],
 )
 def test_an_unfinished_line_is_followed_by_its_reason_its_folder_and_its_command(
-    outcome: Literal["interrupted", "error"] | None, words: str, tmp_path: Path
+    outcome: Literal["interrupted", "error"] | None, words: str
 ) -> None:
     """What is unfinished and what has no verdict has a command in the next line, and a colour and a sign of its own.
 
@@ -243,7 +244,7 @@ def test_an_unfinished_line_is_followed_by_its_reason_its_folder_and_its_command
     )
     assert lines[3].startswith("No verdict on few: ")
     assert "attnbench conform --suite core --results mine few; attnbench report r " in lines[4]
-    page = write([stored], tmp_path).read_text(encoding="utf-8")
+    page = render_page([stored])
     header = page[page.index("<header>") : page.index("</header>")]
     kinds = re.findall(r'class="told say-(\w+)">|<div class="command (next)"', header)
     assert ["".join(one) for one in kinds] == ["gap", "next", "good", "gap", "gap"]
@@ -380,7 +381,7 @@ def test_without_findings_nothing_was_checked() -> None:
     "text",
     ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', r"\1", "/", "..", "\0", "x" * 10_000, "\u202e", ""],
 )
-def test_names_of_any_kind_are_text(text: str, several: bool, tmp_path: Path) -> None:
+def test_names_of_any_kind_are_text(text: str, several: bool) -> None:
     """Names and reasons from a run file are text in the header, with one machine and with two."""
     finding = Finding(check=text, status="failed", reason=text or "none")
     refusal = Finding(check="forward_parity", status="unsupported", reason=text or "none")
@@ -394,7 +395,7 @@ def test_names_of_any_kind_are_text(text: str, several: bool, tmp_path: Path) ->
     for line in format_lines(judge(*runs)):
         assert len(line) < 1_000
         assert line.isprintable()
-    page = write(runs, tmp_path).read_text(encoding="utf-8")
+    page = render_page(runs)
     header = page[page.index("<header>") : page.index("</header>")]
     assert set(re.findall(r"</?([a-z0-9]+)", header)) <= {"header", "p", "a", "div", "h1", "span", "pre", "button"}
 
@@ -495,7 +496,7 @@ def test_compare_says_that_a_run_is_incomplete(tmp_path: Path) -> None:
     assert "BASE is incomplete" not in done.output
 
 
-def test_a_cut_run_names_each_implementation_and_the_command_that_finishes_it(tmp_path: Path) -> None:
+def test_a_cut_run_names_each_implementation_and_the_command_that_finishes_it() -> None:
     """Those without a result are not started, all of the run are counted; page and Markdown have the command."""
     names = ("sdpa", "varlen", "later")
     run = make_run(
@@ -519,11 +520,11 @@ def test_a_cut_run_names_each_implementation_and_the_command_that_finishes_it(tm
     )
     command_line = "attnbench run --resume r --results runs --reports out"
     assert lines[3] == f"{CUT.replace('in results)', 'in runs)')}: {command_line}"
-    page = re.sub(r'<span class="word">(.*?)</span>', r"\1", write([stored], tmp_path).read_text(encoding="utf-8"))
+    page = re.sub(r'<span class="word">(.*?)</span>', r"\1", render_page([stored]))
     assert f'<pre>{command_line}</pre><button class="copy" type="button" hidden data-copy="{command_line}">' in page
     assert "later: not started" in page
     assert "<details open><summary>How much was covered" in page
-    markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
+    markdown = render_markdown([stored])
     assert "resume r" in markdown
     assert "Unreadable lines" not in markdown
 
@@ -545,13 +546,13 @@ def test_only_commands_that_can_be_resumed_are_named_and_words_are_quoted(text: 
     assert format_resuming(make_run(name, command=text)) == finishes
 
 
-def test_each_wrong_implementation_leads_to_its_failures(tmp_path: Path) -> None:
+def test_each_wrong_implementation_leads_to_its_failures() -> None:
     """The line of a wrong implementation links to the heading of its failures, on the right machine."""
     runs = [
         make_stored_run(*make_results("sdpa", FAILED, run=name, cases=cases), run=make_run(name, machine=f"m-{name}"))
         for name, cases in (("r", 30), ("s", 29))
     ]
-    page = write(runs, tmp_path).read_text(encoding="utf-8")
+    page = render_page(runs)
     links = re.findall(r'say-bad"><a href="#([^"]*)"', page)
     assert len(set(links)) == 2
     assert all(page.count(f'<h3 id="{link}">sdpa on m-') == 1 for link in links)

@@ -93,8 +93,12 @@ def render_template(name: str, **given: Any) -> str:
     )
 
 
+@cache
 def make_environment() -> jinja2.Environment:
-    """Return the Jinja environment of the templates, with their filters; it escapes HTML markup in every text."""
+    """Return the Jinja environment of the templates, with their filters; it escapes HTML markup in every text.
+
+    There is one for all pages of a process, because compiling the templates takes a third of a second.
+    """
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("attnbench.report"),
         autoescape=True,

@@ -32,6 +32,9 @@ print(name)
 endef
 export ASV_MACHINE
 
+# Tests start hundreds of processes, and each would compile what it imports if no bytecode were kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup report test lint asv tables oldest-torch test-oldest clean
 
 help:  ## this list

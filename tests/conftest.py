@@ -17,8 +17,10 @@ from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.registry import load_operator
 from attnbench.processes.oracle_requests import DescribeCases, DrawInputs
 from attnbench.records.types import Finding
+from attnbench.runner import session
 from attnbench.workers.empty_batches import judge_empty_batch
 from attnbench.workers.oracle_worker import OracleWorker
+from shared_fork_servers import SharedForkServers
 
 
 class Conformance:
@@ -74,6 +76,11 @@ class Conformance:
         )[check]
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Run one process more than there are cores, because some tests wait for a cluster or a browser."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.fixture(scope="session", autouse=True)
 def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Share one cache of expected values among all tests of a run.
@@ -86,6 +93,16 @@ def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ATTNBENCH_CACHE", str(shared / "attnbench-cache"))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_fork_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let the sessions of all tests of this process share their fork servers."""
+    shared = SharedForkServers(tmp_path_factory.mktemp("fork-servers"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "ForkServer", shared)
+        yield
+    shared.end()
 
 
 @pytest.fixture(scope="session")

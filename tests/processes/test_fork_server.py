@@ -39,7 +39,7 @@ class Tell(Request[dict[str, object]], frozen=True, kw_only=True):
 def tell(request):
     own = sys.modules["__main__"]
     names = {"module": own.__spec__.name, "variable": os.environ.get("CHOSEN"), "folder": os.getcwd()}
-    return names | {"pid": os.getpid()}
+    return names | {"pid": os.getpid(), "first": sys.path[0]}
 
 
 if __name__ == "__main__":
@@ -81,18 +81,26 @@ def test_workers_have_the_modules_that_the_server_imported(
     assert [(answer["module"], answer["variable"]) for answer in told] == 2 * [("some_worker", "one")]
 
 
-def test_a_worker_of_another_environment_or_folder_is_a_new_process(
-    tmp_path: Path, server: ForkServer, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+def test_a_worker_of_another_environment_is_a_new_process(
+    tmp_path: Path, server: ForkServer, variables: dict[str, str]
 ) -> None:
-    """A worker always has the environment and the folder of a new process, whatever the server has."""
+    """A worker always has the environment of a new process, whatever the server has."""
     changed = variables | {"CHOSEN": "two"}
     with Child("some_worker", log=tmp_path / "log", environment=changed, fork_server=server) as child:
         assert child.ask(Tell())["variable"] == "two"
+    assert len((tmp_path / "notes").read_text().split()) == 1 + server.gives(variables)
+
+
+def test_a_worker_has_the_present_folder_and_imports_from_it(
+    tmp_path: Path, server: ForkServer, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forked worker has the working directory of a new process, and looks for modules there first."""
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
     with Child("some_worker", log=tmp_path / "log", environment=variables, fork_server=server) as child:
-        assert child.ask(Tell())["folder"] == str(tmp_path / "other")
-    assert (tmp_path / "other" / "notes").exists()
+        told = child.ask(Tell())
+    assert (told["folder"], told["first"]) == (str(tmp_path / "other"), str(tmp_path / "other"))
+    assert len((tmp_path / "notes").read_text().split()) == 1
 
 
 def test_a_module_that_cannot_be_imported_is_the_worker_s_error(tmp_path: Path, variables: dict[str, str]) -> None:
@@ -142,7 +150,7 @@ def test_a_fork_that_the_system_refuses_is_an_error(tmp_path: Path, monkeypatch:
     descriptors = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
     with ours, theirs:
         server = _Fork(theirs)
-        assert not server._fork("0" * 16, [*descriptors, os.dup(theirs.fileno())])
+        assert not server._fork("0" * 16, str(tmp_path), [*descriptors, os.dup(theirs.fileno())])
         server._leave()
         with pytest.raises(ChildDied, match=r"^no process can be started: Resource temporarily unavailable$"):
             ForkedProcess(ours).wait()

@@ -37,8 +37,8 @@ AVAILABLE = sys.platform == "linux"
 _UNREAD = "PYTEST_CURRENT_TEST"
 # A number on the connection of a forked process.
 _NUMBER = struct.Struct("=i")
-# Longest request in bytes: the name of a module, a mark and three numbers.
-_REQUEST_BYTES = 1 << 12
+# Longest request in bytes: the name of a module, a mark, and a path of at most 4096 bytes, which JSON may escape.
+_REQUEST_BYTES = 1 << 15
 # Descriptors of a request: the connection, the leash and the log of the new process, and the connection for its end.
 _DESCRIPTORS = 4
 # Seconds within which the server must exit after its connection has been closed.
@@ -112,7 +112,6 @@ class ForkServer:
 
     def __init__(self, modules: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> None:
         self._environment = _read_environment(environment)
-        self._folder = Path.cwd()
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -126,19 +125,18 @@ class ForkServer:
             )
 
     def gives(self, environment: Mapping[str, str]) -> bool:
-        """Whether a forked worker has the environment, and the working directory, that a new process would have."""
-        with contextlib.suppress(OSError):  # the working directory was removed
-            return _read_environment(environment) == self._environment and Path.cwd() == self._folder
-        return False
+        """Whether a forked worker has the environment that a new process would have."""
+        return _read_environment(environment) == self._environment
 
     def fork(self, module: str, *, connection: int, leash: int, log: int, mark: str) -> ForkedProcess:
         """Ask for a worker that runs ``module``; the request is carried out when the server has its imports.
 
         The worker gets the descriptors ``connection``, ``leash`` and ``log``, and ``mark`` as the value of its mark.
+        Its working directory is the present one, from which it also imports, as a new process does.
 
-        Raises: OSError if the server has ended.
+        Raises: OSError if the server has ended, or if the working directory was removed.
         """
-        sent = json.dumps({"module": module, "mark": mark}).encode()
+        sent = json.dumps({"module": module, "mark": mark, "folder": str(Path.cwd())}).encode()
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -184,10 +182,10 @@ class _Fork:
                 if not received:
                     return None
                 asked = json.loads(received)
-                if self._fork(asked["mark"], descriptors):
+                if self._fork(asked["mark"], asked["folder"], descriptors):
                     return str(asked["module"]), descriptors[0]
 
-    def _fork(self, mark: str, descriptors: list[int]) -> bool:
+    def _fork(self, mark: str, folder: str, descriptors: list[int]) -> bool:
         """Fork; return whether this is the worker."""
         connection, leash, log, status = descriptors
         try:
@@ -212,6 +210,8 @@ class _Fork:
             os.dup2(log, output)
         os.close(log)
         descendants.set_mark(mark)
+        os.chdir(folder)
+        sys.path[0] = folder
         os.write(status, _NUMBER.pack(os.getpid()))
         os.close(status)
         return True

@@ -1,0 +1,59 @@
+"""Fork servers that the tests of a process share: to import torch anew for each run of a test takes seconds."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from attnbench.processes.fork_server import ForkServer
+
+__all__ = ["SharedForkServers"]
+
+# Most servers that are kept; each holds 300 MB. Tests that set other variables have other servers.
+MOST = 4
+
+
+class SharedForkServers:
+    """Gives a session the fork server of an earlier session that has the same modules and environment.
+
+    A session calls an instance as it would call the class ``ForkServer``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._log = folder / "log"
+        self._kept: list[_KeptForkServer] = []
+
+    def __call__(self, modules: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> ForkServer:
+        """Return a server that is kept, or start one."""
+        del log  # it would end with the session
+        self._kept = [one for one in self._kept if one.is_running]
+        found = [one for one in self._kept if one.modules == tuple(modules) and one.gives(environment)]
+        server = found[0] if found else _KeptForkServer(modules, log=self._log, environment=environment)
+        # The server that was used last is the last one.
+        self._kept = [one for one in self._kept if one is not server] + [server]
+        while len(self._kept) > MOST:
+            self._kept.pop(0).end()
+        return server
+
+    def end(self) -> None:
+        """End all servers."""
+        while self._kept:
+            self._kept.pop().end()
+
+
+class _KeptForkServer(ForkServer):
+    """A fork server that goes on when a session closes it."""
+
+    def __init__(self, modules: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> None:
+        super().__init__(modules, log=log, environment=environment)
+        self.modules = tuple(modules)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the server can still fork."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """Do nothing: another session may need the server."""
+
+    def end(self) -> None:
+        """End the server."""
+        super().close()

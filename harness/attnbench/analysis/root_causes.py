@@ -53,7 +53,8 @@ class RootCause:
     # The number of cases with a failure.
     cases: int
     # The failures that what the cause is called is about: of a diagnosis, those whose reasons name it; of a scale, the
-    # one whose error is quoted; of a check, those without a diagnosis, unless all have the same one; else all failures.
+    # one whose error is quoted; of a check, those without a diagnosis, unless all have the same one; else those that
+    # are not in ``following``.
     telling: tuple[Failure, ...]
     # The failures whose reasons do not name the cause of a diagnosis, a scale or a deviation. They may have another
     # cause, see ``tie``.
@@ -166,7 +167,7 @@ def _select_telling(key: Key, failures: Sequence[Failure]) -> Sequence[Failure]:
         return [next(failure for failure in failures if describe_scale(failure.finding.reason) == text)]
     if kind == "check":
         return [failure for failure in failures if not read_diagnosis(failure.finding.reason)] or failures
-    return failures
+    return [failure for failure in failures if _tells(key, failure)] or failures
 
 
 def _find_shared(key: Key, failures: Sequence[Failure]) -> str:

@@ -10,9 +10,10 @@ from attnbench.analysis.plain_names import clean_name, format_command
 from attnbench.records.run_file import StoredRun
 from attnbench.report.choices import list_conforming_undecided
 from attnbench.report.forms import spell_length
+from attnbench.report.next_step import NextStep, add_report
 from attnbench.report.numbers import format_count
 
-__all__ = ["NextStep", "advise"]
+__all__ = ["advise"]
 
 # What helps, by the state of the comparison: in words, and the command. In each process, the suites ``core`` and
 # ``full`` time more calls than ``quick``.
@@ -43,14 +44,6 @@ KEPT = (
 FLAGS = ("--frontier", "--no-cache", "--no-completion")
 # Longest value of an option, in characters; an id of a case has about 150.
 LONGEST = 300
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextStep:
-    """A command that adds what is missing, with what to know before it is run."""
-
-    words: str
-    command: str
 
 
 class _Place(NamedTuple):
@@ -93,7 +86,8 @@ def advise(entries: Sequence[Entry], runs: Sequence[StoredRun]) -> Iterator[Next
         words = f"To decide what is {place.state}, {on}{help_}{more * (left > 0 and number == MOST_STEPS)}:"
         words = f"{SUITES} {words}" if number == 1 else words
         words_of_command = shlex.join(_list_options(place, found[place].lengths))
-        yield NextStep(words=words, command=format_command(f"{command} {words_of_command}", found[place].names))
+        again = format_command(f"{command} {words_of_command}", found[place].names)
+        yield NextStep(words=words, command=add_report(again, runs))
 
 
 def _find_losers(entries: Sequence[Entry]) -> dict[tuple[str, ...], dict[str, bool]]:

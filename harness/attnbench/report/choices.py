@@ -11,7 +11,7 @@ from attnbench.report.forms import describe_length
 from attnbench.report.numbers import format_bytes
 from attnbench.report.sightings import describe_sighting, describe_undecided, format_gains
 
-__all__ = ["Choice", "describe_answer", "describe_choice", "list_conforming_undecided"]
+__all__ = ["Choice", "describe_answer", "describe_choice", "keeps_reference", "list_conforming_undecided"]
 
 # Most names in a sentence; the others are counted. The table of measures has all names.
 SHOWN = 3
@@ -33,6 +33,8 @@ class Choice:
     # What to use instead, and its gain: the fastest that conforms; empty if all named implementations conform.
     conforming: str = ""
     conforming_gain: str = ""
+    # Whether it is the reference because it is open which of those that conform is the fastest.
+    is_for_now: bool = False
     # Where what conforms stands beside the answer, in words.
     ahead: str = ""
     # Peak memory of the fastest implementation and of the reference; empty without a winner or a tie, and where the
@@ -48,7 +50,8 @@ def describe_choice(entries: Sequence[Entry]) -> Choice:
     words, note = describe_answer(answer, reference)
     if answer.kind in OPEN:
         # What was seen is no answer, so it stands in a note.
-        return Choice(kind=answer.kind, words=words, notes=(describe_sighting(entries),))
+        keep = f"until it is decided, keep {reference}" if reference not in entries[0].excluded else ""
+        return Choice(kind=answer.kind, words=words, notes=(describe_sighting(entries), *[keep] * bool(keep)))
     conforming, conforming_gain = _describe_conforming(entries)
     notes = [note] * bool(note) + list(_describe_all_limits(entries[0]))
     if undecided := describe_undecided(entries):
@@ -59,10 +62,11 @@ def describe_choice(entries: Sequence[Entry]) -> Choice:
         words=words,
         gain=gain,
         notes=tuple(notes),
-        conformance=_describe_conformance(entries[0]),
+        conformance=_describe_conformance(entries[0], named_first=not conforming),
         conforming=conforming,
         conforming_gain=conforming_gain,
-        ahead=_describe_ahead(entries[0], f"{words} {gain}".rstrip()),
+        is_for_now=keeps_reference(entries[0]),
+        ahead=_describe_ahead(entries[0], f"{words} {gain}".rstrip()) if conforming else "",
         memory=_describe_memory(entries[-1], several=len(entries) > 1),
     )
 
@@ -70,6 +74,8 @@ def describe_choice(entries: Sequence[Entry]) -> Choice:
 def _describe_conforming(entries: Sequence[Entry]) -> tuple[str, str]:
     """Return the fastest implementation that conforms, where an answer names others, and its gain."""
     other = entries[0].conforming
+    if keeps_reference(entries[0]):
+        return f"{entries[0].reference} for now", ""
     if other is None or entries[0].answer.kind not in DECISIVE:
         return "", ""
     names = join_words(other.names if other.kind in ("winner", "tie") else other.names[:1])
@@ -78,20 +84,20 @@ def _describe_conforming(entries: Sequence[Entry]) -> tuple[str, str]:
 
 
 def _describe_ahead(entry: Entry, answer: str) -> str:
-    """Return what is ahead of the fastest that conforms: the answer, or others with which it is tied.
-
-    Return an empty text if an answer names no other that conforms.
-    """
-    if entry.conforming is None or entry.answer.kind not in DECISIVE:
-        return ""
+    """Return what is ahead of the fastest that conforms: the answer, or others with which it is tied."""
+    if entry.conforming is None:
+        return f"which of those that conform is fastest is not decided; ahead of it: {answer}"
     if entry.conforming.names[0] in entry.answer.names:
         others = [name for name in entry.answer.names if name not in entry.conforming.names]
         return f"the fastest that conforms; tied with {join_words(others)}"
     return f"the fastest that conforms; ahead of it: {answer}"
 
 
-def _describe_conformance(entry: Entry) -> str:
-    """Return which implementations of an answer are not known to conform."""
+def _describe_conformance(entry: Entry, *, named_first: bool) -> str:
+    """Return which implementations of an answer are not known to conform.
+
+    ``named_first``: the cell begins with the answer, so that what holds for all of it needs no names.
+    """
     kind = entry.answer.kind
     if kind not in DECISIVE and kind != "alone":
         return ""
@@ -99,12 +105,17 @@ def _describe_conformance(entry: Entry) -> str:
     if entry.reference in entry.excluded and entry.reference in entry.answer.names:
         parts.append(f"{entry.reference} fails checks")
     for words, same in _group_open(entry).items():
-        who = "" if len(same) == len(entry.answer.names) else f"{join_words(same)}: "
+        who = "" if named_first and len(same) == len(entry.answer.names) else f"{join_words(same)}: "
         parts.append(f"{who}conformance {words}")
-    if undecided := list_conforming_undecided(entry):
-        keep = f"; until then, keep {entry.reference}" if entry.reference in undecided else ""
-        parts.append(f"which of those that conform is fastest is not decided{keep}")
+    undecided = list_conforming_undecided(entry)
+    if undecided and entry.reference not in undecided:
+        parts.append("which of those that conform is fastest is not decided")
     return "; ".join(parts)
+
+
+def keeps_reference(entry: Entry) -> bool:
+    """Whether the reference is to be kept for now: it conforms, and who is the fastest that conforms is open."""
+    return entry.reference in list_conforming_undecided(entry)
 
 
 def list_conforming_undecided(entry: Entry) -> list[str]:

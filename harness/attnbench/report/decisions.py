@@ -9,14 +9,17 @@ import pandas as pd
 from attnbench.analysis.crossover import DECISIVE, Entry, count_compared, find_flips, find_seen
 from attnbench.analysis.limits import describe_limits
 from attnbench.analysis.plain_names import clean_name, join_words
+from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import PERF, Result
-from attnbench.report.advice import NextStep, advise
+from attnbench.records.types import PERF, Result, find_pass
+from attnbench.report.advice import advise
 from attnbench.report.choices import Choice, describe_answer, describe_choice
 from attnbench.report.entries import collect_entries
 from attnbench.report.features import describe_features
-from attnbench.report.forms import describe_form, describe_length, describe_pass, split_numbers
+from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths, split_numbers
+from attnbench.report.next_step import NextStep
 from attnbench.report.series import Place, Series
+from attnbench.report.tables import INCONCLUSIVE, select_pending
 
 __all__ = [
     "ChoiceRow",
@@ -131,6 +134,11 @@ class Decisions:
         return any(entry.answer.kind in DECISIVE for entry in self.entries)
 
     @property
+    def has_disturbed(self) -> bool:
+        """Whether any comparison is inconclusive because calls were disturbed."""
+        return any(one.state == INCONCLUSIVE for entry in self.entries for one in entry.contenders)
+
+    @property
     def has_several_devices(self) -> bool:
         """Whether answers of several machines or devices can be compared."""
         return len({(place.machine, place.device) for place in self.places}) > 1
@@ -151,7 +159,14 @@ def collect_decisions(runs: Sequence[StoredRun], results: Iterable[Result], seri
     """Return what to use at each place where something was timed; ``results`` are the merged results of all runs."""
     entries = collect_entries(runs, results, series)
     places = tuple(dict.fromkeys(get_place(entry) for entry in entries))
-    tables = tuple(_make_table(place, [one for one in entries if get_place(one) == place]) for place in places)
+    tables = tuple(
+        _make_table(
+            place,
+            [one for one in entries if get_place(one) == place],
+            [case for one in series if one.place == place for case in select_pending(one.untimed)["case"]],
+        )
+        for place in places
+    )
     flips = tuple(_make_flips(entries, places))
     references = sorted({entry.reference for entry in entries})
     return Decisions(
@@ -190,26 +205,35 @@ def _get_pass(entry: Entry) -> str:
     return describe_pass(entry.pass_, entry.mode)
 
 
-def _make_table(place: Place, entries: Sequence[Entry]) -> PlaceTable:
-    """Return the table of a place; neighbouring lengths with the same answers in all passes share a row."""
-    passes = tuple(dict.fromkeys(map(_get_pass, sorted(entries, key=lambda one: (one.pass_, one.mode != "inference")))))
-    by_shape: dict[tuple[str, int, int], dict[str, Entry]] = {}
-    for entry in sorted(
-        entries, key=lambda one: (split_numbers(one.form), max(one.queries, one.keys), one.queries, one.keys)
-    ):
-        by_shape.setdefault((entry.form, entry.queries, entry.keys), {})[_get_pass(entry)] = entry
+def _make_table(place: Place, entries: Sequence[Entry], pending: Iterable[str]) -> PlaceTable:
+    """Return the table of a place; neighbouring lengths with the same answers in all passes share a row.
+
+    ``pending`` are cases that were not reached before their run ended.
+    """
+    late = [CaseId.parse(case) for case in dict.fromkeys(pending)]
+    order = sorted(
+        {(one.pass_, one.mode) for one in entries} | {(find_pass(str(case)), case.mode) for case in late},
+        key=lambda one: (one[0], one[1] != "inference"),
+    )
+    passes = tuple(dict.fromkeys(describe_pass(*one) for one in order))
+    shapes = {(one.form, one.queries, one.keys) for one in entries} | {(one.form, *read_lengths(one)) for one in late}
+    by_shape: dict[tuple[str, int, int], dict[str, Entry]] = {
+        shape: {} for shape in sorted(shapes, key=lambda one: (split_numbers(one[0]), max(one[1:]), one[1:]))
+    }
+    for entry in entries:
+        by_shape[entry.form, entry.queries, entry.keys][_get_pass(entry)] = entry
 
     def get_answers(shape: tuple[str, int, int]) -> tuple[object, ...]:
         return shape[0], *(_get_essence(by_shape[shape].get(name)) for name in passes)
 
     rows = []
     for _, group in groupby(by_shape, key=get_answers):
-        shapes = list(group)
-        lengths = [describe_length(queries, keys) for _, queries, keys in shapes]
-        cells = ([by_shape[shape][name] for shape in shapes if name in by_shape[shape]] for name in passes)
+        alike = list(group)
+        lengths = [describe_length(queries, keys) for _, queries, keys in alike]
+        cells = ([by_shape[shape][name] for shape in alike if name in by_shape[shape]] for name in passes)
         rows.append(
             ChoiceRow(
-                form=describe_form(shapes[0][0]),
+                form=describe_form(alike[0][0]),
                 length=lengths[0] if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}",
                 choices=tuple(map(describe_choice, cells)),
             )

@@ -43,7 +43,7 @@ def _divide(limits: Mapping[str, Limits], verb: str, refusals: frozenset[str]) -
         if names:
             yield f"{words} {join_words(names)}"
     if {*limits} - {*no, *unknown}:
-        yield f"{verb} all others" if no or unknown else f"{verb} all"
+        yield f"{verb} all others that were timed" if no or unknown else f"{verb} all that were timed"
 
 
 def _is_known(limits: Limits) -> bool:

@@ -11,12 +11,12 @@ from attnbench.analysis.crossover import DECISIVE
 from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.cases import CaseId
 from attnbench.records.types import FAILURES, find_pass
-from attnbench.report.advice import NextStep
 from attnbench.report.decisions import Decisions
 from attnbench.report.forms import describe_form, describe_pass, read_lengths, spell_length
 from attnbench.report.groups import Grouped
+from attnbench.report.next_step import NextStep
 from attnbench.report.numbers import format_count, shorten_text
-from attnbench.report.tables import ENDED
+from attnbench.report.tables import select_pending
 from attnbench.report.verdict import UNDECIDED, PlaceVerdict, Sentence, Verdict
 
 __all__ = ["Missing", "collect_missing", "describe_pending"]
@@ -60,7 +60,7 @@ def collect_missing(
 
 def describe_pending(untimed: pd.DataFrame) -> str:
     """Return which planned calls were not reached before the run ended; empty if all were."""
-    return _describe_calls(untimed[untimed["reason"] == ENDED]["case"])
+    return _describe_calls(select_pending(untimed)["case"])
 
 
 def _list_unchecked(places: Iterable[PlaceVerdict]) -> Iterator[Missing]:
@@ -76,7 +76,7 @@ def _list_unchecked(places: Iterable[PlaceVerdict]) -> Iterator[Missing]:
             yield Missing(what="No verdict on conformance", text=start + text, steps=_get_steps(lacking))
         away = [one for one in place.sentences if one.group == "elsewhere"]
         if away:
-            text = f"{join_words(_name(away))}: run the same command on a machine with CUDA."
+            text = f"{join_words(_name(away))}: they need a machine with CUDA."
             yield Missing(what="Cannot run here", text=start + text)
 
 
@@ -102,9 +102,20 @@ def _list_untimed(untimed: pd.DataFrame) -> Iterator[Missing]:
             alike[_blank_numbers(str(reason))].append(row)
     for rows in sorted(alike.values(), key=lambda own: -len(own))[:LISTED]:
         own = untimed.iloc[rows]
-        names = [clean_name(str(name)) for name in own["implementation"].unique()]
-        text = f"{_list_first(names)}: {_describe_calls(own['case'])}; {_join_reasons(own['reason'])}."
+        text = f"{'; '.join(_describe_untimed(own))}; {_join_reasons(own['reason'])}."
         yield Missing(what="Not timed", text=text)
+
+
+def _describe_untimed(untimed: pd.DataFrame) -> Iterator[str]:
+    """Yield the calls of the rows in words; implementations that lack the same calls are named together."""
+    calls: dict[str, list[str]] = {}
+    for name, case in zip(untimed["implementation"], untimed["case"], strict=True):
+        calls.setdefault(str(name), []).append(str(case))
+    names: dict[str, list[str]] = {}
+    for name, cases in calls.items():
+        names.setdefault(_describe_calls(cases), []).append(clean_name(name))
+    for words, same in names.items():
+        yield f"{_list_first(same)}: {words}"
 
 
 def _list_open(decisions: Decisions) -> Iterator[Missing]:
@@ -119,7 +130,7 @@ def _list_open(decisions: Decisions) -> Iterator[Missing]:
         parts.append(f"{len(open_)} of {format_count(len(decisions.entries), 'answer')}: {calls}.")
     if others:
         noun = "a decided answer" if others == 1 else f"{others} decided answers"
-        parts.append(f"It is open whether further names belong to {noun}.")
+        parts.append(f"In {noun}, implementations that are not named may be as fast.")
     text = " ".join(parts) or "Which of those that conform is fastest."
     yield Missing(what="Speed not decided", text=text, steps=decisions.advice)
 

@@ -29,12 +29,12 @@ from attnbench.report.kernel_paths import find_way
 from attnbench.report.spelled import spell_out_in
 
 __all__ = [
-    "ENDED",
     "INCONCLUSIVE",
     "Tables",
     "chapter_of",
     "find_reference",
     "list_rows",
+    "select_pending",
     "select_undecided",
     "tabulate",
     "tabulate_ceilings",
@@ -255,6 +255,11 @@ def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:
         if r.suite == PERF and r.timing is None
     ]
     return pd.DataFrame(rows, columns=list(UNTIMED))
+
+
+def select_pending(untimed: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of planned calls that were not reached before their run ended."""
+    return untimed[untimed["reason"] == ENDED]
 
 
 def find_reference(case: str) -> str:

@@ -12,11 +12,11 @@ from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, FRONTIER, PERF, SILENT, Result, Status
-from attnbench.report.advice import NextStep
 from attnbench.report.checked import describe_checked
-from attnbench.report.checking_advice import RESULTS, advise_checking, read_folders
+from attnbench.report.checking_advice import advise_checking
 from attnbench.report.extent import describe_basis, describe_extent
 from attnbench.report.failing import describe_failing
+from attnbench.report.next_step import RESULTS, NextStep, read_folders
 from attnbench.report.numbers import format_count, format_thousands
 from attnbench.report.series import label_devices
 
@@ -96,6 +96,8 @@ class PlaceVerdict:
     sentences: tuple[Sentence, ...]
     # What was checked, and how many calls were timed; empty if nothing was.
     checked: str
+    # Whether planned calls were not timed, so that the report has reasons for it.
+    has_untimed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +167,7 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
             checked=describe_checked(
                 by_place[where], wanted[where], untold=not any(TIMING in gap.text for gap in gaps[where])
             ),
+            has_untimed=any(result.suite == PERF and result.timing is None for result in by_place[where]),
         )
         for where in places
     ]

@@ -55,6 +55,8 @@ def _list_lines(cell: ShownCell, looks: Mapping[str, Look]) -> Iterator[_Line]:
         yield _Line(text=clean(name), look=looks.get(name), bold=True)
     if len(cell.names) > MOST_NAMED:
         yield _Line(text=f"and {len(cell.names) - MOST_NAMED} more")
+    if cell.choice.is_for_now:
+        yield _Line(text="for now")
     if cell.choice.kind == "no_difference":
         yield _Line(text=cell.choice.words)
     if gain := (cell.choice.conforming_gain if cell.choice.conforming else cell.choice.gain):

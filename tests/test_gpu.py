@@ -11,11 +11,13 @@ from click.testing import CliRunner
 from attnbench.analysis.clean_calls import is_throttled
 from attnbench.analysis.stats import choose_measure, count_throttled_calls
 from attnbench.cli import attnbench
+from attnbench.interface import Inputs
 from attnbench.measurement import device_memory_limit, memory
 from attnbench.measurement.cuda_timing import DeviceTime
 from attnbench.measurement.gpu_clocks import MISSING, Clocks
 from attnbench.records.run_file import find_runs, read_run
 from attnbench.records.types import SAMPLE_FIELDS, Result, Timing
+from attnbench.workers.fresh_values import FreshValues
 from attnbench.workers.outcomes import run_for_outcome
 
 pytestmark = [
@@ -211,6 +213,14 @@ def test_peaks_on_a_device_are_those_of_its_allocator() -> None:
         return torch.empty(5 * 2**20, dtype=torch.uint8, device="cuda").fill_(len(aside) % 2)
 
     assert memory.measure_peak_bytes(call, "cuda") == 8 * 2**20
+
+
+def test_new_values_are_written_before_a_call_is_timed() -> None:
+    """No work is left on the device when the values of the next call have been written."""
+    inputs = Inputs(parameters={}, tensors={"query": torch.randn(1, 2**14, 1024, device="cuda")})
+    values = FreshValues(inputs, None)
+    values.write(values.draw(), inputs)
+    assert torch.cuda.current_stream().query()
 
 
 def median_ns(device: DeviceTime, name: str, takes: int = 50) -> float:

@@ -61,10 +61,15 @@ class FreshValues:
         return {name: own.apply(self._given[name]) for name, own in signs.items()}
 
     def write(self, signs: Mapping[str, Signs], inputs: Inputs) -> None:
-        """Write the new values into the tensors of ``inputs``, which keep their addresses and strides."""
+        """Write the new values into the tensors of ``inputs``, which keep their addresses and strides.
+
+        On a CUDA device, wait until they are written, so that the writing is no part of a call that follows.
+        """
         with torch.no_grad():
             for name, own in signs.items():
                 own.apply(self._given[name], out=_get_tensor(inputs, name))
+        if any(self._given[name].is_cuda for name in signs):
+            torch.cuda.synchronize()
 
     def find_changed(self, signs: Mapping[str, Signs], inputs: Inputs) -> list[str]:
         """Return the names of the tensors of ``inputs`` that no longer have the values that were written.

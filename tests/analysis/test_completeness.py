@@ -85,7 +85,8 @@ def test_many_unfinished_implementations_are_counted() -> None:
     names = [f"n{number}" for number in range(8)]
     run = replace(RUN, implementations=tuple(names), planned=dict.fromkeys(names, Planned(cases=1)))
     assert tell(make_stored_run(run)) == [
-        f"{', '.join(names[:5])} and {names[5]} (each not started) and 2 more were not finished: the run was cut."
+        f"{', '.join(names[:5])} and {names[5]} (each not started) and 2 more implementations were not finished: "
+        "the run was cut."
     ]
     seven = replace(run, implementations=tuple(names[:7]), planned=dict.fromkeys(names[:7], Planned(cases=1)))
     assert "n5 and n6 (each not started) were" in tell(make_stored_run(seven))[0]

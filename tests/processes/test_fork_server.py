@@ -3,9 +3,11 @@
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -154,6 +156,29 @@ def test_a_fork_that_the_system_refuses_is_an_error(tmp_path: Path, monkeypatch:
         server._leave()
         with pytest.raises(ChildDied, match=r"^no process can be started: Resource temporarily unavailable$"):
             ForkedProcess(ours).wait()
+
+
+def test_a_process_that_one_thread_kills_may_be_awaited_by_others() -> None:
+    """Killing a process ends the waiting of other threads, which get the same exit code."""
+    ours, theirs = socket.socketpair()
+    process = ForkedProcess(ours)
+    with theirs, ThreadPoolExecutor(4) as threads:
+        waiting = [threads.submit(process.wait) for _ in range(3)]
+        while not all(one.running() for one in waiting):
+            pass
+        threads.submit(process.kill).result(10)
+        assert [one.result(10) for one in waiting] == 3 * [-signal.SIGKILL]
+
+
+def test_a_number_is_read_by_one_thread() -> None:
+    """If several threads wait, one reads the process's id and then the exit code, and all return this code."""
+    ours, theirs = socket.socketpair()
+    process = ForkedProcess(ours)
+    with theirs, ThreadPoolExecutor(3) as threads:
+        waiting = [threads.submit(process.wait) for _ in range(3)]
+        theirs.sendall(struct.pack("=i", os.getpid()))
+        theirs.sendall(struct.pack("=i", 7))
+        assert [one.result(10) for one in waiting] == [7, 7, 7]
 
 
 def test_a_server_ends_with_its_parent(tmp_path: Path) -> None:

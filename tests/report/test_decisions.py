@@ -19,6 +19,10 @@ from attnbench.report.decisions import Decisions
 from rendered_reports import render_markdown, render_page
 from timed_runs import FORM, PASSED, REFERENCE, case_of, check, store, time_calls
 
+# What an open cell advises.
+KEEP = f"until it is decided, keep {REFERENCE}"
+# What writes the report again, from the run and the next one.
+REPORT = '; attnbench report run-1 "$(ls -t {results}/*/*.jsonl | head -n 1)"{options}'
 HOSTILE = "<script>alert(1)</script>\"'&|\x00\\1/../\u202e"
 
 
@@ -93,6 +97,7 @@ def test_a_disturbed_fastest_measurement_is_inconclusive() -> None:
     assert choice.notes == (
         "other seen at 1.25× as fast [1.25 to 1.25], not judged: other work disturbed 9 of 9 processes; no ratio was "
         "seen of quick",
+        KEEP,
     )
 
 
@@ -139,11 +144,11 @@ def test_neighbouring_lengths_without_an_answer_share_a_row_only_with_equal_name
     ]
     rows = decide(store(results)).tables[0].rows
     assert [(row.length, row.choices[0].words, row.choices[0].notes) for row in rows] == [
-        ("64", "unknown", ("one seen at 2.00× as fast, not decided: 3 processes are too few for a verdict",)),
+        ("64", "unknown", ("one seen at 2.00× as fast, not decided: 3 processes are too few for a verdict", KEEP)),
         (
             "128 to 256",
             "unknown",
-            ("two seen at 1.25× as fast to 2.00× as fast, not decided: 3 processes are too few for a verdict",),
+            ("two seen at 1.25× as fast to 2.00× as fast, not decided: 3 processes are too few for a verdict", KEEP),
         ),
     ]
 
@@ -174,7 +179,7 @@ def test_a_cell_that_is_not_judged_says_what_the_undisturbed_cycles_showed(tmp_p
     assert (choice.words, choice.gain, choice.notes) == (
         "inconclusive",
         "",
-        ("quick seen at 2.00× as fast, not judged: other work disturbed 9 of 9 processes",),
+        ("quick seen at 2.00× as fast, not judged: other work disturbed 9 of 9 processes", KEEP),
     )
     write([stored], tmp_path)
     with (tmp_path / "decisions.csv").open(encoding="utf-8", newline="") as file:
@@ -187,6 +192,7 @@ def test_a_cell_without_an_undisturbed_cycle_shows_no_ratio() -> None:
     choice = choose(time_calls(REFERENCE, disturbed=True), time_calls("quick", 0.1, disturbed=True))
     assert choice.notes == (
         "no cycle was undisturbed, so no ratio was seen; not judged: other work disturbed 9 of 9 processes",
+        KEEP,
     )
 
 
@@ -208,6 +214,7 @@ def test_a_gain_near_the_threshold_has_enough_digits_to_show_on_which_side_it_is
     assert choice.notes == (
         "near seen at 1.0204× as fast [1.0098 to 1.0417], not decided: the confidence interval crosses the threshold "
         "of 1 %",
+        KEEP,
     )
 
 
@@ -292,52 +299,57 @@ def test_an_open_answer_says_what_to_do_with_the_real_options() -> None:
         "The suite core makes more calls in a process than quick, and full more than core. To decide what is unknown, "
         "time again in more processes, which gives a verdict unless the difference is near 1 %:"
     )
-    assert unknown.command == "attnbench profile --suite core --processes 30 --lengths 64 quick"
+    again = REPORT.format(results="results", options="")
+    assert unknown.command == f"attnbench profile --suite core --processes 30 --lengths 64 quick{again}"
     stored = store([time_calls(REFERENCE), time_calls("quick", 0.5, disturbed=True)])
     (inconclusive,) = decide(stored).advice
     assert inconclusive.words.partition("than core. ")[2].startswith(
         "To decide what is inconclusive, time again while nothing else runs on the "
     )
-    assert inconclusive.command == "attnbench profile --suite full --lengths 64 quick"
+    assert inconclusive.command == f"attnbench profile --suite full --lengths 64 quick{again}"
     known = {name for option in profile.params for name in option.opts}
     assert set(re.findall(r"--[a-z-]+", f"{unknown.command} {inconclusive.command}")) <= known
     page = render_page([stored])
-    assert page.count(f'data-copy="{inconclusive.command}"') == 1
+    assert html.unescape(page).count(f'data-copy="{inconclusive.command}"') == 1
     assert f"$ {inconclusive.command}\n" in render_markdown([stored])
 
 
 @pytest.mark.parametrize(
-    ("command", "options"),
+    ("command", "options", "results", "folders"),
     [
         ("attnbench run a b --batch 4 --lengths=1,64 --threads=1 --reports r --no-cache --suite core",
-         "--lengths 64 --batch 4 --threads 1"),
-        ("attnbench profile --case 'x y' --results r", "--case 'x y' --results r"),
-        ("attnbench sweep --results r", "--lengths 64 --device cpu --dtype float32"),
-        ("attnbench run --batch '\x1b[2J'", "--lengths 64 --device cpu --dtype float32"),
-        ("attnbench run --batch '; rm x'", "--lengths 64 --batch '; rm x'"),
-        ("attnbench run 'a", "--lengths 64 --device cpu --dtype float32"),
-        ("", "--lengths 64 --device cpu --dtype float32"),
+         "--lengths 64 --batch 4 --threads 1", "results", " --reports r"),
+        ("attnbench profile --case 'x y' --results r", "--case 'x y' --results r", "r", " --results r"),
+        ("attnbench sweep --results r", "--lengths 64 --device cpu --dtype float32", "results", ""),
+        ("attnbench run --batch '\x1b[2J'", "--lengths 64 --device cpu --dtype float32", "results", ""),
+        ("attnbench run --batch '; rm x'", "--lengths 64 --batch '; rm x'", "results", ""),
+        ("attnbench run 'a", "--lengths 64 --device cpu --dtype float32", "results", ""),
+        ("", "--lengths 64 --device cpu --dtype float32", "results", ""),
     ],
 )  # fmt: skip
-def test_the_command_times_what_the_run_timed(command: str, options: str) -> None:
-    """The command has the options of the run that say what it timed, the open lengths, and the open names."""
+def test_the_command_times_what_the_run_timed(command: str, options: str, results: str, folders: str) -> None:
+    """The command has the options of the run that say what it timed, the open lengths, and the open names.
+
+    The report is then written again in the folders of the run.
+    """
     stored = store([time_calls(n, r, processes=3) for n, r in ((REFERENCE, 1.0), ("quick", 0.5))])
     (step,) = decide(replace(stored, run=replace(stored.run, command=command))).advice
-    assert step.command == f"attnbench profile --suite core --processes 30 {options} quick"
+    again = REPORT.format(results=results, options=folders)
+    assert step.command == f"attnbench profile --suite core --processes 30 {options} quick{again}"
 
 
 def test_a_name_that_is_not_decided_beside_a_winner_has_a_command() -> None:
     """The winner is known, and whether a disturbed implementation is as fast is open: the command times this one."""
     results = [time_calls(REFERENCE), time_calls("quick", 0.5), time_calls("loud", 0.5, disturbed=True)]
     (step,) = decide(store(results)).advice
-    assert step.command == "attnbench profile --suite full --lengths 64 loud"
+    assert step.command.startswith("attnbench profile --suite full --lengths 64 loud; ")
 
 
 def test_a_clear_loser_is_not_timed_again() -> None:
     """What took five times as long at the longest call with a ratio is left out of the command."""
     results = [time_calls(n, r, processes=3) for n, r in ((REFERENCE, 1.0), ("quick", 0.9), ("slow", 5.0))]
     (step,) = decide(store(results)).advice
-    assert step.command == "attnbench profile --suite core --processes 30 --lengths 64 quick"
+    assert step.command.startswith("attnbench profile --suite core --processes 30 --lengths 64 quick; ")
 
 
 def test_who_returns_weights_and_takes_float_masks_stands_below_the_table() -> None:
@@ -351,8 +363,8 @@ def test_who_returns_weights_and_takes_float_masks_stands_below_the_table() -> N
         check("other", weights), check("other", masks, refused="takes no float masks"),
     ]  # fmt: skip
     words = (
-        "Weights (need_weights): refused by quick; not checked for unseen; returned by all others. "
-        "Float masks: refused by other; not checked for unseen; taken by all others."
+        "Weights (need_weights): refused by quick; not checked for unseen; returned by all others that were timed. "
+        "Float masks: refused by other; not checked for unseen; taken by all others that were timed."
     )
     stored = store(results)
     assert decide(stored).tables[0].features == words
@@ -569,10 +581,39 @@ def test_without_a_verdict_the_cell_says_so_and_names_the_fastest_that_conforms(
     (table,) = decide(store(results)).tables
     choice = table.rows[0].choices[0]
     assert (choice.words, table.warning) == ("quick", "")
-    assert choice.conformance == f"conformance {words}"
+    assert choice.conformance == f"quick: conformance {words}"
     assert (choice.conforming, choice.conforming_gain) == ("even", "1.25× as fast [1.25 to 1.25]")
     assert choice.memory == f"peak memory: quick 3 MiB, even 3 MiB, {REFERENCE} 3 MiB"
     assert '<td class="choice winner open"><b>even</b>' in render_page([store(results)])
+
+
+def test_where_it_is_open_who_is_fastest_of_those_that_conform_the_reference_is_kept_for_now() -> None:
+    """The fastest is not known to conform, and of ``even`` it is open whether it is faster than the reference."""
+    results = [
+        *check_many(REFERENCE, 20), *check_many("even", 20),
+        time_calls(REFERENCE), time_calls("quick", 0.5), time_calls("even", 0.97, 0.98, 0.995),
+    ]  # fmt: skip
+    choice = decide(store(results)).tables[0].rows[0].choices[0]
+    assert (choice.conforming, choice.conforming_gain, choice.is_for_now) == (f"{REFERENCE} for now", "", True)
+    assert choice.ahead == (
+        "which of those that conform is fastest is not decided; ahead of it: quick 2.00× as fast [2.00 to 2.00]"
+    )
+    assert choice.conformance == "quick: conformance not checked"
+
+
+def test_calls_that_a_cut_run_did_not_reach_are_cells() -> None:
+    """A length that no call was timed at has a row, and a pass that was not reached has a column."""
+    late = [
+        replace(time_calls(name, case=case), timing=None)
+        for name in (REFERENCE, "quick")
+        for case in (case_of(512), case_of(64, "train"))
+    ]
+    (table,) = decide(store([time_calls(REFERENCE), time_calls("quick", 0.5), *late])).tables
+    assert table.passes == ("forward", "forward+backward")
+    assert [(row.length, *(choice.words for choice in row.choices)) for row in table.rows] == [
+        ("64", "quick", "not timed"),
+        ("512", "not timed", "not timed"),
+    ]
 
 
 def test_an_implementation_whose_checks_were_not_finished_is_not_known_to_conform() -> None:
@@ -585,7 +626,7 @@ def test_an_implementation_whose_checks_were_not_finished_is_not_known_to_confor
     planned = dict.fromkeys((REFERENCE, "quick", "even"), Planned(cases=30, timed=1))
     cut = replace(stored, run=replace(stored.run, planned=planned))
     choice = decide(cut).tables[0].rows[0].choices[0]
-    assert choice.conformance == "conformance not decided (its checks were not finished)"
+    assert choice.conformance == "quick: conformance not decided (its checks were not finished)"
     assert (choice.words, choice.conforming) == ("quick", "even")
 
 

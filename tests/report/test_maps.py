@@ -148,7 +148,7 @@ def test_what_conforms_is_named_instead_of_what_is_not_known_to() -> None:
     results += [check(name, case_of(length)) for name in (REFERENCE, "even") for length in range(2, 25)]
     (table,) = find(store(results)).shown
     assert {(cell.names, cell.choice.conforming, cell.choice.conformance) for cell in table.cells} == {
-        (("even",), "even", "conformance not checked")
+        (("even",), "even", "quick: conformance not checked")
     }
 
 
@@ -158,7 +158,7 @@ def test_one_that_may_be_as_fast_is_named_in_the_cell() -> None:
     results += [time_calls("wide", 0.8, 1.0, 1.2, case=make_case(*pair)) for pair in product(LENGTHS, BATCHES)]
     (table,) = find(store(results)).shown
     assert {cell.note for cell in table.cells} == {
-        "not decided: whether wide (1.00× as fast [0.833 to 1.25]) is as fast"
+        "not decided: whether wide (1.00× as fast [0.833 to 1.25]) is as fast as the answer"
     }
 
 

@@ -87,8 +87,8 @@ def test_names_without_a_verdict_and_names_that_cannot_run_are_listed_by_machine
     assert list_missing(*runs) == [
         ("No verdict on conformance", "first: few_on_first: too few cases were checked."),
         ("No verdict on conformance", "second: few_on_second: too few cases were checked."),
-        ("Cannot run here", "first: flash: run the same command on a machine with CUDA."),
-        ("Cannot run here", "second: flash: run the same command on a machine with CUDA."),
+        ("Cannot run here", "first: flash: they need a machine with CUDA."),
+        ("Cannot run here", "second: flash: they need a machine with CUDA."),
     ]
     steps = [one.steps[0].command for one in collect_content(runs).missing if one.steps]
     assert steps == [f"attnbench conform --suite core few_on_{machine}" for machine in ("first", "second")]

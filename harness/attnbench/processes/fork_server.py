@@ -25,6 +25,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 
 from attnbench.processes import descendants
 from attnbench.processes.errors import ChildDied
@@ -46,13 +47,17 @@ _GRACE_S = 2.0
 
 
 class ForkedProcess:
-    """A process that a fork server has been asked to fork."""
+    """A process that a fork server has been asked to fork; several threads may wait for it and kill it."""
 
     def __init__(self, connection: socket.socket) -> None:
         # Gives the id of the process, or the negative number of the error of the fork; later the exit code.
         self._connection = connection
+        # Held while a number is read and noted, so that each number is read by one thread.
+        self._reading = Lock()
         self._pid: int | None = None
         self._code: int | None = None
+        # Why the process was not forked; empty if it was, or if this is not known yet.
+        self._fault = ""
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Wait for the process to end, and return its exit code: a negative number is that of a signal.
@@ -60,47 +65,57 @@ class ForkedProcess:
         Raises: TimeoutError; ChildDied if the process was not forked.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        if self._code is None:
-            self._find_pid(deadline)
-            code = self._receive(deadline)
-            # If the server was killed, nobody knows how the process ended.
-            self._end(-signal.SIGKILL if code is None else code)
-        assert self._code is not None
+        while self._code is None:
+            self._read_next(deadline)
         return self._code
 
     def kill(self) -> None:
         """Kill the process and its group, and wait for its end; if it has not been forked yet, it ends by itself."""
         try:
-            pid = self._find_pid(time.monotonic())
+            while self._pid is None and self._code is None:
+                self._read_next(time.monotonic())
         except (TimeoutError, ChildDied):
-            self._end(-signal.SIGKILL)
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-        self.wait()
+            with self._reading:
+                self._end(-signal.SIGKILL)
+        if self._pid is not None and self._code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pid, signal.SIGKILL)
+            self.wait()
 
-    def _find_pid(self, deadline: float | None) -> int:
-        if self._pid is None:
-            received = self._receive(deadline)
-            if received is None:
-                raise ChildDied("no process can be forked: the fork server has ended")
-            if received < 0:
-                raise ChildDied(f"no process can be started: {os.strerror(-received)}")
-            self._pid = received
-        return self._pid
+    def _read_next(self, deadline: float | None) -> None:
+        """Wait for the next number and note it, unless another thread does so first.
 
-    def _receive(self, deadline: float | None) -> int | None:
-        """Return the next number; None if the connection is closed."""
+        Raises: TimeoutError; ChildDied if the process was not forked.
+        """
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if self._connection.fileno() < 0:
-            return None
-        if not select.select([self._connection], [], [], left_s)[0]:
-            raise TimeoutError
-        received = self._connection.recv(_NUMBER.size)
-        return int(_NUMBER.unpack(received)[0]) if received else None
+        with contextlib.suppress(ValueError):  # another thread has closed the connection
+            if not select.select([self._connection], [], [], left_s)[0]:
+                raise TimeoutError
+        with self._reading:
+            if self._code is None and not self._fault:
+                with contextlib.suppress(BlockingIOError):
+                    self._note(self._connection.recv(_NUMBER.size, socket.MSG_DONTWAIT))
+        if self._fault:
+            raise ChildDied(self._fault)
+
+    def _note(self, received: bytes) -> None:
+        """Note a number; none is received if the connection was closed."""
+        number = int(_NUMBER.unpack(received)[0]) if received else None
+        if self._pid is not None:
+            # If the server was killed, nobody knows how the process ended.
+            self._end(-signal.SIGKILL if number is None else number)
+        elif number is None:
+            self._fault = "no process can be forked: the fork server has ended"
+        elif number < 0:
+            self._fault = f"no process can be started: {os.strerror(-number)}"
+        else:
+            self._pid = number
 
     def _end(self, code: int) -> None:
-        self._code = code
+        if self._code is None:
+            self._code = code
+        with contextlib.suppress(OSError):  # the server has ended
+            self._connection.shutdown(socket.SHUT_RDWR)  # wakes other threads that wait
         self._connection.close()
 
 

@@ -158,7 +158,7 @@ def test_one_that_may_be_as_fast_is_named_in_the_cell() -> None:
     results += [time_calls("wide", 0.8, 1.0, 1.2, case=make_case(*pair)) for pair in product(LENGTHS, BATCHES)]
     (table,) = find(store(results)).shown
     assert {cell.note for cell in table.cells} == {
-        "not decided: whether wide (1.00× as fast [0.833 to 1.25]) is as fast as the answer"
+        "not decided: whether wide (1.00× as fast [0.833 to 1.25]) is as fast as quick"
     }
 
 

@@ -86,11 +86,20 @@ def _describe_conforming(entries: Sequence[Entry]) -> tuple[str, str]:
 def _describe_ahead(entry: Entry, answer: str) -> str:
     """Return what is ahead of the fastest that conforms: the answer, or others with which it is tied."""
     if entry.conforming is None:
-        return f"which of those that conform is fastest is not decided; ahead of it: {answer}"
+        return f"{_describe_rivals(entry)}; ahead of it: {answer}"
     if entry.conforming.names[0] in entry.answer.names:
         others = [name for name in entry.answer.names if name not in entry.conforming.names]
         return f"the fastest that conforms; tied with {join_words(others)}"
     return f"the fastest that conforms; ahead of it: {answer}"
+
+
+def _describe_rivals(entry: Entry) -> str:
+    """Return of whom it is open whether they are faster than the reference, among those that conform."""
+    conform = list_conforming_undecided(entry)
+    rivals = [one.implementation for one in entry.contenders if one.implementation in conform and one.state in OPEN]
+    if not rivals:
+        return "which of those that conform is fastest is not decided"
+    return f"whether {_name_some(rivals)} {'is' if len(rivals) == 1 else 'are'} faster is not decided"
 
 
 def _describe_conformance(entry: Entry, *, named_first: bool) -> str:
@@ -151,7 +160,7 @@ def _describe_memory(entry: Entry, *, several: bool) -> str:
     others = [(entry.reference, entry.reference_peak_bytes)]
     if entry.conforming and entry.conforming_peak_bytes and entry.conforming.names[0] != entry.reference:
         others.insert(0, (entry.conforming.names[0], entry.conforming_peak_bytes))
-    who = f"{first} " if kind == "tie" or entry.conforming else ""
+    who = f"{first} " if kind == "tie" or entry.conforming or keeps_reference(entry) else ""
     at = f" at {describe_length(entry.queries, entry.keys)}" if several else ""
     listed = ", ".join(f"{name} {format_bytes(peak)}" for name, peak in others)
     return f"peak memory: {who}{format_bytes(entry.peak_bytes)}, {listed}{at}"
@@ -195,4 +204,5 @@ def _describe_all_limits(entry: Entry) -> Iterator[str]:
         if name != entry.reference:
             shared.setdefault(describe_limits(limits), []).append(name)
     for words, names in shared.items():
-        yield words if len(shared) == 1 else f"{join_words(names)}: {words}"
+        is_clear = len(shared) == 1 and not entry.conforming and not keeps_reference(entry)
+        yield words if is_clear else f"{join_words(names)}: {words}"

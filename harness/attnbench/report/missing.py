@@ -11,6 +11,7 @@ from attnbench.analysis.crossover import DECISIVE
 from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.cases import CaseId
 from attnbench.records.types import FAILURES, find_pass
+from attnbench.report.choices import keeps_reference
 from attnbench.report.decisions import Decisions
 from attnbench.report.forms import describe_form, describe_pass, read_lengths, spell_length
 from attnbench.report.groups import Grouped
@@ -131,6 +132,9 @@ def _list_open(decisions: Decisions) -> Iterator[Missing]:
     if others:
         noun = "a decided answer" if others == 1 else f"{others} decided answers"
         parts.append(f"In {noun}, implementations that are not named may be as fast.")
+    kept = [entry.case for entry in decisions.entries if keeps_reference(entry)]
+    if kept:
+        parts.append(f"Which of those that conform is fastest: {_describe_calls(kept)}.")
     text = " ".join(parts) or "Which of those that conform is fastest."
     yield Missing(what="Speed not decided", text=text, steps=decisions.advice)
 

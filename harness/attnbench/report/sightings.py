@@ -47,7 +47,7 @@ def describe_undecided(entries: Sequence[Entry]) -> str:
     if not names:
         return ""
     listed = join_words(f"{name}{_bracket(_format_seen(entries, name))}" for name in names)
-    return f"not decided: whether {listed} {'is' if len(names) == 1 else 'are'} as fast as the answer"
+    return f"not decided: whether {listed} {'is' if len(names) == 1 else 'are'} as fast as {entries[0].answer.names[0]}"
 
 
 def format_gains(gains: Iterable[Interval]) -> str:

@@ -484,6 +484,17 @@ def test_a_diagnosis_that_is_a_sentence_is_quoted_as_it_is() -> None:
     assert group.title == "the same call with contiguous tensors is right, so strides or offsets are misread"
 
 
+def test_the_cause_with_the_most_findings_is_named() -> None:
+    """Exceptions come after wrong values, and are named in the verdict where they are most of the failures."""
+    found = [("mine", fail(check)) for check in ("stays_finite", "repeats_itself", "no_stale_state")]
+    raised = Finding(check="masks", status="error", reason="RuntimeError: no half precision")
+    found += [("mine", raised)] * 5
+    (line,) = [
+        place.sentences[0].text for place in collect_content([make_stored_run(*found)]).verdict.places if place.checked
+    ]
+    assert "in 1 of 8 failed findings; masks, in 5; 2 more causes, in 2. " in line
+
+
 def test_a_cause_that_says_what_to_mend_is_named_however_few_findings_it_has() -> None:
     """Behind two larger causes that only name a check, the verdict names the diagnosis, and counts the rest."""
     found = [("mine", fail(check)) for check in ("stays_finite", "repeats_itself", "no_stale_state") for _ in range(3)]

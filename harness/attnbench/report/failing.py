@@ -56,14 +56,20 @@ def describe_failing(by_name: Mapping[str, Sequence[Result]]) -> Iterator[tuple[
 
 
 def _describe_causes(causes: Sequence[RootCause]) -> str:
-    """Return what is wrong, in words: the first causes, each with its number of findings, and what is left."""
+    """Return what is wrong, in words: the first causes, each with its number of findings, and what is left.
+
+    The cause with the most findings is among those that are named.
+    """
     if len(causes) == 1 and not causes[0].following:
         return _describe_cause(causes[0])
     total = sum(len(cause.failures) for cause in causes)
     # If only one more cause is left, it is named, because a count would take as many words.
     shown = list(causes[: NAMED_CAUSES + (len(causes) == NAMED_CAUSES + 1)])
+    largest = max(causes, key=lambda cause: len(cause.failures))
+    if largest not in shown:
+        shown[-1] = largest
     if not any(cause.says_what_to_mend for cause in shown):
-        shown += [cause for cause in causes[len(shown) :] if cause.says_what_to_mend][:1]
+        shown += [cause for cause in causes if cause.says_what_to_mend][:1]
     parts = [f"{_describe_cause(cause)}, in {len(cause.failures) - len(cause.following)}" for cause in shown]
     parts[0] += f" of {format_count(total, 'failed finding')}"
     parts = [part + _count_following(cause) for part, cause in zip(parts, shown, strict=True)]

@@ -76,11 +76,6 @@ class Conformance:
         )[check]
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """Run one process more than there are cores, because some tests wait for a cluster or a browser."""
-    return (os.cpu_count() or 1) + 1
-
-
 @pytest.fixture(scope="session", autouse=True)
 def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Share one cache of expected values among all tests of a run.

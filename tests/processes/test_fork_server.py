@@ -90,7 +90,8 @@ def test_a_worker_of_another_environment_is_a_new_process(
     changed = variables | {"CHOSEN": "two"}
     with Child("some_worker", log=tmp_path / "log", environment=changed, fork_server=server) as child:
         assert child.ask(Tell())["variable"] == "two"
-    assert len((tmp_path / "notes").read_text().split()) == 1 + server.gives(variables)
+    assert server.gives(variables)
+    assert not server.gives(changed)
 
 
 def test_a_worker_has_the_present_folder_and_imports_from_it(
@@ -103,6 +104,16 @@ def test_a_worker_has_the_present_folder_and_imports_from_it(
         told = child.ask(Tell())
     assert (told["folder"], told["first"]) == (str(tmp_path / "other"), str(tmp_path / "other"))
     assert len((tmp_path / "notes").read_text().split()) == 1
+
+
+def test_in_a_folder_that_was_removed_no_worker_is_forked(
+    tmp_path: Path, server: ForkServer, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can change into a working directory that was removed, and only a new process inherits it."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert not server.gives(variables)
 
 
 def test_a_module_that_cannot_be_imported_is_the_worker_s_error(tmp_path: Path, variables: dict[str, str]) -> None:

@@ -200,9 +200,8 @@ def _name(some: Sequence[Shortfall]) -> str:
     """Name the first of these implementations, with how much of each plan was done; neighbours share equal words."""
     named = some if len(some) <= NAMED + 1 else some[:NAMED]
     groups = [_name_alike(words, list(own)) for words, own in groupby(named, key=lambda one: one.words)]
-    return join_words(
-        [*groups, *([f"{len(some) - len(named)} more implementations"] if len(some) > len(named) else [])]
-    )
+    left = len(some) - len(named)
+    return join_words([*groups, *[f"{left} more implementations"] * (left > 0)])
 
 
 def _name_alike(words: str, some: Sequence[Shortfall]) -> str:

@@ -140,8 +140,14 @@ class ForkServer:
             )
 
     def gives(self, environment: Mapping[str, str]) -> bool:
-        """Whether a forked worker has the environment that a new process would have."""
-        return _read_environment(environment) == self._environment
+        """Whether a forked worker has the environment that a new process would have.
+
+        If the working directory was removed, only a new process can have it.
+        """
+        with contextlib.suppress(OSError):  # the working directory was removed
+            Path.cwd()
+            return _read_environment(environment) == self._environment
+        return False
 
     def fork(self, module: str, *, connection: int, leash: int, log: int, mark: str) -> ForkedProcess:
         """Ask for a worker that runs ``module``; the request is carried out when the server has its imports.
@@ -226,7 +232,8 @@ class _Fork:
         os.close(log)
         descendants.set_mark(mark)
         os.chdir(folder)
-        sys.path[0] = folder
+        if not sys.flags.safe_path:  # else no process imports from its working directory
+            sys.path[0] = folder
         os.write(status, _NUMBER.pack(os.getpid()))
         os.close(status)
         return True

@@ -9,12 +9,10 @@ from attnbench.analysis.limits import describe_limits
 from attnbench.analysis.plain_names import join_words
 from attnbench.report.forms import describe_length
 from attnbench.report.numbers import format_bytes
-from attnbench.report.sightings import describe_sighting, describe_undecided, format_gains
+from attnbench.report.sightings import describe_sighting, describe_undecided, format_gains, name_some
 
 __all__ = ["Choice", "describe_answer", "describe_choice", "keeps_reference", "list_conforming_undecided"]
 
-# Most names in a sentence; the others are counted. The table of measures has all names.
-SHOWN = 3
 # Answers that decide nothing although calls were compared.
 OPEN: frozenset[AnswerKind] = frozenset({"unknown", "inconclusive"})
 
@@ -99,7 +97,7 @@ def _describe_rivals(entry: Entry) -> str:
     rivals = [one.implementation for one in entry.contenders if one.implementation in conform and one.state in OPEN]
     if not rivals:
         return "which of those that conform is fastest is not decided"
-    return f"whether {_name_some(rivals)} {'is' if len(rivals) == 1 else 'are'} faster is not decided"
+    return f"whether {name_some(rivals)} {'is' if len(rivals) == 1 else 'are'} faster is not decided"
 
 
 def _describe_conformance(entry: Entry, *, named_first: bool) -> str:
@@ -123,8 +121,11 @@ def _describe_conformance(entry: Entry, *, named_first: bool) -> str:
 
 
 def keeps_reference(entry: Entry) -> bool:
-    """Whether the reference is to be kept for now: it conforms, and who is the fastest that conforms is open."""
-    return entry.reference in list_conforming_undecided(entry)
+    """Whether the reference is kept for now: the answer is decided, but not who is the fastest that conforms.
+
+    The reference itself conforms.
+    """
+    return entry.answer.kind in DECISIVE and entry.reference in list_conforming_undecided(entry)
 
 
 def list_conforming_undecided(entry: Entry) -> list[str]:
@@ -169,7 +170,7 @@ def _describe_memory(entry: Entry, *, several: bool) -> str:
 def describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
     """Return what to use in a few words, and a note that explains it; the note may be empty."""
     names = ", ".join(answer.names)
-    some = _name_some(answer.names)
+    some = name_some(answer.names)
     match answer.kind:
         case "winner":
             return names, ""
@@ -178,18 +179,13 @@ def describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
         case "reference":
             return reference, "every other implementation with a verdict is slower"
         case "no_difference":
-            return "no useful difference", f"{reference} and {_name_some(answer.names[1:])} cannot be told apart"
+            return "no useful difference", f"{reference} and {name_some(answer.names[1:])} cannot be told apart"
         case "unknown" | "inconclusive":
             return answer.kind, answer.reason
         case "alone":
             return f"only {names}", "nothing else was timed"
         case "not_compared":
             return "not compared", f"{some} and {reference} were not timed in the same processes"
-
-
-def _name_some(names: Sequence[str]) -> str:
-    more = len(names) - SHOWN
-    return join_words([*names[:SHOWN], f"{more} more"]) if more > 0 else join_words(names)
 
 
 def _describe_all_limits(entry: Entry) -> Iterator[str]:

@@ -8,7 +8,7 @@ import pandas as pd
 from attnbench.analysis.crossover import DECISIVE, Entry
 from attnbench.analysis.crossover_maps import Axis, CrossoverMap, MapCell, Untimed, Value, find_maps
 from attnbench.records.run_file import StoredRun
-from attnbench.report.choices import Choice, describe_choice, keeps_reference
+from attnbench.report.choices import Choice, describe_choice
 from attnbench.report.decisions import get_place, make_row
 from attnbench.report.forms import (
     describe_form,
@@ -182,7 +182,7 @@ def _describe_cell(cell: MapCell | None) -> ShownCell:
         return ShownCell(choice=choice, note=shorten_text(choice.notes[0] if choice.notes else "", LONGEST_NOTE))
     used = entry.conforming or answer
     names = used.names if used.kind in ("winner", "tie") else used.names[:1]
-    if keeps_reference(entry):
+    if choice.is_for_now:
         names = (entry.reference,)
     return ShownCell(choice=choice, names=names, note=shorten_text(describe_undecided([entry]), LONGEST_NOTE))
 

@@ -8,7 +8,7 @@ from attnbench.analysis.speed_verdict import EFFECT, LEVEL
 from attnbench.analysis.stats import rank_of
 from attnbench.report.numbers import format_digits, format_estimate
 
-__all__ = ["describe_sighting", "describe_undecided", "format_gains"]
+__all__ = ["describe_sighting", "describe_undecided", "format_gains", "name_some"]
 
 # Most names in a sentence; the others are counted. The table of measures has all names.
 SHOWN = 3
@@ -35,9 +35,9 @@ def describe_sighting(entries: Sequence[Entry]) -> str:
     if not ahead:
         words = f"{reference} seen ahead, then {name} at {_format_seen(entries, name)}"
     others = [one for one in answer.names if one not in (name, reference)] if answer.kind == "unknown" else []
-    also = f"; {_name_some(others)} may be as fast" if others else ""
+    also = f"; {name_some(others)} may be as fast" if others else ""
     unseen = [one.implementation for one in entries[0].contenders if one.state and one.shown is None]
-    without = f"; no ratio was seen of {_name_some(unseen)}" if unseen else ""
+    without = f"; no ratio was seen of {name_some(unseen)}" if unseen else ""
     return f"{words}, not {verb}: {answer.reason}{also}{without}"
 
 
@@ -87,6 +87,7 @@ def _bracket(text: str) -> str:
     return f" ({text})" if text else ""
 
 
-def _name_some(names: Sequence[str]) -> str:
+def name_some(names: Sequence[str]) -> str:
+    """Name the first implementations, and count the others."""
     more = len(names) - SHOWN
     return join_words([*names[:SHOWN], f"{more} more"]) if more > 0 else join_words(names)

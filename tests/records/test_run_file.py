@@ -2,6 +2,7 @@
 
 import errno
 import io
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from attnbench.records.run_file import (
     StoredRun,
     find_empty_runs,
     find_runs,
+    find_runs_since,
     merge_runs,
     read_run,
 )
@@ -316,6 +318,21 @@ def test_the_newest_run_is_found_where_none_is_named(tmp_path: Path) -> None:
     assert newest == tmp_path / "a" / "20260102-000000-aaaa.jsonl"
     assert find_empty_runs(tmp_path, newest) == ["20260103-000000-0000"]
     assert find_runs(tmp_path, ["20260101-000000-ffff"]) == [tmp_path / "b" / "20260101-000000-ffff.jsonl"]
+
+
+def test_runs_since_a_run_are_found_in_the_order_of_their_start(tmp_path: Path) -> None:
+    """The run itself comes first, then newer runs of all machines; older runs and runs without results are left out."""
+    first = write_run(tmp_path, make_result())
+    for machine, day in (("a", "31"), ("some-cpu", "03"), ("b", "02")):
+        (tmp_path / machine).mkdir(exist_ok=True)
+        shutil.copy(first, tmp_path / machine / f"{'2025' if day == '31' else '2026'}01{day}-000000-abcd.jsonl")
+    header = first.read_text().splitlines(keepends=True)[0]
+    (tmp_path / "b" / "20260104-000000-abcd.jsonl").write_text(header)
+    since = find_runs_since(tmp_path, "20260101-000000-abcd")
+    assert [path.stem[:8] for path in since] == ["20260101", "20260102", "20260103"]
+    assert find_runs_since(tmp_path, str(since[1]))[1:] == since[2:]
+    with pytest.raises(ResultsError, match="did you mean 20260101-000000-abcd"):
+        find_runs_since(tmp_path, "20260101-000000-abce")
 
 
 def test_a_run_is_found_by_its_path(tmp_path: Path) -> None:

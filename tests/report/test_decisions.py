@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.cli.profile_command import command as profile
+from attnbench.cli.report_command import command as report
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Completion, End, Finding, Planned, Result
 from attnbench.report import write
@@ -20,9 +21,9 @@ from rendered_reports import render_markdown, render_page
 from timed_runs import FORM, PASSED, REFERENCE, case_of, check, store, time_calls
 
 # What an open cell advises.
-KEEP = f"until it is decided, keep {REFERENCE}"
+FOR_NOW = f"{REFERENCE} for now"
 # What writes the report again, from the run and the next one.
-REPORT = '; attnbench report run-1 "$(ls -t {results}/*/*.jsonl | head -n 1)"{options}'
+REPORT = "; attnbench report --since run-1{options}"
 HOSTILE = "<script>alert(1)</script>\"'&|\x00\\1/../\u202e"
 
 
@@ -39,31 +40,32 @@ def choose(*results: Result) -> Choice:
     return choice
 
 
-def test_the_fastest_is_named_with_its_gain_and_the_interval_of_the_gain() -> None:
-    """Half the time of the reference is a gain of 2×; the interval of the gain is the inverse of that of the ratio."""
+def test_the_fastest_is_named_with_its_time_and_the_interval_of_the_time() -> None:
+    """Half the time of the reference is a ratio of 0.5, with the interval that the table of measures has."""
     choice = choose(time_calls(REFERENCE), time_calls("quick", 0.4, 0.5, 0.6))
-    assert (choice.kind, choice.words, choice.gain) == ("winner", "quick", "2.00× as fast [1.67 to 2.50]")
+    assert (choice.kind, choice.words, choice.time) == ("winner", "quick", "0.500× the time [0.400 to 0.600]")
 
 
 def test_implementations_whose_intervals_overlap_are_a_tie() -> None:
     """Two that are faster than the reference and not told apart are a tie; a third one, slower than both, is not."""
     tied = (time_calls("one", 0.48, 0.5, 0.52), time_calls("two", 0.49, 0.51, 0.53))
     choice = choose(time_calls(REFERENCE), *tied, time_calls("third", 0.7))
-    assert (choice.kind, choice.words, choice.gain) == ("tie", "tie: one, two", "2.00× as fast [1.92 to 2.08]")
+    assert (choice.kind, choice.words) == ("tie", "tie: one, two")
+    assert choice.time == "one 0.500× the time [0.480 to 0.520], two 0.510× the time [0.490 to 0.530]"
 
 
 def test_where_every_other_one_is_slower_the_reference_is_named() -> None:
-    """The reference wins where every verdict is ``slower``; there is no gain."""
+    """The reference wins where every verdict is ``slower``; it has no time relative to itself."""
     choice = choose(time_calls(REFERENCE), time_calls("slow", 1.5), time_calls("slower", 2.5))
-    assert (choice.kind, choice.words, choice.gain) == ("reference", REFERENCE, "")
-    assert choice.notes == ("every other implementation with a verdict is slower",)
+    assert (choice.kind, choice.words, choice.time) == ("reference", REFERENCE, "")
+    assert choice.notes == ("every other implementation with a verdict is slower", "conformance not checked")
 
 
 def test_where_nobody_is_told_apart_from_the_reference_there_is_no_useful_difference() -> None:
     """Ratios within 1 % of 1 are no useful difference."""
     choice = choose(time_calls(REFERENCE), time_calls("near", 0.995, 1.0, 1.005), time_calls("slow", 1.5))
-    assert (choice.kind, choice.words) == ("no_difference", "no useful difference")
-    assert choice.notes[0] == "torch_mha and near cannot be told apart"
+    assert (choice.kind, choice.words) == ("no_difference", REFERENCE)
+    assert choice.notes[0] == "no useful difference: torch_mha and near cannot be told apart"
 
 
 @pytest.mark.parametrize(("processes", "few"), [(1, "1 process is"), (6, "6 processes are")])
@@ -71,11 +73,11 @@ def test_too_few_processes_are_unknown_and_never_a_winner(processes: int, few: s
     """With fewer than seven processes no verdict is possible, however large the difference is."""
     results = (time_calls(REFERENCE, processes=processes), time_calls("quick", 0.1, processes=processes))
     choice = choose(*results)
-    assert (choice.kind, choice.words, choice.gain) == ("unknown", "unknown", "")
-    assert choice.notes[0] == f"quick seen at 10.0× as fast, not decided: {few} too few for a verdict"
+    assert (choice.kind, choice.words, choice.time) == ("unknown", FOR_NOW, "")
+    assert choice.notes[0] == f"quick seen at 0.100× the time, not decided: {few} too few for a verdict"
     results = (time_calls(REFERENCE, processes=processes), time_calls("slow", 10.0, processes=processes))
     assert choose(*results).notes[0] == (
-        f"torch_mha seen ahead, then slow at 0.100× as fast, not decided: {few} too few for a verdict"
+        f"torch_mha seen ahead, then slow at 10.0× the time, not decided: {few} too few for a verdict"
     )
 
 
@@ -93,11 +95,10 @@ def test_an_interval_that_excludes_a_gain_is_no_useful_difference() -> None:
 def test_a_disturbed_fastest_measurement_is_inconclusive() -> None:
     """Where other work disturbed the fastest calls, nothing is recommended."""
     choice = choose(time_calls(REFERENCE), time_calls("quick", 0.5, disturbed=True), time_calls("other", 0.8))
-    assert (choice.kind, choice.words) == ("inconclusive", "inconclusive")
+    assert (choice.kind, choice.words) == ("inconclusive", FOR_NOW)
     assert choice.notes == (
-        "other seen at 1.25× as fast [1.25 to 1.25], not judged: other work disturbed 9 of 9 processes; no ratio was "
-        "seen of quick",
-        KEEP,
+        "other seen at 0.800× the time [0.800 to 0.800], not judged: other work disturbed 9 of 9 processes; no ratio "
+        "was seen of quick",
     )
 
 
@@ -106,7 +107,7 @@ def test_one_that_may_be_as_fast_as_the_winner_is_named() -> None:
     results = (time_calls(REFERENCE), time_calls("quick", 0.9), time_calls("wide", 0.8, 1.0, 1.2))
     choice = choose(*results)
     assert (choice.kind, choice.words) == ("winner", "quick")
-    assert "not decided: whether wide (1.00× as fast [0.833 to 1.25]) is as fast as quick" in choice.notes
+    assert "not decided: whether wide (1.00× the time [0.800 to 1.20]) is as fast as quick" in choice.notes
 
 
 def test_calls_that_were_not_interleaved_are_not_compared() -> None:
@@ -119,7 +120,7 @@ def test_calls_that_were_not_interleaved_are_not_compared() -> None:
 
 
 def test_neighbouring_lengths_with_the_same_answer_share_a_row() -> None:
-    """Lengths 64 and 128 have the same winner and share a row with both gains; the reference wins at 256."""
+    """Lengths 64 and 128 have the same winner and share a row with both times; the reference wins at 256."""
     results = [
         time_calls(name, ratio, case=case_of(length))
         for length, quick in ((64, 0.5), (128, 0.25), (256, 1.5))
@@ -131,7 +132,7 @@ def test_neighbouring_lengths_with_the_same_answer_share_a_row() -> None:
         ("batch 1, 4 heads, width 256", "64 to 128", "quick"),
         ("batch 1, 4 heads, width 256", "256", REFERENCE),
     ]
-    assert table.rows[0].choices[0].gain == "2.00× as fast [2.00 to 2.00] to 4.00× as fast [4.00 to 4.00]"
+    assert table.rows[0].choices[0].time == "0.250× the time [0.250 to 0.250] to 0.500× the time [0.500 to 0.500]"
     assert [entry.answer.names for entry in decisions.entries] == [("quick",), ("quick",), (REFERENCE,)]
 
 
@@ -144,11 +145,11 @@ def test_neighbouring_lengths_without_an_answer_share_a_row_only_with_equal_name
     ]
     rows = decide(store(results)).tables[0].rows
     assert [(row.length, row.choices[0].words, row.choices[0].notes) for row in rows] == [
-        ("64", "unknown", ("one seen at 2.00× as fast, not decided: 3 processes are too few for a verdict", KEEP)),
+        ("64", FOR_NOW, ("one seen at 0.500× the time, not decided: 3 processes are too few for a verdict",)),
         (
             "128 to 256",
-            "unknown",
-            ("two seen at 1.25× as fast to 2.00× as fast, not decided: 3 processes are too few for a verdict", KEEP),
+            FOR_NOW,
+            ("two seen at 0.500× the time to 0.800× the time, not decided: 3 processes are too few for a verdict",),
         ),
     ]
 
@@ -176,10 +177,10 @@ def test_a_cell_that_is_not_judged_says_what_the_undisturbed_cycles_showed(tmp_p
     stored = store([wait(time_calls(REFERENCE), 1), wait(time_calls("quick", 0.5), 1)])
     (table,) = decide(stored).tables
     choice = table.rows[0].choices[0]
-    assert (choice.words, choice.gain, choice.notes) == (
-        "inconclusive",
+    assert (choice.words, choice.time, choice.notes) == (
+        FOR_NOW,
         "",
-        ("quick seen at 2.00× as fast, not judged: other work disturbed 9 of 9 processes", KEEP),
+        ("quick seen at 0.500× the time, not judged: other work disturbed 9 of 9 processes",),
     )
     write([stored], tmp_path)
     with (tmp_path / "decisions.csv").open(encoding="utf-8", newline="") as file:
@@ -192,7 +193,6 @@ def test_a_cell_without_an_undisturbed_cycle_shows_no_ratio() -> None:
     choice = choose(time_calls(REFERENCE, disturbed=True), time_calls("quick", 0.1, disturbed=True))
     assert choice.notes == (
         "no cycle was undisturbed, so no ratio was seen; not judged: other work disturbed 9 of 9 processes",
-        KEEP,
     )
 
 
@@ -205,16 +205,15 @@ def test_who_is_named_follows_from_the_ratios_and_not_from_the_times() -> None:
     cycles = tuple(tuple(range(26)) for _ in samples)
     odd = replace(odd, timing=replace(odd.timing, samples_ns=samples, cycles=cycles))
     choice = choose(time_calls(REFERENCE, processes=3), odd)
-    assert choice.notes[0].startswith("torch_mha seen ahead, then odd at 0.833× as fast, not decided: ")
+    assert choice.notes[0].startswith("torch_mha seen ahead, then odd at 1.20× the time, not decided: ")
 
 
-def test_a_gain_near_the_threshold_has_enough_digits_to_show_on_which_side_it_is() -> None:
-    """The lower end of the gain, 1 / 0.9903 = 1.0098, is below the threshold of 1 %: it is not rounded to 1.01."""
+def test_a_ratio_near_the_threshold_has_enough_digits_to_show_on_which_side_it_is() -> None:
+    """The upper end of the interval, 0.9903, is above the threshold of 0.99: it is not rounded to 0.990."""
     choice = choose(time_calls(REFERENCE), time_calls("near", 0.96, 0.98, 0.9903))
     assert choice.notes == (
-        "near seen at 1.0204× as fast [1.0098 to 1.0417], not decided: the confidence interval crosses the threshold "
+        "near seen at 0.9800× the time [0.9600 to 0.9903], not decided: the confidence interval crosses the threshold "
         "of 1 %",
-        KEEP,
     )
 
 
@@ -236,40 +235,40 @@ def test_a_pass_without_timings_is_not_timed() -> None:
 # What the winner refuses
 
 
-def find_notes(*checked: Result, completions: Sequence[Completion] = ()) -> tuple[str, ...]:
-    """Return the notes of the winner "quick", on which these cases were checked in the same run."""
+def find_details(*checked: Result, completions: Sequence[Completion] = ()) -> tuple[str, ...]:
+    """Return the details of the winner "quick", on which these cases were checked in the same run."""
     stored = store([time_calls(REFERENCE), time_calls("quick", 0.5), *checked])
-    return decide(replace(stored, completions=tuple(completions))).tables[0].rows[0].choices[0].notes
+    return decide(replace(stored, completions=tuple(completions))).tables[0].rows[0].choices[0].details[:1]
 
 
 def test_where_nothing_was_checked_the_refusals_are_not_known() -> None:
     """A run that only timed says nothing about what else is refused."""
-    assert find_notes() == ("refusals not checked",)
+    assert find_details() == ("refusals not checked",)
 
 
 def test_a_feature_that_every_refused_case_has_and_no_other_case_is_named() -> None:
     """Weights, float masks and gradients are named; a case that was taken with a boolean mask excludes "masks"."""
     plain, weights = case_of(5, mode="inference"), case_of(5, flags="batch_first+need_weights")
     float_mask, bool_mask = case_of(5, mask="float2d"), case_of(5, mask="bool2d")
-    notes = find_notes(
+    details = find_details(
         check("quick", plain),
         check("quick", bool_mask),
         check("quick", weights, refused="the kernel returns no weights"),
         check("quick", float_mask, refused="takes no float mask"),
         check("quick", case_of(5, mode="train"), refused="forward only: no gradients"),
     )
-    assert notes == ("returns no weights (need_weights), refuses float masks, gradients",)
+    assert details == ("returns no weights (need_weights), refuses float masks, gradients",)
 
 
 def test_a_coincidence_of_few_cases_is_counted_and_not_named() -> None:
     """A reason that mentions no feature of its one case may have any cause; the case is counted."""
     odd = check("quick", case_of(5, sizes="E24.H3.K7"), refused="the width must be a power of two")
-    assert find_notes(check("quick", case_of(5)), odd) == ("refuses 1 of 2 cases",)
+    assert find_details(check("quick", case_of(5)), odd) == ("refuses 1 of 2 cases",)
 
 
 def test_without_refusals_the_number_of_cases_is_named() -> None:
     """Where no case was refused, the note says how many cases of suites that are; the timed case is none of them."""
-    assert find_notes(check("quick", case_of(5))) == ("refused none of 1 case",)
+    assert find_details(check("quick", case_of(5))) == ("takes the only case",)
 
 
 def test_restrictions_of_a_completion_are_named() -> None:
@@ -278,17 +277,17 @@ def test_restrictions_of_a_completion_are_named() -> None:
         run="run-1", implementation="quick", suite="core", list_digest="d", listed=2, strength=2,
         restrictions=("self-attention", "no averaged weights, no weights of each head"),
     )  # fmt: skip
-    notes = find_notes(check("quick", case_of(5), suite="core"), completions=[made])
-    assert notes == ("refuses all but self-attention, averaged weights, weights of each head",)
+    details = find_details(check("quick", case_of(5), suite="core"), completions=[made])
+    assert details == ("refuses all but self-attention, averaged weights, weights of each head",)
 
 
 def test_refusals_are_known_from_another_run_of_the_same_code_only() -> None:
     """A run on the same machine with equal source files says what is refused; a run of other code does not."""
     timed = [time_calls(REFERENCE), time_calls("quick", 0.5)]
-    for source, words in (("a", "refused none of 1 case"), ("b", "refusals not checked")):
+    for source, words in (("a", "takes the only case"), ("b", "refusals not checked")):
         checked = store([check("quick", case_of(5), run="run-0")], run="run-0", sources={"quick": "a"})
         decisions = decide(checked, store(timed, sources={"quick": source}))
-        assert decisions.tables[0].rows[0].choices[0].notes == (words,)
+        assert decisions.tables[0].rows[0].choices[0].details[0] == words
 
 
 def test_an_open_answer_says_what_to_do_with_the_real_options() -> None:
@@ -307,7 +306,7 @@ def test_an_open_answer_says_what_to_do_with_the_real_options() -> None:
         "To decide what is inconclusive, time again while nothing else runs on the "
     )
     assert inconclusive.command == f"attnbench profile --suite full --lengths 64 quick{again}"
-    known = {name for option in profile.params for name in option.opts}
+    known = {name for command in (profile, report) for option in command.params for name in option.opts}
     assert set(re.findall(r"--[a-z-]+", f"{unknown.command} {inconclusive.command}")) <= known
     page = render_page([stored])
     assert html.unescape(page).count(f'data-copy="{inconclusive.command}"') == 1
@@ -371,6 +370,9 @@ def test_who_returns_weights_and_takes_float_masks_stands_below_the_table() -> N
     assert words in html.unescape(render_page([stored]))
     assert words in render_markdown([stored]).replace("\\", "")
     bare = decide(store([time_calls(REFERENCE), time_calls("quick", 0.5)])).tables[0].features
+    assert "returned by all others that were timed and fail no check" in (
+        decide(store([*results, *check_many("wrong", 20, wrong=True), time_calls("wrong", 0.6)])).tables[0].features
+    )
     assert bare == "Which of these return weights or take float masks was not checked in this report."
 
 
@@ -555,7 +557,7 @@ def test_a_wrong_implementation_is_no_choice_and_is_named(tmp_path: Path) -> Non
     ]  # fmt: skip
     decisions = decide(store(results))
     (table,) = decisions.tables
-    assert (table.rows[0].choices[0].words, table.rows[0].choices[0].conformance) == ("even", "")
+    assert (table.rows[0].choices[0].words, table.rows[0].choices[0].is_unverified) == ("even", False)
     assert table.warning == "Timed, but fails checks and is no choice: quick."
     write([store(results)], tmp_path)
     (row,) = csv.DictReader((tmp_path / "decisions.csv").read_text("utf-8").splitlines())
@@ -568,23 +570,59 @@ def test_a_wrong_reference_is_never_named_without_saying_so() -> None:
     """Where every other implementation is slower, the reference is named, and that it fails checks."""
     results = [*check_many(REFERENCE, 20, wrong=True), time_calls(REFERENCE), time_calls("slow", 1.5)]
     (table,) = decide(store(results)).tables
-    assert table.rows[0].choices[0].conformance == f"{REFERENCE} fails checks"
+    assert f"{REFERENCE} fails checks" in table.rows[0].choices[0].notes
 
 
-@pytest.mark.parametrize(("count", "words"), [(15, "not decided (15 of the 20 needed cases)"), (0, "not checked")])
-def test_without_a_verdict_the_cell_says_so_and_names_the_fastest_that_conforms(count: int, words: str) -> None:
-    """The fastest has too few checked cases: the cell is neutral, and names the next one with its gain."""
+@pytest.mark.parametrize("count", [15, 0])
+def test_what_is_not_known_to_conform_is_a_note_below_the_fastest_that_conforms(count: int) -> None:
+    """The fastest has too few checked cases: the cell names the next one, and says of the first that it is faster."""
     results = [
         *check_many(REFERENCE, 20), *check_many("quick", count), *check_many("even", 20),
         time_calls(REFERENCE), time_calls("quick", 0.5), time_calls("even", 0.8),
     ]  # fmt: skip
     (table,) = decide(store(results)).tables
     choice = table.rows[0].choices[0]
-    assert (choice.words, table.warning) == ("quick", "")
-    assert choice.conformance == f"quick: conformance {words}"
-    assert (choice.conforming, choice.conforming_gain) == ("even", "1.25× as fast [1.25 to 1.25]")
-    assert choice.memory == f"peak memory: quick 3 MiB, even 3 MiB, {REFERENCE} 3 MiB"
-    assert '<td class="choice winner open"><b>even</b>' in render_page([store(results)])
+    assert (choice.words, choice.time, table.warning) == ("even", "0.800× the time [0.800 to 0.800]", "")
+    assert choice.notes == (
+        "as fast or faster, but without a verdict on conformance: quick 0.500× the time [0.500 to 0.500]",
+    )
+    assert choice.details == ("takes all 20 cases", f"peak memory: 3 MiB, {REFERENCE} 3 MiB")
+    assert '<td class="choice winner"><b>even</b>' in render_page([store(results)])
+
+
+def test_of_what_is_not_known_to_conform_only_what_may_be_faster_is_told() -> None:
+    """Beside the reference, the faster and the undecided one are told; the slower one is not."""
+    results = [
+        *check_many(REFERENCE, 20), time_calls(REFERENCE), time_calls("quick", 0.5), time_calls("slow", 2.0),
+        time_calls("wide", 0.4, 0.5, 1.2),
+    ]  # fmt: skip
+    choice = choose(*results)
+    assert (choice.words, choice.kind, choice.notes) == (
+        REFERENCE,
+        "alone",
+        (
+            "no other that was timed is known to conform",
+            "faster, but without a verdict on conformance: quick 0.500× the time [0.500 to 0.500]",
+            "without a verdict on conformance and on speed: wide 0.500× the time [0.400 to 1.20]",
+        ),
+    )
+
+
+def test_an_open_speed_of_what_is_not_known_to_conform_leaves_the_answer_decided() -> None:
+    """Among those that conform the reference is the fastest, whatever is still open about another one."""
+    results = [
+        *check_many(REFERENCE, 20), *check_many("slow", 20),
+        time_calls(REFERENCE), time_calls("slow", 2.0), time_calls("near", 0.97, 0.98, 0.995),
+    ]  # fmt: skip
+    choice = choose(*results)
+    assert (choice.words, choice.kind, choice.notes) == (
+        REFERENCE,
+        "reference",
+        (
+            "every other that conforms is slower",
+            "without a verdict on conformance and on speed: near 0.980× the time [0.970 to 0.995]",
+        ),
+    )
 
 
 def test_where_it_is_open_who_is_fastest_of_those_that_conform_the_reference_is_kept_for_now() -> None:
@@ -594,9 +632,19 @@ def test_where_it_is_open_who_is_fastest_of_those_that_conform_the_reference_is_
         time_calls(REFERENCE), time_calls("quick", 0.5), time_calls("even", 0.97, 0.98, 0.995),
     ]  # fmt: skip
     choice = decide(store(results)).tables[0].rows[0].choices[0]
-    assert (choice.conforming, choice.conforming_gain, choice.is_for_now) == (f"{REFERENCE} for now", "", True)
-    assert choice.ahead == ("whether even is faster is not decided; ahead of it: quick 2.00× as fast [2.00 to 2.00]")
-    assert choice.conformance == "quick: conformance not checked"
+    assert (choice.words, choice.kind, choice.is_for_now) == (FOR_NOW, "unknown", True)
+    assert choice.notes == (
+        "even seen at 0.980× the time [0.970 to 0.995], not decided: the confidence interval crosses the threshold of "
+        "1 %",
+        "faster, but without a verdict on conformance: quick 0.500× the time [0.500 to 0.500]",
+    )
+
+
+def test_where_nothing_is_decided_and_the_reference_fails_checks_nothing_is_advised() -> None:
+    """A wrong reference is not kept for now."""
+    results = [time_calls(n, r, processes=3) for n, r in ((REFERENCE, 1.0), ("quick", 0.5))]
+    choice = choose(*check_many(REFERENCE, 20, wrong=True), *results)
+    assert (choice.words, choice.is_for_now) == ("unknown", False)
 
 
 def test_calls_that_a_cut_run_did_not_reach_are_cells() -> None:
@@ -624,14 +672,15 @@ def test_an_implementation_whose_checks_were_not_finished_is_not_known_to_confor
     planned = dict.fromkeys((REFERENCE, "quick", "even"), Planned(cases=30, timed=1))
     cut = replace(stored, run=replace(stored.run, planned=planned))
     choice = decide(cut).tables[0].rows[0].choices[0]
-    assert choice.conformance == "quick: conformance not decided (its checks were not finished)"
-    assert (choice.words, choice.conforming) == ("quick", "even")
+    assert choice.words == "even"
+    assert "without a verdict on conformance: quick" in choice.notes[0]
 
 
 def test_where_nothing_was_checked_the_table_and_each_named_cell_say_so() -> None:
     """A name in bold without a checked case is followed by the words that it was not checked."""
     (table,) = decide(store([time_calls(REFERENCE), time_calls("quick", 0.5)])).tables
-    assert table.rows[0].choices[0].conformance == "conformance not checked"
+    choice = table.rows[0].choices[0]
+    assert (choice.notes, choice.is_unverified) == (("conformance not checked",), True)
     assert table.warning == "Nothing here was checked on a suite in this report, so no name is known to conform."
 
 

@@ -195,7 +195,7 @@ def test_a_group_tells_its_worst_case_and_how_to_reproduce_it() -> None:
 @pytest.mark.parametrize(
     ("measured", "allowed", "excess"),
     [
-        (8.2e-9, 0.0, "must be exact; off by 8.2e-09 at most"),
+        (8.2e-9, 0.0, "must be exact; off by up to 8.2e-09"),
         (math.inf, 1.0, "∞ × the allowed error"),
         (None, 1.0, ""),
         (math.nan, 1.0, ""),

@@ -23,9 +23,14 @@ from timed_runs import REFERENCE, case_of, check, store, time_calls
 
 LENGTHS, BATCHES = (64, 128, 256), (1, 4, 16)
 HOSTILE = "<script>alert(1)</script>\"'&|\x00\\1/../\u202e"
-# The gain of half the time in report.md, and the reference as an answer.
-GAIN = r"2\.00× as fast \[2.00 to 2.00\]<br>conformance not checked"
-ESCAPED = "**{}**<br>conformance not checked".format(REFERENCE.replace("_", r"\_"))
+# A cell of report.md whose winner takes half the time, and one with the reference as the answer.
+TIME = r"0\.500× the time \[0.500 to 0.500\]"
+TIED = r"quick 0.500× the time \[0.500 to 0.500\], even 0.500× the time \[0.500 to 0.500\]"
+UNCHECKED = "<br>conformance not checked"
+QUICK = f"**quick** {TIME}{UNCHECKED}"
+ESCAPED = "**{}**<br>every other implementation with a verdict is slower{}".format(
+    REFERENCE.replace("_", r"\_"), UNCHECKED
+)
 
 
 def make_case(length: int, batch: int, *, heads: int = 12, mode: str = "inference", mask: str = "none") -> str:
@@ -77,7 +82,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_over_two_sizes_has_a_map(mixed: Path) -> None:
-    """Page, report.md and maps.csv have the same cells: winner and gain, a tie, the reference, not timed, no plan."""
+    """Page, report.md and maps.csv have the same cells: winner and time, a tie, the reference, not timed, no plan."""
     rows = {(row["row"], row["column"]): row for row in read_csv(mixed.parent)}
     answers = {pair: (row["answer"], row["implementations"]) for pair, row in rows.items()}
     assert answers == {
@@ -96,8 +101,8 @@ def test_a_run_over_two_sizes_has_a_map(mixed: Path) -> None:
     assert table[2].splitlines() == [
         "|  | length 64 | length 128 | length 256 |",
         "| --- | --- | --- | --- |",
-        rf"| batch 1 | **tie: quick, even** {GAIN} | **quick** {GAIN} | **quick** {GAIN} |",
-        rf"| batch 4 | **quick** {GAIN} | **not timed**<br>too slow \<here\> | **quick** {GAIN} |",
+        rf"| batch 1 | **tie: quick, even** {TIED}{UNCHECKED} | {QUICK} | {QUICK} |",
+        rf"| batch 4 | {QUICK} | **not timed**<br>too slow \<here\> | {QUICK} |",
         rf"| batch 16 | {ESCAPED} | {ESCAPED} | **not measured** |",
     ]
     page = mixed.read_text("utf-8")
@@ -133,9 +138,9 @@ def test_one_size_that_varies_is_no_map(tmp_path: Path) -> None:
 def test_undecided_cells_say_why() -> None:
     """With too few processes no cell is decided; with one implementation there is nothing to decide."""
     (table,) = find(store(time_grid(lambda *_: 0.5, processes=3))).shown
-    assert {(cell.choice.words, cell.names) for cell in table.cells} == {("unknown", ())}
-    assert {cell.note for cell in table.cells} == {
-        "quick seen at 2.00× as fast, not decided: 3 processes are too few for a verdict"
+    assert {(cell.choice.words, cell.names) for cell in table.cells} == {(f"{REFERENCE} for now", (REFERENCE,))}
+    assert {cell.choice.notes for cell in table.cells} == {
+        ("quick seen at 0.500× the time, not decided: 3 processes are too few for a verdict",)
     }
     assert table.remark == "None of 9 cells are decided."
     (alone,) = find(store([one for one in time_grid(lambda *_: 0.5) if one.implementation == REFERENCE])).shown
@@ -143,12 +148,16 @@ def test_undecided_cells_say_why() -> None:
 
 
 def test_what_conforms_is_named_instead_of_what_is_not_known_to() -> None:
-    """A cell has the mark and the gain of the fastest that conforms, as the table of decisions has."""
+    """A cell has the mark and the time of the fastest that conforms, as the table of decisions has."""
     results = [*time_grid(lambda *_: 0.5), *time_grid(lambda *_: 0.8, name="even")]
     results += [check(name, case_of(length)) for name in (REFERENCE, "even") for length in range(2, 25)]
     (table,) = find(store(results)).shown
-    assert {(cell.names, cell.choice.conforming, cell.choice.conformance) for cell in table.cells} == {
-        (("even",), "even", "quick: conformance not checked")
+    assert {(cell.names, *cell.choice.times, *cell.choice.notes) for cell in table.cells} == {
+        (
+            ("even",),
+            ("even", "0.800× the time [0.800 to 0.800]"),
+            "as fast or faster, but without a verdict on conformance: quick 0.500× the time [0.500 to 0.500]",
+        )
     }
 
 
@@ -157,8 +166,8 @@ def test_one_that_may_be_as_fast_is_named_in_the_cell() -> None:
     results = time_grid(lambda *_: 0.9)
     results += [time_calls("wide", 0.8, 1.0, 1.2, case=make_case(*pair)) for pair in product(LENGTHS, BATCHES)]
     (table,) = find(store(results)).shown
-    assert {cell.note for cell in table.cells} == {
-        "not decided: whether wide (1.00× as fast [0.833 to 1.25]) is as fast as quick"
+    assert {cell.choice.notes[-1] for cell in table.cells} == {
+        "not decided: whether wide (1.00× the time [0.800 to 1.20]) is as fast as quick"
     }
 
 
@@ -238,7 +247,7 @@ def test_hostile_names_are_text_and_files_have_plain_names(machines: int, tmp_pa
 
 
 def test_the_figure_has_the_words_and_the_bytes_are_reproducible(mixed: Path, tmp_path: Path) -> None:
-    """The SVG file names each winner and gain, the tie and what was not measured; the same runs give the same bytes."""
+    """The SVG file names each winner with its time, the tie and what was not measured; equal runs give equal bytes."""
     svg = (mixed.parent / "map.svg").read_bytes()
     texts = [one.text for one in ET.fromstring(svg).iter() if one.tag.endswith("}text")]
     assert texts.count("quick") == 5
@@ -246,7 +255,7 @@ def test_the_figure_has_the_words_and_the_bytes_are_reproducible(mixed: Path, tm
     for words in (
         "tie:",
         "even",
-        "2.00× as fast [2.00 to 2.00]",
+        "0.500× the time [0.500 to 0.500]",
         "not timed",
         "not measured",
         "batch 16",

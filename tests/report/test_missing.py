@@ -42,7 +42,7 @@ def test_a_whole_run_lacks_nothing() -> None:
 
 
 def test_calls_that_were_not_timed_are_named_by_pass_length_and_reason() -> None:
-    """Reasons that differ only in numbers are one, with ranges; what is refused or fails checks is not missing here."""
+    """Reasons that differ only in numbers are one, with ranges; what is refused is not missing here."""
     limit = "not_run: predicted {} s a call, over the limit of 0.12 s (--work-limit)"
     results = [
         time_calls(REFERENCE), time_calls("quick", 0.5), *check_cases(REFERENCE, 20), *check_cases("quick", 20),
@@ -54,12 +54,17 @@ def test_calls_that_were_not_timed_are_named_by_pass_length_and_reason() -> None
     assert list_missing(finish(store(results))) == [
         (
             "Not timed",
-            "quick: forward 256 and 512; forward+backward 128 (batch 1, 4 heads, width 256); predicted 1.5 to 12 s a "
-            "call, over the limit of 0.12 s (--work-limit).",
+            "quick: forward 256 and 512; forward+backward 128 (batch 1, 4 heads, width 256): predicted 1.5 to 12 s a "
+            "call, over the limit of 0.12 s; the option --work-limit 12 runs them.",
         ),
         (
             "Not timed",
-            "late: forward 64 and 128 (batch 1, 4 heads, width 256); the run ended before this call was timed.",
+            "late: forward 64 and 128 (batch 1, 4 heads, width 256): the run ended before they were timed (see Not "
+            "finished).",
+        ),
+        (
+            "Not timed",
+            "quick: forward 2048 (batch 1, 4 heads, width 256): a check of the same call failed (see Failures).",
         ),
     ]
 

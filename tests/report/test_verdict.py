@@ -117,7 +117,8 @@ def test_what_cannot_run_here_what_is_refused_and_what_has_no_verdict_is_told_wi
         *make_results("known", PASSED, Finding(check="weights_parity", status="expected_failure", reason="NaN")),
     ]  # fmt: skip
     assert tell(make_stored_run(*results)) == [
-        "known conforms, except for failures that it declares.",
+        "No check failed unexpectedly.",
+        "known conforms, except for 30 failures that it declares.",
         "No verdict on few: nothing failed, but it refuses 18 of the 30 cases of quick, 12 were checked, "
         "and a verdict needs 20.",
         "flash and xformers cannot run here (need CUDA).",
@@ -133,27 +134,25 @@ def test_the_command_that_leads_to_a_verdict_is_whole() -> None:
         *make_results("one", PASSED, cases=12), *make_results("one", refusal, cases=13)[12:],
         *make_results("two.py:Two", PASSED, cases=13),
     ]  # fmt: skip
-    first, sentence = judge(make_stored_run(*few)).places[0].sentences
+    _, first, sentence = judge(make_stored_run(*few)).places[0].sentences
     assert first.step is None
     assert sentence.step is not None
     assert (sentence.kind, sentence.step.words, sentence.step.command) == (
         "gap",
         "To check more cases (core is a larger suite than quick; a verdict needs 20 cases) and write this page again "
         "with them:",
-        "attnbench conform --suite core one two.py:Two; "
-        'attnbench report r "$(ls -t results/*/*.jsonl | head -n 1)"',
+        "attnbench conform --suite core one two.py:Two; attnbench report --since r",
     )  # fmt: skip
     large = judge(make_stored_run(*few, run=make_run(suite="core"))).places[0].sentences
-    assert [one.step for one in large] == [None, None]
-    (odd,) = judge(make_stored_run(*make_results("\x1b[2J", PASSED, cases=2))).places[0].sentences
+    assert [one.step for one in large] == [None, None, None]
+    _, odd = judge(make_stored_run(*make_results("\x1b[2J", PASSED, cases=2))).places[0].sentences
     assert odd.step is not None
     assert odd.step.command.startswith("attnbench conform --suite core; ")
     run = replace(make_run(), command="attnbench run --results='a b' --reports c")
-    (folders,) = judge(make_stored_run(*few[:12], run=run)).places[0].sentences
+    _, folders = judge(make_stored_run(*few[:12], run=run)).places[0].sentences
     assert folders.step is not None
     assert folders.step.command == (
-        "attnbench conform --suite core --results 'a b' one; "
-        """attnbench report r "$(ls -t 'a b'/*/*.jsonl | head -n 1)" --results 'a b' --reports c"""
+        "attnbench conform --suite core --results 'a b' one; attnbench report --since r --results 'a b' --reports c"
     )
 
 
@@ -242,12 +241,13 @@ def test_an_unfinished_line_is_followed_by_its_reason_its_folder_and_its_command
         f"{words} To finish the run, in the folder where it was started (its results are in mine): "
         "attnbench run --resume r --results mine"
     )
-    assert lines[3].startswith("No verdict on few: ")
-    assert "attnbench conform --suite core --results mine few; attnbench report r " in lines[4]
+    assert lines[2] == "No check failed unexpectedly."
+    assert lines[4].startswith("No verdict on few: ")
+    assert "attnbench conform --suite core --results mine few; attnbench report --since r " in lines[5]
     page = render_page([stored])
     header = page[page.index("<header>") : page.index("</header>")]
     kinds = re.findall(r'class="told say-(\w+)">|<div class="command (next)"', header)
-    assert ["".join(one) for one in kinds] == ["gap", "next", "good", "gap", "gap"]
+    assert ["".join(one) for one in kinds] == ["gap", "next", "good", "good", "gap", "gap"]
     for kind, sign in {"bad": "✗", "gap": "?", "good": "✓", "other": "–"}.items():
         assert f'.told.say-{kind}::before {{ content: "{sign}"; }}' in page
 
@@ -312,6 +312,7 @@ def test_an_implementation_whose_timing_was_not_finished_still_conforms() -> Non
     run = make_run(planned={"sdpa": Planned(cases=30, timed=4)}, schema=4, implementations=("sdpa",))
     assert tell(make_stored_run(*make_results("sdpa", PASSED), run=run)) == [
         "Timing had not begun: the run was cut.",
+        "No check failed unexpectedly.",
         "sdpa conforms.",
     ]
 
@@ -328,7 +329,7 @@ def test_a_profile_is_no_verdict_on_conformance() -> None:
     ]
     line, command, checked = format_lines(judge(make_stored_run(*measured, run=make_run(suite=PERF))))
     assert line == "sdpa passes the checks before timing; a profile is no verdict on conformance."
-    assert "attnbench conform --suite core sdpa; attnbench report r " in command
+    assert command.endswith(" attnbench conform --suite core sdpa; attnbench report --since r")
     assert checked == (
         "Checked: 1 implementation, 2 cases of the profile, 1 check, 2 findings, each of one check on one case (2 "
         "passed, none failed); 2 calls timed."
@@ -347,9 +348,11 @@ def test_alike_machines_share_their_lines_and_say_that_the_numbers_are_of_each()
     ]  # fmt: skip
     (checked,) = [line for line in format_lines(judge(*runs)) if ": Checked on each: " in line]
     assert checked.startswith("m-r; m-s: ")
-    assert ", 30 refused with a reason)" in checked
+    assert " 30 findings, each of one check on one case (30 passed, none failed)" in checked
     (folded,) = collect_content(runs).folded
     assert folded.summary == "Refused: 60 findings of 1 implementation, on 2 machines together"
+    (own,) = collect_content([runs[0], make_stored_run(*make_results("sdpa", PASSED, run="s"), run=runs[1].run)]).folded
+    assert own.summary == "Refused: 30 findings of 1 implementation, on m-r"
 
 
 def test_each_machine_and_device_has_its_own_sentences() -> None:

@@ -121,8 +121,10 @@ class Entry:
     excluded: tuple[str, ...] = ()
     # Implementations that were timed, and of which a run left out planned checks, so that they may still fail.
     unfinished: frozenset[str] = frozenset()
-    # The answer among the reference and the implementations that conform. None if all names of ``answer`` conform, or
-    # if no implementation that conforms is such an answer.
+    # Contenders that are known to conform.
+    conform: frozenset[str] = frozenset()
+    # The answer among the reference and the implementations that conform. None if all contenders conform, or if the
+    # answer is not known to conform.
     conforming: Answer | None = None
     # Peak memory in bytes; None where not measured. ``peak_bytes``: of the first name of the answer.
     # ``reference_peak_bytes``: of the reference. ``conforming_peak_bytes``: of the first name of ``conforming``.
@@ -140,6 +142,18 @@ class Entry:
     timed: frozenset[str] = frozenset()
     # Implementations whose timed calls all had the same input values.
     fixed: frozenset[str] = frozenset()
+
+    @property
+    def best(self) -> Answer:
+        """What to use: the answer among those that conform, or among all if it is not known who conforms."""
+        return self.conforming or self.answer
+
+    @property
+    def compared(self) -> tuple[Contender, ...]:
+        """The contenders among which ``best`` was chosen."""
+        if self.conforming is None:
+            return self.contenders
+        return tuple(one for one in self.contenders if one.implementation in {*self.conform, self.reference})
 
     @property
     def limits(self) -> tuple[Limits, ...]:

@@ -55,7 +55,7 @@ def describe_limits(limits: Limits) -> str:
     if limits.others:
         rest = f"{limits.others} of {limits.cases} cases"
         return f"{', '.join(parts)}, and refuses {rest} for other reasons" if parts else f"refuses {rest}"
-    return ", ".join(parts) or f"refused none of {limits.cases} case{'s' * (limits.cases != 1)}"
+    return ", ".join(parts) or (f"takes all {limits.cases} cases" if limits.cases > 1 else "takes the only case")
 
 
 def find_limits(results: Iterable[Result], completion: Completion | None, device: str) -> Limits:

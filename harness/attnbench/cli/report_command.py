@@ -10,8 +10,9 @@ from attnbench.cli.recording import INCONCLUSIVE
 
 @click.command("report")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option("--since", metavar="RUN", help="Use also this run and every newer run in the folder of run files.")
 @options("results", "reports")
-def command(runs: tuple[str, ...], results: Path, reports: Path) -> int:
+def command(runs: tuple[str, ...], since: str | None, results: Path, reports: Path) -> int:
     """Write an HTML page, plots, CSV and Markdown from stored runs.
 
     Each RUN is the id of a run or the path of its file. Without RUN the newest run is used. The verdict is printed,
@@ -19,13 +20,15 @@ def command(runs: tuple[str, ...], results: Path, reports: Path) -> int:
     """
     from attnbench.analysis.completeness import list_damage
     from attnbench.records.compact_reading import read_runs
-    from attnbench.records.run_file import find_empty_runs, find_runs, merge_runs
+    from attnbench.records.run_file import find_empty_runs, find_runs, find_runs_since, merge_runs
     from attnbench.report import write
     from attnbench.report.verdict import collect_verdict, format_lines
 
-    stored = read_runs(find_runs(results, runs))
-    if not runs:
-        for name in find_empty_runs(results, stored[0].path):
+    named = find_runs(results, runs) if runs or since is None else []
+    later = [] if since is None else find_runs_since(results, since)
+    stored = read_runs([*dict.fromkeys([*named, *later])])
+    if later or not runs:
+        for name in find_empty_runs(results, (later or named)[0]):
             click.echo(
                 f"warning: the newer run {name} has no results: it was interrupted, or is still running", err=True
             )

@@ -39,6 +39,7 @@ __all__ = [
     "StoredRun",
     "find_empty_runs",
     "find_runs",
+    "find_runs_since",
     "format_line",
     "has_failure",
     "identify_code",
@@ -359,7 +360,7 @@ def find_runs(results: Path, names: Sequence[str]) -> list[Path]:
 
     Raises: ResultsError if a run is not found.
     """
-    stored = {path.stem: path for path in sorted(results.glob("*/*.jsonl"), key=lambda path: path.stem)}
+    stored = _list_stored(results)
     if not names:
         with_results = [path for path in stored.values() if _has_results(path)]
         if not with_results:
@@ -370,10 +371,25 @@ def find_runs(results: Path, names: Sequence[str]) -> list[Path]:
     return [_find_run(results, stored, name) for name in names]
 
 
+def find_runs_since(results: Path, name: str) -> list[Path]:
+    """Return the file of the run ``name`` (an id or a path), and of each newer run below ``results`` with a result.
+
+    Raises: ResultsError if the run is not found.
+    """
+    stored = _list_stored(results)
+    first = _find_run(results, stored, name)
+    return [first, *(path for id_, path in stored.items() if id_ > first.stem and _has_results(path))]
+
+
 def find_empty_runs(results: Path, newest: Path) -> list[str]:
     """Return the ids of the runs below ``results`` that are newer than the run ``newest`` and have no result."""
-    later = (path for path in sorted(results.glob("*/*.jsonl"), key=lambda path: path.stem) if path.stem > newest.stem)
+    later = (path for id_, path in _list_stored(results).items() if id_ > newest.stem)
     return [path.stem for path in later if _is_run(path) and not _has_results(path)]
+
+
+def _list_stored(results: Path) -> dict[str, Path]:
+    """Return the run files below ``results`` by the id of their run, the oldest first."""
+    return {path.stem: path for path in sorted(results.glob("*/*.jsonl"), key=lambda path: path.stem)}
 
 
 def _is_run(path: Path) -> bool:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from attnbench.analysis.crossover import Entry
 from attnbench.analysis.plain_names import clean_name, format_command
 from attnbench.records.run_file import StoredRun
-from attnbench.report.choices import list_conforming_undecided
 from attnbench.report.forms import spell_length
 from attnbench.report.next_step import NextStep, add_report
 from attnbench.report.numbers import format_count
@@ -108,11 +107,13 @@ def _get_place(entry: Entry) -> tuple[str, ...]:
 
 def _list_open(entry: Entry, losers: Set[str]) -> Iterator[tuple[str, str, str]]:
     """Yield name, state and run of each comparison that an answer leaves open, without those of ``losers``."""
-    answer = entry.answer
-    open_ = {*answer.undecided, *(answer.names if answer.kind in HELP else ()), *list_conforming_undecided(entry)}
-    if open_ == {entry.reference}:
-        # Nothing was faster, but some processes were too few to say so.
-        open_ = {one.implementation for one in entry.contenders if one.state == answer.kind}
+    open_: set[str] = set()
+    for answer, contenders in ((entry.answer, entry.contenders), (entry.best, entry.compared)):
+        named = {*answer.undecided, *(answer.names if answer.kind in HELP else ())}
+        if named == {entry.reference}:
+            # Nothing was faster, but some processes were too few to say so.
+            named = {one.implementation for one in contenders if one.state == answer.kind}
+        open_ |= named
     for one in entry.contenders:
         if one.implementation in open_ - {entry.reference, *losers} and one.state in HELP:
             yield one.implementation, one.state, one.run

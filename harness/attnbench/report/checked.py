@@ -31,9 +31,11 @@ def describe_checked(results: Sequence[Result], asked: Set[str], *, untold: bool
     """
     if not any(result.findings for result in results):
         return ""
-    statuses = Counter(finding.status for result in results for finding in result.findings)
-    checks = {finding.check for result in results for finding in result.findings}
     seen = {one.implementation for one in results if any(f.status not in SILENT for f in one.findings)}
+    # What refuses every case, such as for want of a device, is counted among the names only.
+    counted_results = [one for one in results if one.implementation in seen or not seen]
+    statuses = Counter(finding.status for result in counted_results for finding in result.findings)
+    checks = {finding.check for result in counted_results for finding in result.findings}
     wanted = asked | {result.implementation for result in results}
     names = format_count(len(wanted), "implementation")
     counted = (

@@ -4,167 +4,72 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from attnbench.analysis.coverage import FEWEST_CHECKED
-from attnbench.analysis.crossover import DECISIVE, Answer, AnswerKind, Entry
+from attnbench.analysis.crossover import Answer, AnswerKind, Contender, Entry
 from attnbench.analysis.limits import describe_limits
 from attnbench.analysis.plain_names import join_words
 from attnbench.report.forms import describe_length
 from attnbench.report.numbers import format_bytes
-from attnbench.report.sightings import describe_sighting, describe_undecided, format_gains, name_some
+from attnbench.report.sightings import describe_sighting, describe_undecided, format_time, list_times, name_some
 
-__all__ = ["Choice", "describe_answer", "describe_choice", "keeps_reference", "list_conforming_undecided"]
+__all__ = ["Choice", "describe_answer", "describe_choice"]
 
 # Answers that decide nothing although calls were compared.
 OPEN: frozenset[AnswerKind] = frozenset({"unknown", "inconclusive"})
+# Answers that are faster than the reference.
+TIMED: frozenset[AnswerKind] = frozenset({"winner", "tie"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A cell in words: what to use, the gain over the reference, and notes such as what the winner refuses."""
+    """A cell in words: what to use, its time, and notes of one fact each."""
 
     # Kind of the answer; empty where nothing was timed.
     kind: str
     words: str
-    gain: str = ""
+    # For a winner or a tie, each name with its time relative to the reference.
+    times: tuple[tuple[str, str], ...] = ()
+    # How sure the answer is, and what may be faster.
     notes: tuple[str, ...] = ()
-    # Which of the named implementations are not known to conform; empty if all do, or if the answer names no choice.
-    conformance: str = ""
-    # What to use instead, and its gain: the fastest that conforms; empty if all named implementations conform.
-    conforming: str = ""
-    conforming_gain: str = ""
-    # Whether it is the reference because it is open which of those that conform is the fastest.
+    # What the named implementations refuse, and their peak memory.
+    details: tuple[str, ...] = ()
+    # Whether it is the reference because nothing is decided.
     is_for_now: bool = False
-    # Where what conforms stands beside the answer, in words.
-    ahead: str = ""
-    # Peak memory of the fastest implementation and of the reference; empty without a winner or a tie, and where the
-    # peak was not measured.
-    memory: str = ""
+    # Whether an implementation in ``words`` is not known to conform.
+    is_unverified: bool = False
+
+    @property
+    def time(self) -> str:
+        """The times in words; a winner is named by ``words``."""
+        if len(self.times) == 1:
+            return self.times[0][1]
+        return name_some([" ".join(pair) for pair in self.times], between=", ")
 
 
 def describe_choice(entries: Sequence[Entry]) -> Choice:
     """Return the cell of entries with the same answer, at neighbouring lengths."""
     if not entries:
         return Choice(kind="", words="not timed")
-    answer, reference = entries[0].answer, entries[0].reference
-    words, note = describe_answer(answer, reference)
-    if answer.kind in OPEN:
-        # What was seen is no answer, so it stands in a note.
-        keep = f"until it is decided, keep {reference}" if reference not in entries[0].excluded else ""
-        return Choice(kind=answer.kind, words=words, notes=(describe_sighting(entries), *[keep] * bool(keep)))
-    conforming, conforming_gain = _describe_conforming(entries)
-    notes = [note] * bool(note) + list(_describe_all_limits(entries[0]))
-    if undecided := describe_undecided(entries):
-        notes.append(undecided)
-    gain = format_gains(entry.answer.gain for entry in entries if entry.answer.gain)
+    entry, best = entries[0], entries[0].best
+    words, note = describe_answer(best, entry.reference)
+    if best.kind in OPEN:
+        keeps = entry.reference not in entry.excluded
+        notes = describe_sighting(entries), *_describe_unverified(entries)
+        words = f"{entry.reference} for now" if keeps else words
+        return Choice(kind=best.kind, words=words, notes=notes, is_for_now=keeps)
+    if entry.conforming and best.kind in ("reference", "alone"):
+        words, note = best.names[0], "no other that was timed is known to conform"
+        if best.kind == "reference":
+            note = "every other that conforms is slower"
+    unverified = _describe_conformance(entry)
+    notes = note, unverified, describe_undecided(entries), *_describe_unverified(entries)
     return Choice(
-        kind=answer.kind,
+        kind=best.kind,
         words=words,
-        gain=gain,
-        notes=tuple(notes),
-        conformance=_describe_conformance(entries[0], named_first=not conforming),
-        conforming=conforming,
-        conforming_gain=conforming_gain,
-        is_for_now=keeps_reference(entries[0]),
-        ahead=_describe_ahead(entries[0], f"{words} {gain}".rstrip()) if conforming else "",
-        memory=_describe_memory(entries[-1], several=len(entries) > 1),
+        times=tuple((name, format_time(entries, name)) for name in best.names) if best.kind in TIMED else (),
+        notes=tuple(filter(None, notes)),
+        details=(*_describe_all_limits(entry), *_describe_memory(entries[-1], several=len(entries) > 1)),
+        is_unverified=bool(unverified),
     )
-
-
-def _describe_conforming(entries: Sequence[Entry]) -> tuple[str, str]:
-    """Return the fastest implementation that conforms, where an answer names others, and its gain."""
-    other = entries[0].conforming
-    if keeps_reference(entries[0]):
-        return f"{entries[0].reference} for now", ""
-    if other is None or entries[0].answer.kind not in DECISIVE:
-        return "", ""
-    names = join_words(other.names if other.kind in ("winner", "tie") else other.names[:1])
-    gains = [one.conforming.gain for one in entries if one.conforming and one.conforming.gain]
-    return names, format_gains(gains)
-
-
-def _describe_ahead(entry: Entry, answer: str) -> str:
-    """Return what is ahead of the fastest that conforms: the answer, or others with which it is tied."""
-    if entry.conforming is None:
-        return f"{_describe_rivals(entry)}; ahead of it: {answer}"
-    if entry.conforming.names[0] in entry.answer.names:
-        others = [name for name in entry.answer.names if name not in entry.conforming.names]
-        return f"the fastest that conforms; tied with {join_words(others)}"
-    return f"the fastest that conforms; ahead of it: {answer}"
-
-
-def _describe_rivals(entry: Entry) -> str:
-    """Return of whom it is open whether they are faster than the reference, among those that conform."""
-    conform = list_conforming_undecided(entry)
-    rivals = [one.implementation for one in entry.contenders if one.implementation in conform and one.state in OPEN]
-    if not rivals:
-        return "which of those that conform is fastest is not decided"
-    return f"whether {name_some(rivals)} {'is' if len(rivals) == 1 else 'are'} faster is not decided"
-
-
-def _describe_conformance(entry: Entry, *, named_first: bool) -> str:
-    """Return which implementations of an answer are not known to conform.
-
-    ``named_first``: the cell begins with the answer, so that what holds for all of it needs no names.
-    """
-    kind = entry.answer.kind
-    if kind not in DECISIVE and kind != "alone":
-        return ""
-    parts = []
-    if entry.reference in entry.excluded and entry.reference in entry.answer.names:
-        parts.append(f"{entry.reference} fails checks")
-    for words, same in _group_open(entry).items():
-        who = "" if named_first and len(same) == len(entry.answer.names) else f"{join_words(same)}: "
-        parts.append(f"{who}conformance {words}")
-    undecided = list_conforming_undecided(entry)
-    if undecided and entry.reference not in undecided:
-        parts.append("which of those that conform is fastest is not decided")
-    return "; ".join(parts)
-
-
-def keeps_reference(entry: Entry) -> bool:
-    """Whether the reference is kept for now: the answer is decided, but not who is the fastest that conforms.
-
-    The reference itself conforms.
-    """
-    return entry.answer.kind in DECISIVE and entry.reference in list_conforming_undecided(entry)
-
-
-def list_conforming_undecided(entry: Entry) -> list[str]:
-    """Return those that conform if the answer names others, and it is not decided who of them is fastest."""
-    if entry.conforming is not None or not _group_open(entry):
-        return []
-    counts = entry.contender_checked.items()
-    return [name for name, count in counts if count >= FEWEST_CHECKED and name not in entry.unfinished]
-
-
-def _group_open(entry: Entry) -> dict[str, list[str]]:
-    """Return which implementations of an answer are not known to conform, by what is said of their conformance."""
-    counts = {name: entry.contender_checked.get(name, 0) for name in entry.answer.names}
-    few = {name: count for name, count in counts.items() if name not in entry.excluded and count < FEWEST_CHECKED}
-    open_: dict[str, list[str]] = {}
-    for name, count in few.items():
-        words = f"not decided ({count} of the {FEWEST_CHECKED} needed cases)" if count else "not checked"
-        open_.setdefault(words, []).append(name)
-    late = [name for name in entry.answer.names if name in entry.unfinished - few.keys() - {*entry.excluded}]
-    if late:
-        open_["not decided (its checks were not finished)"] = late
-    return open_
-
-
-def _describe_memory(entry: Entry, *, several: bool) -> str:
-    """Return the peak memory of a winner, of the fastest that conforms and of the reference; empty without a winner.
-
-    ``several``: name the length.
-    """
-    first, kind = entry.answer.names[0], entry.answer.kind
-    if kind not in ("winner", "tie") or not entry.peak_bytes or not entry.reference_peak_bytes:
-        return ""
-    others = [(entry.reference, entry.reference_peak_bytes)]
-    if entry.conforming and entry.conforming_peak_bytes and entry.conforming.names[0] != entry.reference:
-        others.insert(0, (entry.conforming.names[0], entry.conforming_peak_bytes))
-    who = f"{first} " if kind == "tie" or entry.conforming or keeps_reference(entry) else ""
-    at = f" at {describe_length(entry.queries, entry.keys)}" if several else ""
-    listed = ", ".join(f"{name} {format_bytes(peak)}" for name, peak in others)
-    return f"peak memory: {who}{format_bytes(entry.peak_bytes)}, {listed}{at}"
 
 
 def describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
@@ -179,7 +84,8 @@ def describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
         case "reference":
             return reference, "every other implementation with a verdict is slower"
         case "no_difference":
-            return "no useful difference", f"{reference} and {name_some(answer.names[1:])} cannot be told apart"
+            alike = name_some(answer.names[1:])
+            return reference, f"no useful difference: {reference} and {alike} cannot be told apart"
         case "unknown" | "inconclusive":
             return answer.kind, answer.reason
         case "alone":
@@ -188,17 +94,80 @@ def describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
             return "not compared", f"{some} and {reference} were not timed in the same processes"
 
 
+def _describe_conformance(entry: Entry) -> str:
+    """Return which implementations of an answer are not known to conform; empty if all are known to."""
+    if entry.best.kind == "not_compared":
+        return ""
+    names, parts = entry.best.names, []
+    if entry.reference in entry.excluded and entry.reference in names:
+        parts.append(f"{entry.reference} fails checks")
+    for words, same in _group_unverified(entry).items():
+        who = "" if len(same) == len(names) else f"{join_words(same)}: "
+        parts.append(f"{who}conformance {words}")
+    return "; ".join(parts)
+
+
+def _group_unverified(entry: Entry) -> dict[str, list[str]]:
+    """Return which implementations of an answer are not known to conform, by what is said of their conformance."""
+    groups: dict[str, list[str]] = {}
+    for name in entry.best.names:
+        if name in entry.conform or name in entry.excluded:
+            continue
+        count = entry.contender_checked.get(name, 0)
+        words = f"not decided ({count} of the {FEWEST_CHECKED} needed cases)" if count else "not checked"
+        if count >= FEWEST_CHECKED:
+            words = "not decided (its checks were not finished)"
+        groups.setdefault(words, []).append(name)
+    return groups
+
+
+def _describe_unverified(entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield what is not known to conform and as fast as the answer among those that do, or perhaps as fast."""
+    entry = entries[0]
+    if entry.conforming is None:
+        return
+    others = [one for one in entry.contenders if one.implementation not in {*entry.conform, entry.reference}]
+    others.sort(key=lambda one: one.shown or 0.0)
+    fast = [one.implementation for one in others if one.state == "faster" and _is_as_fast(one, entry.best)]
+    if fast:
+        how = "as fast or faster" if entry.best.kind in TIMED else "faster"
+        yield f"{how}, but without a verdict on conformance: {list_times(entries, fast)}"
+    answer = entry.answer
+    named = {*answer.undecided, *(answer.names if answer.kind in OPEN else ())}
+    if open_ := [one.implementation for one in others if one.implementation in named]:
+        yield f"without a verdict on conformance and on speed: {list_times(entries, open_)}"
+
+
+def _is_as_fast(contender: Contender, best: Answer) -> bool:
+    """Whether an implementation that is faster than the reference is not slower than an answer."""
+    return best.gain is None or contender.ratio is None or contender.ratio.low <= best.gain.invert().high
+
+
+def _describe_memory(entry: Entry, *, several: bool) -> Iterator[str]:
+    """Yield the peak memory of the fastest of a winner or a tie, and that of the reference.
+
+    ``several``: name the length.
+    """
+    best = entry.best
+    peak = entry.conforming_peak_bytes if entry.conforming else entry.peak_bytes
+    if best.kind not in TIMED or not peak or not entry.reference_peak_bytes:
+        return
+    who = f"{best.names[0]} " if best.kind == "tie" else ""
+    at = f" at {describe_length(entry.queries, entry.keys)}" if several else ""
+    yield f"peak memory: {who}{format_bytes(peak)}, {entry.reference} {format_bytes(entry.reference_peak_bytes)}{at}"
+
+
 def _describe_all_limits(entry: Entry) -> Iterator[str]:
     """For a winner, a tie or no difference, yield what each named implementation but the reference refuses.
 
     Implementations with the same limits share a line.
     """
-    if entry.answer.kind not in ("winner", "tie", "no_difference"):
+    best = entry.best
+    if best.kind not in ("winner", "tie", "no_difference"):
         return
     shared: dict[str, list[str]] = {}
-    for name, limits in zip(entry.answer.names, entry.limits, strict=True):
+    for name in best.names:
         if name != entry.reference:
-            shared.setdefault(describe_limits(limits), []).append(name)
+            shared.setdefault(describe_limits(entry.contender_limits[name]), []).append(name)
     for words, names in shared.items():
-        is_clear = len(shared) == 1 and not entry.conforming and not keeps_reference(entry)
-        yield words if is_clear else f"{join_words(names)}: {words}"
+        yield words if len(shared) == 1 else f"{join_words(names)}: {words}"

@@ -127,7 +127,7 @@ class Content:
                 refused=self.refused,
                 not_run=self.not_run,
                 warned=self.warned,
-                machines=len({stored.run.machine.name for stored in self.runs}),
+                machines={stored.run.id: stored.run.machine.name for stored in self.runs},
             )
         )
 
@@ -162,7 +162,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         not_run=not_run,
         untimed=group_rows(label_calls(untimed), "of"),
         pending=describe_pending(untimed),
-        missing=collect_missing(verdict, not_run, untimed, decisions),
+        missing=collect_missing(runs, verdict, not_run, untimed, decisions),
         unmeasured=describe_unmeasured(untimed),
         states=" ".join(explain_states(made.timings)),
         undecided=group_rows(label_calls(undecided), "of"),

@@ -9,6 +9,7 @@ import pandas as pd
 from attnbench.analysis.crossover import DECISIVE, Entry, count_compared, find_flips, find_seen
 from attnbench.analysis.limits import describe_limits
 from attnbench.analysis.plain_names import clean_name, join_words
+from attnbench.analysis.speed_verdict import LEVEL
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import PERF, Result, find_pass
@@ -131,7 +132,12 @@ class Decisions:
     @property
     def is_decided(self) -> bool:
         """Whether any answer says what to use."""
-        return any(entry.answer.kind in DECISIVE for entry in self.entries)
+        return any(entry.best.kind in DECISIVE for entry in self.entries)
+
+    @property
+    def confidence(self) -> str:
+        """The least confidence of an interval: a verdict needs so many processes."""
+        return f"{100 * (1 - 2 * LEVEL):.1f} %"
 
     @property
     def has_disturbed(self) -> bool:
@@ -261,19 +267,17 @@ def _set_spans(rows: Sequence[ChoiceRow]) -> Iterator[ChoiceRow]:
 
 
 def _get_essence(entry: Entry | None) -> tuple[object, ...]:
-    """Return what has to be equal at lengths that share a row: the kind of the answer, its names and its reason."""
+    """Return what has to be equal at lengths that share a row: all that a cell says but times and memory."""
     if entry is None:
         return ()
-    answer = entry.answer
-    if answer.kind not in DECISIVE:
-        seen = find_seen(entry.contenders, entry.reference)
+    best = entry.best
+    if best.kind not in DECISIVE:
+        seen = find_seen(entry.compared, entry.reference)
         ahead = seen is not None and (seen.shown or 0.0) < 1
-        return answer.kind, answer.names, answer.reason, seen and seen.implementation, ahead
-    other = entry.conforming
-    return (
-        answer.kind, answer.names, answer.undecided, entry.limits, entry.checked, entry.excluded, entry.unfinished,
-        other and (other.kind, other.names),
-    )  # fmt: skip
+        essence: tuple[object, ...] = best.names, best.reason, seen and seen.implementation, ahead
+    else:
+        essence = best.names, best.undecided, tuple(entry.contender_limits[name] for name in best.names), entry.checked
+    return best.kind, *essence, entry.answer.kind, entry.answer.names, entry.answer.undecided, entry.conform
 
 
 def _make_flips(entries: Sequence[Entry], places: Sequence[Place]) -> Iterator[FlipRow]:

@@ -130,11 +130,11 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
         checked = {one.implementation: conformance.count(place, one.implementation) for one in contenders}
         timed_in = {one.implementation: one.run for one in contenders}
         unfinished = frozenset(name for name in timed_in if conformance.is_unfinished(place, name))
-        conform = {name for name, count in checked.items() if count >= FEWEST_CHECKED} - unfinished
+        conform = {name for name, count in checked.items() if count >= FEWEST_CHECKED} - unfinished - wrong
         parsed = CaseId.parse(case)
         queries, keys = read_lengths(parsed)
         device = place.device
-        conforming = _choose_conforming(contenders, reference, answer, conform, wrong)
+        conforming = _choose_conforming(contenders, reference, conform)
         yield Entry(
             machine=series.place.machine,
             device=device,
@@ -149,6 +149,7 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
             answer=answer,
             excluded=tuple(sorted(wrong)),
             unfinished=unfinished,
+            conform=frozenset(conform),
             conforming=conforming,
             case=case,
             contenders=tuple(contenders),
@@ -162,18 +163,18 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
         )
 
 
-def _choose_conforming(
-    contenders: Sequence[Contender], reference: str, answer: Answer, conform: Set[str], wrong: Set[str]
-) -> Answer | None:
+def _choose_conforming(contenders: Sequence[Contender], reference: str, conform: Set[str]) -> Answer | None:
     """Return the answer among the reference and the implementations that conform.
 
-    Return None if all implementations in ``answer`` conform, or if no implementation that conforms is the answer.
+    Return None if all contenders conform, or if the answer is not known to conform.
     """
-    if not conform or conform >= {*answer.names}:
+    known = [one for one in contenders if one.implementation in {*conform, reference}]
+    if not conform or len(conform) == len(contenders):
         return None
-    found = choose([one for one in contenders if one.implementation in {*conform, reference}], reference)
+    found = choose(known, reference)
     # A reference that fails checks, or on which too few cases were checked, is compared with, but never recommended.
-    return found if found.kind in DECISIVE and found.names[0] in conform - wrong else None
+    advised = found.names[0] if found.kind in DECISIVE else reference
+    return found if advised in conform else None
 
 
 def _order_case(case: str) -> tuple[str, int, int, int]:

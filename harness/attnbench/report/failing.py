@@ -7,7 +7,7 @@ from attnbench.analysis.root_causes import RootCause, find_root_causes
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.types import Result, Status
 from attnbench.report.checked import list_cases
-from attnbench.report.failures import describe_cause, rank_cause
+from attnbench.report.failures import describe_cause, describe_worst, rank_cause
 from attnbench.report.numbers import format_count, shorten_text
 
 __all__ = ["describe_failing"]
@@ -84,13 +84,15 @@ def _count_following(cause: RootCause) -> str:
 
 
 def _describe_cause(cause: RootCause) -> str:
-    """Return a cause in words; if only the failed check is known, the check and what it requires."""
+    """Return a cause in words; if only the failed check is known, the check, its worst error and what it requires."""
     words = clean_name(describe_cause(cause, by=False), LONGEST_CAUSE)
     (check,) = cause.checks if len(cause.checks) == 1 else ("",)
     known = read_checks().get(check)
     if known is None or describe_cause(cause) != check:
         return words
-    return f'{check} ("{shorten_text(known.requirement.removesuffix("."), LONGEST_CAUSE)}")'
+    worst = describe_worst(cause)
+    by = f", {worst}" if worst else ""
+    return f'{check}{by} ("{shorten_text(known.requirement.removesuffix("."), LONGEST_CAUSE)}")'
 
 
 def _count_failed(causes: Sequence[RootCause], cases: Set[str], results: Sequence[Result]) -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "ListedCase",
     "collect_failures",
     "describe_cause",
+    "describe_worst",
     "rank_cause",
     "tabulate_failures",
 ]
@@ -52,6 +53,8 @@ LONGEST_REASON, LONGEST_OF_CASE = 800, 160
 # Most groups that are shown without unfolding. ``UNFOLDED``: of one implementation. ``UNFOLDED_OF_ALL``: of all
 # implementations. A group takes 150 pixels of height.
 UNFOLDED, UNFOLDED_OF_ALL = 5, 20
+# Most checks that a list of checks names, or one more; a cause such as an exception may fail every check.
+MOST_CHECKS = 6
 # Longest cause in a title and in the verdict, in characters.
 LONGEST_CAUSE = 110
 # The end of a fault, which says how the allowed error was computed. The page leaves it out, because the section on
@@ -349,7 +352,10 @@ def _make_following(cause: RootCause, checks: Counter[str]) -> Following:
 
 
 def _list_checks(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{check} on {count}" for check, count in counts.items())
+    """Return the first checks, each with the number of its cases, and how many more there are."""
+    told = [f"{check} on {count}" for check, count in counts.items()]
+    left = len(told) - MOST_CHECKS
+    return ", ".join(told if left <= 1 else [*told[:MOST_CHECKS], f"and {left} more checks (see findings.csv)"])
 
 
 def _order_failure(failure: Failure) -> tuple[float, float]:
@@ -401,8 +407,14 @@ def _describe_excess(finding: Finding, excess: float) -> str:
     if math.isnan(excess):
         return ""
     if not finding.allowed and finding.measured is not None:
-        return f"must be exact; off by {format_digits(finding.measured, 2)} at most".replace("inf", "∞")
+        return f"must be exact; off by up to {format_digits(finding.measured, 2)}".replace("inf", "∞")
     return f"{format_digits(excess).replace('inf', '∞')} × the allowed error"
+
+
+def describe_worst(cause: RootCause) -> str:
+    """Return how large the error of a cause is, in words; empty where no error was measured."""
+    worst = min(cause.telling, key=_order_failure).finding
+    return _describe_excess(worst, _find_excess(worst))
 
 
 def _find_excess(finding: Finding) -> float:

@@ -32,18 +32,23 @@ def describe_features(entries: Iterable[Entry]) -> str:
                 limits[name] = own
     if not any(own.known for own in limits.values()):
         return "Which of these return weights or take float masks was not checked in this report."
-    return " ".join(f"{heading}: {'; '.join(_divide(limits, verb, refusals))}." for heading, verb, refusals in ASKED)
+    timed = "that were timed" + " and fail no check" * any(entry.excluded for entry in own_entries)
+    parts = (f"{heading}: {'; '.join(_divide(limits, verb, refusals, timed))}." for heading, verb, refusals in ASKED)
+    return " ".join(parts)
 
 
-def _divide(limits: Mapping[str, Limits], verb: str, refusals: frozenset[str]) -> Iterator[str]:
-    """Yield who refuses a feature, of whom it is not known, and that all others have it."""
+def _divide(limits: Mapping[str, Limits], verb: str, refusals: frozenset[str], timed: str) -> Iterator[str]:
+    """Yield who refuses a feature, of whom it is not known, and that all others have it.
+
+    ``timed``: whose limits they are, in words.
+    """
     no = [name for name, own in limits.items() if refusals & {*own.refused}]
     unknown = [name for name, own in limits.items() if name not in no and not _is_known(own)]
     for words, names in (("refused by", no), ("not checked for", unknown)):
         if names:
             yield f"{words} {join_words(names)}"
     if {*limits} - {*no, *unknown}:
-        yield f"{verb} all others that were timed" if no or unknown else f"{verb} all that were timed"
+        yield f"{verb} all{' others' if no or unknown else ''} {timed}"
 
 
 def _is_known(limits: Limits) -> bool:

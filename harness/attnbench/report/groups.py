@@ -1,13 +1,13 @@
 """Findings and calls that are not failures, grouped by implementation and reason."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from attnbench.analysis.left_out import LeftOut
-from attnbench.analysis.plain_names import join_words
+from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.records.types import FAILURES
 from attnbench.report.numbers import format_count, shorten_text
 
@@ -44,6 +44,8 @@ class Grouped:
     reason: str
     count: int
     of: str
+    # Ids of the runs that have these findings or calls.
+    runs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +68,12 @@ def fold_groups(
     refused: Sequence[Grouped],
     not_run: Sequence[Grouped],
     warned: Sequence[Grouped],
-    machines: int = 1,
+    machines: Mapping[str, str],
 ) -> Iterator[Folded]:
     """Yield the folded tables: expected failures, refused cases, checks that were not run, and warnings.
 
-    A table without rows is left out. The findings of all ``machines`` are counted together.
+    A table without rows is left out. The findings of all machines are counted together. ``machines`` has the machine of
+    each run by its id.
     """
     tables = (
         (
@@ -95,10 +98,12 @@ def fold_groups(
             yield Folded(title=title, note=note, summary=_summarise(title, groups, machines), of=of, rows=_cap(groups))
 
 
-def _summarise(title: str, groups: Sequence[Grouped], machines: int) -> str:
+def _summarise(title: str, groups: Sequence[Grouped], machines: Mapping[str, str]) -> str:
     count = sum(group.count for group in groups)
     names = format_count(len({group.implementation for group in groups}), "implementation")
-    on = f", on {machines} machines together" if machines > 1 else ""
+    own = {machines[run] for group in groups for run in group.runs}
+    on = f", on {clean_name(min(own))}" if len(own) == 1 else f", on {len(own)} machines together"
+    on = on if len({*machines.values()}) > 1 else ""
     found = f"{title}: {format_count(count, 'finding')} of {names}{on}"
     if len(groups) <= MOST_GROUPS:
         return found
@@ -147,15 +152,18 @@ def group_rows(frame: pd.DataFrame, column: str, *, named: int = 3) -> tuple[Gro
     The field ``of`` of a group is a text that lists up to ``named`` different values of ``column``.
     """
     # Not by ``groupby``: each group of a data frame costs 0.1 ms, and 100,000 findings may all have different reasons.
-    found: dict[tuple[str, str], tuple[int, dict[str, None]]] = {}
-    for name, reason, value in zip(frame["implementation"], frame["reason"], frame[column], strict=True):
-        count, values = found.get((name, reason), (0, {}))
+    found: dict[tuple[str, str], tuple[int, dict[str, None], set[str]]] = {}
+    columns = (frame[name] for name in ("implementation", "reason", column, "run"))
+    for name, reason, value, run in zip(*columns, strict=True):
+        count, values, runs = found.get((name, reason), (0, {}, set()))
         values[str(value)] = None
-        found[name, reason] = count + 1, values
+        runs.add(run)
+        found[name, reason] = count + 1, values, runs
     made = []
-    for (name, reason), (count, values) in found.items():
+    for (name, reason), (count, values, runs) in found.items():
         of = _list_first(list(values), named)
-        made.append(Grouped(implementation=str(name), reason=str(reason), count=count, of=of))
+        own = frozenset(map(str, runs))
+        made.append(Grouped(implementation=str(name), reason=str(reason), count=count, of=of, runs=own))
     order = {str(name): place for place, name in enumerate(frame["implementation"].unique())}
     return tuple(sorted(made, key=lambda one: (order[one.implementation], -one.count)))
 

@@ -20,7 +20,6 @@ from attnbench.report.forms import (
 )
 from attnbench.report.numbers import format_count, shorten_text
 from attnbench.report.series import Place
-from attnbench.report.sightings import describe_undecided
 from attnbench.report.slugs import make_slug
 from attnbench.report.tables import list_rows
 
@@ -176,15 +175,11 @@ def _describe_cell(cell: MapCell | None) -> ShownCell:
     if cell.entry is None:
         note = shorten_text("; ".join(cell.reasons), LONGEST_NOTE)
         return ShownCell(choice=Choice(kind="", words="not timed"), note=note)
-    entry, answer = cell.entry, cell.entry.answer
-    choice = describe_choice([entry])
-    if answer.kind not in DECISIVE:
-        return ShownCell(choice=choice, note=shorten_text(choice.notes[0] if choice.notes else "", LONGEST_NOTE))
-    used = entry.conforming or answer
-    names = used.names if used.kind in ("winner", "tie") else used.names[:1]
+    choice, best = describe_choice([cell.entry]), cell.entry.best
     if choice.is_for_now:
-        names = (entry.reference,)
-    return ShownCell(choice=choice, names=names, note=shorten_text(describe_undecided([entry]), LONGEST_NOTE))
+        return ShownCell(choice=choice, names=(cell.entry.reference,))
+    used = best.names if best.kind in ("winner", "tie") else best.names[:1]
+    return ShownCell(choice=choice, names=used if best.kind in DECISIVE else ())
 
 
 def _name_axis(operator: str, axis: Axis) -> str:

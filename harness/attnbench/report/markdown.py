@@ -195,17 +195,13 @@ def _format_map_cell(cell: ShownCell) -> str:
 
 
 def _format_choice(choice: Choice) -> str:
-    others = (*choice.notes, choice.memory)
-    return "<br>".join([_format_answer(choice), *(_escape(text) for text in others if text)])
+    return "<br>".join([_format_answer(choice), *map(_escape, choice.details)])
 
 
 def _format_answer(choice: Choice) -> str:
-    """Return what to use, with its gain and whether it conforms."""
-    words = f"**{_escape(choice.words)}** {_escape(choice.gain)}".rstrip()
-    if choice.conforming:
-        words = f"**{_escape(choice.conforming)}** {_escape(choice.conforming_gain)}".rstrip()
-        words += f"<br>{_escape(choice.ahead)}"
-    return "<br>".join([words, *([_escape(choice.conformance)] if choice.conformance else [])])
+    """Return what to use, with its time and its notes."""
+    words = f"**{_escape(choice.words)}** {_escape(choice.time)}".rstrip()
+    return "<br>".join([words, *map(_escape, choice.notes)])
 
 
 def _render_measures(table: MeasureTable) -> list[str]:

@@ -1,23 +1,24 @@
 """What is missing from a report: what was not finished, checked, timed or decided, and the commands that add it."""
 
+import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import pandas as pd
 
-from attnbench.analysis.crossover import DECISIVE
+from attnbench.analysis.crossover import DECISIVE, Entry
 from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.cases import CaseId
+from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, find_pass
-from attnbench.report.choices import keeps_reference
 from attnbench.report.decisions import Decisions
 from attnbench.report.forms import describe_form, describe_pass, read_lengths, spell_length
 from attnbench.report.groups import Grouped
 from attnbench.report.next_step import NextStep
 from attnbench.report.numbers import format_count, shorten_text
-from attnbench.report.tables import select_pending
+from attnbench.report.tables import ENDED, select_pending
 from attnbench.report.verdict import UNDECIDED, PlaceVerdict, Sentence, Verdict
 
 __all__ = ["Missing", "collect_missing", "describe_pending"]
@@ -26,6 +27,15 @@ __all__ = ["Missing", "collect_missing", "describe_pending"]
 LISTED = 6
 # Longest quoted reason, in characters.
 LONGEST_REASON = 200
+FAILED = "failed"
+# Why calls were not timed, where the page says more about it elsewhere.
+TOLD = {
+    FAILED: "a check of the same call failed (see Failures)",
+    ENDED: "the run ended before they were timed (see Not finished)",
+}
+# The option that limits the predicted time of a call, and the prediction in a reason, in seconds.
+LIMIT = "--work-limit"
+PREDICTED = re.compile(r"predicted (\d\S*) s a call")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -41,19 +51,24 @@ class Missing:
 
 
 def collect_missing(
-    verdict: Verdict, not_run: Sequence[Grouped], untimed: pd.DataFrame, decisions: Decisions
+    runs: Sequence[StoredRun],
+    verdict: Verdict,
+    not_run: Sequence[Grouped],
+    untimed: pd.DataFrame,
+    decisions: Decisions,
 ) -> tuple[Missing, ...]:
     """Return what is missing.
 
     ``not_run`` are the findings that were not run, by implementation and reason. ``untimed`` is the table of planned
     calls without a timing.
     """
+    machines = {stored.run.id: clean_name(stored.run.machine.name) for stored in runs}
     found = (
         *_list_unchecked(verdict.places),
-        *_list_not_run(not_run),
-        *_list_untimed(untimed),
+        *_list_not_run(not_run, machines),
+        *_list_untimed(untimed, machines),
         *([Missing(what="Not timed", text=decisions.untimed)] if decisions.untimed else []),
-        *_list_open(decisions),
+        *_list_open(decisions, several=len({*machines.values()}) > 1),
     )
     kinds = list(dict.fromkeys(one.what for one in found))
     return tuple(sorted(found, key=lambda one: kinds.index(one.what)))
@@ -73,7 +88,8 @@ def _list_unchecked(places: Iterable[PlaceVerdict]) -> Iterator[Missing]:
             yield Missing(what="Not finished", text=start + " ".join(gap.text for gap in gaps), steps=_get_steps(gaps))
         lacking = [one for one in place.sentences if one.group in UNDECIDED]
         if lacking:
-            text = f"{join_words(_name(lacking))}: too few cases were checked."
+            groups = {one.group: [other for other in lacking if other.group == one.group] for one in lacking}
+            text = " ".join(f"{join_words(_name(same))}: {UNDECIDED[group]}." for group, same in groups.items())
             yield Missing(what="No verdict on conformance", text=start + text, steps=_get_steps(lacking))
         away = [one for one in place.sentences if one.group == "elsewhere"]
         if away:
@@ -81,30 +97,50 @@ def _list_unchecked(places: Iterable[PlaceVerdict]) -> Iterator[Missing]:
             yield Missing(what="Cannot run here", text=start + text)
 
 
-def _list_not_run(not_run: Iterable[Grouped]) -> Iterator[Missing]:
+def _list_not_run(not_run: Iterable[Grouped], machines: Mapping[str, str]) -> Iterator[Missing]:
     """Yield which checks were not run, and why."""
-    alike: defaultdict[tuple[str, str], list[Grouped]] = defaultdict(list)
+    alike: defaultdict[tuple[str, str, str], list[Grouped]] = defaultdict(list)
     for one in not_run:
-        alike[one.implementation, _blank_numbers(one.reason)].append(one)
-    told = [
-        f"{clean_name(name)}: {format_count(sum(one.count for one in own), 'finding')} "
-        f"({_join_reasons([one.reason for one in own])})"
-        for (name, _), own in alike.items()
-    ]
-    if told:
-        yield Missing(what="Checks not run", text=f"{_list_first(told, '; ')}.")
+        where = _start({machines[run] for run in one.runs}, machines)
+        alike[where, one.implementation, _blank_numbers(one.reason)].append(one)
+    told: defaultdict[str, list[str]] = defaultdict(list)
+    for (where, name, _), own in alike.items():
+        findings, why = format_count(sum(one.count for one in own), "finding"), _explain([one.reason for one in own])
+        told[where].append(f"{clean_name(name)}: {findings} ({why})")
+    for where, texts in told.items():
+        yield Missing(what="Checks not run", text=f"{where}{_list_first(texts, '; ')}.")
 
 
-def _list_untimed(untimed: pd.DataFrame) -> Iterator[Missing]:
-    """Yield which calls were not timed, by the reason; neither those that are refused nor those that fail checks."""
-    alike: defaultdict[str, list[int]] = defaultdict(list)
-    for row, reason in enumerate(untimed["reason"]):
-        if str(reason).partition(":")[0] not in (*FAILURES, "unsupported"):
-            alike[_blank_numbers(str(reason))].append(row)
-    for rows in sorted(alike.values(), key=lambda own: -len(own))[:LISTED]:
+def _list_untimed(untimed: pd.DataFrame, machines: Mapping[str, str]) -> Iterator[Missing]:
+    """Yield which calls were not timed, by machine and reason; not those that are refused."""
+    alike: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    columns = (untimed[key] for key in ("implementation", "reason", "run"))
+    for row, (name, reason, run) in enumerate(zip(*columns, strict=True)):
+        status = str(reason).partition(":")[0]
+        if status == "unsupported":
+            continue
+        # Predicted times are told apart by implementation.
+        predicted = str(name) if LIMIT in str(reason) else ""
+        why = FAILED if status in FAILURES else _blank_numbers(str(reason))
+        alike[_start({machines[str(run)]}, machines), why, predicted].append(row)
+    for (where, why, _), rows in sorted(alike.items(), key=lambda one: -len(one[1]))[:LISTED]:
         own = untimed.iloc[rows]
-        text = f"{'; '.join(_describe_untimed(own))}; {_join_reasons(own['reason'])}."
-        yield Missing(what="Not timed", text=text)
+        text = TOLD.get(why) or _explain(own["reason"])
+        yield Missing(what="Not timed", text=f"{where}{'; '.join(_describe_untimed(own))}: {text}.")
+
+
+def _explain(reasons: Iterable[str]) -> str:
+    """Return why something was left out, and how it is run if a limit of the predicted time is the reason."""
+    text = _join_reasons(reasons)
+    predicted = [float(found[1]) for reason in reasons if (found := PREDICTED.search(str(reason)))]
+    if LIMIT not in text or not predicted:
+        return text
+    return f"{text.replace(f' ({LIMIT})', '')}; the option {LIMIT} {math.ceil(max(predicted))} runs them"
+
+
+def _start(own: Set[str], machines: Mapping[str, str]) -> str:
+    """Return on which machines something is missing, as the start of a text; empty if the report has one machine."""
+    return f"{join_words(sorted(own))}: " if len({*machines.values()}) > 1 else ""
 
 
 def _describe_untimed(untimed: pd.DataFrame) -> Iterator[str]:
@@ -119,24 +155,25 @@ def _describe_untimed(untimed: pd.DataFrame) -> Iterator[str]:
         yield f"{_list_first(same)}: {words}"
 
 
-def _list_open(decisions: Decisions) -> Iterator[Missing]:
-    """Yield which answers are open, with the commands that may decide them."""
-    open_ = [entry for entry in decisions.entries if entry.answer.kind not in DECISIVE]
-    others = sum(bool(entry.answer.undecided) for entry in decisions.entries if entry.answer.kind in DECISIVE)
-    if not open_ and not decisions.advice:
-        return
-    parts = []
-    if open_:
-        calls = _describe_calls(entry.case for entry in open_)
-        parts.append(f"{len(open_)} of {format_count(len(decisions.entries), 'answer')}: {calls}.")
-    if others:
-        noun = "a decided answer" if others == 1 else f"{others} decided answers"
-        parts.append(f"In {noun}, implementations that are not named may be as fast.")
-    kept = [entry.case for entry in decisions.entries if keeps_reference(entry)]
-    if kept:
-        parts.append(f"Which of those that conform is fastest: {_describe_calls(kept)}.")
-    text = " ".join(parts) or "Which of those that conform is fastest."
-    yield Missing(what="Speed not decided", text=text, steps=decisions.advice)
+def _list_open(decisions: Decisions, *, several: bool) -> Iterator[Missing]:
+    """Yield which answers are open, with the commands that may decide them; ``several``: name the machines."""
+    by_machine: defaultdict[str, list[Entry]] = defaultdict(list)
+    for entry in decisions.entries:
+        by_machine[clean_name(entry.machine)].append(entry)
+    told = []
+    for machine, entries in by_machine.items():
+        open_ = [entry for entry in entries if entry.best.kind not in DECISIVE]
+        others = sum(
+            bool({*entry.best.undecided, *entry.answer.undecided}) for entry in entries if entry.best.kind in DECISIVE
+        )
+        parts = [f"{len(open_)} of {format_count(len(entries), 'answer')}: {_describe_calls(e.case for e in open_)}."]
+        more = f"In {others} more, another implementation may be as fast as the one to use."
+        parts = parts * bool(open_) + [more] * bool(others)
+        if parts:
+            told.append(" ".join([f"{machine}:"] * several + parts))
+    if told or decisions.advice:
+        text = " ".join(told) or "Whether an implementation without a verdict on conformance is faster."
+        yield Missing(what="Speed not decided", text=text, steps=decisions.advice)
 
 
 def _describe_calls(cases: Iterable[str]) -> str:

@@ -24,13 +24,13 @@ class NextStep:
 
 
 def add_report(command: str, runs: Sequence[StoredRun]) -> str:
-    """Return a command that makes one run, followed by the command that reports on these runs and the new one.
+    """Return a command that makes a run, followed by the command that reports on these runs and on all newer ones.
 
     Return the command alone if the runs are of several machines, not in one folder, or too many. A run that is not in
     this folder, as a merged one, is named by its path.
     """
     folder = find_results(runs)
-    named = [_name_run(stored) for stored in runs]
+    named = [_name_run(stored) for stored in sorted(runs, key=lambda stored: stored.run.id)]
     several = len({stored.run.machine.name for stored in runs}) > 1
     if several or not folder or len(named) > MOST_RUNS or not all(map(str.isprintable, named)) or "" in named:
         return command
@@ -39,9 +39,7 @@ def add_report(command: str, runs: Sequence[StoredRun]) -> str:
     reports = {own["--reports"] for own in given if "--reports" in own}
     if len(reports) == 1 and (page := reports.pop()).isprintable():
         options += ["--reports", page]
-    newest = f'"$(ls -t {shlex.quote(folder)}/*/*.jsonl | head -n 1)"'
-    report = " ".join(filter(None, ("attnbench report", shlex.join(named), newest, shlex.join(options))))
-    return f"{command}; {report}"
+    return f"{command}; {shlex.join(['attnbench', 'report', *named[:-1], '--since', named[-1], *options])}"
 
 
 def find_results(runs: Sequence[StoredRun]) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -40,6 +40,8 @@ TIMING = "Timing had not begun"
 # "device=cpu (supported: {'cuda'})". Reasons are free text, so this is a guess; the reason itself is in the report.
 NEEDS_CUDA = re.compile(r"\b(cuda|gpu)\b", re.IGNORECASE)
 
+NO_FAILURE = "No check failed unexpectedly."
+
 Kind = Literal["bad", "gap", "good", "other"]
 # What is said of a group of implementations: the kind of the sentence, and its words for one and for several.
 TOLD: dict[str, tuple[Kind, str, str]] = {
@@ -51,8 +53,8 @@ TOLD: dict[str, tuple[Kind, str, str]] = {
     ),
     "expected": (
         "good",
-        "{names} conforms, except for failures that it declares.",
-        "{names} conform, except for failures that they declare.",
+        "{names} conforms, except for {reason} that it declares.",
+        "{names} conform, except for {reason} that each declares.",
     ),
     "timed": (
         "other",
@@ -68,8 +70,8 @@ TOLD: dict[str, tuple[Kind, str, str]] = {
     "refuses": ("other", "{names} refuses every case ({reason}).", "{names} refuse every case ({reason})."),
     "left": ("gap", "{names} was not run ({reason}).", "{names} were not run ({reason})."),
 }
-# Groups on whose conformance there is no verdict: too few cases of suites were checked, or none.
-UNDECIDED = ("few", "timed")
+# Groups on whose conformance there is no verdict, and why.
+UNDECIDED = {"few": "too few cases were checked", "timed": "no case of a suite was checked"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,9 +280,20 @@ def _describe_place(
     by_name: defaultdict[str, list[Result]] = defaultdict(list)
     for result in results:
         by_name[result.implementation].append(result)
-    for name, text in describe_failing(by_name):
+    failing = list(describe_failing(by_name))
+    for name, text in failing:
         yield Sentence(kind="bad", text=text, about=(machine, name) if name else None)
     yield from gaps
+    groups = list(_describe_groups(by_name, unfinished))
+    # Where nothing is open, those that conform say it.
+    ran = any(finding.status not in SILENT for result in results for finding in result.findings)
+    if not failing and ran and any(one.kind == "gap" for one in (*gaps, *groups)):
+        yield Sentence(kind="good", text=NO_FAILURE)
+    yield from groups
+
+
+def _describe_groups(by_name: Mapping[str, Sequence[Result]], unfinished: Set[tuple[str, bool]]) -> Iterator[Sentence]:
+    """Yield the sentences about implementations without failures, those of the same kind together."""
     groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for name, own in by_name.items():
         only_timed = all(result.suite == PERF for result in own)
@@ -313,7 +326,7 @@ def _classify(results: Sequence[Result], *, finished: bool) -> tuple[str, str] |
     if count_checked(listed) < FEWEST_CHECKED:
         return "few", _describe_few(listed)
     if statuses["expected_failure"]:
-        return "expected", ""
+        return "expected", format_count(statuses["expected_failure"], "failure")
     counts = count_cases(listed)
     return ("part", f"{counts.checked} of {counts.cases} cases") if counts.not_run else ("conforms", "")
 

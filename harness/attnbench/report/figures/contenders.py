@@ -71,7 +71,7 @@ def _find_named(
     """Return where the contenders of a series are from, a key of ``BASES``, and the names in each of its cells."""
     own = answers.get((series.place, series.form), ())
     if decided := [one for one in own if one.answer.kind in DECISIVE]:
-        return "answer", [(one.conforming or one.answer).names for one in decided]
+        return "answer", [(one.best if one.best.kind in DECISIVE else one.answer).names for one in decided]
     if own:
         best = [find_seen(one.contenders, one.reference) for one in own]
         return "seen", [(one.implementation,) for one in best if one and (one.shown or 1.0) < 1]

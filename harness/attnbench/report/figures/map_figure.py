@@ -45,22 +45,23 @@ def plot_map(table: MapTable, looks: Mapping[str, Look]) -> Figure:
 
 
 def _list_lines(cell: ShownCell, looks: Mapping[str, Look]) -> Iterator[_Line]:
-    """Yield the lines of a cell: each name to use with its marker, then the gain; or that nothing is decided."""
+    """Yield the lines of a cell: each name to use with its marker, then its time; or that nothing is decided."""
     if not cell.names:
         yield _Line(text=clean(cell.choice.words))
         return
     if len(cell.names) > 1:
         yield _Line(text="tie:")
+    times = dict(cell.choice.times)
     for name in cell.names[:MOST_NAMED]:
         yield _Line(text=clean(name), look=looks.get(name), bold=True)
+        if name in times:
+            yield _Line(text=times[name])
     if len(cell.names) > MOST_NAMED:
         yield _Line(text=f"and {len(cell.names) - MOST_NAMED} more")
     if cell.choice.is_for_now:
         yield _Line(text="for now")
     if cell.choice.kind == "no_difference":
-        yield _Line(text=cell.choice.words)
-    if gain := (cell.choice.conforming_gain if cell.choice.conforming else cell.choice.gain):
-        yield _Line(text=gain)
+        yield _Line(text="no useful difference")
 
 
 def _plot(table: MapTable, grid: list[list[list[_Line]]], looks: Mapping[str, Look]) -> Figure:

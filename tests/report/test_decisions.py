@@ -212,7 +212,7 @@ def test_a_ratio_near_the_threshold_has_enough_digits_to_show_on_which_side_it_i
     """The upper end of the interval, 0.9903, is above the threshold of 0.99: it is not rounded to 0.990."""
     choice = choose(time_calls(REFERENCE), time_calls("near", 0.96, 0.98, 0.9903))
     assert choice.notes == (
-        "near seen at 0.9800× the time [0.9600 to 0.9903], not decided: the confidence interval crosses the threshold "
+        "near seen at 0.980× the time [0.960 to 0.9903], not decided: the confidence interval crosses the threshold "
         "of 1 %",
     )
 

@@ -9,7 +9,14 @@ from attnbench.analysis.limits import describe_limits
 from attnbench.analysis.plain_names import join_words
 from attnbench.report.forms import describe_length
 from attnbench.report.numbers import format_bytes
-from attnbench.report.sightings import describe_sighting, describe_undecided, format_time, list_times, name_some
+from attnbench.report.sightings import (
+    describe_sighting,
+    describe_undecided,
+    format_time,
+    list_times,
+    name_some,
+    select_some,
+)
 
 __all__ = ["Choice", "describe_answer", "describe_choice"]
 
@@ -38,11 +45,16 @@ class Choice:
     is_unverified: bool = False
 
     @property
-    def time(self) -> str:
-        """The times in words; a winner is named by ``words``."""
+    def told_times(self) -> tuple[str, ...]:
+        """The times in words, a line each; a winner is named by ``words``."""
         if len(self.times) == 1:
-            return self.times[0][1]
-        return name_some([" ".join(pair) for pair in self.times], between=", ")
+            return (self.times[0][1],)
+        return select_some([" ".join(pair) for pair in self.times])
+
+    @property
+    def time(self) -> str:
+        """The times in one line."""
+        return ", ".join(self.told_times)
 
 
 def describe_choice(entries: Sequence[Entry]) -> Choice:

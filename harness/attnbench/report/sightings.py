@@ -6,9 +6,9 @@ from attnbench.analysis.crossover import Entry, Interval, find_seen
 from attnbench.analysis.plain_names import join_words
 from attnbench.analysis.speed_verdict import EFFECT, LEVEL
 from attnbench.analysis.stats import rank_of
-from attnbench.report.numbers import format_digits, format_estimate
+from attnbench.report.numbers import format_digits
 
-__all__ = ["describe_sighting", "describe_undecided", "format_time", "list_times", "name_some"]
+__all__ = ["describe_sighting", "describe_undecided", "format_time", "list_times", "name_some", "select_some"]
 
 # Most names in a sentence; the others are counted. The table of measures has all names.
 SHOWN = 3
@@ -52,7 +52,7 @@ def describe_undecided(entries: Sequence[Entry]) -> str:
 
 def list_times(entries: Sequence[Entry], names: Sequence[str]) -> str:
     """Return the first names, each with its time in cells of a row, and how many more there are."""
-    return name_some([f"{name} {format_time(entries, name)}".rstrip() for name in names], between=", ")
+    return ", ".join(select_some([f"{name} {format_time(entries, name)}".rstrip() for name in names]))
 
 
 def format_time(entries: Sequence[Entry], name: str) -> str:
@@ -65,29 +65,31 @@ def format_time(entries: Sequence[Entry], name: str) -> str:
         ratios = sorted((one.ratio for one in found if one.ratio), key=lambda ratio: ratio.value)
         return " to ".join(dict.fromkeys(map(_format_ratio, (ratios[0], ratios[-1]))))
     seen = sorted(one.shown for one in found if one.shown)
-    ends = dict.fromkeys([*seen[:1], *seen[-1:]])
-    return " to ".join(dict.fromkeys(f"{format_digits(one, _count_digits(one))}{UNIT}" for one in ends))
+    return " to ".join(dict.fromkeys(f"{_format(one)}{UNIT}" for one in (*seen[:1], *seen[-1:])))
 
 
-def name_some(names: Sequence[str], between: str = "") -> str:
-    """Name the first implementations, and count the others; join them with ``between``, or with commas and "and"."""
-    more = len(names) - SHOWN
-    shown = [*names[:SHOWN], f"{more} more"] if more > 0 else names
-    return between.join(shown) if between else join_words(shown)
+def name_some(names: Sequence[str]) -> str:
+    """Name the first implementations, and count the others."""
+    return join_words(select_some(names))
+
+
+def select_some(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the first texts, and how many more there are."""
+    more = len(texts) - SHOWN
+    return (*texts[:SHOWN], f"{more} more") if more > 0 else tuple(texts)
 
 
 def _format_ratio(one: Interval) -> str:
-    digits = max(map(_count_digits, (one.value, one.low, one.high)))
-    return format_estimate(one.value, one.low, one.high, one.processes, unit=UNIT, digits=digits)
+    return f"{_format(one.value)}{UNIT} [{_format(one.low)} to {_format(one.high)}]"
 
 
-def _count_digits(ratio: float) -> int:
-    """Return how many digits keep a ratio on its side of both thresholds: three as a rule."""
+def _format(ratio: float) -> str:
+    """Format a ratio with as many digits as keep it on its side of both thresholds: three as a rule."""
     for digits in range(3, MOST_DIGITS):
         shown = float(format_digits(ratio, digits))
         if all((shown > one) == (ratio > one) and (shown < one) == (ratio < one) for one in THRESHOLDS):
-            return digits
-    return MOST_DIGITS
+            return format_digits(ratio, digits)
+    return format_digits(ratio, MOST_DIGITS)
 
 
 def _bracket(text: str) -> str:

@@ -74,11 +74,9 @@ def test_too_few_processes_are_unknown_and_never_a_winner(processes: int, few: s
     results = (time_calls(REFERENCE, processes=processes), time_calls("quick", 0.1, processes=processes))
     choice = choose(*results)
     assert (choice.kind, choice.words, choice.time) == ("unknown", FOR_NOW, "")
-    assert choice.notes[0] == f"quick seen at 0.100× the time, not decided: {few} too few for a verdict"
+    assert choice.notes[0] == f"not decided: quick 0.100× the time; {few} too few for a verdict"
     results = (time_calls(REFERENCE, processes=processes), time_calls("slow", 10.0, processes=processes))
-    assert choose(*results).notes[0] == (
-        f"torch_mha seen ahead, then slow at 10.0× the time, not decided: {few} too few for a verdict"
-    )
+    assert choose(*results).notes[0] == (f"not decided: slow 10.0× the time; {few} too few for a verdict")
 
 
 def test_an_interval_across_the_threshold_is_unknown() -> None:
@@ -97,7 +95,7 @@ def test_a_disturbed_fastest_measurement_is_inconclusive() -> None:
     choice = choose(time_calls(REFERENCE), time_calls("quick", 0.5, disturbed=True), time_calls("other", 0.8))
     assert (choice.kind, choice.words) == ("inconclusive", FOR_NOW)
     assert choice.notes == (
-        "other seen at 0.800× the time [0.800 to 0.800], not judged: other work disturbed 9 of 9 processes; no ratio "
+        "not decided: other 0.800× the time [0.800 to 0.800]; other work disturbed 9 of 9 processes; no ratio "
         "was seen of quick",
     )
 
@@ -145,11 +143,11 @@ def test_neighbouring_lengths_without_an_answer_share_a_row_only_with_equal_name
     ]
     rows = decide(store(results)).tables[0].rows
     assert [(row.length, row.choices[0].words, row.choices[0].notes) for row in rows] == [
-        ("64", FOR_NOW, ("one seen at 0.500× the time, not decided: 3 processes are too few for a verdict",)),
+        ("64", FOR_NOW, ("not decided: one 0.500× the time; 3 processes are too few for a verdict",)),
         (
             "128 to 256",
             FOR_NOW,
-            ("two seen at 0.500× the time to 0.800× the time, not decided: 3 processes are too few for a verdict",),
+            ("not decided: two 0.500× the time to 0.800× the time; 3 processes are too few for a verdict",),
         ),
     ]
 
@@ -180,7 +178,7 @@ def test_a_cell_that_is_not_judged_says_what_the_undisturbed_cycles_showed(tmp_p
     assert (choice.words, choice.time, choice.notes) == (
         FOR_NOW,
         "",
-        ("quick seen at 0.500× the time, not judged: other work disturbed 9 of 9 processes",),
+        ("not decided: quick 0.500× the time; other work disturbed 9 of 9 processes",),
     )
     write([stored], tmp_path)
     with (tmp_path / "decisions.csv").open(encoding="utf-8", newline="") as file:
@@ -192,7 +190,7 @@ def test_a_cell_without_an_undisturbed_cycle_shows_no_ratio() -> None:
     """Times of disturbed calls give no ratio, however large the difference of the times is."""
     choice = choose(time_calls(REFERENCE, disturbed=True), time_calls("quick", 0.1, disturbed=True))
     assert choice.notes == (
-        "no cycle was undisturbed, so no ratio was seen; not judged: other work disturbed 9 of 9 processes",
+        "not decided: no cycle was undisturbed, so no ratio was seen; other work disturbed 9 of 9 processes",
     )
 
 
@@ -205,15 +203,14 @@ def test_who_is_named_follows_from_the_ratios_and_not_from_the_times() -> None:
     cycles = tuple(tuple(range(26)) for _ in samples)
     odd = replace(odd, timing=replace(odd.timing, samples_ns=samples, cycles=cycles))
     choice = choose(time_calls(REFERENCE, processes=3), odd)
-    assert choice.notes[0].startswith("torch_mha seen ahead, then odd at 1.20× the time, not decided: ")
+    assert choice.notes[0].startswith("not decided: odd 1.20× the time; ")
 
 
 def test_a_ratio_near_the_threshold_has_enough_digits_to_show_on_which_side_it_is() -> None:
     """The upper end of the interval, 0.9903, is above the threshold of 0.99: it is not rounded to 0.990."""
     choice = choose(time_calls(REFERENCE), time_calls("near", 0.96, 0.98, 0.9903))
     assert choice.notes == (
-        "near seen at 0.980× the time [0.960 to 0.9903], not decided: the confidence interval crosses the threshold "
-        "of 1 %",
+        "not decided: near 0.980× the time [0.960 to 0.9903]; the confidence interval crosses the threshold of 1 %",
     )
 
 
@@ -584,7 +581,7 @@ def test_what_is_not_known_to_conform_is_a_note_below_the_fastest_that_conforms(
     choice = table.rows[0].choices[0]
     assert (choice.words, choice.time, table.warning) == ("even", "0.800× the time [0.800 to 0.800]", "")
     assert choice.notes == (
-        "as fast or faster, but without a verdict on conformance: quick 0.500× the time [0.500 to 0.500]",
+        "as fast as even or faster, but without a verdict on conformance: quick 0.500× the time [0.500 to 0.500]",
     )
     assert choice.details == ("takes all 20 cases", f"peak memory: 3 MiB, {REFERENCE} 3 MiB")
     assert '<td class="choice winner"><b>even</b>' in render_page([store(results)])
@@ -602,7 +599,7 @@ def test_of_what_is_not_known_to_conform_only_what_may_be_faster_is_told() -> No
         "alone",
         (
             "no other that was timed is known to conform",
-            "faster, but without a verdict on conformance: quick 0.500× the time [0.500 to 0.500]",
+            "faster than torch_mha, but without a verdict on conformance: quick 0.500× the time [0.500 to 0.500]",
             "without a verdict on conformance and on speed: wide 0.500× the time [0.400 to 1.20]",
         ),
     )
@@ -619,7 +616,7 @@ def test_an_open_speed_of_what_is_not_known_to_conform_leaves_the_answer_decided
         REFERENCE,
         "reference",
         (
-            "every other that conforms is slower",
+            "faster than every other that conforms and was timed; next is slow 2.00× the time [2.00 to 2.00]",
             "without a verdict on conformance and on speed: near 0.980× the time [0.970 to 0.995]",
         ),
     )
@@ -634,9 +631,8 @@ def test_where_it_is_open_who_is_fastest_of_those_that_conform_the_reference_is_
     choice = decide(store(results)).tables[0].rows[0].choices[0]
     assert (choice.words, choice.kind, choice.is_for_now) == (FOR_NOW, "unknown", True)
     assert choice.notes == (
-        "even seen at 0.980× the time [0.970 to 0.995], not decided: the confidence interval crosses the threshold of "
-        "1 %",
-        "faster, but without a verdict on conformance: quick 0.500× the time [0.500 to 0.500]",
+        "not decided: even 0.980× the time [0.970 to 0.995]; the confidence interval crosses the threshold of 1 %",
+        "faster than torch_mha, but without a verdict on conformance: quick 0.500× the time [0.500 to 0.500]",
     )
 
 
@@ -660,6 +656,10 @@ def test_calls_that_a_cut_run_did_not_reach_are_cells() -> None:
         ("64", "quick", "not timed"),
         ("512", "not timed", "not timed"),
     ]
+    assert table.rows[1].choices[0].notes == ("the run ended before; see What is missing",)
+    late = replace(time_calls("later"), timing=None)
+    (row,) = decide(store([time_calls(REFERENCE), time_calls("quick", 0.5), late])).tables[0].rows
+    assert row.choices[0].notes == ("conformance not checked", "not reached before the run ended: later")
 
 
 def test_an_implementation_whose_checks_were_not_finished_is_not_known_to_conform() -> None:

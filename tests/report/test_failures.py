@@ -471,10 +471,21 @@ def test_the_cause_of_most_findings_is_the_first_and_the_verdict_counts_them() -
     (line,) = [
         place.sentences[0].text for place in collect_content([make_stored_run(*found)]).verdict.places if place.checked
     ]
-    assert line.startswith("mine is wrong: bad_dtypes_are_refused (")
-    assert line.endswith(
-        "), in 3 of 5 failed findings; looks like no scale, in 2. 5 findings of 3 checks failed, on 5 cases of quick."
+    assert line == (
+        "mine is wrong: bad_dtypes_are_refused fails, in 3 of 5 failed findings; looks like no scale, in 2. 5 findings "
+        "of 3 checks failed, on 5 cases of quick."
     )
+
+
+def test_checks_without_a_known_cause_are_named_together_with_the_largest_error() -> None:
+    """The largest of their errors is told; of many checks, the first are named, and the others counted."""
+    checks = ("stays_finite", "repeats_itself", "no_stale_state", "strided_inputs", "copies_work", "masks")
+    found = [("mine", fail(check, excess=2 + number)) for number, check in enumerate(checks)]
+    (line,) = [
+        place.sentences[0].text for place in collect_content([make_stored_run(*found)]).verdict.places if place.checked
+    ]
+    assert line.startswith("mine is wrong: ")
+    assert " and 2 more checks fail (7.00 × the allowed error). 6 findings of 6 checks failed, " in line
 
 
 def test_a_diagnosis_that_is_a_sentence_is_quoted_as_it_is() -> None:
@@ -486,21 +497,35 @@ def test_a_diagnosis_that_is_a_sentence_is_quoted_as_it_is() -> None:
 
 def test_the_cause_with_the_most_findings_is_named() -> None:
     """Exceptions come after wrong values, and are named in the verdict where they are most of the failures."""
-    found = [("mine", fail(check)) for check in ("stays_finite", "repeats_itself", "no_stale_state")]
-    raised = Finding(check="masks", status="error", reason="RuntimeError: no half precision")
-    found += [("mine", raised)] * 5
+    found = [
+        ("mine", fail(check, f"x But y. Diagnosis: looks like no {fault}."))
+        for fault in ("scale", "mask", "bias")
+        for check in ("a", "b")
+    ]
+    found += [
+        ("mine", Finding(check=check, status="error", reason="RuntimeError: no half precision"))
+        for check in ("masks", "copies_work")
+        for _ in range(3)
+    ]
     (line,) = [
         place.sentences[0].text for place in collect_content([make_stored_run(*found)]).verdict.places if place.checked
     ]
-    assert "in 1 of 8 failed findings; masks, in 5; 2 more causes, in 2. " in line
+    assert "in 2 of 12 failed findings; RuntimeError: no half precision, in 6; 2 more causes, in 4. " in line
 
 
 def test_a_cause_that_says_what_to_mend_is_named_however_few_findings_it_has() -> None:
-    """Behind two larger causes that only name a check, the verdict names the diagnosis, and counts the rest."""
-    found = [("mine", fail(check)) for check in ("stays_finite", "repeats_itself", "no_stale_state") for _ in range(3)]
+    """Behind larger causes that do not say what to mend, the verdict names the diagnosis."""
+    found = [
+        ("mine", Finding(check=check, status="error", reason=f"{kind}: no half precision"))
+        for kind in ("RuntimeError", "ValueError", "TypeError")
+        for check in ("masks", "copies_work")
+        for _ in range(3)
+    ]
+    found += [("mine", fail("stays_finite"))] * 9
     found += [("mine", fail(check, "x But y. Diagnosis: looks like no scale.")) for check in ("a", "b")]
     (line,) = [
         place.sentences[0].text for place in collect_content([make_stored_run(*found)]).verdict.places if place.checked
     ]
-    assert "in 3 of 11 failed findings; " in line
-    assert "; looks like no scale, in 2; 1 more cause, in 3. " in line
+    assert " of 29 failed findings; " in line
+    assert "looks like no scale, in 2; " in line
+    assert " more causes, in " in line

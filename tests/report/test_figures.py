@@ -481,7 +481,7 @@ def test_a_forest_has_a_row_for_each_implementation_the_fastest_first() -> None:
     assert [text for text in texts if "L =" in text] == [f"forward, L = {length}" for length in LENGTHS]
     _, notes = draw_one(timings, "ratio")
     assert "Left out, inconclusive: 3 comparisons of lost." in notes
-    assert "Points of once: 1 process, no interval." in notes
+    assert "1 process, no interval: 3 points of once." in notes
 
 
 def test_a_tall_forest_is_folded_and_bounded() -> None:

@@ -140,7 +140,7 @@ def test_undecided_cells_say_why() -> None:
     (table,) = find(store(time_grid(lambda *_: 0.5, processes=3))).shown
     assert {(cell.choice.words, cell.names) for cell in table.cells} == {(f"{REFERENCE} for now", (REFERENCE,))}
     assert {cell.choice.notes for cell in table.cells} == {
-        ("quick seen at 0.500× the time, not decided: 3 processes are too few for a verdict",)
+        ("not decided: quick 0.500× the time; 3 processes are too few for a verdict",)
     }
     assert table.remark == "None of 9 cells are decided."
     (alone,) = find(store([one for one in time_grid(lambda *_: 0.5) if one.implementation == REFERENCE])).shown
@@ -156,7 +156,7 @@ def test_what_conforms_is_named_instead_of_what_is_not_known_to() -> None:
         (
             ("even",),
             ("even", "0.800× the time [0.800 to 0.800]"),
-            "as fast or faster, but without a verdict on conformance: quick 0.500× the time [0.500 to 0.500]",
+            "as fast as even or faster, but without a verdict on conformance: quick 0.500× the time [0.500 to 0.500]",
         )
     }
 

@@ -86,7 +86,7 @@ def estimate(values: Sequence[float], *, tail: float = TAIL) -> Estimate:
         value=float(statistics.median(ordered)),
         low=ordered[rank - 1],
         high=ordered[count - rank],
-        level=max(0.0, 1 - 2 * _tail_probability(count, rank)),
+        level=max(0.0, level_of(count, rank)),
         processes=count,
     )
 
@@ -98,6 +98,11 @@ def rank_of(count: int, tail: float) -> int:
     For r = 1, the interval from the r-th smallest to the r-th largest number is the full range.
     """
     return max((r for r in range(1, count // 2 + 1) if _tail_probability(count, r) <= tail), default=0)
+
+
+def level_of(count: int, rank: int) -> float:
+    """Return the confidence level of the interval from the ``rank``-th smallest to the ``rank``-th largest number."""
+    return 1 - 2 * _tail_probability(count, rank)
 
 
 @cache

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from attnbench.analysis.coverage import FEWEST_CHECKED
-from attnbench.analysis.crossover import Answer, AnswerKind, Contender, Entry
+from attnbench.analysis.crossover import Answer, AnswerKind, Contender, Entry, find_seen
 from attnbench.analysis.limits import describe_limits
 from attnbench.analysis.plain_names import join_words
 from attnbench.report.forms import describe_length
@@ -57,23 +57,27 @@ class Choice:
         return ", ".join(self.told_times)
 
 
-def describe_choice(entries: Sequence[Entry]) -> Choice:
-    """Return the cell of entries with the same answer, at neighbouring lengths."""
+def describe_choice(entries: Sequence[Entry], late: Sequence[str] = ()) -> Choice:
+    """Return the cell of entries with the same answer, at neighbouring lengths.
+
+    ``late``: implementations whose calls were planned, and not reached before a run ended.
+    """
     if not entries:
-        return Choice(kind="", words="not timed")
+        return Choice(kind="", words="not timed", notes=("the run ended before; see What is missing",) if late else ())
+    pending = f"not reached before the run ended: {name_some(late)}" if late else ""
     entry, best = entries[0], entries[0].best
     words, note = describe_answer(best, entry.reference)
     if best.kind in OPEN:
         keeps = entry.reference not in entry.excluded
-        notes = describe_sighting(entries), *_describe_unverified(entries)
+        notes = describe_sighting(entries), *_describe_unverified(entries), pending
         words = f"{entry.reference} for now" if keeps else words
-        return Choice(kind=best.kind, words=words, notes=notes, is_for_now=keeps)
+        return Choice(kind=best.kind, words=words, notes=tuple(filter(None, notes)), is_for_now=keeps)
     if entry.conforming and best.kind in ("reference", "alone"):
         words, note = best.names[0], "no other that was timed is known to conform"
         if best.kind == "reference":
-            note = "every other that conforms is slower"
+            note = f"faster than every other that conforms and was timed{_describe_next(entries)}"
     unverified = _describe_conformance(entry)
-    notes = note, unverified, describe_undecided(entries), *_describe_unverified(entries)
+    notes = note, unverified, describe_undecided(entries), *_describe_unverified(entries), pending
     return Choice(
         kind=best.kind,
         words=words,
@@ -104,6 +108,12 @@ def describe_answer(answer: Answer, reference: str) -> tuple[str, str]:
             return f"only {names}", "nothing else was timed"
         case "not_compared":
             return "not compared", f"{some} and {reference} were not timed in the same processes"
+
+
+def _describe_next(entries: Sequence[Entry]) -> str:
+    """Return the implementation next to the reference among those that were compared, with its time; may be empty."""
+    seen = find_seen(entries[0].compared, entries[0].reference)
+    return f"; next is {list_times(entries, [seen.implementation])}" if seen else ""
 
 
 def _describe_conformance(entry: Entry) -> str:
@@ -142,7 +152,8 @@ def _describe_unverified(entries: Sequence[Entry]) -> Iterator[str]:
     others.sort(key=lambda one: one.shown or 0.0)
     fast = [one.implementation for one in others if one.state == "faster" and _is_as_fast(one, entry.best)]
     if fast:
-        how = "as fast or faster" if entry.best.kind in TIMED else "faster"
+        first = entry.best.names[0]
+        how = f"as fast as {first} or faster" if entry.best.kind in TIMED else f"faster than {entry.reference}"
         yield f"{how}, but without a verdict on conformance: {list_times(entries, fast)}"
     answer = entry.answer
     named = {*answer.undecided, *(answer.names if answer.kind in OPEN else ())}

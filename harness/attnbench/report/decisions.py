@@ -1,5 +1,6 @@
 """What to use here: the crossover map of a report, as tables for each place and as rows of decisions.csv."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -10,6 +11,7 @@ from attnbench.analysis.crossover import DECISIVE, Entry, count_compared, find_f
 from attnbench.analysis.limits import describe_limits
 from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.speed_verdict import LEVEL
+from attnbench.analysis.stats import level_of, rank_of
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import PERF, Result, find_pass
@@ -136,8 +138,11 @@ class Decisions:
 
     @property
     def confidence(self) -> str:
-        """The least confidence of an interval: a verdict needs so many processes."""
-        return f"{100 * (1 - 2 * LEVEL):.1f} %"
+        """The confidence levels of the intervals, in words; empty if there are none."""
+        counts = {one.ratio.processes for entry in self.entries for one in entry.contenders if one.ratio}
+        levels = sorted(level_of(count, rank) for count in counts if (rank := rank_of(count, LEVEL)))
+        ends = (f"{100 * level:.1f}" for level in (*levels[:1], *levels[-1:]))
+        return f"{' to '.join(dict.fromkeys(ends))} %" if levels else ""
 
     @property
     def has_disturbed(self) -> bool:
@@ -169,7 +174,7 @@ def collect_decisions(runs: Sequence[StoredRun], results: Iterable[Result], seri
         _make_table(
             place,
             [one for one in entries if get_place(one) == place],
-            [case for one in series if one.place == place for case in select_pending(one.untimed)["case"]],
+            [pair for one in series if one.place == place for pair in _list_pending(one)],
         )
         for place in places
     )
@@ -186,6 +191,12 @@ def collect_decisions(runs: Sequence[StoredRun], results: Iterable[Result], seri
         reference=join_words(references) if references else "",
         untimed=_describe_untimed(runs, places),
     )
+
+
+def _list_pending(series: Series) -> Iterator[tuple[str, str]]:
+    """Yield case and implementation of each call that was not reached before its run ended."""
+    pending = select_pending(series.untimed)
+    yield from zip(map(str, pending["case"]), map(str, pending["implementation"]), strict=True)
 
 
 def _describe_untimed(runs: Iterable[StoredRun], places: Collection[Place]) -> str:
@@ -211,12 +222,17 @@ def _get_pass(entry: Entry) -> str:
     return describe_pass(entry.pass_, entry.mode)
 
 
-def _make_table(place: Place, entries: Sequence[Entry], pending: Iterable[str]) -> PlaceTable:
+def _make_table(place: Place, entries: Sequence[Entry], pending: Iterable[tuple[str, str]]) -> PlaceTable:
     """Return the table of a place; neighbouring lengths with the same answers in all passes share a row.
 
-    ``pending`` are cases that were not reached before their run ended.
+    ``pending`` are the cases, each with an implementation, that were not reached before their run ended.
     """
-    late = [CaseId.parse(case) for case in dict.fromkeys(pending)]
+    names: defaultdict[tuple[str, int, int, str], dict[str, None]] = defaultdict(dict)
+    late = []
+    for text, name in pending:
+        case = CaseId.parse(text)
+        late.append(case)
+        names[case.form, *read_lengths(case), describe_pass(find_pass(text), case.mode)][name] = None
     order = sorted(
         {(one.pass_, one.mode) for one in entries} | {(find_pass(str(case)), case.mode) for case in late},
         key=lambda one: (one[0], one[1] != "inference"),
@@ -230,18 +246,23 @@ def _make_table(place: Place, entries: Sequence[Entry], pending: Iterable[str]) 
         by_shape[entry.form, entry.queries, entry.keys][_get_pass(entry)] = entry
 
     def get_answers(shape: tuple[str, int, int]) -> tuple[object, ...]:
-        return shape[0], *(_get_essence(by_shape[shape].get(name)) for name in passes)
+        return shape[0], *((_get_essence(by_shape[shape].get(name)), tuple(names[*shape, name])) for name in passes)
 
     rows = []
     for _, group in groupby(by_shape, key=get_answers):
         alike = list(group)
         lengths = [describe_length(queries, keys) for _, queries, keys in alike]
-        cells = ([by_shape[shape][name] for shape in alike if name in by_shape[shape]] for name in passes)
+        cells = (
+            describe_choice(
+                [by_shape[shape][name] for shape in alike if name in by_shape[shape]], list(names[*alike[0], name])
+            )
+            for name in passes
+        )
         rows.append(
             ChoiceRow(
                 form=describe_form(alike[0][0]),
                 length=lengths[0] if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}",
-                choices=tuple(map(describe_choice, cells)),
+                choices=tuple(cells),
             )
         )
     shown = tuple(_set_spans(rows[:MOST_ROWS]))

@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.root_causes import RootCause, find_root_causes
-from attnbench.checks.catalogue import read_checks
 from attnbench.records.types import Result, Status
 from attnbench.report.checked import list_cases
 from attnbench.report.failures import describe_cause, describe_worst, rank_cause
-from attnbench.report.numbers import format_count, shorten_text
+from attnbench.report.numbers import format_count
 
 __all__ = ["describe_failing"]
 
@@ -16,6 +15,8 @@ __all__ = ["describe_failing"]
 NAMED_FAILING = 4
 # Most causes of failures that are named for one implementation, or one more.
 NAMED_CAUSES = 2
+# Most checks that are named, or one more.
+NAMED_CHECKS = 4
 # Longest words for a cause, in characters.
 LONGEST_CAUSE = 110
 # Words for an implementation with failures; if it has several of these statuses, the first one here decides.
@@ -58,41 +59,59 @@ def describe_failing(by_name: Mapping[str, Sequence[Result]]) -> Iterator[tuple[
 def _describe_causes(causes: Sequence[RootCause]) -> str:
     """Return what is wrong, in words: the first causes, each with its number of findings, and what is left.
 
-    The cause with the most findings is among those that are named.
+    The cause with the most findings is among those that are named. Checks without a known cause are one of them.
     """
-    if len(causes) == 1 and not causes[0].following:
-        return _describe_cause(causes[0])
+    unknown = [cause for cause in causes if _is_unknown(cause)]
+    groups = [[cause] for cause in causes if not _is_unknown(cause)]
+    if unknown:
+        groups.insert(causes.index(unknown[0]), unknown)
+    if len(groups) == 1 and not any(cause.following for cause in groups[0]):
+        return _describe_group(groups[0])
     total = sum(len(cause.failures) for cause in causes)
-    # If only one more cause is left, it is named, because a count would take as many words.
-    shown = list(causes[: NAMED_CAUSES + (len(causes) == NAMED_CAUSES + 1)])
-    largest = max(causes, key=lambda cause: len(cause.failures))
+    # If only one more is left, it is named, because a count would take as many words.
+    shown = groups[: NAMED_CAUSES + (len(groups) == NAMED_CAUSES + 1)]
+    largest = max(groups, key=_count_findings)
     if largest not in shown:
         shown[-1] = largest
-    if not any(cause.says_what_to_mend for cause in shown):
-        shown += [cause for cause in causes if cause.says_what_to_mend][:1]
-    parts = [f"{_describe_cause(cause)}, in {len(cause.failures) - len(cause.following)}" for cause in shown]
+    if not any(cause.says_what_to_mend for group in shown for cause in group):
+        shown += [group for group in groups if group[0].says_what_to_mend][:1]
+    parts = [f"{_describe_group(group)}, in {_count_findings(group) - _count_following(group)}" for group in shown]
     parts[0] += f" of {format_count(total, 'failed finding')}"
-    parts = [part + _count_following(cause) for part, cause in zip(parts, shown, strict=True)]
-    left = len(causes) - len(shown)
-    others = total - sum(len(cause.failures) for cause in shown)
+    parts = [part + _tell_following(group) for part, group in zip(parts, shown, strict=True)]
+    left = len(groups) - len(shown)
+    others = total - sum(map(_count_findings, shown))
     return "; ".join([*parts, *[f"{format_count(left, 'more cause')}, in {others}"] * bool(left)])
 
 
-def _count_following(cause: RootCause) -> str:
-    """Return how many further findings a cause may explain, in brackets; empty if there are none."""
-    return f" ({len(cause.following)} more may follow from it)" if cause.following else ""
+def _is_unknown(cause: RootCause) -> bool:
+    """Whether only the failed check is known."""
+    return len(cause.checks) == 1 and describe_cause(cause) in cause.checks
 
 
-def _describe_cause(cause: RootCause) -> str:
-    """Return a cause in words; if only the failed check is known, the check, its worst error and what it requires."""
-    words = clean_name(describe_cause(cause, by=False), LONGEST_CAUSE)
-    (check,) = cause.checks if len(cause.checks) == 1 else ("",)
-    known = read_checks().get(check)
-    if known is None or describe_cause(cause) != check:
-        return words
-    worst = describe_worst(cause)
-    by = f", {worst}" if worst else ""
-    return f'{check}{by} ("{shorten_text(known.requirement.removesuffix("."), LONGEST_CAUSE)}")'
+def _count_findings(group: Sequence[RootCause]) -> int:
+    return sum(len(cause.failures) for cause in group)
+
+
+def _count_following(group: Sequence[RootCause]) -> int:
+    return sum(len(cause.following) for cause in group)
+
+
+def _tell_following(group: Sequence[RootCause]) -> str:
+    """Return how many further findings causes may explain, in brackets; empty if there are none."""
+    count = _count_following(group)
+    return f" ({count} more may follow from it)" if count else ""
+
+
+def _describe_group(group: Sequence[RootCause]) -> str:
+    """Return a cause in words, or the checks that fail without a known cause, with their largest error."""
+    if not _is_unknown(group[0]):
+        return clean_name(describe_cause(group[0], by=False), LONGEST_CAUSE)
+    names = (clean_name(check, LONGEST_CAUSE) for cause in group for check in cause.checks)
+    checks = list(dict.fromkeys(names))
+    left = len(checks) - NAMED_CHECKS
+    shown = checks if left <= 1 else [*checks[:NAMED_CHECKS], f"{left} more checks"]
+    worst = describe_worst(group)
+    return f"{join_words(shown)} {'fails' if len(checks) == 1 else 'fail'}" + f" ({worst})" * bool(worst)
 
 
 def _count_failed(causes: Sequence[RootCause], cases: Set[str], results: Sequence[Result]) -> str:

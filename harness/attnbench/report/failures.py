@@ -411,9 +411,9 @@ def _describe_excess(finding: Finding, excess: float) -> str:
     return f"{format_digits(excess).replace('inf', '∞')} × the allowed error"
 
 
-def describe_worst(cause: RootCause) -> str:
-    """Return how large the error of a cause is, in words; empty where no error was measured."""
-    worst = min(cause.telling, key=_order_failure).finding
+def describe_worst(causes: Iterable[RootCause]) -> str:
+    """Return how large the largest error of these causes is, in words; empty where no error was measured."""
+    worst = min((failure for cause in causes for failure in cause.telling), key=_order_failure).finding
     return _describe_excess(worst, _find_excess(worst))
 
 

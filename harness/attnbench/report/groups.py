@@ -1,7 +1,7 @@
 """Findings and calls that are not failures, grouped by implementation and reason."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -69,11 +69,12 @@ def fold_groups(
     not_run: Sequence[Grouped],
     warned: Sequence[Grouped],
     machines: Mapping[str, str],
+    silent: Collection[str],
 ) -> Iterator[Folded]:
     """Yield the folded tables: expected failures, refused cases, checks that were not run, and warnings.
 
     A table without rows is left out. The findings of all machines are counted together. ``machines`` has the machine of
-    each run by its id.
+    each run by its id. ``silent``: implementations of which no check ran.
     """
     tables = (
         (
@@ -95,19 +96,31 @@ def fold_groups(
     )
     for title, note, of, groups in tables:
         if groups:
-            yield Folded(title=title, note=note, summary=_summarise(title, groups, machines), of=of, rows=_cap(groups))
+            summary = _summarise(title, groups, machines, silent)
+            yield Folded(title=title, note=note, summary=summary, of=of, rows=_cap(groups))
 
 
-def _summarise(title: str, groups: Sequence[Grouped], machines: Mapping[str, str]) -> str:
-    count = sum(group.count for group in groups)
-    names = format_count(len({group.implementation for group in groups}), "implementation")
-    own = {machines[run] for group in groups for run in group.runs}
-    on = f", on {clean_name(min(own))}" if len(own) == 1 else f", on {len(own)} machines together"
-    on = on if len({*machines.values()}) > 1 else ""
-    found = f"{title}: {format_count(count, 'finding')} of {names}{on}"
+def _summarise(title: str, groups: Sequence[Grouped], machines: Mapping[str, str], silent: Collection[str]) -> str:
+    own = [group for group in groups if group.implementation not in silent]
+    others = [group for group in groups if group.implementation in silent]
+    told = f"{_count(own)}, and {_count(others)} of which no check ran" if own and others else _count(groups)
+    found = f"{title}: {told}{_locate(groups, machines)}"
     if len(groups) <= MOST_GROUPS:
         return found
     return f"{found}; the {MOST_GROUPS} most frequent of {format_count(len(groups), 'reason')}, all in findings.csv"
+
+
+def _count(groups: Sequence[Grouped]) -> str:
+    """Return how many findings of how many implementations there are."""
+    names = format_count(len({group.implementation for group in groups}), "implementation")
+    return f"{format_count(sum(group.count for group in groups), 'finding')} of {names}"
+
+
+def _locate(groups: Sequence[Grouped], machines: Mapping[str, str]) -> str:
+    """Return on which machines the findings are; empty if the report has one machine."""
+    own = {machines[run] for group in groups for run in group.runs}
+    on = f", on {clean_name(min(own))}" if len(own) == 1 else f", on {len(own)} machines together"
+    return on if len({*machines.values()}) > 1 else ""
 
 
 def _cap(groups: Sequence[Grouped]) -> tuple[Grouped, ...]:

@@ -163,17 +163,20 @@ def _list_open(decisions: Decisions, *, several: bool) -> Iterator[Missing]:
     told = []
     for machine, entries in by_machine.items():
         open_ = [entry for entry in entries if entry.best.kind not in DECISIVE]
-        others = sum(
-            bool({*entry.best.undecided, *entry.answer.undecided}) for entry in entries if entry.best.kind in DECISIVE
-        )
+        others = [entry for entry in entries if entry.best.kind in DECISIVE and _may_be_beaten(entry)]
         parts = [f"{len(open_)} of {format_count(len(entries), 'answer')}: {_describe_calls(e.case for e in open_)}."]
-        more = f"In {others} more, another implementation may be as fast as the one to use."
+        more = f"Decided, but another may be as fast: {_describe_calls(entry.case for entry in others)}."
         parts = parts * bool(open_) + [more] * bool(others)
         if parts:
             told.append(" ".join([f"{machine}:"] * several + parts))
     if told or decisions.advice:
         text = " ".join(told) or "Whether an implementation without a verdict on conformance is faster."
         yield Missing(what="Speed not decided", text=text, steps=decisions.advice)
+
+
+def _may_be_beaten(entry: Entry) -> bool:
+    """Whether an implementation that is not the answer may be as fast."""
+    return bool(entry.best.undecided or entry.answer.undecided or entry.answer.kind not in DECISIVE)
 
 
 def _describe_calls(cases: Iterable[str]) -> str:

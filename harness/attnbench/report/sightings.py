@@ -26,19 +26,14 @@ def describe_sighting(entries: Sequence[Entry]) -> str:
     """
     answer, reference = entries[0].best, entries[0].reference
     compared = entries[0].compared
-    verb = "judged" if answer.kind == "inconclusive" else "decided"
     seen = find_seen(compared, reference)
     if seen is None:
-        return f"no cycle was undisturbed, so no ratio was seen; not {verb}: {answer.reason}"
-    name = seen.implementation
-    words = f"{name} seen at {format_time(entries, name)}"
-    if (seen.shown or 0.0) >= 1:
-        words = f"{reference} seen ahead, then {name} at {format_time(entries, name)}"
-    others = [one for one in answer.names if one not in (name, reference)] if answer.kind == "unknown" else []
-    also = f"; {name_some(others)} may be as fast" if others else ""
+        return f"not decided: no cycle was undisturbed, so no ratio was seen; {answer.reason}"
+    first = seen.implementation
+    others = [one for one in answer.names if one not in (first, reference)] if answer.kind == "unknown" else []
     unseen = [one.implementation for one in compared if one.state and one.shown is None]
     without = f"; no ratio was seen of {name_some(unseen)}" if unseen else ""
-    return f"{words}, not {verb}: {answer.reason}{also}{without}"
+    return f"not decided: {list_times(entries, [first, *others])}; {answer.reason}{without}"
 
 
 def describe_undecided(entries: Sequence[Entry]) -> str:

@@ -42,8 +42,10 @@ def name_single(rows: pd.DataFrame) -> tuple[str, ...]:
     single = rows[rows["processes"] == 1]
     if single.empty:
         return ()
-    whose = "All points" if len(single) == len(rows) else f"Points of {_name(list(single['implementation'].unique()))}"
-    return (f"{whose}: 1 process, no interval.",)
+    if len(single) == len(rows):
+        return ("All points: 1 process, no interval.",)
+    names = _name(list(single["implementation"].unique()))
+    return (f"1 process, no interval: {format_count(len(single), 'point')} of {names}.",)
 
 
 def describe_ends(rows: pd.DataFrame, reference: str, text: Callable[[float], str], words: tuple[str, str]) -> str:

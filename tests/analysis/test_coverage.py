@@ -75,7 +75,10 @@ def test_refusals_that_leave_few_cases_are_told() -> None:
     """A run of few cases says so only if refusals are the reason."""
     passed = [make_result("passed", number) for number in range(3)]
     refused = [make_result("unsupported", number) for number in range(10, 30)]
-    assert list(list_coverage_lines([*passed, *refused], {})) == ["a: 3 of 23 cases checked, 20 refused"]
+    few = "a: 3 of 23 cases checked, 20 refused; a verdict needs 20 checked cases"
+    assert list(list_coverage_lines([*passed, *refused], {})) == [f"{few}; core has more cases"]
+    large = [replace(result, suite="core") for result in (*passed, *refused)]
+    assert list(list_coverage_lines(large, {})) == [few]
     assert list(list_coverage_lines([*passed, *refused[:5]], {})) == []
     assert list(list_coverage_lines(passed, {})) == []
 

@@ -496,7 +496,8 @@ def test_a_terminated_run_ends_its_workers(here: Path) -> None:
     _, errors = started.communicate(timeout=600)
     assert started.returncode == 130
     (stored,) = here.glob("results/*/*.jsonl")
-    kept = f"attnbench: interrupted: stored results are kept; continue with: attnbench conform --resume {stored.stem}"
+    kept = "attnbench: interrupted: stored results are kept, what was under way is repeated; continue with: "
+    kept += f"attnbench conform --resume {stored.stem}"
     kept += f"; report the stored results with: attnbench report {stored.stem}"
     assert errors.splitlines()[-1] == kept
     assert "Traceback" not in errors

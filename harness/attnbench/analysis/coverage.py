@@ -159,7 +159,11 @@ def _describe_refusals(results: Sequence[Result]) -> str:
     checked = count_checked(results)
     if not checked < FEWEST_CHECKED <= checked + refused:
         return ""
-    return f"{checked} of {len(results)} cases checked, {refused} refused"
+    more = "" if any(result.suite in VERDICT_SUITES for result in results) else f"; {VERDICT_SUITES[0]} has more cases"
+    return (
+        f"{checked} of {len(results)} cases checked, {refused} refused; a verdict needs {FEWEST_CHECKED} checked "
+        f"cases{more}"
+    )
 
 
 def _is_refused(result: Result) -> bool:

@@ -61,7 +61,7 @@ def _describe_interrupt(arguments: tuple[object, ...]) -> str:
         return "interrupted"
     resuming, *reporting = arguments
     told = f"; report the stored results with: {reporting[0]}" if reporting else ""
-    return f"interrupted: stored results are kept; continue with: {resuming}{told}"
+    return f"interrupted: stored results are kept, what was under way is repeated; continue with: {resuming}{told}"
 
 
 def _describe_missing_module(error: ModuleNotFoundError) -> str | None:

@@ -29,5 +29,7 @@ def describe_basis(timed: int, missing: int) -> str:
     """Return on how many timed calls the recommendations rest; ``missing``: planned calls that were not timed."""
     if not timed:
         return "This report recommends no implementation: no call was timed."
-    lacking = f"; {format_count(missing, 'planned call')} {'is' if missing == 1 else 'are'} missing" if missing else ""
-    return f"What to use here rests on {format_count(timed, 'timed call')} only{lacking}."
+    if not missing:
+        return "Every planned call was timed, but perhaps in fewer processes than planned."
+    lacking = f"{format_count(missing, 'planned call')} {'is' if missing == 1 else 'are'} missing"
+    return f"What to use here rests on {format_count(timed, 'timed call')} only; {lacking}."

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file())
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-LANGUAGES = ("console", "python", "toml", "json", "mermaid", "text")
+LANGUAGES = ("console", "python", "toml", "json", "yaml", "mermaid", "text")
 # Every reason for which a block is not run.
 MARKS = {
     "slow": "takes minutes, or runs until it is stopped",

@@ -15,6 +15,7 @@ from types import FunctionType
 from typing import Any
 
 import pytest
+import yaml
 from torch import nn
 
 from attnbench.interface import Implementation
@@ -38,7 +39,7 @@ BLOCKS = [block for page in PAGES for block in read_blocks(page)]
 # it here.
 READERS_FILES = ("path/to/attention.py", "attention.py", "my_attention.py")
 READERS_FILE = "tests/plugin_example/my_attention.py"
-PARSERS = {"toml": tomllib.loads, "json": json.loads}
+PARSERS = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
 # Variables with which pytest prints longer lines, colours, or the output of further options.
 PRINTED_OTHERWISE = ("CI", "BUILD_NUMBER", "FORCE_COLOR", "PY_COLORS", "PYTEST_ADDOPTS")
 # Seconds that one command of a page may take here; an unmarked one takes about ten seconds of processor time.
@@ -184,7 +185,7 @@ def test_python_that_is_not_run_imports_names_that_exist(block: Block) -> None:
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language in PARSERS and not b.mark], ids=by_place)
 def test_data_parses(block: Block) -> None:
-    """Every whole block of TOML or JSON is a document."""
+    """Every whole block of TOML, JSON or YAML is a document."""
     assert PARSERS[block.language](block.text)
 
 

@@ -485,7 +485,7 @@ def test_checks_without_a_known_cause_are_named_together_with_the_largest_error(
         place.sentences[0].text for place in collect_content([make_stored_run(*found)]).verdict.places if place.checked
     ]
     assert line.startswith("mine is wrong: ")
-    assert " and 2 more checks fail (7.00 × the allowed error). 6 findings of 6 checks failed, " in line
+    assert " and 2 more checks fail (worst: 7.00 × the allowed error). 6 findings of 6 checks failed, " in line
 
 
 def test_a_diagnosis_that_is_a_sentence_is_quoted_as_it_is() -> None:

@@ -22,8 +22,8 @@ HELP = {
         "attnbench profile --suite core --processes 30",
     ),
     "inconclusive": (
-        "time again while nothing else runs on the machine, or with fewer threads than cores (such as --threads 1), "
-        "and with more calls in each process; a verdict needs "
+        "time again while nothing else runs on the machine, with more calls in each process; calls with fewer threads "
+        "than cores are disturbed less, but are answers of their own; a verdict needs "
         "undisturbed calls in most processes",
         "attnbench profile --suite full",
     ),

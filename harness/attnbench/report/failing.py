@@ -111,7 +111,7 @@ def _describe_group(group: Sequence[RootCause]) -> str:
     left = len(checks) - NAMED_CHECKS
     shown = checks if left <= 1 else [*checks[:NAMED_CHECKS], f"{left} more checks"]
     worst = describe_worst(group)
-    return f"{join_words(shown)} {'fails' if len(checks) == 1 else 'fail'}" + f" ({worst})" * bool(worst)
+    return f"{join_words(shown)} {'fails' if len(checks) == 1 else 'fail'}" + f" (worst: {worst})" * bool(worst)
 
 
 def _count_failed(causes: Sequence[RootCause], cases: Set[str], results: Sequence[Result]) -> str:

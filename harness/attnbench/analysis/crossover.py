@@ -16,6 +16,7 @@ from attnbench.analysis.stats import rank_of
 __all__ = [
     "ANSWERS",
     "DECISIVE",
+    "FASTER",
     "Answer",
     "AnswerKind",
     "Contender",
@@ -41,6 +42,8 @@ AnswerKind = Literal["winner", "tie", "reference", "no_difference", "unknown", "
 ANSWERS: tuple[AnswerKind, ...] = get_args(AnswerKind)
 # Answers that name what to use.
 DECISIVE: frozenset[AnswerKind] = frozenset({"winner", "tie", "reference", "no_difference"})
+# Those of them whose names are faster than the reference.
+FASTER: frozenset[AnswerKind] = frozenset({"winner", "tie"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +122,7 @@ class Entry:
     answer: Answer
     # Implementations that were timed, but fail checks. They are no choice, whatever their time.
     excluded: tuple[str, ...] = ()
-    # Implementations that were timed, and of which a run left out planned checks, so that they may still fail.
-    unfinished: frozenset[str] = frozenset()
-    # Contenders that are known to conform.
+    # Contenders that are known to conform: enough cases were checked, and no run left out any of their checks.
     conform: frozenset[str] = frozenset()
     # The answer among the reference and the implementations that conform. None if all contenders conform, or if the
     # answer is not known to conform.

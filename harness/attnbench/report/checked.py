@@ -1,13 +1,13 @@
 """What was checked and timed at one place, in one line."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from attnbench.analysis.plain_names import clean_name
 from attnbench.records.types import FAILURES, PERF, SILENT, Result, Status
 from attnbench.report.numbers import format_count, format_thousands
 
-__all__ = ["describe_checked", "list_cases"]
+__all__ = ["describe_checked", "find_checked", "list_cases"]
 
 # Words for statuses, in the order in which they are told.
 WORDS: dict[Status, str] = {
@@ -31,7 +31,7 @@ def describe_checked(results: Sequence[Result], asked: Set[str], *, untold: bool
     """
     if not any(result.findings for result in results):
         return ""
-    seen = {one.implementation for one in results if any(f.status not in SILENT for f in one.findings)}
+    seen = find_checked(results)
     # What refuses every case, such as for want of a device, is counted among the names only.
     counted_results = [one for one in results if one.implementation in seen or not seen]
     statuses = Counter(finding.status for result in counted_results for finding in result.findings)
@@ -58,6 +58,11 @@ def describe_checked(results: Sequence[Result], asked: Set[str], *, untold: bool
     else:
         calls = "no call was timed" if untold else ""
     return f"Checked: {', '.join(counted)}{findings}{'; ' * bool(calls)}{calls}."
+
+
+def find_checked(results: Iterable[Result]) -> frozenset[str]:
+    """Return the implementations of which a check ran; of the others, every case is refused or was not run."""
+    return frozenset(one.implementation for one in results if any(f.status not in SILENT for f in one.findings))
 
 
 def _count_untimed(results: Sequence[Result]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from attnbench.analysis.coverage import FEWEST_CHECKED
-from attnbench.analysis.crossover import Answer, AnswerKind, Contender, Entry, find_seen
+from attnbench.analysis.crossover import FASTER, Answer, AnswerKind, Contender, Entry, find_seen
 from attnbench.analysis.limits import describe_limits
 from attnbench.analysis.plain_names import join_words
 from attnbench.report.forms import describe_length
@@ -22,8 +22,6 @@ __all__ = ["Choice", "describe_answer", "describe_choice"]
 
 # Answers that decide nothing although calls were compared.
 OPEN: frozenset[AnswerKind] = frozenset({"unknown", "inconclusive"})
-# Answers that are faster than the reference.
-TIMED: frozenset[AnswerKind] = frozenset({"winner", "tie"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +79,7 @@ def describe_choice(entries: Sequence[Entry], late: Sequence[str] = ()) -> Choic
     return Choice(
         kind=best.kind,
         words=words,
-        times=tuple((name, format_time(entries, name)) for name in best.names) if best.kind in TIMED else (),
+        times=tuple((name, format_time(entries, name)) for name in best.names) if best.kind in FASTER else (),
         notes=tuple(filter(None, notes)),
         details=(*_describe_all_limits(entry), *_describe_memory(entries[-1], several=len(entries) > 1)),
         is_unverified=bool(unverified),
@@ -153,7 +151,7 @@ def _describe_unverified(entries: Sequence[Entry]) -> Iterator[str]:
     fast = [one.implementation for one in others if one.state == "faster" and _is_as_fast(one, entry.best)]
     if fast:
         first = entry.best.names[0]
-        how = f"as fast as {first} or faster" if entry.best.kind in TIMED else f"faster than {entry.reference}"
+        how = f"as fast as {first} or faster" if entry.best.kind in FASTER else f"faster than {entry.reference}"
         yield f"{how}, but without a verdict on conformance: {list_times(entries, fast)}"
     answer = entry.answer
     named = {*answer.undecided, *(answer.names if answer.kind in OPEN else ())}
@@ -173,7 +171,7 @@ def _describe_memory(entry: Entry, *, several: bool) -> Iterator[str]:
     """
     best = entry.best
     peak = entry.conforming_peak_bytes if entry.conforming else entry.peak_bytes
-    if best.kind not in TIMED or not peak or not entry.reference_peak_bytes:
+    if best.kind not in FASTER or not peak or not entry.reference_peak_bytes:
         return
     who = f"{best.names[0]} " if best.kind == "tie" else ""
     at = f" at {describe_length(entry.queries, entry.keys)}" if several else ""

@@ -1,13 +1,14 @@
 """Content of a report, collected once from the runs. The HTML page and the Markdown file both render it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from attnbench.analysis.completeness import list_damage
 from attnbench.analysis.coverage import MEANING, count_checked, describe_few, list_coverage_lines
 from attnbench.analysis.left_out import LeftOut, count_left_out, leave_out
 from attnbench.records.run_file import StoredRun, merge_runs
-from attnbench.records.types import FAILURES, FRONTIER, PERF, SILENT, Result
+from attnbench.records.types import FAILURES, FRONTIER, PERF, Result
+from attnbench.report.checked import find_checked
 from attnbench.report.decisions import Decisions, collect_decisions
 from attnbench.report.failures import Failures, collect_failures
 from attnbench.report.groups import (
@@ -135,14 +136,6 @@ class Content:
         )
 
 
-def _find_silent(results: Iterable[Result]) -> frozenset[str]:
-    ran: dict[str, bool] = {}
-    for result in results:
-        name = result.implementation
-        ran[name] = ran.get(name, False) or any(finding.status not in SILENT for finding in result.findings)
-    return frozenset(name for name, any_ran in ran.items() if not any_ran)
-
-
 def collect_content(runs: Sequence[StoredRun]) -> Content:
     """Collect the content of a report on these runs; what cannot be right is left out first, and named."""
     runs, left_out = leave_out(runs)
@@ -175,7 +168,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         pending=describe_pending(untimed),
         missing=collect_missing(runs, verdict, not_run, untimed, decisions),
         unmeasured=describe_unmeasured(untimed),
-        silent=_find_silent(results),
+        silent=frozenset(result.implementation for result in results) - find_checked(results),
         states=" ".join(explain_states(made.timings)),
         undecided=group_rows(label_calls(undecided), "of"),
         warned=group_rows(select_warned(found), "check"),

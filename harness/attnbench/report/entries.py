@@ -129,7 +129,7 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
         answer = choose(contenders, reference)
         checked = {one.implementation: conformance.count(place, one.implementation) for one in contenders}
         timed_in = {one.implementation: one.run for one in contenders}
-        unfinished = frozenset(name for name in timed_in if conformance.is_unfinished(place, name))
+        unfinished = {name for name in timed_in if conformance.is_unfinished(place, name)}
         conform = {name for name, count in checked.items() if count >= FEWEST_CHECKED} - unfinished - wrong
         parsed = CaseId.parse(case)
         queries, keys = read_lengths(parsed)
@@ -148,7 +148,6 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conforman
             reference=series.reference,
             answer=answer,
             excluded=tuple(sorted(wrong)),
-            unfinished=unfinished,
             conform=frozenset(conform),
             conforming=conforming,
             case=case,

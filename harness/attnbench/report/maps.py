@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from attnbench.analysis.crossover import DECISIVE, Entry
+from attnbench.analysis.crossover import DECISIVE, FASTER, Entry
 from attnbench.analysis.crossover_maps import Axis, CrossoverMap, MapCell, Untimed, Value, find_maps
 from attnbench.records.run_file import StoredRun
 from attnbench.report.choices import Choice, describe_choice
@@ -178,7 +178,7 @@ def _describe_cell(cell: MapCell | None) -> ShownCell:
     choice, best = describe_choice([cell.entry]), cell.entry.best
     if choice.is_for_now:
         return ShownCell(choice=choice, names=(cell.entry.reference,))
-    used = best.names if best.kind in ("winner", "tie") else best.names[:1]
+    used = best.names if best.kind in FASTER else best.names[:1]
     return ShownCell(choice=choice, names=used if best.kind in DECISIVE else ())
 
 

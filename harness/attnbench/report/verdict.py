@@ -12,7 +12,7 @@ from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, FRONTIER, PERF, SILENT, Result, Status
-from attnbench.report.checked import describe_checked
+from attnbench.report.checked import describe_checked, find_checked
 from attnbench.report.checking_advice import advise_checking
 from attnbench.report.extent import describe_basis, describe_extent
 from attnbench.report.failing import describe_failing
@@ -286,8 +286,7 @@ def _describe_place(
     yield from gaps
     groups = list(_describe_groups(by_name, unfinished))
     # Where nothing is open, those that conform say it.
-    ran = any(finding.status not in SILENT for result in results for finding in result.findings)
-    if not failing and ran and any(one.kind == "gap" for one in (*gaps, *groups)):
+    if not failing and find_checked(results) and any(one.kind == "gap" for one in (*gaps, *groups)):
         yield Sentence(kind="good", text=NO_FAILURE)
     yield from groups
 

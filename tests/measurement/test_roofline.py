@@ -1,5 +1,6 @@
 """Tests of the ceilings of a roofline: the rates of the fastest matrix product and of the fastest copy."""
 
+from itertools import chain
 from typing import ClassVar
 
 import pytest
@@ -38,7 +39,9 @@ def test_every_dtype_has_its_ceilings(small: None, dtype: str) -> None:
 
 def test_rates_are_those_of_the_fastest_call(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A multiply-add counts as two operations, a copy as bytes read and written; the first call is a warm-up."""
-    times_s = iter([0.001, 9, 8, 4, 8, 8, 0.001, 9, 8, 2, 8, 8, 0.001, 8, 8, 0.5, 8, 8])
+    # Each rate takes a warm-up call and five timed calls.
+    orders_s = [[0.001, 9, 8, 6, 8, 8], [0.001, 9, 8, 6, 8, 8], [0.001, 9, 8, 4, 8, 8], [0.001, 9, 8, 5, 8, 8]]
+    times_s = chain(*orders_s, [0.001, 9, 8, 2, 8, 8], [0.001, 8, 8, 0.5, 8, 8])
     monkeypatch.setattr(roofline, "LONG_S", 10)
     monkeypatch.setattr(roofline, "ENOUGH_S", 100)
     monkeypatch.setattr(roofline, "_time_call_s", lambda call, device: next(times_s))
@@ -49,12 +52,28 @@ def test_rates_are_those_of_the_fastest_call(small: None, monkeypatch: pytest.Mo
 
 def test_no_larger_product_is_tried_after_a_slow_one(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dtype without a fast matrix product is measured in a fraction of a second, not in minutes."""
-    # Each rate takes a warm-up call and a timed call. A fifth call would raise, because the list has four times.
-    times_s = iter([4.0, 4.0, 1.0, 1.0])
+    # Each rate takes a warm-up call and a timed call. The product has four orders of rows and columns. An eleventh call
+    # would raise, because the list has ten times.
+    times_s = iter([*[9.0] * 2, *[4.0] * 2, *[9.0] * 4, *[1.0] * 2])
     monkeypatch.setattr(roofline, "_time_call_s", lambda call, device: next(times_s))
     found = measure_roofline("float16", "cpu")
     assert found.flop_per_s == 2 * 64**3 / 4
     assert found.bytes_per_s == 2 * 2**16
+
+
+def test_the_fastest_order_of_rows_and_columns_counts(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every order is tried with the smallest matrices, and only the fastest one with larger matrices."""
+    read = []
+
+    def record(one: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor) -> None:
+        read.append((len(out), *(not matrix.is_contiguous() for matrix in (one, other))))
+
+    monkeypatch.setattr(torch, "mm", record)
+    monkeypatch.setattr(roofline, "_time_call_s", lambda call, device: (call(), 0.01 if read[-1][2] else 0.03)[1])
+    measure_roofline("float32", "cpu")
+    assert list(dict.fromkeys(read)) == [
+        (64, False, False), (64, False, True), (64, True, False), (64, True, True), (128, False, True),
+    ]  # fmt: skip
 
 
 def test_a_run_has_a_ceiling_for_every_dtype_that_it_times() -> None:

@@ -1,15 +1,15 @@
 """Peak rates of this machine for a matrix product and for a copy; no call should reach higher rates."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 __all__ = ["Roofline", "measure_roofline"]
 
-# For each device, the numbers of rows of the square matrices whose product is timed. Larger matrices reach higher
-# rates.
+# For each device, the numbers of rows of the square matrices whose product is timed, ascending. Larger matrices reach
+# higher rates.
 PRODUCT_ROWS = {"cpu": (512, 1024, 2048), "cuda": (2048, 4096, 8192)}
 # For each device, the number of bytes to copy: several times the size of a last-level cache.
 COPIED_BYTES = {"cpu": 2**28, "cuda": 2**31}
@@ -46,16 +46,31 @@ def measure_roofline(dtype: str, device: str) -> Roofline:
 
 
 def _measure_product_flop_per_s(dtype: torch.dtype, device: str) -> float:
+    """Return the highest rate over sizes; the smallest matrices decide which of them are read by columns.
+
+    A dtype without instructions of its own may be several times as fast in one order as in another: on an EPYC without
+    bfloat16 instructions, 1.3, 1.3, 8 and 15 GFLOP/s.
+    """
     rates = []
+    orders = [(one, other) for one in (False, True) for other in (False, True)]
     for rows in PRODUCT_ROWS[device]:
         # The matrices are random: with zeros, a device draws less power and therefore runs at a higher clock.
-        one, other = (torch.randn(rows, rows, device=device).to(dtype) for _ in range(2))
-        result = torch.empty_like(one)
-        took_s = _time_fastest_s(lambda: torch.mm(one, other, out=result), device)  # noqa: B023  # called at once
-        rates.append(2 * rows**3 / took_s)
-        if took_s > LONG_S:
+        pair = [torch.randn(rows, rows, device=device).to(dtype) for _ in range(2)]
+        result = torch.empty_like(pair[0])
+        took_s = {order: _time_product_s(pair, order, result, device) for order in orders}
+        fastest = min(took_s, key=took_s.__getitem__)
+        orders = [fastest]
+        rates.append(2 * rows**3 / took_s[fastest])
+        if took_s[fastest] > LONG_S:
             break
     return max(rates)
+
+
+def _time_product_s(
+    pair: Sequence[torch.Tensor], by_columns: tuple[bool, bool], result: torch.Tensor, device: str
+) -> float:
+    one, other = (matrix.t() if turned else matrix for matrix, turned in zip(pair, by_columns, strict=True))
+    return _time_fastest_s(lambda: torch.mm(one, other, out=result), device)
 
 
 def _measure_copy_bytes_per_s(dtype: torch.dtype, device: str) -> float:

@@ -1,7 +1,6 @@
 """A forecast of the time that a profile takes: from the work of its cases and the measured rates of the machine.
 
-docs/evidence.md compares forecasts with the times that profiles took. The constants of starting, probing and setting up
-were read from the logs of these profiles, on two cores of an Intel Xeon.
+The constants of starting, probing and setting up were read from the logs of profiles on two cores of an Intel Xeon.
 """
 
 import math

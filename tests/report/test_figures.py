@@ -99,12 +99,12 @@ def make_series(timings: pd.DataFrame | None = None, *, place: Place = PLACE, su
 
 def find_contenders_of(series: list[Series]) -> list[str]:
     """Find contenders as a report of these series does."""
-    return find_contenders(series, collect_decisions([], [], series).entries)
+    return find_contenders(series, collect_decisions([], [], series, {}).entries)
 
 
 def draw_all(series: list[Series]) -> list[SeriesFigures]:
     """Draw the figures of these series; the contenders are those of ``RATIOS``."""
-    looks = find_looks(series, collect_decisions([], [], [make_series()]).entries)
+    looks = find_looks(series, collect_decisions([], [], [make_series()], {}).entries)
     return draw_figures(series, looks, "These are in colour.")
 
 
@@ -200,7 +200,7 @@ def test_the_figures_say_which_implementations_are_in_colour() -> None:
 
 def describe_colours_of(series: Series) -> str:
     """Return what a report of one series says about its colours."""
-    return describe_colours([series], collect_decisions([], [], [series]).entries)
+    return describe_colours([series], collect_decisions([], [], [series], {}).entries)
 
 
 def test_what_is_in_colour_follows_from_the_answers() -> None:

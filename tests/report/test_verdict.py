@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 from click.testing import CliRunner
 
-from attnbench.analysis.completeness import format_resuming
+from attnbench.analysis.completeness import format_resuming, judge_completeness
 from attnbench.cli.compare_command import command as compare
 from attnbench.cli.report_command import command
 from attnbench.records.run_file import ResultsError, StoredRun, merge_runs, read_run
@@ -62,7 +62,7 @@ def make_stored_run(*results: Result, run: Run | None = None, **fields: object) 
 
 def judge(*runs: StoredRun) -> Verdict:
     """Return the verdict on these runs."""
-    return collect_verdict(runs, merge_runs(runs))
+    return collect_verdict(runs, merge_runs(runs), [judge_completeness(run) for run in runs])
 
 
 def tell(*runs: StoredRun) -> list[str]:

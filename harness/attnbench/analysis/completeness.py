@@ -6,7 +6,7 @@ from its results, and a last line that is cut shows that the run was cut.
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -19,12 +19,16 @@ from attnbench.records.types import ENDED_SINCE, FRONTIER, PERF, Planned, Result
 __all__ = [
     "Completeness",
     "Shortfall",
+    "Unfinished",
     "describe_gaps",
-    "find_unchecked",
+    "find_unfinished",
     "format_resuming",
     "judge_completeness",
     "list_damage",
 ]
+
+# By machine, the implementations on which a run left out planned checks, in the order of the runs.
+Unfinished = Mapping[str, Collection[str]]
 
 # Suites whose number of cases differs from implementation to implementation: the cases are chosen during the run.
 UNLISTED = ("fuzz", FRONTIER)
@@ -138,12 +142,12 @@ def judge_completeness(stored: StoredRun) -> Completeness:
     )
 
 
-def find_unchecked(runs: Iterable[StoredRun]) -> dict[str, dict[str, None]]:
-    """Return, by machine, the implementations on which a run left out planned checks, in the order of the runs."""
+def find_unfinished(judged: Iterable[Completeness]) -> Unfinished:
+    """Return on which implementations these runs left out planned checks."""
     found: dict[str, dict[str, None]] = {}
-    for stored in runs:
-        names = (one.implementation for one in judge_completeness(stored).unfinished if one.unchecked)
-        found.setdefault(stored.run.machine.name, {}).update(dict.fromkeys(names))
+    for one in judged:
+        names = (own.implementation for own in one.unfinished if own.unchecked)
+        found.setdefault(one.machine, {}).update(dict.fromkeys(names))
     return found
 
 

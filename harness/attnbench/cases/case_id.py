@@ -55,8 +55,7 @@ class CaseId:
 
         In a decoding step, the number of keys is larger.
         """
-        sizes, _ = self._split_problem()
-        return max((int(found[1]) for size in sizes if (found := LENGTH.fullmatch(size))), default=0)
+        return _find_length(self.problem)
 
     @property
     def form(self) -> str:
@@ -64,11 +63,19 @@ class CaseId:
 
         Two cases with the same form, dtype, device and mode differ only in length.
         """
-        sizes, rest = self._split_problem()
+        sizes, rest = _split_problem(self.problem)
         kept = ".".join(size for size in sizes if not LENGTH.fullmatch(size))
         return f"{self.operator}/{kept}/{rest}"
 
-    def _split_problem(self) -> tuple[list[str], str]:
-        """Return the sizes, such as ``["B2", "L128", "S128"]``, and the other parts of the problem."""
-        sizes, _, rest = self.problem.partition("/")
-        return sizes.split("."), rest
+
+def _split_problem(problem: str) -> tuple[list[str], str]:
+    """Return the sizes, such as ``["B2", "L128", "S128"]``, and the other parts of a problem."""
+    sizes, _, rest = problem.partition("/")
+    return sizes.split("."), rest
+
+
+# A report reads the length of a problem once for each result.
+@lru_cache(maxsize=1 << 16)
+def _find_length(problem: str) -> int:
+    sizes, _ = _split_problem(problem)
+    return max((int(found[1]) for size in sizes if (found := LENGTH.fullmatch(size))), default=0)

@@ -1,5 +1,8 @@
 """``attnbench report``: HTML pages, plots and tables from stored runs."""
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -20,13 +23,14 @@ def command(runs: tuple[str, ...], since: str | None, results: Path, reports: Pa
     """
     from attnbench.analysis.completeness import list_damage
     from attnbench.records.compact_reading import read_runs
-    from attnbench.records.run_file import find_empty_runs, find_runs, find_runs_since, merge_runs
-    from attnbench.report import write
-    from attnbench.report.verdict import collect_verdict, format_lines
+    from attnbench.records.run_file import find_empty_runs, find_runs, find_runs_since
+    from attnbench.report import collect, write_content
+    from attnbench.report.verdict import format_lines
 
     named = find_runs(results, runs) if runs or since is None else []
     later = [] if since is None else find_runs_since(results, since)
-    stored = read_runs([*dict.fromkeys([*named, *later])])
+    with _pause_collection():
+        stored = read_runs([*dict.fromkeys([*named, *later])])
     if later or not runs:
         for name in find_empty_runs(results, (later or named)[0]):
             click.echo(
@@ -35,9 +39,25 @@ def command(runs: tuple[str, ...], since: str | None, results: Path, reports: Pa
     for run in stored:
         for problem in list_damage(run):
             click.echo(f"warning: {problem}", err=True)
-    page = write(stored, reports)
-    verdict = collect_verdict(stored, merge_runs(stored))
-    for line in format_lines(verdict):
+    with _pause_collection():
+        content = collect(stored)
+    page = write_content(content, reports)
+    for line in format_lines(content.verdict):
         click.echo(line)
     click.echo(page)
-    return 0 if verdict.complete else INCONCLUSIVE
+    return 0 if content.verdict.complete else INCONCLUSIVE
+
+
+@contextmanager
+def _pause_collection() -> Iterator[None]:
+    """Pause Python's search for unused cycles of objects.
+
+    A report reads and makes millions of objects without cycles. The searches took a sixth of its processor time.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -2,27 +2,42 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attnbench.records.run_file import ResultsError, StoredRun
 
-__all__ = ["write"]
+if TYPE_CHECKING:
+    from attnbench.report.content import Content
+
+__all__ = ["collect", "write", "write_content"]
 
 
 def write(runs: Sequence[StoredRun], folder: Path) -> Path:
-    """Write a report on these runs into a folder, and return the path of its HTML page.
+    """Write a report on these runs into a folder, and return the path of its HTML page; see ``write_content``."""
+    return write_content(collect(runs), folder)
+
+
+def collect(runs: Sequence[StoredRun]) -> "Content":
+    """Return what a report on these runs shows; hidden characters in stored texts are spelled out."""
+    from attnbench.report.content import collect_content
+    from attnbench.report.spelled import spell_out_run
+
+    return collect_content([spell_out_run(run) for run in runs])
+
+
+def write_content(content: "Content", folder: Path) -> Path:
+    """Write a report into a folder, and return the path of its HTML page.
 
     The report also has a Markdown file, plots and CSV files. The page and the Markdown file also show each study whose
     ``study-<name>.json`` is in the folder.
 
     Raises: ResultsError where the folder cannot be written.
     """
-    from attnbench.report.spelled import spell_out_run
     from attnbench.report.studies.section import place_studies
 
-    spelled = [spell_out_run(run) for run in runs]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, parts in _render_files(spelled):
+        for name, parts in _render_files(content):
             with (folder / name).open("wb") as stream:
                 stream.writelines(parts)
         place_studies(folder)
@@ -33,12 +48,11 @@ def write(runs: Sequence[StoredRun], folder: Path) -> Path:
     return folder / "index.html"
 
 
-def _render_files(runs: Sequence[StoredRun]) -> Iterator[tuple[str, Iterable[bytes]]]:
+def _render_files(content: "Content") -> Iterator[tuple[str, Iterable[bytes]]]:
     """Yield the name and the parts of each file; a file is written before the next one is made."""
     # Imported here, because matplotlib and pandas take a second to import, and only a report needs them.
     from attnbench.analysis.dispatch import encode_dispatch
     from attnbench.report import markdown, page, tables
-    from attnbench.report.content import collect_content
     from attnbench.report.csv_files import render_csv
     from attnbench.report.decisions import tabulate_decisions
     from attnbench.report.dispatch import make_dispatch
@@ -48,7 +62,6 @@ def _render_files(runs: Sequence[StoredRun]) -> Iterator[tuple[str, Iterable[byt
     from attnbench.report.nodes import tabulate_nodes
     from attnbench.report.series import join_growths
 
-    content = collect_content(runs)
     looks = find_looks(content.series, content.decisions.entries)
     figures = draw_figures(content.series, looks, describe_colours(content.series, content.decisions.entries))
     for one in (one for own in figures for one in own.drawings):

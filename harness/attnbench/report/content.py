@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from attnbench.analysis.completeness import list_damage
+from attnbench.analysis.completeness import find_unfinished, judge_completeness, list_damage
 from attnbench.analysis.coverage import MEANING, count_checked, describe_few, list_coverage_lines
 from attnbench.analysis.left_out import LeftOut, count_left_out, leave_out
 from attnbench.records.run_file import StoredRun, merge_runs
@@ -146,9 +146,11 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
     found, untimed, undecided = made.findings, made.untimed, select_undecided(made.timings)
     failures = collect_failures(runs, results)
     series = tuple(group_series(runs, results, made))
-    decisions = collect_decisions(runs, results, series)
+    judged = [judge_completeness(run) for run in runs]
+    unfinished = find_unfinished(judged)
+    decisions = collect_decisions(runs, results, series, unfinished)
     no_verdict = dict(_find_undecided(runs))
-    verdict = collect_verdict(runs, results)
+    verdict = collect_verdict(runs, results, judged)
     not_run = group_rows(found[found["status"] == "not_run"], "case", named=1)
     return Content(
         runs=tuple(runs),
@@ -159,7 +161,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
         nodes=collect_nodes(runs),
         maps=collect_maps(runs, decisions.entries, untimed),
         measures=collect_measures(series, found[found["status"].isin(FAILURES)]["implementation"].unique()),
-        matrices=tuple(make_matrix(runs, results, failures.anchors)),
+        matrices=tuple(make_matrix(runs, results, failures.anchors, unfinished)),
         failures=failures,
         expected=group_rows(select_expected_failures(found), "check"),
         refused=group_rows(found[found["status"] == "unsupported"], "case", named=1),

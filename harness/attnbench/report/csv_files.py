@@ -1,5 +1,7 @@
 """CSV files of a report, in which no cell is a formula."""
 
+import csv
+import io
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -22,22 +24,33 @@ ROWS = 20_000
 def render_csv(frame: pd.DataFrame) -> Iterator[bytes]:
     """Yield the bytes of the CSV file of a table, part by part.
 
-    A text that a spreadsheet would compute begins with an apostrophe instead; numbers stay as they are.
+    A text that a spreadsheet would compute begins with an apostrophe instead; numbers stay as they are. A value that is
+    missing leaves its cell empty.
     """
+    # The standard library writes a table of strings and numbers in a third of the time that pandas takes.
     for start in range(0, max(len(frame), 1), ROWS):
-        shown = frame[start : start + ROWS].rename(columns=_protect)
-        for place, kind in enumerate(shown.dtypes):
-            if not pd.api.types.is_numeric_dtype(kind):
-                shown.isetitem(place, [_protect(cell) for cell in shown.iloc[:, place].tolist()])
-        yield shown.to_csv(index=False, header=not start, lineterminator="\n").encode()
+        part = io.StringIO()
+        writer = csv.writer(part, lineterminator="\n")
+        if not start:
+            writer.writerow(map(_protect, frame.columns))
+        shown = frame[start : start + ROWS]
+        writer.writerows(zip(*(_list_cells(shown.iloc[:, place]) for place in range(shown.shape[1])), strict=True))
+        yield part.getvalue().encode()
 
 
-def _protect(cell: Any) -> Any:
-    return _protect_text(cell) if isinstance(cell, str) else cell
+def _list_cells(column: pd.Series) -> list[Any]:
+    cells: list[Any] = column.tolist()
+    if not pd.api.types.is_numeric_dtype(column.dtype):
+        cells = list(map(_protect, cells))
+    if column.hasnans:
+        cells = ["" if lacks else cell for cell, lacks in zip(cells, column.isna().tolist(), strict=True)]
+    return cells
 
 
 # Names, cases and reasons repeat in thousands of rows.
-@lru_cache(maxsize=1 << 16)
-def _protect_text(cell: str) -> str:
+@lru_cache(maxsize=1 << 16, typed=True)
+def _protect(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
     text = spell_out(cell)
     return AS_TEXT + text if text.lstrip().startswith(STARTS) else text

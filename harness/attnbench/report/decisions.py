@@ -7,6 +7,7 @@ from itertools import groupby
 
 import pandas as pd
 
+from attnbench.analysis.completeness import Unfinished
 from attnbench.analysis.crossover import DECISIVE, Entry, count_compared, find_flips, find_seen
 from attnbench.analysis.limits import describe_limits
 from attnbench.analysis.plain_names import clean_name, join_words
@@ -166,9 +167,11 @@ class Decisions:
         )
 
 
-def collect_decisions(runs: Sequence[StoredRun], results: Iterable[Result], series: Sequence[Series]) -> Decisions:
+def collect_decisions(
+    runs: Sequence[StoredRun], results: Iterable[Result], series: Sequence[Series], unfinished: Unfinished
+) -> Decisions:
     """Return what to use at each place where something was timed; ``results`` are the merged results of all runs."""
-    entries = collect_entries(runs, results, series)
+    entries = collect_entries(runs, results, series, unfinished)
     places = tuple(dict.fromkeys(get_place(entry) for entry in entries))
     tables = tuple(
         _make_table(

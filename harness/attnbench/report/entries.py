@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from attnbench.analysis.completeness import find_unchecked
+from attnbench.analysis.completeness import Unfinished
 from attnbench.analysis.coverage import FEWEST_CHECKED, is_checked
 from attnbench.analysis.crossover import DECISIVE, Answer, Contender, Entry, Interval, choose
 from attnbench.analysis.limits import Limits, find_limits
@@ -23,10 +23,10 @@ WRONG: frozenset[Status] = frozenset({"failed", "error", "crashed"})
 
 
 def collect_entries(
-    runs: Sequence[StoredRun], results: Iterable[Result], series: Sequence[Series]
+    runs: Sequence[StoredRun], results: Iterable[Result], series: Sequence[Series], unfinished: Unfinished
 ) -> tuple[Entry, ...]:
     """Return the cells of the crossover map; ``results`` are the merged results of all runs."""
-    limits, conformance = _LimitsOfRuns(runs), _Conformance(runs, results)
+    limits, conformance = _LimitsOfRuns(runs), _Conformance(runs, results, unfinished)
     return tuple(entry for one in series for entry in _list_entries(one, limits, conformance))
 
 
@@ -78,11 +78,11 @@ class _LimitsOfRuns:
 class _Conformance:
     """What is known of each implementation on a machine and a device: its checked cases, and whether it fails."""
 
-    def __init__(self, runs: Sequence[StoredRun], results: Iterable[Result]) -> None:
+    def __init__(self, runs: Sequence[StoredRun], results: Iterable[Result], unfinished: Unfinished) -> None:
         machines = {stored.run.id: stored.run.machine.name for stored in runs}
         self._checked: dict[tuple[str, str, str], int] = {}
         self._wrong: set[tuple[str, str, str]] = set()
-        self._unfinished = find_unchecked(runs)
+        self._unfinished = unfinished
         for result in results:
             if result.suite == FRONTIER:
                 continue

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from attnbench.analysis.completeness import find_unchecked
+from attnbench.analysis.completeness import Unfinished
 from attnbench.checks.catalogue import list_chapters, read_checks
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, Result
@@ -140,24 +140,25 @@ def list_legend(matrices: Iterable[Matrix]) -> tuple[tuple[str, str, str], ...]:
     return (*found, ("", "", EMPTY)) if any(not cell.marks for cell in cells) else found
 
 
-def make_matrix(runs: Iterable[StoredRun], results: Sequence[Result], anchors: Anchors) -> Iterator[Matrix]:
+def make_matrix(
+    runs: Iterable[StoredRun], results: Sequence[Result], anchors: Anchors, unfinished: Unfinished
+) -> Iterator[Matrix]:
     """Yield the matrix of each machine and device; ``anchors`` says where the failures of a cell are on the page.
 
     Implementations with failures come first. An implementation that a run did not finish has "not run" where it has no
     findings, and one that was not started has it everywhere.
     """
-    stored = list(runs)
-    unfinished = find_unchecked(stored)
-    for place, own in split_by_device(stored, results).items():
+    for place, own in split_by_device(runs, results).items():
         machine = place.label
         started = dict.fromkeys(result.implementation for result in own)
+        late = frozenset(unfinished.get(place.machine, ()))
         names = [*started, *(name for name in unfinished.get(place.machine, ()) if name not in started)]
         counts, reasons = _count_findings(own)
         checked = [name for name in names if name not in reasons]
         failing = _find_failing(counts)
         checked.sort(key=lambda name: name not in failing)
-        late = frozenset(unfinished.get(place.machine, ()))
-        chapters = tuple(_make_chapters(machine, counts, checked, anchors, late)) if counts and checked else ()
+        made = _make_chapters(machine, counts, checked, anchors, late) if counts and checked else ()
+        chapters = tuple(made)
         yield Matrix(
             machine=machine,
             names=tuple(checked) if chapters else (),

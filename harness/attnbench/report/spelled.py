@@ -8,7 +8,8 @@ import dataclasses
 import operator
 import re
 import typing
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -39,21 +40,32 @@ def _escape(found: re.Match[str]) -> str:
 
 def spell_out_in(value: _Value) -> _Value:
     """Return a record, or a container of records, with ``spell_out`` applied to each text in it."""
-    made: Any = value
-    if isinstance(value, str):
-        made = spell_out(value)
-    elif isinstance(value, PurePath):
-        made = type(value)(spell_out(str(value)))
-    elif isinstance(value, tuple | list):
-        made = type(value)(map(spell_out_in, value))
-    elif isinstance(value, dict):
-        made = {spell_out_in(key): spell_out_in(one) for key, one in value.items()}
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        own = {name: getattr(value, name) for name in _list_text_fields(type(value))}
-        spelled = {name: spell_out_in(one) for name, one in own.items()}
-        if spelled != own:
-            made = dataclasses.replace(value, **spelled)
-    return typing.cast("_Value", made)
+    kind: type = type(value)
+    spell = _find_speller(kind)
+    return typing.cast("_Value", spell(value)) if spell else value
+
+
+# A report spells out millions of values of a few types.
+@cache
+def _find_speller(kind: type) -> Callable[[Any], Any] | None:
+    """Return the function that spells out a value of this type; None if such a value contains no text."""
+    if issubclass(kind, str):
+        return spell_out
+    if issubclass(kind, PurePath):
+        return lambda path: kind(spell_out(str(path)))
+    if issubclass(kind, tuple | list):
+        return lambda values: kind(map(spell_out_in, values))
+    if issubclass(kind, dict):
+        return lambda values: {spell_out_in(key): spell_out_in(one) for key, one in values.items()}
+    if names := _list_text_fields(kind):
+        return partial(_spell_out_fields, names)
+    return None
+
+
+def _spell_out_fields(names: Sequence[str], record: Any) -> Any:
+    own = [getattr(record, name) for name in names]
+    spelled = list(map(spell_out_in, own))
+    return record if spelled == own else dataclasses.replace(record, **dict(zip(names, spelled, strict=True)))
 
 
 def spell_out_run(stored: StoredRun) -> StoredRun:
@@ -84,9 +96,10 @@ def spell_out_run(stored: StoredRun) -> StoredRun:
     return dataclasses.replace(whole, results=tuple(results))
 
 
-@cache
 def _list_text_fields(kind: type) -> tuple[str, ...]:
     """Return the names of the fields of a dataclass that may contain text; samples, which are many, contain none."""
+    if not dataclasses.is_dataclass(kind):
+        return ()
     hints = typing.get_type_hints(kind)
     return tuple(field.name for field in dataclasses.fields(kind) if _may_hold_text(hints[field.name]))
 

@@ -5,6 +5,8 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from itertools import chain, repeat
+from operator import attrgetter
 from typing import Any
 
 import pandas as pd
@@ -67,6 +69,9 @@ OPTIONAL_BYTES = ("workspace_bytes", "saved_bytes", "physical_bytes", "outside_b
 FINDINGS = (
     "implementation", "case", "check", "chapter", "status", "reason", "measured", "allowed", "warnings", "run",
 )  # fmt: skip
+# Columns of ``FINDINGS`` that are fields of a result, and of a finding.
+OF_RESULT = ("implementation", "case", "run")
+OF_FINDING = ("check", "status", "reason", "measured", "allowed", "warnings")
 # If a ratio differs from the quotient of its two times by more than this share, the report says why, even if the
 # quotient is within the interval of the ratio: a reader who divides
 # the two times sees more than the rounding of their digits.
@@ -218,20 +223,15 @@ def tabulate_ceilings(reached: Iterable[Ceiling]) -> pd.DataFrame:
 def tabulate_findings(results: Sequence[Result], *, every: bool = True) -> pd.DataFrame:
     """Tabulate the findings, one per row; without ``every``, those that passed without a warning are left out."""
     # The table is made from columns, not from a mapping for each row, because there may be a million findings.
-    pairs = [(r, f) for r in results for f in r.findings if every or f.status != "passed" or f.warnings]
-    chapters = {check: chapter_of(check) for check in {f.check for _, f in pairs}}
-    columns = {
-        "implementation": [r.implementation for r, _ in pairs],
-        "case": [r.case for r, _ in pairs],
-        "check": [f.check for _, f in pairs],
-        "chapter": [chapters[f.check] for _, f in pairs],
-        "status": [f.status for _, f in pairs],
-        "reason": [f.reason for _, f in pairs],
-        "measured": [f.measured for _, f in pairs],
-        "allowed": [f.allowed for _, f in pairs],
-        "warnings": ["\n".join(f.warnings) for _, f in pairs],
-        "run": [r.run for r, _ in pairs],
-    }
+    listed = [[f for f in r.findings if every or f.status != "passed" or f.warnings] for r in results]
+    found = list(chain.from_iterable(listed))
+    columns = {name: list(map(attrgetter(name), found)) for name in OF_FINDING}
+    for name in OF_RESULT:
+        values = map(attrgetter(name), results)
+        columns[name] = list(chain.from_iterable(map(repeat, values, map(len, listed))))
+    chapters = {check: chapter_of(check) for check in set(columns["check"])}
+    columns["chapter"] = [chapters[check] for check in columns["check"]]
+    columns["warnings"] = ["\n".join(warnings) for warnings in columns["warnings"]]
     return pd.DataFrame(columns, columns=list(FINDINGS))
 
 

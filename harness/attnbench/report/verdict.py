@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from attnbench.analysis.completeness import Completeness, describe_gaps, judge_completeness
+from attnbench.analysis.completeness import Completeness, describe_gaps
 from attnbench.analysis.coverage import FEWEST_CHECKED, VERDICT_SUITES, count_cases, count_checked
 from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.cases import CaseId
@@ -129,8 +129,11 @@ class _Where(NamedTuple):
     device: str
 
 
-def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Verdict:
-    """Return the verdict on these runs; ``results`` are the merged results of all runs."""
+def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result], judged: Sequence[Completeness]) -> Verdict:
+    """Return the verdict on these runs.
+
+    ``results`` are the merged results of all runs, and ``judged`` says of each run whether it is complete.
+    """
     machines = {stored.run.id: stored.run.machine.name for stored in runs}
     by_place: defaultdict[_Where, list[Result]] = defaultdict(list)
     for result in results:
@@ -143,8 +146,7 @@ def collect_verdict(runs: Sequence[StoredRun], results: Iterable[Result]) -> Ver
     steps = 0
     # The implementations of the runs of each place.
     wanted: defaultdict[_Where, set[str]] = defaultdict(set)
-    for stored in runs:
-        found = judge_completeness(stored)
+    for stored, found in zip(runs, judged, strict=True):
         incomplete += not found.complete
         checks_complete &= found.checks_complete
         missing += sum(one.timings for one in found.unfinished)

@@ -23,7 +23,7 @@ from attnzoo.fused_attention import attend_fused
 
 __all__ = ["NO_WEIGHTS", "SharedProjectionAttention"]
 
-NO_WEIGHTS = "scaled_dot_product_attention returns no weights"
+NO_WEIGHTS = "scaled_dot_product_attention returns no weights: call it with need_weights=False"
 
 
 class SharedProjectionAttention(HeadSplitAttention):

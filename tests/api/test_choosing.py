@@ -51,7 +51,7 @@ def test_the_winner_comes_with_gain_and_evidence(tmp_path: Path) -> None:
     assert (choice.name, choice.kind, choice.run, choice.line, choice.case) == ("quick", "winner", "run-1", 7, "case-1")
     assert choice.gain is not None
     assert choice.gain.value == pytest.approx(2.0)
-    assert str(choice) == "quick, 2.00× as fast as the reference (1.98 to 2.02) [run-1 line 7: case-1]"
+    assert str(choice) == "quick, 2.00× as fast as the reference (1.98 to 2.02) [run-1 line 7: case-1, 2 threads]"
 
 
 def test_what_is_needed_is_not_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from attnbench.cli.report_command import command as report
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Completion, End, Finding, Planned, Result
 from attnbench.report import write
+from attnbench.report.choice_lines import format_choices
 from attnbench.report.choices import Choice
 from attnbench.report.content import collect_content
 from attnbench.report.decisions import Decisions
@@ -130,8 +131,39 @@ def test_neighbouring_lengths_with_the_same_answer_share_a_row() -> None:
         ("batch 1, 4 heads, width 256", "64 to 128", "quick"),
         ("batch 1, 4 heads, width 256", "256", REFERENCE),
     ]
-    assert table.rows[0].choices[0].time == "0.250× the time [0.250 to 0.250] to 0.500× the time [0.500 to 0.500]"
+    assert table.rows[0].choices[0].time == "0.500× the time [0.500 to 0.500] to 0.250× the time [0.250 to 0.250]"
     assert [entry.answer.names for entry in decisions.entries] == [("quick",), ("quick",), (REFERENCE,)]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "time"),
+    [
+        ((0.5, 0.4, 0.25), "0.500× the time [0.500 to 0.500] to 0.250× the time [0.250 to 0.250]"),
+        ((0.25, 0.4, 0.5), "0.250× the time [0.250 to 0.250] to 0.500× the time [0.500 to 0.500]"),
+        ((0.4, 0.25, 0.5), "between 0.250× the time [0.250 to 0.250] and 0.500× the time [0.500 to 0.500]"),
+        ((0.5, 0.5, 0.5), "0.500× the time [0.500 to 0.500]"),
+    ],
+)
+def test_the_times_of_a_row_are_in_the_order_of_its_lengths_or_are_a_range(
+    ratios: tuple[float, ...], time: str
+) -> None:
+    """Times that neither only rise nor only fall with the length are named as the ends of a range."""
+    results = [
+        time_calls(name, ratio, case=case_of(length))
+        for length, quick in zip((64, 128, 256), ratios, strict=True)
+        for name, ratio in ((REFERENCE, 1.0), ("quick", quick))
+    ]
+    (row,) = decide(store(results)).tables[0].rows
+    assert (row.length, row.choices[0].time) == ("64 to 256", time)
+
+
+def test_a_terminal_has_a_line_for_each_cell() -> None:
+    """The heading names the place and the reference; the lines have shape, length, pass and what to use."""
+    results = [time_calls(name, ratio, case=case_of(64)) for name, ratio in ((REFERENCE, 1.0), ("quick", 0.5))]
+    assert list(format_choices(decide(store(results)))) == [
+        "What to use on some-cpu, cpu, float32, 2 threads; each time is relative to torch_mha:",
+        "  batch 1, 4 heads, width 256, length 64, forward: quick 0.500× the time [0.500 to 0.500]",
+    ]
 
 
 def test_neighbouring_lengths_without_an_answer_share_a_row_only_with_equal_names_and_reasons() -> None:

@@ -133,6 +133,8 @@ class Choice:
     line: int = 0
     case: str = ""
     machine: str = ""
+    # Number of threads of the timed calls; with another number, another implementation may be the fastest.
+    threads: int = 0
 
     def __str__(self) -> str:
         gain = ""
@@ -143,7 +145,8 @@ class Choice:
             "" if self.kind == "winner" else f", {self.kind.replace('_', ' ')}" + (f" with {others}" if others else "")
         )
         place = f"{self.run} line {self.line}" if self.line else self.run
-        return f"{self.name}{gain}{kind} [{place}: {self.case}]"
+        threads = f", {self.threads} thread{'s' * (self.threads > 1)}" if self.threads else ""
+        return f"{self.name}{gain}{kind} [{place}: {self.case}{threads}]"
 
 
 class NoChoiceError(LookupError):
@@ -222,6 +225,7 @@ def _make_choice(cell: Cell, answer: Answer, offers: dict[str, Offer], on_tie: O
         line=offer.line,
         case=cell.case,
         machine=cell.machine,
+        threads=cell.threads,
     )
 
 

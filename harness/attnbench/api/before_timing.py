@@ -36,12 +36,18 @@ def demand_memory(session: Session, plans: Sequence[Plan]) -> None:
 
 
 def announce(
-    session: Session, implementations: Sequence[str], plans: Sequence[Plan], effort: Effort, axes: Axes
+    session: Session,
+    implementations: Sequence[str],
+    plans: Sequence[Plan],
+    effort: Effort,
+    axes: Axes,
+    *,
+    besides: str = "",
 ) -> None:
     """Print to standard error, in one line, what will be timed and about how long it takes.
 
-    The forecast needs the machine's highest rates, which are measured first, and what the implementations declare.
-    Implementations that refuse every case are not counted.
+    ``besides`` names what takes further time. The forecast needs the machine's highest rates, which are measured first,
+    and what the implementations declare. Implementations that refuse every case are not counted.
     """
     threads = session.limits.threads or count_cores()
     rates = {place: one.flop_per_s for place, one in measure_rates(session, plans).items()}
@@ -49,7 +55,7 @@ def announce(
     compiling = [name for name in implementations if session.declared[name].compiles]
     speed = Speed(threads=threads, flop_per_s=rates)
     expected = forecast(plans, timeable, effort, speed=speed, compiling=compiling)
-    time = f"about {format_time(expected.planned_s)}"
+    time = f"about {format_time(expected.planned_s)} on a quiet machine"
     if effort.most and effort.most > effort.processes:
         time += f", and up to {format_time(expected.most_s)} if speed verdicts stay unknown"
     counts = (
@@ -58,7 +64,8 @@ def announce(
     )  # fmt: skip
     told = ", ".join(_count(number, word) for number, word in counts)
     padding = describe_padding(axes.make_shapes()) if axes.padding else ""
-    click.echo(f"to time: {told}: {time}{'; ' * bool(padding)}{padding}", err=True)
+    more = f", besides {besides}" if besides else ""
+    click.echo(f"to time: {told}: {time}{more}{'; ' * bool(padding)}{padding}", err=True)
 
 
 def _count(number: int, word: str) -> str:

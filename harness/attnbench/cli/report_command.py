@@ -18,13 +18,15 @@ from attnbench.cli.recording import INCONCLUSIVE
 def command(runs: tuple[str, ...], since: str | None, results: Path, reports: Path) -> int:
     """Write an HTML page, plots, CSV and Markdown from stored runs.
 
-    Each RUN is the id of a run or the path of its file. Without RUN the newest run is used. The verdict is printed,
-    and as the last line the path of the page. Exit code 3: a run is incomplete, or a part of it cannot be read.
+    Each RUN is the id of a run or the path of its file. Without RUN the newest run is used. What was found and what to
+    use are printed, and as the last line the path of the page. Exit code 3: a run is incomplete, or a part of it cannot
+    be read.
     """
     from attnbench.analysis.completeness import list_damage
     from attnbench.records.compact_reading import read_runs
     from attnbench.records.run_file import find_empty_runs, find_runs, find_runs_since
     from attnbench.report import collect, write_content
+    from attnbench.report.choice_lines import format_choices
     from attnbench.report.verdict import format_lines
 
     named = find_runs(results, runs) if runs or since is None else []
@@ -42,7 +44,7 @@ def command(runs: tuple[str, ...], since: str | None, results: Path, reports: Pa
     with _pause_collection():
         content = collect(stored)
     page = write_content(content, reports)
-    for line in format_lines(content.verdict):
+    for line in (*format_lines(content.verdict), *format_choices(content.decisions)):
         click.echo(line)
     click.echo(page)
     return 0 if content.verdict.complete else INCONCLUSIVE

@@ -39,14 +39,18 @@ from attnbench.cli.threads import choose_exit_code, measure_each
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Run conform and profile on the same implementations, then report.
 
-    The last line of output is the path of the report's page.
+    The last lines of output say what to use; the very last one is the path of the report's page.
     """
     from attnbench.records.run_file import read_run
-    from attnbench.report import write
+    from attnbench.report import collect, write_content
+    from attnbench.report.choice_lines import format_choices
 
     made = measure_each(given, partial(_run, implementations))
     to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
-    click.echo(write([read_run(one.file.path) for one in made], given["reports"]), err=to_stderr)
+    content = collect([read_run(one.file.path) for one in made])
+    page = write_content(content, given["reports"])
+    for line in (*format_choices(content.decisions), page):
+        click.echo(line, err=to_stderr)
     return choose_exit_code([one.exit_code for one in made])
 
 
@@ -65,7 +69,8 @@ def _run(implementations: tuple[str, ...], given: dict[str, Any]) -> Recording:
         timed = plan_profile(session, choice, operators, axes=axes, passes=given["passes"])
         completed = complete_plans(session, choice, chosen, plans, given)
         expectations = load_expectations(session, chosen, plans, choice, completed)
-        announce(session, chosen, timed, choose_effort(EFFORTS[given["suite"]], given), axes)
+        effort = choose_effort(EFFORTS[given["suite"]], given)
+        announce(session, chosen, timed, effort, axes, besides="the checks of the suite")
         with recording(
             session, results=given["results"], suite=choice.suite, cases=[plan.case for plan in plans + timed],
             implementations=chosen, resume=given["resume"],

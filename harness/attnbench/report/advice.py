@@ -22,9 +22,9 @@ HELP = {
         "attnbench profile --suite core --processes 30",
     ),
     "inconclusive": (
-        "time again while nothing else runs on the machine, with more calls in each process; calls with fewer threads "
-        "than cores are disturbed less, but are answers of their own; a verdict needs "
-        "undisturbed calls in most processes",
+        "time again while nothing else runs on the machine, with more calls in each process; a verdict needs "
+        "undisturbed calls in most processes; where other work cannot be stopped, calls with fewer threads than cores "
+        "(such as --threads 1) are disturbed less, but are answers of their own",
         "attnbench profile --suite full",
     ),
 }

@@ -53,14 +53,25 @@ def list_times(entries: Sequence[Entry], names: Sequence[str]) -> str:
 def format_time(entries: Sequence[Entry], name: str) -> str:
     """Return the time of an implementation relative to the reference in cells of a row; empty if no ratio was seen.
 
-    Of several cells, the smallest and the largest time. The intervals are shown where enough processes have a ratio.
+    If the times of several cells only rise or only fall along the row, the first and the last are returned, else the
+    smallest and the largest. The intervals are shown where enough processes have a ratio.
     """
     found = [one for entry in entries for one in entry.contenders if one.implementation == name]
     if found and all(one.ratio and rank_of(one.ratio.processes, LEVEL) for one in found):
-        ratios = sorted((one.ratio for one in found if one.ratio), key=lambda ratio: ratio.value)
-        return " to ".join(dict.fromkeys(map(_format_ratio, (ratios[0], ratios[-1]))))
-    seen = sorted(one.shown for one in found if one.shown)
-    return " to ".join(dict.fromkeys(f"{_format(one)}{UNIT}" for one in (*seen[:1], *seen[-1:])))
+        return _describe_range([(one.ratio.value, _format_ratio(one.ratio)) for one in found if one.ratio])
+    return _describe_range([(one.shown, f"{_format(one.shown)}{UNIT}") for one in found if one.shown])
+
+
+def _describe_range(times: Sequence[tuple[float, str]]) -> str:
+    """Return the range of the times of a row, each a number and its text; empty without times."""
+    if not times:
+        return ""
+    rising = sorted(times)
+    is_ordered = list(times) in (rising, rising[::-1])
+    (_, first), (_, last) = (times[0], times[-1]) if is_ordered else (rising[0], rising[-1])
+    if first == last:
+        return first
+    return f"{first} to {last}" if is_ordered else f"between {first} and {last}"
 
 
 def name_some(names: Sequence[str]) -> str:

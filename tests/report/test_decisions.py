@@ -166,6 +166,17 @@ def test_a_terminal_has_a_line_for_each_cell() -> None:
     ]
 
 
+def test_a_terminal_says_why_nothing_is_decided() -> None:
+    """What was seen, and the reason, follow the reference."""
+    results = [
+        time_calls(name, ratio, case=case_of(64), processes=3) for name, ratio in ((REFERENCE, 1.0), ("quick", 0.5))
+    ]
+    *_, line = format_choices(decide(store(results)))
+    assert line.endswith(
+        f"forward: {FOR_NOW} (not decided: quick 0.500× the time; 3 processes are too few for a verdict)"
+    )
+
+
 def test_neighbouring_lengths_without_an_answer_share_a_row_only_with_equal_names_and_reasons() -> None:
     """Lengths 128 and 256 have the same names and the same reason; at 64, another implementation was seen ahead."""
     results = [

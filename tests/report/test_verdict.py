@@ -31,7 +31,7 @@ FAILED = Finding(check="forward_parity", status="failed", reason="off")
 INCOMPLETE = 3
 # What follows the line about a run that was cut, before the command.
 CUT = (
-    "The run has no end on record, as if its process was killed. To finish the run, in the folder where it was started "
+    "The run has no end on record: its process was killed, or is still running. To finish the run, in the folder where it was started "
     "(its results are in results)"
 )
 
@@ -212,7 +212,7 @@ def test_a_report_without_times_says_in_place_why_and_leads_to_the_reasons() -> 
     [
         ("interrupted", "The run was stopped by Ctrl-C or by a signal."),
         ("error", "An error stopped the run."),
-        (None, "The run has no end on record, as if its process was killed."),
+        (None, "The run has no end on record: its process was killed, or is still running."),
     ],
 )
 def test_an_unfinished_line_is_followed_by_its_reason_its_folder_and_its_command(

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.interface import Policies
 from attnbench.measurement import sampling
 from attnbench.plugins.registry import PluginError
@@ -42,6 +43,8 @@ class FakeSession:
 
     # For the number of a process and the name of an implementation: the time of a call, in multiples of CALL_NS.
     factor: Callable[[int, str], float] = lambda process, name: 1.0
+    # Whether the threads of all calls of a process wait for a core.
+    disturbed: Callable[[int], bool] = lambda process: False
     fault: Fault = lambda names, process: None
     load_fault: Callable[[list[str]], bool] = lambda names: False
     evaluate: Callable[[str], Finding] = lambda name: PASSED
@@ -92,8 +95,10 @@ class FakeProcess(Supervisor):
         fault = self._fake.fault(names, process)
         if fault is not None:
             return fault
-        samples = {name: _make_samples(self._fake.factor(process, name)) for name in names}
-        control = _make_samples(self._fake.factor(process, request.baseline)) if request.baseline else None
+        waits = self._fake.disturbed(process)
+        samples = {name: _make_samples(self._fake.factor(process, name), waits=waits) for name in names}
+        baseline = request.baseline
+        control = _make_samples(self._fake.factor(process, baseline), waits=waits) if baseline else None
         sampled_ns = sum(sum(own.times_ns) for own in (*samples.values(), *([control] if control else [])))
         return TimedSamples(
             samples=samples, twin=control, threads=1, observations={name: name for name in names}, between_ns=5,
@@ -101,10 +106,14 @@ class FakeProcess(Supervisor):
         )  # fmt: skip
 
 
-def _make_samples(factor: float) -> Samples:
+def _make_samples(factor: float, *, waits: bool) -> Samples:
     times = [round(factor * CALL_NS)] * 9
     samples = sampling.Samples(
-        times_ns=times, waited_ns=[0] * 9, switches=[0] * 9, cycles=list(range(9)), first_call_ns=7
+        times_ns=times,
+        waited_ns=[round(factor * CALL_NS) * waits] * 9,
+        switches=[0] * 9,
+        cycles=list(range(9)),
+        first_call_ns=7,
     )
     return Samples(**asdict(samples), build_ns=5)
 
@@ -484,6 +493,40 @@ def test_no_process_is_added_beyond_the_limit(most: int | None) -> None:
     fake = FakeSession(factor=make_factor)
     run(fake, ["torch_mha", "open"], processes=10, most=most)
     assert len(fake.requests) == 10
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "requests", "state"),
+    [
+        ((), 7, "faster"),
+        ((0,), 12, "faster"),
+        ((0, 1), 12, "faster"),
+        ((0, 1, 8, 9, 10), 12, "inconclusive"),
+        # Two of seven are undisturbed; at this share, only three of twelve would be.
+        ((0, 1, 2, 3, 4), 7, "inconclusive"),
+    ],
+)
+def test_processes_are_added_where_other_work_disturbed_some(
+    disturbed: Sequence[int], requests: int, state: str
+) -> None:
+    """They are added up to ``most_disturbed``, if the share of undisturbed processes would then be enough."""
+    fake = FakeSession(factor=lambda process, name: 0.5 if name == "own" else 1.0)
+    fake.disturbed = lambda process: process in disturbed
+    effort = Effort(processes=7, most_disturbed=12, budget_s=1.0)
+    found = {result.implementation: result.timing for result in start(fake, ["torch_mha", "own"], effort)}
+    own, base = found["own"], found["torch_mha"]
+    assert own is not None
+    assert base is not None
+    assert len(fake.requests) == requests
+    assert decide_speed(own, base).state == state
+
+
+def test_no_process_is_added_for_a_verdict_that_it_cannot_decide() -> None:
+    """With ``most_disturbed`` alone, an unknown verdict stays."""
+    fake = FakeSession(factor=make_factor)
+    effort = Effort(processes=7, most_disturbed=12, budget_s=1.0)
+    list(start(fake, ["torch_mha", "open"], effort))
+    assert len(fake.requests) == 7
 
 
 def test_without_a_baseline_no_process_is_added() -> None:

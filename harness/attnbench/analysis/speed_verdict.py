@@ -33,6 +33,7 @@ from attnbench.records.types import Timing
 __all__ = [
     "CONTROL",
     "EFFECT",
+    "ENOUGH",
     "LEVEL",
     "STATES",
     "VERDICTS",
@@ -83,6 +84,9 @@ class SpeedVerdict:
     reason: str = ""
     # Which time was compared: device time or wall time.
     measure: Measure = "wall"
+    # Whether the state is ``inconclusive`` because too few processes have enough clean calls, although they made enough
+    # calls. Further processes may then give a verdict.
+    disturbed: bool = False
 
 
 def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT) -> SpeedVerdict:
@@ -196,7 +200,8 @@ def _decide_by_ratios(
     """
     counted, of = [ratio for ratio in ratios if ratio is not None], len(ratios)
     state: State
-    if len(counted) < min(ENOUGH, of):
+    too_few = len(counted) < min(ENOUGH, of)
+    if too_few:
         state, reason = "inconclusive", _explain_lost_processes(sides, measure, of - len(counted), of)
     else:
         state, reason = _decide_state(counted, effect)
@@ -207,6 +212,7 @@ def _decide_by_ratios(
         of=of,
         reason=reason,
         measure=measure,
+        disturbed=too_few and _count_fewest_calls(sides) >= CLEAN_CALLS,
     )
 
 
@@ -235,9 +241,9 @@ def _apply_values(found: SpeedVerdict, own: Timing, base: Timing) -> SpeedVerdic
 
 def _explain_lost_processes(sides: Sequence[Timing], measure: Measure, lost: int, of: int) -> str:
     """Return the reason why ``lost`` of ``of`` processes do not have enough clean calls."""
-    calls = [len(process) for timing in sides for process in timing.samples_ns if process]
-    if min(calls) < CLEAN_CALLS:
-        return f"calls are too slow: a process made only {min(calls)} calls, and {CLEAN_CALLS} are needed"
+    fewest = _count_fewest_calls(sides)
+    if fewest < CLEAN_CALLS:
+        return f"calls are too slow: a process made only {fewest} calls, and {CLEAN_CALLS} are needed"
     if left_out := max(map(count_throttled_calls, sides)):
         return (
             f"the device's clock changed or was throttled in {left_out} cycles: {lost} of {of} processes are not usable"
@@ -245,6 +251,11 @@ def _explain_lost_processes(sides: Sequence[Timing], measure: Measure, lost: int
     if measure == "device":
         return f"other work delayed kernel launches in {lost} of {of} processes"
     return f"other work disturbed {lost} of {of} processes"
+
+
+def _count_fewest_calls(sides: Sequence[Timing]) -> int:
+    """Return the smallest number of calls that a process made of one of these timings."""
+    return min(len(process) for timing in sides for process in timing.samples_ns if process)
 
 
 def _decide_state(ratios: Sequence[float], effect: float) -> tuple[State, str]:

@@ -285,11 +285,13 @@ def profile_into(
 def choose_effort(default: Effort, given: Mapping[str, Any]) -> Effort:
     """Return the timing effort: ``default``, changed by --case-budget and --processes.
 
-    With --processes, exactly that many processes run. Without --processes, further processes are
-    added while the speed verdict is unknown, up to ``default.most`` in all.
+    With --processes, exactly that many processes run. Without it, further processes are added while they may decide a
+    speed verdict.
     """
     effort = replace(default, case_s=given.get("case_budget"))
-    return replace(effort, processes=given["processes"], most=None) if given["processes"] else effort
+    if not given["processes"]:
+        return effort
+    return replace(effort, processes=given["processes"], most=None, most_disturbed=None)
 
 
 def profile_with_ceilings(

@@ -16,6 +16,8 @@ def format_choices(decisions: Decisions) -> Iterator[str]:
         yield f"What to use on {table.place.label}; each time is relative to {decisions.reference}:"
         for row in table.rows:
             for name, choice in zip(table.passes, row.choices, strict=True):
-                yield f"  {row.form}, length {row.length}, {name}: {choice.words} {choice.time}".rstrip()
+                why = f" ({choice.notes[0]})" if choice.is_for_now and choice.notes else ""
+                told = f"{choice.words} {choice.time}".rstrip()
+                yield f"  {row.form}, length {row.length}, {name}: {told}{why}"
         if table.left_out:
             yield f"  and {table.left_out} more in decisions.csv"

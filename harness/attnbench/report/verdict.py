@@ -30,7 +30,7 @@ LONGEST_REASON = 90
 NEXT_STEPS = 12
 # What is known about the end of a run that is not finished.
 ENDS = {
-    "cut": "The run has no end on record, as if its process was killed.",
+    "cut": "The run has no end on record: its process was killed, or is still running.",
     "interrupted": "The run was stopped by Ctrl-C or by a signal.",
     "error": "An error stopped the run.",
 }

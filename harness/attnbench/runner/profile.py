@@ -159,6 +159,6 @@ def _is_timed(timings: Mapping[str, Timing | None], effort: Effort, baseline: st
     base = timings.get(baseline)
     if others or processes < effort.processes:
         return False
-    if base is None or processes >= (effort.most or 0):
+    if base is None:
         return True
-    return all(timing is base or decide_speed(timing, base).state != "unknown" for timing in stored)
+    return not any(effort.may_decide(decide_speed(one, base), processes) for one in stored if one is not base)

@@ -9,6 +9,7 @@ from attnbench.processes.candidate_requests import TimedSamples
 from attnbench.records.types import Finding, Result, Timing
 from attnbench.runner.process_samples import ProcessSamples
 from attnbench.runner.session import Plan
+from attnbench.runner.timing_processes import Effort
 
 __all__ = ["TimedCase"]
 
@@ -75,8 +76,11 @@ class TimedCase:
             found[self.baseline] = replace(found[self.baseline], twin=twin)
         return found
 
-    def find_undecided(self) -> list[str]:
-        """Return the implementations whose speed verdict is ``unknown``, and the baseline; empty if none is unknown."""
+    def find_undecided(self, effort: Effort) -> list[str]:
+        """Return the implementations whose speed verdict further processes may decide, and the baseline.
+
+        Empty if there is no such implementation.
+        """
         timings = self.make_timings()
         base = timings.get(self.baseline or "")
         if base is None:
@@ -84,7 +88,7 @@ class TimedCase:
         others = [
             name
             for name, timing in timings.items()
-            if name != self.baseline and decide_speed(timing, base).state == "unknown"
+            if name != self.baseline and effort.may_decide(decide_speed(timing, base), self.processes)
         ]
         return [name for name in self.names if name == self.baseline or name in others] if others else []
 

@@ -1,7 +1,7 @@
 """Timing: several fresh processes each time all implementations of a case with interleaved calls.
 
 An implementation that makes a timing process fail is found by bisection and excluded; the other implementations are
-then timed. Further processes time the cases on which a speed verdict against the baseline is still ``unknown``.
+then timed. Further processes time the cases on which they may decide a speed verdict against the baseline that is open.
 """
 
 import time
@@ -30,7 +30,7 @@ JUDGED = frozenset({"forward_parity", "input_gradients", "parameter_gradients", 
 # They are chosen at random, and no process knows it. SMALL_FLOP: number of operations of a case up to which all
 # processes are evaluated. In larger cases, the oracle would take longer than the timing.
 EVALUATED, SMALL_FLOP = 3, 5 * 10**8
-# Number of processes that are added at a time while a speed verdict is unknown.
+# Number of processes that are added at a time while a speed verdict is open.
 STEP = 5
 # Seconds for which one process times a group of cases; the remaining cases form further groups. A short group loses
 # little if the run is killed, since the results of a group are stored after its last planned process. A long group has
@@ -99,7 +99,7 @@ class _TimingRun:
     deaths: Counter[str] = field(default_factory=Counter)
 
     def run(self, cases: Sequence[TimedCase]) -> Iterator[TimedCase]:
-        """Time all cases in the planned processes, then cases with an unknown speed verdict in further processes.
+        """Time all cases in the planned processes, then cases with an open speed verdict in further processes.
 
         Yield each case when no further process times it.
         """
@@ -107,9 +107,11 @@ class _TimingRun:
             self._time_in_processes(
                 "time", range(self.effort.processes), {case.plan.case: (case, case.names) for case in cases}
             )
-            most = self.effort.most or 0
+            most = self.effort.largest
             for first in range(self.effort.processes, most, STEP):
-                undecided = {case.plan.case: (case, names) for case in cases if (names := case.find_undecided())}
+                undecided = {
+                    case.plan.case: (case, names) for case in cases if (names := case.find_undecided(self.effort))
+                }
                 yield from (case for case in cases if case.plan.case not in undecided)
                 if not undecided:
                     return

@@ -17,6 +17,7 @@ from attnbench.cli.report_command import command
 from attnbench.records.run_file import ResultsError, StoredRun, merge_runs, read_run
 from attnbench.records.types import PERF, End, Finding, Machine, Memory, Planned, Result, Run, Timing
 from attnbench.report import write
+from attnbench.report.choice_lines import format_choices
 from attnbench.report.content import WARNINGS, collect_content
 from attnbench.report.verdict import Verdict, collect_verdict, format_lines
 from rendered_reports import render_markdown, render_page
@@ -31,8 +32,8 @@ FAILED = Finding(check="forward_parity", status="failed", reason="off")
 INCOMPLETE = 3
 # What follows the line about a run that was cut, before the command.
 CUT = (
-    "The run has no end on record: its process was killed, or is still running. To finish the run, in the folder where it was started "
-    "(its results are in results)"
+    "The run has no end on record: its process was killed, or is still running. To finish the run, in the folder where "
+    "it was started (its results are in results)"
 )
 
 
@@ -398,11 +399,12 @@ def test_names_of_any_kind_are_text(text: str, several: bool) -> None:
 
 
 def test_page_markdown_and_terminal_say_the_same(tmp_path: Path) -> None:
-    """Page, Markdown and the command's output have the same sentences; the last line is the path of the page."""
+    """Page, Markdown and the command's output have the same sentences; choices and the path of the page follow."""
     done = CliRunner().invoke(command, [str(REAL), "--reports", str(tmp_path)], standalone_mode=False)
     *said, path = done.output.splitlines()
     assert (done.return_value, path) == (0, str(tmp_path / "index.html"))
-    assert said == list(format_lines(judge(read_run(REAL))))
+    content = collect_content([read_run(REAL)])
+    assert said == [*format_lines(judge(read_run(REAL))), *format_choices(content.decisions)]
     for name in ("index.html", "report.md"):
         text = html.unescape(re.sub(r"<[^>]*>|\\", "", (tmp_path / name).read_text(encoding="utf-8")))
         shown = " ".join(text.split())

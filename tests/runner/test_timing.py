@@ -599,6 +599,59 @@ def test_an_interrupted_case_keeps_the_samples_that_it_has() -> None:
     assert interrupt_in_process(0, CASE.format(0)) == {}
 
 
+def resume(names: Sequence[str], stored: Sequence[Result], cases: int) -> tuple[FakeSession, list[Result]]:
+    """Time cases again in seven processes, with stored results of them; return the session and the results."""
+    fake = FakeSession(factor=make_factor)
+    plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=1) for n in range(cases)]
+    ready = make_ready(names, cases) | {(one.implementation, one.case): one for one in stored}
+    session: Session = fake  # type: ignore[assignment]
+    effort, without = Effort(processes=7, budget_s=1.0), frozenset[Defence]({"alone"})
+    return fake, list(time_cases(session, plans, ready, progress=RecordingProgress(), effort=effort, without=without))
+
+
+def test_a_resumed_run_adds_the_processes_that_an_interrupted_case_lacks() -> None:
+    """Four processes had timed case 0 and three case 1: the others follow, and the result is that of one run."""
+    names = ["torch_mha", "slow"]
+    fake = FakeSession(factor=make_factor)
+    fake.fault = lambda own, process: interrupt() if (process, fake.requests[-1].case) == (3, CASE.format(1)) else None
+    interrupted: list[Result] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.extend(start(fake, names, Effort(processes=7, budget_s=1.0), cases=2))
+    resumed, found = resume(names, interrupted, 2)
+    asked = [(request.seed, request.case) for request in resumed.requests]
+    assert asked == [(3, CASE.format(1)), *((n, CASE.format(case)) for n in (4, 5, 6) for case in (0, 1))]
+    whole = start(FakeSession(factor=make_factor), names, Effort(processes=7, budget_s=1.0), cases=2)
+    by_name = {(one.implementation, one.case): one.timing for one in whole}
+    assert {(one.implementation, one.case): one.timing for one in found} == by_name
+
+
+def interrupt() -> None:
+    """Interrupt, as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("change", ["fewer processes", "another partner", "no timing", "no control"])
+def test_samples_that_are_not_interleaved_are_taken_anew(change: str) -> None:
+    """If the stored timings of a case were not made together, all processes time the case again."""
+    names = ["torch_mha", "slow"]
+    effort = Effort(processes=3, budget_s=1.0)
+    base, slow = start(FakeSession(factor=make_factor), names, effort)
+    assert base.timing is not None
+    assert slow.timing is not None
+    if change == "fewer processes":
+        slow = replace(slow, timing=replace(slow.timing, samples_ns=slow.timing.samples_ns[:2]))
+    elif change == "another partner":
+        slow = replace(slow, timing=replace(slow.timing, interleaved_with=("torch_mha", "third")))
+    elif change == "no timing":
+        slow = replace(slow, timing=None)
+    else:
+        base = replace(base, timing=replace(base.timing, twin=None))
+    resumed, _ = resume(names, [base, slow], 1)
+    assert [request.seed for request in resumed.requests] == list(range(7))
+    kept, _ = resume(names, list(start(FakeSession(factor=make_factor), names, effort)), 1)
+    assert [request.seed for request in kept.requests] == [3, 4, 5, 6]
+
+
 def test_an_interrupted_case_with_time_left_has_no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a time limit for each case, an interrupt keeps only the cases that have no time left."""
     clock = itertools.count()

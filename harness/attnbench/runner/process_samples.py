@@ -1,12 +1,15 @@
 """Samples of one call from several processes, and their conversion to the stored record."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from attnbench.processes.candidate_requests import Samples
 from attnbench.records.types import SAMPLE_FIELDS, Timing
 
 __all__ = ["ProcessSamples"]
+
+# What stands between the methods, or the clocks, of processes that differ.
+BETWEEN = "; "
 
 
 @dataclass(slots=True)
@@ -39,6 +42,21 @@ class ProcessSamples:
             self.build_ns.append(taken.build_ns)
         self.first_call_ns.append(taken.first_call_ns)
 
+    @classmethod
+    def from_timing(cls, timing: Timing) -> Self:
+        """Return the samples of a stored timing, to which further processes can be added."""
+        nothing = [()] * len(timing.samples_ns)
+        fields = {name: list(getattr(timing, name)) or list(nothing) for name in SAMPLE_FIELDS}
+        return cls(
+            columns={"times_ns": list(timing.samples_ns), **fields},
+            methods=dict.fromkeys(timing.method.split(BETWEEN)),
+            clocks=dict.fromkeys(timing.clock.split(BETWEEN)),
+            build_ns=list(timing.build_ns),
+            first_call_ns=list(timing.first_call_ns),
+            values=timing.values,
+            judged=timing.judged,
+        )
+
     def to_timing(self, processes: int, threads: int) -> Timing:
         """Return the record to store, whose columns have one tuple for each of the ``processes`` processes."""
         whole: dict[str, Any] = {
@@ -48,8 +66,8 @@ class ProcessSamples:
             samples_ns=whole["times_ns"],
             **{name: whole[name] for name in SAMPLE_FIELDS if any(whole[name])},
             threads=threads,
-            method="; ".join(self.methods),
-            clock="; ".join(self.clocks),
+            method=BETWEEN.join(self.methods),
+            clock=BETWEEN.join(self.clocks),
             values=self.values,
             judged=self.judged,
             build_ns=tuple(self.build_ns),

@@ -135,11 +135,7 @@ def measure(
 def _select_ready(
     probed: dict[tuple[str, str], Result], effort: Effort, baseline: str | None
 ) -> dict[tuple[str, str], Result]:
-    """Return the results that need a timing: on each case that is not timed completely, all that may be timed.
-
-    An implementation that already has a timing on such a case is timed again, since samples from different processes
-    are not interleaved.
-    """
+    """Return the results that need a timing: on each case that is not timed completely, all that may be timed."""
     timings: dict[str, dict[str, Timing | None]] = {}
     for (name, case), result in probed.items():
         if result.untimed is None:

@@ -1,6 +1,6 @@
 """One case that is being timed: its implementations, their samples, and the excluded implementations."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from attnbench.analysis.speed_verdict import decide_speed
@@ -39,6 +39,24 @@ class TimedCase:
         """Name of the baseline, or None if the baseline is not timed."""
         name = self.against or find_baseline(self.plan.case)
         return name if name in self.names else None
+
+    def restore(self, stored: Mapping[str, Timing | None]) -> None:
+        """Take the samples of earlier processes, by name, if these processes timed the same implementations together.
+
+        If not, nothing is taken, because samples of different processes are not interleaved.
+        """
+        timings = {name: timing for name, timing in stored.items() if timing is not None}
+        shown = {display_name(name) for name in self.names}
+        together = all({display_name(name), *one.interleaved_with} == shown for name, one in timings.items())
+        counts = {len(one.samples_ns) for one in timings.values()}
+        base = timings.get(self.baseline or "")
+        controlled = self.baseline is None or (base is not None and base.twin is not None)
+        if timings.keys() != set(self.names) or not together or len(counts) != 1 or not controlled:
+            return
+        self.samples = {name: ProcessSamples.from_timing(one) for name, one in timings.items()}
+        if base is not None and base.twin is not None:
+            self.control = ProcessSamples.from_timing(base.twin)
+        (self.processes,), self.threads = counts, next(iter(timings.values())).threads
 
     def can_afford(self, limit_s: float | None) -> bool:
         """Whether one more process of average duration fits into the time limit; the first process always does."""

@@ -56,9 +56,10 @@ def time_cases(
 
     Each result has a timing, or the reason why it has none.
 
-    After an interrupt, the results of unfinished cases are yielded with the samples taken so far. With the time limit
-    ``effort.case_s``, however, a resumed run takes every stored timing for a complete one. An unfinished case is then
-    yielded only if its time limit leaves no time for another process.
+    After an interrupt, the results of unfinished cases are yielded with the samples taken so far; if ``ready`` has such
+    results, further processes are added to them. With the time limit ``effort.case_s``, however, a resumed run takes
+    every stored timing for a complete one. An unfinished case is then yielded only if its time limit leaves no time for
+    another process.
 
     ``ready`` has the results of the implementations that passed their probe; its keys are (name, case). ``against`` is
     the baseline, by default the operator's reference. ``without`` names defences that are switched off.
@@ -68,6 +69,8 @@ def time_cases(
         for plan in plans
     ]
     cases = [case for case in cases if case.names]
+    for case in cases if effort.case_s is None else ():
+        case.restore({name: ready[name, case.plan.case].timing for name in case.names})
     size = max(1, int(GROUP_S / effort.budget_s))
     processes = TimingProcesses(session=session, effort=effort, without=without)
     search = FaultSearch(processes=processes, progress=progress)
@@ -124,12 +127,16 @@ class _TimingRun:
 
     def _time_in_processes(self, title: str, numbers: range, cases: dict[str, tuple[TimedCase, list[str]]]) -> None:
         left = self._select_affordable(cases)
-        if left:
-            self.progress.begin(title, len(numbers) * len(left))
-        evaluated = frozenset(self.random.sample(numbers, min(EVALUATED, len(numbers))))
-        for number in numbers:
-            if left:
-                self._time_in_process(number, numbers.stop - number, left, evaluated=number in evaluated)
+        # A resumed run has samples of the first processes of some cases.
+        steps = [len(range(max(numbers.start, case.processes), numbers.stop)) for case, _ in left.values()]
+        if any(steps):
+            self.progress.begin(title, sum(steps))
+        remaining = numbers[len(numbers) - max(steps, default=0) :]
+        evaluated = frozenset(self.random.sample(remaining, min(EVALUATED, len(remaining))))
+        for number in remaining:
+            due = {name: one for name, one in left.items() if one[0].processes <= number}
+            if due:
+                self._time_in_process(number, numbers.stop - number, due, evaluated=number in evaluated)
             left = self._select_affordable(left)
 
     def _select_affordable(

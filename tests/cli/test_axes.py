@@ -9,7 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from attnbench.api import before_timing
 from attnbench.api.axes import MODELS, OPTIONS, Axes
+from attnbench.api.before_timing import announce
 from attnbench.cases import Case, CaseId, Shape
 from attnbench.cli import attnbench
 from attnbench.operators.multihead import Multihead
@@ -17,6 +19,7 @@ from attnbench.plugins.registry import load_operator
 from attnbench.processes.oracle_requests import ListShapes
 from attnbench.processes.request import Fault
 from attnbench.records.run_file import find_runs, read_run
+from attnbench.runner import Effort, Limits, Session, list_gating_checks, list_profile_cases
 from attnbench.workers.oracle_worker import OracleWorker
 
 WHOLE = "multihead/B1.L8.S8.E256.H4/bias+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
@@ -197,6 +200,24 @@ def test_what_cannot_be_timed_is_refused_before_anything_is_measured(
     assert message in raised.value.format_message()
     assert "\n" not in raised.value.format_message()
     assert not list(tmp_path.rglob("*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("load", "told"), [(0.2, ""), (1.4, "; in the last minute, 1.4 of 2 cores were busy: expect more time and fewer")]
+)
+def test_a_busy_machine_is_told_before_anything_is_timed(
+    load: float, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The line about the time says how many cores were busy in the minute before, unless hardly any was."""
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(before_timing, "count_cores", lambda: 2)
+    with Session(limits=Limits(threads=1)) as session:
+        plans = session.plan(list_profile_cases(session, [8], ["forward"]), list_gating_checks())
+        announce(session, [], plans, Effort(processes=7, budget_s=0.3), Axes.from_options({}, lengths=(8,)))
+    line = capfd.readouterr().err
+    assert "on a quiet machine" in line
+    assert ("were busy" in line) == bool(told)
+    assert told in line
 
 
 def test_the_chosen_shapes_are_timed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """What is said, and refused, before anything is timed: memory that is lacking, the number of cases, and the time."""
 
+import os
 from collections.abc import Sequence
 
 import click
@@ -15,6 +16,8 @@ from attnbench.runner import Effort, Plan, Session, Speed, forecast, list_timeab
 __all__ = ["announce", "demand_memory"]
 
 GIB = 2**30
+# Mean number of busy cores in the last minute above which other work is told. The start of a command adds about 0.2.
+BUSY_CORES = 0.7
 
 
 def demand_memory(session: Session, plans: Sequence[Plan]) -> None:
@@ -49,6 +52,7 @@ def announce(
     ``besides`` names what takes further time. The forecast needs the machine's highest rates, which are measured first,
     and what the implementations declare. Implementations that refuse every case are not counted.
     """
+    load = _describe_load()
     threads = session.limits.threads or count_cores()
     rates = {place: one.flop_per_s for place, one in measure_rates(session, plans).items()}
     timeable = list_timeable(session, implementations, plans)
@@ -65,7 +69,15 @@ def announce(
     told = ", ".join(_count(number, word) for number, word in counts)
     padding = describe_padding(axes.make_shapes()) if axes.padding else ""
     more = f", besides {besides}" if besides else ""
-    click.echo(f"to time: {told}: {time}{more}{'; ' * bool(padding)}{padding}", err=True)
+    click.echo("; ".join(filter(None, (f"to time: {told}: {time}{more}", load, padding))), err=True)
+
+
+def _describe_load() -> str:
+    """Return how many cores other work kept busy; empty if there was hardly any."""
+    busy, *_ = os.getloadavg()
+    if busy < BUSY_CORES:
+        return ""
+    return f"in the last minute, {busy:.1f} of {count_cores()} cores were busy: expect more time and fewer verdicts"
 
 
 def _count(number: int, word: str) -> str:

@@ -203,20 +203,20 @@ def test_what_cannot_be_timed_is_refused_before_anything_is_measured(
 
 
 @pytest.mark.parametrize(
-    ("load", "told"), [(0.2, ""), (1.4, "; in the last minute, 1.4 of 2 cores were busy: expect more time and fewer")]
+    ("busy", "told"), [(0.2, ""), (1.4, "; other work keeps 1.4 of 2 cores busy: expect more time and fewer verdicts")]
 )
 def test_a_busy_machine_is_told_before_anything_is_timed(
-    load: float, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    busy: float, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The line about the time says how many cores were busy in the minute before, unless hardly any was."""
-    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    """The line about the time says how many cores other work keeps busy, unless there is hardly any."""
+    monkeypatch.setattr(before_timing, "observe_busy_cores", lambda seconds: busy)
     monkeypatch.setattr(before_timing, "count_cores", lambda: 2)
     with Session(limits=Limits(threads=1)) as session:
         plans = session.plan(list_profile_cases(session, [8], ["forward"]), list_gating_checks())
         announce(session, [], plans, Effort(processes=7, budget_s=0.3), Axes.from_options({}, lengths=(8,)))
     line = capfd.readouterr().err
     assert "on a quiet machine" in line
-    assert ("were busy" in line) == bool(told)
+    assert ("other work" in line) == bool(told)
     assert told in line
 
 

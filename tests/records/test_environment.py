@@ -1,6 +1,7 @@
 """Tests of the description of a run's machine: enough to compare machines, and no host name or user name."""
 
 import getpass
+import os
 import platform
 import shutil
 import subprocess
@@ -12,10 +13,12 @@ from attnbench.records import environment
 from attnbench.records.environment import (
     TESTED_TORCH,
     check_torch_version,
+    count_cores,
     describe_machine,
     find_checkout,
     find_commit,
     find_versions,
+    observe_busy_cores,
     read_address_space_bytes,
 )
 
@@ -167,3 +170,29 @@ def test_a_checkout_says_whether_the_files_are_those_of_its_commit(tmp_path: Pat
     assert find_checkout(tmp_path, []) is None
     (tmp_path / "other.py").write_text("changed = 1\n")
     assert find_checkout(tmp_path, ["own.py"]) == (commit, True)
+
+
+def test_other_work_is_counted_in_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core that was idle for a quarter of the time was busy for the rest; cores of other processes are left out."""
+    readings = iter([
+        "cpu  0 0 0 0\ncpu0 100 0 0 50 10 0 0 0 7 7\ncpu1 0 0 0 0 0 0 0 0 0 0\ncpu2 9 9 9 9 9 9 9 9 9 9\nintr 1\n",
+        "cpu  0 0 0 0\ncpu0 130 0 0 55 15 0 0 0 9 9\ncpu1 0 0 0 8 0 0 0 0 0 0\ncpu2 99 9 9 9 9 9 9 9 9 9\nintr 2\n",
+    ])  # fmt: skip
+    monkeypatch.setattr(Path, "read_text", lambda path, encoding: next(readings))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    assert observe_busy_cores(0) == pytest.approx(30 / 40)
+
+
+def test_where_the_system_counts_no_times_no_core_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without /proc/stat, nothing is known of other work."""
+
+    def refuse(path: Path, encoding: str) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert observe_busy_cores(0) == 0
+
+
+def test_the_busy_cores_are_at_most_those_of_this_process() -> None:
+    """Whatever else runs, the number is between none and all cores."""
+    assert 0 <= observe_busy_cores(0.1) <= count_cores()

@@ -162,8 +162,24 @@ def test_a_terminal_has_a_line_for_each_cell() -> None:
     results = [time_calls(name, ratio, case=case_of(64)) for name, ratio in ((REFERENCE, 1.0), ("quick", 0.5))]
     assert list(format_choices(decide(store(results)))) == [
         "What to use on some-cpu, cpu, float32, 2 threads; each time is relative to torch_mha:",
-        "  batch 1, 4 heads, width 256, length 64, forward: quick 0.500× the time [0.500 to 0.500]",
+        "  Nothing here was checked on a suite in this report, so no name is known to conform.",
+        "  batch 1, 4 heads, width 256, length 64, forward: quick 0.500× the time [0.500 to 0.500] "
+        "(conformance not checked)",
     ]
+
+
+def test_a_terminal_names_each_of_a_tie_once_and_says_what_is_not_known() -> None:
+    """A tie has a time for each name; what was checked on no suite is said above the lines and in them."""
+    results = [
+        time_calls(name, ratio, case=case_of(64)) for name, ratio in ((REFERENCE, 1.0), ("one", 0.5), ("two", 0.5))
+    ]
+    decisions = decide(store(results))
+    _, warning, line = format_choices(decisions)
+    assert warning == f"  {decisions.tables[0].warning}"
+    assert line.endswith(
+        "forward: tie: one 0.500× the time [0.500 to 0.500], two 0.500× the time [0.500 to 0.500] "
+        "(conformance not checked)"
+    )
 
 
 def test_a_terminal_says_why_nothing_is_decided() -> None:

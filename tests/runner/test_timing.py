@@ -43,8 +43,8 @@ class FakeSession:
 
     # For the number of a process and the name of an implementation: the time of a call, in multiples of CALL_NS.
     factor: Callable[[int, str], float] = lambda process, name: 1.0
-    # Whether the threads of all calls of a process wait for a core.
-    disturbed: Callable[[int], bool] = lambda process: False
+    # For the same: whether the threads wait for a core in all of its calls.
+    waits: Callable[[int, str], bool] = lambda process, name: False
     fault: Fault = lambda names, process: None
     load_fault: Callable[[list[str]], bool] = lambda names: False
     evaluate: Callable[[str], Finding] = lambda name: PASSED
@@ -95,15 +95,16 @@ class FakeProcess(Supervisor):
         fault = self._fake.fault(names, process)
         if fault is not None:
             return fault
-        waits = self._fake.disturbed(process)
-        samples = {name: _make_samples(self._fake.factor(process, name), waits=waits) for name in names}
-        baseline = request.baseline
-        control = _make_samples(self._fake.factor(process, baseline), waits=waits) if baseline else None
+        samples = {name: self._take(process, name) for name in names}
+        control = self._take(process, request.baseline) if request.baseline else None
         sampled_ns = sum(sum(own.times_ns) for own in (*samples.values(), *([control] if control else [])))
         return TimedSamples(
             samples=samples, twin=control, threads=1, observations={name: name for name in names}, between_ns=5,
             elapsed_ns=sampled_ns + 5,
         )  # fmt: skip
+
+    def _take(self, process: int, name: str) -> Samples:
+        return _make_samples(self._fake.factor(process, name), waits=self._fake.waits(process, name))
 
 
 def _make_samples(factor: float, *, waits: bool) -> Samples:
@@ -115,7 +116,7 @@ def _make_samples(factor: float, *, waits: bool) -> Samples:
         cycles=list(range(9)),
         first_call_ns=7,
     )
-    return Samples(**asdict(samples), build_ns=5)
+    return Samples(**asdict(samples), build_ns=5, values="fresh")
 
 
 @dataclass(slots=True)
@@ -509,10 +510,10 @@ def test_no_process_is_added_beyond_the_limit(most: int | None) -> None:
 def test_processes_are_added_where_other_work_disturbed_some(
     disturbed: Sequence[int], requests: int, state: str
 ) -> None:
-    """They are added up to ``most_disturbed``, if the share of undisturbed processes would then be enough."""
+    """They are added up to ``most``, if the share of undisturbed processes would then be enough."""
     fake = FakeSession(factor=lambda process, name: 0.5 if name == "own" else 1.0)
-    fake.disturbed = lambda process: process in disturbed
-    effort = Effort(processes=7, most_disturbed=12, budget_s=1.0)
+    fake.waits = lambda process, name: process in disturbed
+    effort = Effort(processes=7, most=12, only_disturbed=True, budget_s=1.0)
     found = {result.implementation: result.timing for result in start(fake, ["torch_mha", "own"], effort)}
     own, base = found["own"], found["torch_mha"]
     assert own is not None
@@ -521,10 +522,18 @@ def test_processes_are_added_where_other_work_disturbed_some(
     assert decide_speed(own, base).state == state
 
 
+def test_no_process_is_added_where_only_the_own_calls_wait() -> None:
+    """An implementation that makes its calls wait in processes that it does not like gets no other processes."""
+    fake = FakeSession(factor=lambda process, name: 0.5 if name == "own" else 1.0)
+    fake.waits = lambda process, name: name == "own" and process == 0
+    list(start(fake, ["torch_mha", "own"], Effort(processes=7, most=12, only_disturbed=True, budget_s=1.0)))
+    assert len(fake.requests) == 7
+
+
 def test_no_process_is_added_for_a_verdict_that_it_cannot_decide() -> None:
-    """With ``most_disturbed`` alone, an unknown verdict stays."""
+    """With ``only_disturbed``, an unknown verdict stays."""
     fake = FakeSession(factor=make_factor)
-    effort = Effort(processes=7, most_disturbed=12, budget_s=1.0)
+    effort = Effort(processes=7, most=12, only_disturbed=True, budget_s=1.0)
     list(start(fake, ["torch_mha", "open"], effort))
     assert len(fake.requests) == 7
 
@@ -630,7 +639,22 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("change", ["fewer processes", "another partner", "no timing", "no control"])
+def test_a_resumed_large_case_is_judged_as_often_as_processes_are_left() -> None:
+    """Two cases were interrupted after four processes and none: each is judged in three of its other processes."""
+    names = ["torch_mha", "slow"]
+    stored = list(start(FakeSession(factor=make_factor), names, Effort(processes=4, budget_s=1.0)))
+    judged: list[str] = []
+    fake = FakeSession(factor=make_factor)
+    fake.evaluate = lambda name: (judged.append(fake.requests[-1].case), PASSED)[1]
+    plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=SMALL_FLOP + 1) for n in range(2)]
+    ready = make_ready(names, 2) | {(one.implementation, one.case): one for one in stored}
+    session: Session = fake  # type: ignore[assignment]
+    effort, without = Effort(processes=7, budget_s=1.0), frozenset[Defence]({"alone"})
+    list(time_cases(session, plans, ready, progress=NoProgress(), effort=effort, without=without))
+    assert judged.count(CASE.format(0)) == judged.count(CASE.format(1)) == EVALUATED * len(names)
+
+
+@pytest.mark.parametrize("change", ["fewer processes", "another partner", "no timing", "no control", "no values"])
 def test_samples_that_are_not_interleaved_are_taken_anew(change: str) -> None:
     """If the stored timings of a case were not made together, all processes time the case again."""
     names = ["torch_mha", "slow"]
@@ -644,6 +668,8 @@ def test_samples_that_are_not_interleaved_are_taken_anew(change: str) -> None:
         slow = replace(slow, timing=replace(slow.timing, interleaved_with=("torch_mha", "third")))
     elif change == "no timing":
         slow = replace(slow, timing=None)
+    elif change == "no values":
+        base = replace(base, timing=replace(base.timing, values=""))
     else:
         base = replace(base, timing=replace(base.timing, twin=None))
     resumed, _ = resume(names, [base, slow], 1)

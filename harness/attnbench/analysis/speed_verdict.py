@@ -12,7 +12,7 @@ baseline and of its copy are used alike.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -84,8 +84,9 @@ class SpeedVerdict:
     reason: str = ""
     # Which time was compared: device time or wall time.
     measure: Measure = "wall"
-    # Whether the state is ``inconclusive`` because too few processes have enough clean calls, although they made enough
-    # calls. Further processes may then give a verdict.
+    # Whether the state is ``inconclusive`` because too few processes have enough clean calls, and the baseline's calls
+    # were disturbed in each process that is lost. Further processes may then give a verdict. An implementation that
+    # makes its own calls wait would otherwise get further processes, and choose those that count.
     disturbed: bool = False
 
 
@@ -127,7 +128,9 @@ class Baseline:
         by_base, split = self._prepare(measure)
         if copy is None or split is None:
             processes = _find_common_processes(own, base)
-            found = _decide_by_ratios([by_base.divide(p, calls) for p in processes], [own, base], effect, measure)
+            ratios = {p: by_base.divide(p, calls) for p in processes}
+            found = _decide_by_ratios([*ratios.values()], [own, base], effect, measure)
+            found = _mark_disturbed(found, ratios, by_base, [own, base])
             control = self._decide_control(by_base, copy, effect, measure) if copy else None
             return _apply_values(_apply_control(found, control), own, base)
         by_copy, by_both = split
@@ -136,14 +139,15 @@ class Baseline:
         # baseline, and others the ratio of ``own`` to the copy. The A/A control divides the first ratio
         # by the second. Each ratio compares calls of the same cycle, so a drift of the machine between
         # the cycles cancels.
-        copy_to_base, by_cycle = [], []
+        copy_to_base, by_cycle = [], {}
         for p in processes:
             base_ratios, copy_ratios = by_base.list_ratios(p, calls), by_copy.list_ratios(p, calls)
             to_base, to_copy = by_base.reduce(p, calls, base_ratios), by_copy.reduce(p, calls, copy_ratios)
             copy_to_base.append(to_base / to_copy if to_base and to_copy else None)
-            by_cycle.append(by_both.reduce(p, calls, base_ratios + copy_ratios))
+            by_cycle[p] = by_both.reduce(p, calls, base_ratios + copy_ratios)
         control = _decide_by_ratios(copy_to_base, [own, base, copy], effect, measure)
-        found = _decide_by_ratios(by_cycle, [own, base, copy], effect, measure)
+        found = _decide_by_ratios([*by_cycle.values()], [own, base, copy], effect, measure)
+        found = _mark_disturbed(found, by_cycle, by_both, [own, base, copy])
         return _apply_values(_apply_control(found, control), own, base)
 
     def find_time(self, calls: CleanCalls) -> float | None:
@@ -200,8 +204,7 @@ def _decide_by_ratios(
     """
     counted, of = [ratio for ratio in ratios if ratio is not None], len(ratios)
     state: State
-    too_few = len(counted) < min(ENOUGH, of)
-    if too_few:
+    if len(counted) < min(ENOUGH, of):
         state, reason = "inconclusive", _explain_lost_processes(sides, measure, of - len(counted), of)
     else:
         state, reason = _decide_state(counted, effect)
@@ -212,8 +215,17 @@ def _decide_by_ratios(
         of=of,
         reason=reason,
         measure=measure,
-        disturbed=too_few and _count_fewest_calls(sides) >= CLEAN_CALLS,
     )
+
+
+def _mark_disturbed(
+    found: SpeedVerdict, ratios: Mapping[int, float | None], bases: Divisor, sides: Sequence[Timing]
+) -> SpeedVerdict:
+    """Set ``disturbed`` in a result; ``ratios`` has the ratio of each process, whose divisor is ``bases``."""
+    lost = [process for process, ratio in ratios.items() if ratio is None]
+    enough_calls = _count_fewest_calls(sides) >= CLEAN_CALLS
+    disturbed = found.state == "inconclusive" and enough_calls and not any(map(bases.is_clean, lost))
+    return replace(found, disturbed=disturbed)
 
 
 def _apply_control(found: SpeedVerdict, control: SpeedVerdict | None) -> SpeedVerdict:

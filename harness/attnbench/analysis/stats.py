@@ -267,6 +267,10 @@ class Divisor:
         times_ns = [by_cycle[cycle] for cycle in own.list_cycles(process) if cycle in by_cycle]
         return median if len(times_ns) < CLEAN_CALLS else float(statistics.median(times_ns))
 
+    def is_clean(self, process: int) -> bool:
+        """Whether each of the bases has enough clean calls in a process."""
+        return self._get_prepared(process) is not None
+
     def _get_prepared(self, process: int) -> tuple[dict[int, int], float] | None:
         if process not in self._found:
             self._found[process] = self._prepare(process)

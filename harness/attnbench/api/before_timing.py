@@ -1,6 +1,5 @@
 """What is said, and refused, before anything is timed: memory that is lacking, the number of cases, and the time."""
 
-import os
 from collections.abc import Sequence
 
 import click
@@ -10,14 +9,14 @@ from attnbench.api.padding import describe_padding
 from attnbench.api.progress import format_time
 from attnbench.api.usage import UsageError
 from attnbench.cases import CaseId
-from attnbench.records.environment import count_cores
+from attnbench.records.environment import count_cores, observe_busy_cores
 from attnbench.runner import Effort, Plan, Session, Speed, forecast, list_timeable, measure_rates
 
 __all__ = ["announce", "demand_memory"]
 
 GIB = 2**30
-# Mean number of busy cores in the last minute above which other work is told. The start of a command adds about 0.2.
-BUSY_CORES = 0.7
+# For so long, in seconds, other work is observed before a run; more than this number of busy cores is told.
+OBSERVED_S, BUSY_CORES = 0.5, 0.3
 
 
 def demand_memory(session: Session, plans: Sequence[Plan]) -> None:
@@ -61,7 +60,7 @@ def announce(
     expected = forecast(plans, timeable, effort, speed=speed, compiling=compiling)
     time = f"about {format_time(expected.planned_s)} on a quiet machine"
     if effort.most and effort.most > effort.processes:
-        time += f", and up to {format_time(expected.most_s)} if speed verdicts stay unknown"
+        time += f", and up to {format_time(expected.most_s)} if speed verdicts stay open"
     counts = (
         (len(plans), "case"), (sum(map(bool, timeable.values())), "implementation"), (effort.processes, "process"),
         (threads, "thread"),
@@ -73,11 +72,11 @@ def announce(
 
 
 def _describe_load() -> str:
-    """Return how many cores other work kept busy; empty if there was hardly any."""
-    busy, *_ = os.getloadavg()
-    if busy < BUSY_CORES:
+    """Return how many cores other work keeps busy; empty if there is hardly any."""
+    busy = observe_busy_cores(OBSERVED_S)
+    if busy <= BUSY_CORES:
         return ""
-    return f"in the last minute, {busy:.1f} of {count_cores()} cores were busy: expect more time and fewer verdicts"
+    return f"other work keeps {busy:.1f} of {count_cores()} cores busy: expect more time and fewer verdicts"
 
 
 def _count(number: int, word: str) -> str:

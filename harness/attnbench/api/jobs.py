@@ -289,9 +289,7 @@ def choose_effort(default: Effort, given: Mapping[str, Any]) -> Effort:
     speed verdict.
     """
     effort = replace(default, case_s=given.get("case_budget"))
-    if not given["processes"]:
-        return effort
-    return replace(effort, processes=given["processes"], most=None, most_disturbed=None)
+    return replace(effort, processes=given["processes"], most=None) if given["processes"] else effort
 
 
 def profile_with_ceilings(

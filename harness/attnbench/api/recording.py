@@ -141,7 +141,11 @@ def record(
                 f"--resume: {resume} is a run of suite {before.run.suite} on {before.run.machine.name}; "
                 "resume it with the same suite on the same machine"
             )
-        kept = {(r.implementation, r.case): r for r in merge_runs([before])}
+        changed = _find_changed(session, before.run, implementations)
+        kept = {
+            (r.implementation, r.case): replace(r, timing=None) if r.implementation in changed else r
+            for r in merge_runs([before])
+        }
         with RunFile.resume(path) as file:
             file.append(Resumption(run=before.run.id, time=_format_now()))
             made = Recording(
@@ -177,6 +181,17 @@ def record(
         made = Recording(run=run, file=file, whole=whole)
         with _storing_end(made):
             yield made
+
+
+def _find_changed(session: Session, run: Run, implementations: Sequence[str]) -> frozenset[str]:
+    """Return the implementations whose code, or whose libraries, changed since a run began, by display name.
+
+    They are timed again, so that no timing is of two versions.
+    """
+    if run.versions != find_versions() | {"torch": session.libraries.torch}:
+        return frozenset(map(display_name, implementations))
+    loaded = {display_name(name): session.declared[name] for name in implementations if name in session.declared}
+    return frozenset(name for name, own in loaded.items() if own.sources.digest != run.sources.get(name))
 
 
 @contextlib.contextmanager

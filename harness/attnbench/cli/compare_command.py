@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 LENGTHS = (128, 512)
 # Timing effort for each case when two implementations are compared. Ten processes measure for 1 s each; with their
 # starts a case takes 15 s. If ten are not enough for a verdict, further processes follow, up to 30 in all.
-EFFORT = Effort(processes=10, most=30, most_disturbed=30, budget_s=1.0)
+EFFORT = Effort(processes=10, most=30, budget_s=1.0)
 # Parameter names of the options that set how implementations are measured. These options are
 # refused if two stored runs are compared, because nothing is measured then.
 MEASURING = (

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import subprocess
+import time
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,6 +22,7 @@ __all__ = [
     "find_commit",
     "find_node",
     "find_versions",
+    "observe_busy_cores",
     "read_address_space_bytes",
     "read_available_memory_bytes",
     "read_cpu_model",
@@ -71,6 +73,40 @@ def find_node() -> str:
 def count_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def observe_busy_cores(seconds: float) -> float:
+    """Return how many of the cores that this process may use other work keeps busy, while this process waits.
+
+    The time that a hypervisor gives to other machines counts as busy. 0 where the system has no /proc/stat.
+    """
+    before = _read_core_times()
+    time.sleep(seconds)
+    after = _read_core_times()
+    busy = 0.0
+    for core in before.keys() & after.keys():
+        total, idle = (late - early for early, late in zip(before[core], after[core], strict=True))
+        busy += 1 - idle / total if total else 0.0
+    return busy
+
+
+def _read_core_times() -> dict[int, tuple[int, int]]:
+    """Return the whole and the idle time of each core that this process may use, in ticks since the system started.
+
+    Source: proc(5), /proc/stat; idle time is that of the columns ``idle`` and ``iowait``.
+    """
+    try:
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return {}
+    rows = {name: [*map(int, ticks)] for name, *ticks in map(str.split, lines) if re.fullmatch(r"cpu\d+", name)}
+    own = os.sched_getaffinity(0)
+    # The first eight columns make up the whole time; the later ones are part of them.
+    return {
+        core: (sum(ticks[:8]), ticks[3] + ticks[4])
+        for name, ticks in rows.items()
+        if (core := int(name.removeprefix("cpu"))) in own
+    }
 
 
 def find_versions() -> dict[str, str]:

@@ -2,9 +2,14 @@
 
 from collections.abc import Iterator
 
+from attnbench.analysis.plain_names import clean_name
+from attnbench.report.choices import Choice
 from attnbench.report.decisions import Decisions
 
 __all__ = ["format_choices"]
+
+# Most characters of a line; the page has the whole text.
+LONGEST = 400
 
 
 def format_choices(decisions: Decisions) -> Iterator[str]:
@@ -13,11 +18,21 @@ def format_choices(decisions: Decisions) -> Iterator[str]:
     The page also says how sure an answer is, and what the named implementations refuse.
     """
     for table in decisions.tables:
-        yield f"What to use on {table.place.label}; each time is relative to {decisions.reference}:"
+        place = clean_name(table.place.label, LONGEST)
+        yield f"What to use on {place}; each time is relative to {clean_name(decisions.reference, LONGEST)}:"
+        if table.warning:
+            yield f"  {clean_name(table.warning, LONGEST)}"
         for row in table.rows:
             for name, choice in zip(table.passes, row.choices, strict=True):
-                why = f" ({choice.notes[0]})" if choice.is_for_now and choice.notes else ""
-                told = f"{choice.words} {choice.time}".rstrip()
-                yield f"  {row.form}, length {row.length}, {name}: {told}{why}"
+                cell = f"{row.form}, length {row.length}, {name}: {_format_choice(choice)}"
+                yield f"  {clean_name(cell, LONGEST)}"
         if table.left_out:
             yield f"  and {table.left_out} more in decisions.csv"
+
+
+def _format_choice(choice: Choice) -> str:
+    """Return what to use; also why it is not decided, or why it is not known to conform."""
+    # The times of a tie have the names that ``words`` has.
+    told = f"{choice.kind}: {choice.time}" if len(choice.times) > 1 else f"{choice.words} {choice.time}".rstrip()
+    why = choice.notes[0] if choice.notes and (choice.is_for_now or choice.is_unverified) else ""
+    return f"{told} ({why})" if why else told

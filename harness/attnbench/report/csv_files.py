@@ -32,7 +32,7 @@ def render_csv(frame: pd.DataFrame) -> Iterator[bytes]:
         part = io.StringIO()
         writer = csv.writer(part, lineterminator="\n")
         if not start:
-            writer.writerow(map(_protect, frame.columns))
+            writer.writerow(map(_protect, map(str, frame.columns)))
         shown = frame[start : start + ROWS]
         writer.writerows(zip(*(_list_cells(shown.iloc[:, place]) for place in range(shown.shape[1])), strict=True))
         yield part.getvalue().encode()
@@ -41,16 +41,14 @@ def render_csv(frame: pd.DataFrame) -> Iterator[bytes]:
 def _list_cells(column: pd.Series) -> list[Any]:
     cells: list[Any] = column.tolist()
     if not pd.api.types.is_numeric_dtype(column.dtype):
-        cells = list(map(_protect, cells))
+        cells = [_protect(cell) if isinstance(cell, str) else cell for cell in cells]
     if column.hasnans:
         cells = ["" if lacks else cell for cell, lacks in zip(cells, column.isna().tolist(), strict=True)]
     return cells
 
 
 # Names, cases and reasons repeat in thousands of rows.
-@lru_cache(maxsize=1 << 16, typed=True)
-def _protect(cell: Any) -> Any:
-    if not isinstance(cell, str):
-        return cell
+@lru_cache(maxsize=1 << 16)
+def _protect(cell: str) -> str:
     text = spell_out(cell)
     return AS_TEXT + text if text.lstrip().startswith(STARTS) else text

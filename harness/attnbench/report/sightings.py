@@ -1,6 +1,7 @@
 """What was seen where nothing is decided: the likely best with its ratio, in words that claim nothing."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from attnbench.analysis.crossover import Entry, Interval, find_seen
 from attnbench.analysis.plain_names import join_words
@@ -66,8 +67,9 @@ def _describe_range(times: Sequence[tuple[float, str]]) -> str:
     """Return the range of the times of a row, each a number and its text; empty without times."""
     if not times:
         return ""
-    rising = sorted(times)
-    is_ordered = list(times) in (rising, rising[::-1])
+    values = [value for value, _ in times]
+    rising = sorted(times, key=itemgetter(0))
+    is_ordered = values in (sorted(values), sorted(values, reverse=True))
     (_, first), (_, last) = (times[0], times[-1]) if is_ordered else (rising[0], rising[-1])
     if first == last:
         return first

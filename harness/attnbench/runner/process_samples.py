@@ -8,9 +8,6 @@ from attnbench.records.types import SAMPLE_FIELDS, Timing
 
 __all__ = ["ProcessSamples"]
 
-# What stands between the methods, or the clocks, of processes that differ.
-BETWEEN = "; "
-
 
 @dataclass(slots=True)
 class ProcessSamples:
@@ -37,7 +34,8 @@ class ProcessSamples:
             column.append(tuple(getattr(taken, name)))
         self.methods[taken.method] = None
         self.clocks[taken.clock] = None
-        self.values = taken.values
+        # A single process with fixed values makes a timing one of fixed values.
+        self.values = "fixed" if "fixed" in (self.values, taken.values) else taken.values
         if taken.build_ns is not None:
             self.build_ns.append(taken.build_ns)
         self.first_call_ns.append(taken.first_call_ns)
@@ -49,8 +47,8 @@ class ProcessSamples:
         fields = {name: list(getattr(timing, name)) or list(nothing) for name in SAMPLE_FIELDS}
         return cls(
             columns={"times_ns": list(timing.samples_ns), **fields},
-            methods=dict.fromkeys(timing.method.split(BETWEEN)),
-            clocks=dict.fromkeys(timing.clock.split(BETWEEN)),
+            methods={timing.method: None},
+            clocks={timing.clock: None},
             build_ns=list(timing.build_ns),
             first_call_ns=list(timing.first_call_ns),
             values=timing.values,
@@ -66,8 +64,8 @@ class ProcessSamples:
             samples_ns=whole["times_ns"],
             **{name: whole[name] for name in SAMPLE_FIELDS if any(whole[name])},
             threads=threads,
-            method=BETWEEN.join(self.methods),
-            clock=BETWEEN.join(self.clocks),
+            method="; ".join(self.methods),
+            clock="; ".join(self.clocks),
             values=self.values,
             judged=self.judged,
             build_ns=tuple(self.build_ns),

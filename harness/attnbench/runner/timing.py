@@ -110,7 +110,7 @@ class _TimingRun:
             self._time_in_processes(
                 "time", range(self.effort.processes), {case.plan.case: (case, case.names) for case in cases}
             )
-            most = self.effort.largest
+            most = self.effort.most or 0
             for first in range(self.effort.processes, most, STEP):
                 undecided = {
                     case.plan.case: (case, names) for case in cases if (names := case.find_undecided(self.effort))
@@ -128,16 +128,23 @@ class _TimingRun:
     def _time_in_processes(self, title: str, numbers: range, cases: dict[str, tuple[TimedCase, list[str]]]) -> None:
         left = self._select_affordable(cases)
         # A resumed run has samples of the first processes of some cases.
-        steps = [len(range(max(numbers.start, case.processes), numbers.stop)) for case, _ in left.values()]
-        if any(steps):
-            self.progress.begin(title, sum(steps))
-        remaining = numbers[len(numbers) - max(steps, default=0) :]
-        evaluated = frozenset(self.random.sample(remaining, min(EVALUATED, len(remaining))))
-        for number in remaining:
+        steps = sum(len(_find_remaining(numbers, case)) for case, _ in left.values())
+        if steps:
+            self.progress.begin(title, steps)
+        evaluated = {name: self._choose_evaluated(numbers, case) for name, (case, _) in left.items()}
+        for number in numbers:
             due = {name: one for name, one in left.items() if one[0].processes <= number}
             if due:
-                self._time_in_process(number, numbers.stop - number, due, evaluated=number in evaluated)
+                judged = frozenset(name for name in due if number in evaluated[name])
+                self._time_in_process(number, numbers.stop - number, due, evaluated=judged)
             left = self._select_affordable(left)
+
+    def _choose_evaluated(self, numbers: range, case: TimedCase) -> frozenset[int]:
+        """Return the processes whose judged calls of a case are evaluated, of those that are still to time it."""
+        if case.plan.flop <= SMALL_FLOP:
+            return frozenset(numbers)
+        remaining = _find_remaining(numbers, case)
+        return frozenset(self.random.sample(remaining, min(EVALUATED, len(remaining))))
 
     def _select_affordable(
         self, cases: dict[str, tuple[TimedCase, list[str]]]
@@ -146,11 +153,11 @@ class _TimingRun:
         return {name: one for name, one in cases.items() if one[0].can_afford(self.effort.case_s)}
 
     def _time_in_process(
-        self, number: int, left: int, cases: dict[str, tuple[TimedCase, list[str]]], *, evaluated: bool
+        self, number: int, left: int, cases: dict[str, tuple[TimedCase, list[str]]], *, evaluated: frozenset[str]
     ) -> None:
         """Time the cases in one fresh process; ``left`` planned processes remain, this one included.
 
-        ``evaluated`` says whether the judged calls of large cases are evaluated, too.
+        ``evaluated`` has the cases whose judged calls are evaluated.
         """
         worker = self._start_process(cases, left)
         try:
@@ -160,7 +167,7 @@ class _TimingRun:
                     case.exclude(name, f"crashed: the implementation ended {MOST_ENDED} timing processes")
                 begin = time.monotonic()
                 if worker is not None:
-                    self._time_case(worker, number, case, names, evaluated=evaluated or case.plan.flop <= SMALL_FLOP)
+                    self._time_case(worker, number, case, names, evaluated=case.plan.case in evaluated)
                 case.spent_s += time.monotonic() - begin
                 self.progress.done(case.plan.case)
                 if not case.can_afford(self.effort.case_s):
@@ -203,9 +210,9 @@ class _TimingRun:
                 if isinstance(answer, TimedSamples):
                     causes = self.search.find_slowing(number, case, names, answer)
                     if not causes:
+                        case.add(number, answer)
                         if evaluated:
                             self._judge(worker, case, checks, answer)
-                        case.add(number, answer)
                         return
                 else:
                     causes = self.search.find_causes(number, case, names, checks, answer)
@@ -246,6 +253,11 @@ class _TimingRun:
                 case.exclude(name, f"{failed[0].status}: {failed[0].reason}", failed)
             else:
                 case.count_judged(name)
+
+
+def _find_remaining(numbers: range, case: TimedCase) -> range:
+    """Return which of these processes are still to time a case."""
+    return range(max(numbers.start, case.processes), numbers.stop)
 
 
 def _format_fault(fault: Outcome) -> str:

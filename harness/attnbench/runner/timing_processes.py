@@ -32,20 +32,15 @@ class Effort:
 
     # Number of fresh processes that time each case.
     processes: int
-    # Largest number of processes that time a case. Processes are added while a speed verdict of the case is unknown.
-    # None: no processes are added.
+    # Largest number of processes that time a case. Processes are added while they may decide a speed verdict of the
+    # case. None: no processes are added.
     most: int | None = None
-    # The same, while a verdict is open because other work disturbed too many processes. None: no processes are added.
-    most_disturbed: int | None = None
+    # Whether processes are added only for a verdict that is open because other work disturbed too many processes.
+    only_disturbed: bool = False
     # Planned time of the timed calls of one case in one process, in seconds.
     budget_s: float
     # Time limit of one case in all processes together, in seconds; None: no limit.
     case_s: float | None = None
-
-    @property
-    def largest(self) -> int:
-        """Largest number of processes that may time a case."""
-        return max(self.processes, self.most or 0, self.most_disturbed or 0)
 
     def may_decide(self, verdict: SpeedVerdict, processes: int) -> bool:
         """Whether further processes are allowed after this number, and may give a verdict in place of this one.
@@ -53,10 +48,12 @@ class Effort:
         They may if the verdict is ``unknown``. They may also if processes were disturbed, and enough of the largest
         number of processes would be undisturbed at the share of undisturbed ones so far.
         """
+        most = self.most or 0
+        if processes >= most:
+            return False
         if verdict.state == "unknown":
-            return processes < (self.most or 0)
-        most = self.most_disturbed or 0
-        return verdict.disturbed and processes < most and verdict.counted * most >= ENOUGH * verdict.of
+            return not self.only_disturbed
+        return verdict.disturbed and verdict.counted * most >= ENOUGH * verdict.of
 
 
 def start_together(

@@ -1,0 +1,36 @@
+"""Tests of the recording of a run: what a resumed run keeps of the stored one."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from attnbench.api.recording import record
+from timed_runs import case_of, time_calls
+
+
+def make_session(digest: str, torch: str) -> Any:
+    """Stand in for a session that has loaded ``sdpa`` with this hash of its sources, and this version of torch."""
+    declared = {"sdpa": SimpleNamespace(sources=SimpleNamespace(digest=digest))}
+    return SimpleNamespace(
+        limits=SimpleNamespace(threads=1), libraries=SimpleNamespace(torch=torch, threads=1), declared=declared,
+        whole_lists=[],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("digest", "torch", "kept"), [("one", "2.10.0", True), ("other", "2.10.0", False), ("one", "2.11.0", False)]
+)
+def test_a_resumed_run_keeps_the_timings_of_the_same_code(tmp_path: Path, digest: str, torch: str, kept: bool) -> None:
+    """If the code of an implementation or a library has changed, the implementation is timed again."""
+    given: dict[str, Any] = {"results": tmp_path, "suite": "perf", "cases": [], "implementations": ["sdpa"]}
+    with record(make_session("one", "2.10.0"), command="attnbench profile sdpa", resume=None, **given) as made:
+        result = time_calls("sdpa", 0.5, case=case_of(64), run=made.run.id)
+        made.add(result)
+    resumed = record(make_session(digest, torch), command="attnbench profile sdpa", resume=str(made.file.path), **given)
+    with resumed as again:
+        (found,) = again.results.values()
+    assert (found.timing == result.timing) == kept
+    assert (found.timing is None) == (not kept)
+    assert found.findings == result.findings

@@ -266,8 +266,8 @@ def _explain_lost_processes(sides: Sequence[Timing], measure: Measure, lost: int
 
 
 def _count_fewest_calls(sides: Sequence[Timing]) -> int:
-    """Return the smallest number of calls that a process made of one of these timings."""
-    return min(len(process) for timing in sides for process in timing.samples_ns if process)
+    """Return the smallest number of calls that a process made of one of these timings; 0 without processes."""
+    return min((len(process) for timing in sides for process in timing.samples_ns if process), default=0)
 
 
 def _decide_state(ratios: Sequence[float], effect: float) -> tuple[State, str]:

@@ -163,11 +163,12 @@ def start(
     progress: Progress | None = None,
     without: frozenset[Defence] = frozenset({"alone"}),
     flop: int = 1,
+    stored: Sequence[Result] = (),
 ) -> Iterator[Result]:
-    """Start to time cases in fake processes; by default no baseline is timed alone."""
+    """Start to time cases in fake processes; by default no baseline is timed alone. ``stored``: results to resume."""
     plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=flop) for n in range(cases)]
     session: Session = fake  # type: ignore[assignment]
-    ready = make_ready(names, cases)
+    ready = make_ready(names, cases) | {(one.implementation, one.case): one for one in stored}
     return time_cases(
         session, plans, ready, progress=progress or NoProgress(), effort=effort, against=against, without=without
     )
@@ -610,12 +611,8 @@ def test_an_interrupted_case_keeps_the_samples_that_it_has() -> None:
 
 def resume(names: Sequence[str], stored: Sequence[Result], cases: int) -> tuple[FakeSession, list[Result]]:
     """Time cases again in seven processes, with stored results of them; return the session and the results."""
-    fake = FakeSession(factor=make_factor)
-    plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=1) for n in range(cases)]
-    ready = make_ready(names, cases) | {(one.implementation, one.case): one for one in stored}
-    session: Session = fake  # type: ignore[assignment]
-    effort, without = Effort(processes=7, budget_s=1.0), frozenset[Defence]({"alone"})
-    return fake, list(time_cases(session, plans, ready, progress=RecordingProgress(), effort=effort, without=without))
+    fake, effort = FakeSession(factor=make_factor), Effort(processes=7, budget_s=1.0)
+    return fake, list(start(fake, names, effort, cases=cases, progress=RecordingProgress(), stored=stored))
 
 
 def test_a_resumed_run_adds_the_processes_that_an_interrupted_case_lacks() -> None:
@@ -646,11 +643,7 @@ def test_a_resumed_large_case_is_judged_as_often_as_processes_are_left() -> None
     judged: list[str] = []
     fake = FakeSession(factor=make_factor)
     fake.evaluate = lambda name: (judged.append(fake.requests[-1].case), PASSED)[1]
-    plans = [Plan(case=CASE.format(n), checks=CHECKS, missing=None, flop=SMALL_FLOP + 1) for n in range(2)]
-    ready = make_ready(names, 2) | {(one.implementation, one.case): one for one in stored}
-    session: Session = fake  # type: ignore[assignment]
-    effort, without = Effort(processes=7, budget_s=1.0), frozenset[Defence]({"alone"})
-    list(time_cases(session, plans, ready, progress=NoProgress(), effort=effort, without=without))
+    list(start(fake, names, Effort(processes=7, budget_s=1.0), cases=2, flop=SMALL_FLOP + 1, stored=stored))
     assert judged.count(CASE.format(0)) == judged.count(CASE.format(1)) == EVALUATED * len(names)
 
 

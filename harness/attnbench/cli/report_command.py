@@ -54,7 +54,7 @@ def command(runs: tuple[str, ...], since: str | None, results: Path, reports: Pa
 def _pause_collection() -> Iterator[None]:
     """Pause Python's search for unused cycles of objects.
 
-    A report reads and makes millions of objects without cycles. The searches took a sixth of its processor time.
+    A report reads and makes millions of objects without cycles, and the searches would look at all of them.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -151,20 +151,20 @@ def make_matrix(
     for place, own in split_by_device(runs, results).items():
         machine = place.label
         started = dict.fromkeys(result.implementation for result in own)
-        late = frozenset(unfinished.get(place.machine, ()))
-        names = [*started, *(name for name in unfinished.get(place.machine, ()) if name not in started)]
+        late = unfinished.get(place.machine, ())
+        names = [*started, *(name for name in late if name not in started)]
         counts, reasons = _count_findings(own)
         checked = [name for name in names if name not in reasons]
         failing = _find_failing(counts)
         checked.sort(key=lambda name: name not in failing)
-        made = _make_chapters(machine, counts, checked, anchors, late) if counts and checked else ()
-        chapters = tuple(made)
+        rows = _make_chapters(machine, counts, checked, anchors, frozenset(late)) if counts and checked else ()
+        chapters = tuple(rows)
         yield Matrix(
             machine=machine,
             names=tuple(checked) if chapters else (),
             chapters=chapters,
             unchecked=tuple(_fold_unchecked(reasons)),
-            unfinished=late & started.keys(),
+            unfinished=frozenset(late) & started.keys(),
         )
 
 

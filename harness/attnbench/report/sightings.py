@@ -67,9 +67,9 @@ def _describe_range(times: Sequence[tuple[float, str]]) -> str:
     """Return the range of the times of a row, each a number and its text; empty without times."""
     if not times:
         return ""
-    values = [value for value, _ in times]
     rising = sorted(times, key=itemgetter(0))
-    is_ordered = values in (sorted(values), sorted(values, reverse=True))
+    values, sizes = ([value for value, _ in some] for some in (times, rising))
+    is_ordered = values in (sizes, sizes[::-1])
     (_, first), (_, last) = (times[0], times[-1]) if is_ordered else (rising[0], rising[-1])
     if first == last:
         return first

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from attnbench.records.run_file import StoredRun
 from attnbench.report import markdown, page
 from attnbench.report.content import Content, collect_content
-from attnbench.report.figures import SeriesFigures, find_looks
+from attnbench.report.figures.contenders import find_looks
+from attnbench.report.figures.drawing import SeriesFigures
 from attnbench.report.spelled import spell_out_run
 
 __all__ = ["render_markdown", "render_page"]

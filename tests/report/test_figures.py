@@ -18,16 +18,17 @@ from numpy.typing import NDArray
 
 from attnbench.report import tables
 from attnbench.report.decisions import collect_decisions
-from attnbench.report.figures import SeriesFigures, describe_colours, draw_figures, find_looks
-from attnbench.report.figures.contenders import find_contenders
+from attnbench.report.figures.contenders import describe_colours, find_contenders, find_looks
+from attnbench.report.figures.drawing import SeriesFigures
 from attnbench.report.figures.forest_figure import sketch_forest
 from attnbench.report.figures.labels import LONGEST, clean, make_labels, measure_width, wrap
 from attnbench.report.figures.memory_figure import sketch_memory
 from attnbench.report.figures.rate_figure import sketch_rate
 from attnbench.report.figures.ratio_figure import sketch_ratio
-from attnbench.report.figures.saving import read_size
+from attnbench.report.figures.series_figures import draw_figures
 from attnbench.report.figures.shrinking import shrink
 from attnbench.report.figures.style import BACKGROUNDS, COLOURS, DARK, INK, MARKERS, OTHERS, Look, choose_looks
+from attnbench.report.figures.svg_files import read_size
 from attnbench.report.figures.time_figure import sketch_time
 from attnbench.report.page import make_environment
 from attnbench.report.series import Place, Series
@@ -485,7 +486,7 @@ def test_a_forest_has_a_row_for_each_implementation_the_fastest_first() -> None:
 
 
 def test_a_tall_forest_is_folded_and_bounded() -> None:
-    """Of 60 lengths twelve have a panel, and of 41 implementations 24 a row, also the reference; both are said."""
+    """Of 60 lengths ten have a panel, and of 41 implementations 24 a row, also the reference; both are said."""
     frames = [
         make_timings({f"slow{number:02}": (0.5 + number / 100,) * 3 for number in range(40)}).assign(
             length=64 * (step + 1)
@@ -495,8 +496,8 @@ def test_a_tall_forest_is_folded_and_bounded() -> None:
     series = make_series(pd.concat(frames, ignore_index=True))
     sketch = sketch_forest(series, make_looks(series), "")
     assert sketch.figure
-    assert len(sketch.figure.axes) == 12
-    assert "forward: 12 of 60 lengths; timings.csv has all." in sketch.notes
+    assert len(sketch.figure.axes) == 10
+    assert "forward: 10 of 60 lengths; timings.csv has all." in sketch.notes
     assert any(note.startswith("Up to 17 implementations of a length are left out") for note in sketch.notes)
     assert all("1 (reference)" in {text.get_text() for text in axes.texts} for axes in sketch.figure.axes)
     curves = sketch_time(series, make_looks(series), "")

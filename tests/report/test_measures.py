@@ -11,7 +11,8 @@ import pytest
 from attnbench.records.types import Ceiling, Finding, Memory, Result, Timing
 from attnbench.report import page, tables, write
 from attnbench.report.content import Content, collect_content
-from attnbench.report.figures import draw_figures, find_looks
+from attnbench.report.figures.contenders import find_looks
+from attnbench.report.figures.series_figures import draw_figures
 from attnbench.report.growth import fit_growth
 from attnbench.report.measures import MAIN, REST, MeasureRow, MeasureTable, collect_measures
 from attnbench.report.methods import explain_states

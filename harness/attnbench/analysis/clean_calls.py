@@ -1,6 +1,6 @@
 """Decides whether a call was disturbed: a thread waited for a core, or the device clock changed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 __all__ = ["is_throttled", "select_clean"]
 
@@ -19,7 +19,7 @@ CLEAN_SHARE = 0.005
 
 def select_clean(
     times_ns: Sequence[int], waited_ns: Sequence[int] | None, switches: Sequence[int] | None
-) -> Iterable[int]:
+) -> Sequence[int]:
     """Return the indices of the clean calls; a counter that was not recorded is None.
 
     A call is judged by ``waited_ns``, the time for which its threads waited for a core. If this time is not known, the

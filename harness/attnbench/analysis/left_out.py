@@ -9,24 +9,19 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from attnbench.analysis.max_length import find_length
 from attnbench.cases import CaseId
 from attnbench.plugins.registry import PluginError
-from attnbench.records.compact_reading import load_samples
+from attnbench.records.compact_reading import Inspection, inspect_timing, load_samples
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import FRONTIER, SAMPLE_FIELDS, Ceiling, Memory, Result, Run, Timing
+from attnbench.records.sample_faults import LARGEST, show_number
+from attnbench.records.types import FRONTIER, Ceiling, Memory, Result, Run
 
 __all__ = ["LeftOut", "count_left_out", "leave_out"]
 
-# Largest number that a measurement may contain, in any unit: the largest signed integer of 64 bits. In nanoseconds it
-# is 292 years, in bytes 8 EiB.
-LARGEST = 2**63 - 1
 # Fields of a Memory, in bytes; all except ``peak_bytes`` may be None.
 BYTES = ("peak_bytes", "saved_bytes", "workspace_bytes", "physical_bytes", "outside_bytes", "reserved_bytes")
-# Sample fields that are times of calls, and therefore above 0. The numbers in the other sample fields may be 0.
-TIMES = ("samples_ns", "device_ns", "graph_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +34,6 @@ class LeftOut:
     implementation: str
     case: str
     reason: str
-
-
-class _Interleaved(NamedTuple):
-    """In how many processes a case was timed, and with which other implementations.
-
-    This is kept of each timing, because the samples of a large run are read from its file each time they are used.
-    """
-
-    processes: int
-    others: tuple[str, ...]
 
 
 def leave_out(runs: Sequence[StoredRun]) -> tuple[list[StoredRun], tuple[LeftOut, ...]]:
@@ -90,7 +75,7 @@ def _clean_run(stored: StoredRun, left: list[LeftOut]) -> StoredRun:
     results = tuple(_separate(run, cleaned, names, left))
     machine = run.machine
     if not 0 <= machine.memory_bytes <= LARGEST:
-        left.append(_name("machine", run, f"its memory is {_show(machine.memory_bytes)} bytes: 0 is shown"))
+        left.append(_name("machine", run, f"its memory is {show_number(machine.memory_bytes)} bytes: 0 is shown"))
         run = replace(run, machine=replace(machine, memory_bytes=0))
     return replace(stored, run=run, results=results, ceilings=tuple(ceilings))
 
@@ -100,7 +85,7 @@ def _name(kind: str, run: Run, reason: str, result: Result | None = None) -> Lef
     return LeftOut(kind=kind, run=run.id, implementation=implementation, case=case, reason=reason)
 
 
-def _clean_result(result: Result, run: Run, left: list[LeftOut]) -> tuple[Result, _Interleaved | None] | None:
+def _clean_result(result: Result, run: Run, left: list[LeftOut]) -> tuple[Result, Inspection | None] | None:
     """Return a result without its unusable measurements, and how it was timed; None if no part of it is usable.
 
     What is unusable is added to ``left``.
@@ -111,12 +96,12 @@ def _clean_result(result: Result, run: Run, left: list[LeftOut]) -> tuple[Result
         return None
     timing, memory = result.timing, result.memory
     if timing is not None:
-        samples = load_samples(timing)
-        if fault := find_timing_fault(samples):
-            left.append(_name("timing", run, fault, result))
-            result = replace(result, timing=None, untimed=result.untimed or f"left out: {fault}")
+        found = inspect_timing(timing)
+        if found.fault:
+            left.append(_name("timing", run, found.fault, result))
+            result = replace(result, timing=None, untimed=result.untimed or f"left out: {found.fault}")
         else:
-            interleaved = _Interleaved(len(samples.samples_ns), samples.interleaved_with)
+            interleaved = found
     if memory is not None and (fault := _find_memory_fault(memory)):
         left.append(_name("memory", run, fault, result))
         result = replace(result, memory=None)
@@ -133,7 +118,7 @@ def _find_count_fault(field: str, value: int | None) -> str:
     """Return why a number of operations or bytes cannot be used; empty if it can, or if there is none."""
     if value is None or 0 <= value <= LARGEST:
         return ""
-    return f"{field} is {_show(value)}, and must be from 0 to 2⁶³ − 1"
+    return f"{field} is {show_number(value)}, and must be from 0 to 2⁶³ − 1"
 
 
 def _find_result_fault(result: Result) -> str:
@@ -163,52 +148,6 @@ def _find_search_fault(result: Result) -> str:
     return ""
 
 
-def find_timing_fault(timing: Timing) -> str:
-    """Return why a timing cannot be used; empty if it can."""
-    if not any(timing.samples_ns):
-        return "it has no samples"
-    for field in ("samples_ns", *SAMPLE_FIELDS):
-        if fault := _find_field_fault(timing, field):
-            return fault
-    for field in ("build_ns", "first_call_ns"):
-        values = getattr(timing, field)
-        if values and not 0 <= min(values) <= max(values) <= LARGEST:
-            return f"{field} has a time of {_show(_find_worst(values))} ns"
-    if timing.twin is None:
-        return ""
-    if len(timing.twin.samples_ns) != len(timing.samples_ns):
-        return (
-            f"it has {len(timing.samples_ns)} processes, and its A/A control, timed in the same processes, has "
-            f"{len(timing.twin.samples_ns)}"
-        )
-    fault = find_timing_fault(replace(timing.twin, twin=None))
-    return f"in its A/A control, {fault}" if fault else ""
-
-
-def _find_field_fault(timing: Timing, field: str) -> str:
-    """Return why the samples of one field cannot be used: another layout, or a value that is not possible."""
-    samples = getattr(timing, field)
-    if not samples:
-        return ""
-    if len(samples) != len(timing.samples_ns):
-        return f"{field} has {len(samples)} processes, and samples_ns has {len(timing.samples_ns)}"
-    least = 1 if field in TIMES else 0
-    for number, (values, calls) in enumerate(zip(samples, timing.samples_ns, strict=True)):
-        if not values:
-            continue
-        if len(values) != len(calls):
-            return f"{field} has {len(values)} numbers in process {number}, and samples_ns has {len(calls)}"
-        if not least <= min(values) or max(values) > LARGEST:
-            worst = _find_worst(values)
-            return f"{field} has a sample of {_show(worst)} in process {number}, and it must be at least {least}"
-    return ""
-
-
-def _find_worst(values: Sequence[int]) -> int:
-    """Return the largest value if it is too large, else the smallest one."""
-    return max(values) if max(values) > LARGEST else min(values)
-
-
 def _find_memory_fault(memory: Memory) -> str:
     return next((fault for field in BYTES if (fault := _find_count_fault(field, getattr(memory, field)))), "")
 
@@ -223,7 +162,7 @@ def _find_ceiling_fault(ceiling: Ceiling) -> str:
 
 def _separate(
     run: Run,
-    cleaned: Sequence[tuple[Result, _Interleaved | None]],
+    cleaned: Sequence[tuple[Result, Inspection | None]],
     names: Collection[str],
     left: list[LeftOut],
 ) -> Iterator[Result]:
@@ -240,15 +179,15 @@ def _separate(
             yield result
             continue
         left += [_name("comparison", run, fault, result) for fault in faults.values()]
-        partners = tuple(name for name in own.others if name not in faults)
-        yield replace(result, timing=replace(result.timing, interleaved_with=partners))
+        partners = tuple(name for name in own.partners if name not in faults)
+        yield replace(result, timing=replace(load_samples(result.timing), interleaved_with=partners))
 
 
 def _list_contradictions(
-    case: str, own: _Interleaved, timed: Mapping[tuple[str, str], _Interleaved], names: Collection[str]
+    case: str, own: Inspection, timed: Mapping[tuple[str, str], Inspection], names: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield each implementation with which a timing cannot have been interleaved, although it says so, and why."""
-    for name in own.others:
+    for name in own.partners:
         other = timed.get((case, name))
         if name not in names:
             yield name, f"it says that it was timed with {name}, which is not in its run"
@@ -258,8 +197,3 @@ def _list_contradictions(
                 f"it has {own.processes} processes, and {name}, with which it was timed, has {other.processes}: "
                 "they are not compared",
             )
-
-
-def _show(number: int) -> str:
-    """Format a number; beyond ``LARGEST``, only by a power of two, because Python formats at most 4,300 digits."""
-    return str(number) if abs(number) <= LARGEST else f"{'−' if number < 0 else ''}2^{number.bit_length() - 1} or more"

@@ -222,10 +222,11 @@ def _mark_disturbed(
     found: SpeedVerdict, ratios: Mapping[int, float | None], bases: Divisor, sides: Sequence[Timing]
 ) -> SpeedVerdict:
     """Set ``disturbed`` in a result; ``ratios`` has the ratio of each process, whose divisor is ``bases``."""
+    if found.state != "inconclusive":
+        return found
     lost = [process for process, ratio in ratios.items() if ratio is None]
     enough_calls = _count_fewest_calls(sides) >= CLEAN_CALLS
-    disturbed = found.state == "inconclusive" and enough_calls and not any(map(bases.is_clean, lost))
-    return replace(found, disturbed=disturbed)
+    return replace(found, disturbed=enough_calls and not any(map(bases.is_clean, lost)))
 
 
 def _apply_control(found: SpeedVerdict, control: SpeedVerdict | None) -> SpeedVerdict:

@@ -6,7 +6,7 @@ processes: a process contributes one number, a median over its calls.
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -178,7 +178,7 @@ class CleanCalls:
         self._few = few
         self._samples = select_samples(timing, measure)
         # For each process the times of its clean calls, and the numbers of their cycles.
-        self._found: dict[int, tuple[list[int], list[int]]] = {}
+        self._found: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
 
     @property
     def processes(self) -> int:
@@ -193,11 +193,11 @@ class CleanCalls:
         clean = sum(len(_find_clean_calls(self.timing, process, self.measure)) for process in range(self.processes))
         return "few" if clean == sum(map(len, self._samples)) else "disturbed"
 
-    def list_times(self, process: int) -> list[int]:
+    def list_times(self, process: int) -> Sequence[int]:
         """Return the time, in nanoseconds, of each clean call of a process; empty if these are too few."""
         return self._find(process)[0]
 
-    def list_cycles(self, process: int) -> list[int]:
+    def list_cycles(self, process: int) -> Sequence[int]:
         """Return the number of the cycle of each of these calls; empty if the numbers were not recorded."""
         return self._find(process)[1]
 
@@ -207,12 +207,12 @@ class CleanCalls:
         medians = [statistics.median(times) for times in found if times]
         return estimate(medians) if medians else None
 
-    def _find(self, process: int) -> tuple[list[int], list[int]]:
+    def _find(self, process: int) -> tuple[Sequence[int], Sequence[int]]:
         if process not in self._found:
             kept, times_ns = _find_clean_calls(self.timing, process, self.measure), self._samples[process]
-            kept = kept if self._few or _are_enough(kept, len(times_ns)) else []
-            cycles = _read_counter(self.timing.cycles, process, len(times_ns))
-            self._found[process] = [times_ns[call] for call in kept], [cycles[call] for call in kept if cycles]
+            kept = kept if self._few or _are_enough(kept, len(times_ns)) else ()
+            cycles = _read_counter(self.timing.cycles, process, len(times_ns)) or ()
+            self._found[process] = _select(times_ns, kept), _select(cycles, kept)
         return self._found[process]
 
 
@@ -298,7 +298,7 @@ def count_throttled_calls(timing: Timing) -> int:
 def _find_clean_calls(timing: Timing, process: int, measure: Measure) -> Sequence[int]:
     """Return the indices of a process's clean calls."""
     calls = len(select_samples(timing, measure)[process])
-    kept: Iterable[int]
+    kept: Sequence[int]
     if measure == "device":
         # A late call is one that the device started before the host had enqueued the whole call.
         late = _read_counter(timing.late, process, calls)
@@ -308,7 +308,12 @@ def _find_clean_calls(timing: Timing, process: int, measure: Measure) -> Sequenc
         switches = _read_counter(timing.switches, process, calls)
         kept = select_clean(timing.samples_ns[process], waited, switches)
     throttled = _flag_throttled(timing, process, calls)
-    return list(kept) if throttled is None else [call for call in kept if not throttled[call]]
+    return kept if throttled is None else [call for call in kept if not throttled[call]]
+
+
+def _select(values: Sequence[int], kept: Sequence[int]) -> Sequence[int]:
+    """Return the values at these indices, which are in order; empty if there are no values."""
+    return values if len(kept) == len(values) else [values[call] for call in kept if values]
 
 
 def _are_enough(kept: Sequence[int], calls: int) -> bool:

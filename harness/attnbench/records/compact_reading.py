@@ -2,23 +2,27 @@
 
 - A finding that passed without a warning loses its error and its allowed error, and is shared by all results.
 - Equal texts, and equal findings that are no failures, are shared.
-- The samples of a timing stay in the file, and are read again when they are used.
+- The samples of a timing stay in the file, and are read again when they are used. What is asked of every timing is
+  kept: whether it can be used, and with which others it was interleaved.
 
 A result of 3.3 kB then takes about 0.5 kB, and a finding that passed takes 8 bytes.
 """
 
+import os
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from attnbench.records.run_file import ResultsError, StoredRun, read_run
+from attnbench.records.sample_faults import find_timing_fault
 from attnbench.records.types import FAILURES, Finding, Memory, Result, Timing
 
-__all__ = ["FiledTiming", "load_samples", "read_compactly", "read_runs"]
+__all__ = ["FiledTiming", "Inspection", "inspect_timing", "load_samples", "read_compactly", "read_runs"]
 
 # Size of all run files of a report, in bytes, above which they are read compactly. Read whole, this much takes about
 # 0.6 GB of memory (docs/evidence.md).
@@ -101,6 +105,7 @@ class _FiledLines:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._descriptor: int | None = None
         # The timings that were used last, by the place of their line.
         self._kept: OrderedDict[tuple[int, int], Timing] = OrderedDict()
 
@@ -117,9 +122,7 @@ class _FiledLines:
 
     def _read(self, start: int, size: int) -> Timing:
         try:
-            with self._path.open("rb") as stream:
-                stream.seek(start)
-                timing = _TIMING_OF.decode(stream.read(size)).timing
+            timing = _TIMING_OF.decode(os.pread(self._open(), size, start)).timing
         except OSError as error:
             raise ResultsError(f"cannot read {self._path}: {error.strerror}") from error
         except (msgspec.MsgspecError, ValueError):
@@ -128,20 +131,46 @@ class _FiledLines:
             raise ResultsError(f"{self._path} has changed while it was read: make the report again")
         return timing
 
+    def _open(self) -> int:
+        """Return a descriptor of the file, which stays open while the run is in use."""
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._descriptor)
+        return self._descriptor
+
+
+class Inspection(NamedTuple):
+    """What is asked of every timing."""
+
+    # Why the timing cannot be used; empty if it can.
+    fault: str
+    # Number of its processes.
+    processes: int
+    # Names of the implementations with whose calls its calls were interleaved.
+    partners: tuple[str, ...]
+
+
+def inspect_timing(timing: Timing) -> Inspection:
+    """Return what is asked of every timing; of a timing that stays in its file, as it was when the file was read."""
+    if isinstance(timing, FiledTiming):
+        return timing.inspection
+    return Inspection(find_timing_fault(timing), len(timing.samples_ns), timing.interleaved_with)
+
 
 class FiledTiming(Timing):
     """A timing whose fields are read from its run file when they are used."""
 
-    __slots__ = ("_lines", "_place")
+    __slots__ = ("_lines", "_place", "inspection")
     _lines: _FiledLines
     _place: tuple[int, int]
+    inspection: Inspection
 
     @classmethod
-    def locate(cls, lines: _FiledLines, place: tuple[int, int]) -> "FiledTiming":
+    def locate(cls, lines: _FiledLines, place: tuple[int, int], inspection: Inspection) -> "FiledTiming":
         """Return the timing of the line at this place; no field is read."""
         made = object.__new__(cls)
-        object.__setattr__(made, "_lines", lines)
-        object.__setattr__(made, "_place", place)
+        for name, value in (("_lines", lines), ("_place", place), ("inspection", inspection)):
+            object.__setattr__(made, name, value)
         return made
 
     # Called only for an attribute that is not set, as all fields of ``locate`` are.
@@ -178,7 +207,7 @@ class _Compacting:
             implementation=share(result.implementation),
             case=share(result.case),
             findings=tuple(map(self.shared.share_finding, result.findings)),
-            timing=FiledTiming.locate(self.lines, place) if result.timing else None,
+            timing=self._file_timing(result.timing, place) if result.timing else None,
             memory=self._share_memory(result.memory),
             flop=result.flop,
             bytes=result.bytes,
@@ -187,6 +216,9 @@ class _Compacting:
             suite=share(result.suite),
             completes=result.completes,
         )
+
+    def _file_timing(self, timing: Timing, place: tuple[int, int]) -> Timing:
+        return FiledTiming.locate(self.lines, place, self.shared.share(inspect_timing(timing)))
 
     def _share_memory(self, memory: Memory | None) -> Memory | None:
         return None if memory is None else replace(memory, method=self.shared.share(memory.method))

@@ -8,6 +8,7 @@ from attnbench.records.run_file import ResultsError, StoredRun
 
 if TYPE_CHECKING:
     from attnbench.report.content import Content
+    from attnbench.report.figures.drawing import SeriesFigures
 
 __all__ = ["collect", "write", "write_content"]
 
@@ -50,25 +51,31 @@ def write_content(content: "Content", folder: Path) -> Path:
 
 def _render_files(content: "Content") -> Iterator[tuple[str, Iterable[bytes]]]:
     """Yield the name and the parts of each file; a file is written before the next one is made."""
-    # Imported here, because matplotlib and pandas take a second to import, and only a report needs them.
+    # Imported here, because pandas takes a second to import, and only a report needs it.
     from attnbench.analysis.dispatch import encode_dispatch
     from attnbench.report import markdown, page, tables
     from attnbench.report.csv_files import render_csv
     from attnbench.report.decisions import tabulate_decisions
     from attnbench.report.dispatch import make_dispatch
     from attnbench.report.failures import tabulate_failures
-    from attnbench.report.figures import describe_colours, draw_figures, draw_maps, find_looks
+    from attnbench.report.figures.contenders import describe_colours, find_looks
     from attnbench.report.maps import tabulate_maps
     from attnbench.report.nodes import tabulate_nodes
     from attnbench.report.series import join_growths
 
     looks = find_looks(content.series, content.decisions.entries)
-    figures = draw_figures(content.series, looks, describe_colours(content.series, content.decisions.entries))
-    for one in (one for own in figures for one in own.drawings):
-        yield f"{one.stem}.svg", [one.svg]
-        yield f"{one.stem}.png", [one.png]
-    for name, drawn in draw_maps(content.maps.shown, looks).items():
-        yield name, [drawn]
+    figures: Sequence[SeriesFigures] = ()
+    if content.series:
+        # matplotlib takes a second to import, and only a report on measurements needs it.
+        from attnbench.report.figures.series_figures import draw_figures, draw_maps
+
+        coloured = describe_colours(content.series, content.decisions.entries)
+        figures = draw_figures(content.series, looks, coloured)
+        for one in (one for own in figures for one in own.drawings):
+            yield f"{one.stem}.svg", [one.svg]
+            yield f"{one.stem}.png", [one.png]
+        for name, drawn in draw_maps(content.maps.shown, looks).items():
+            yield name, [drawn]
     reached = [ceiling for run in content.runs for ceiling in run.ceilings]
     frames = {
         "findings": content.tables.findings,

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -27,28 +28,40 @@ def render_csv(frame: pd.DataFrame) -> Iterator[bytes]:
     A text that a spreadsheet would compute begins with an apostrophe instead; numbers stay as they are. A value that is
     missing leaves its cell empty.
     """
-    # The standard library writes a table of strings and numbers in about three quarters of the time that pandas takes.
     for start in range(0, max(len(frame), 1), ROWS):
-        part = io.StringIO()
-        writer = csv.writer(part, lineterminator="\n")
-        if not start:
-            writer.writerow(map(_protect, map(str, frame.columns)))
         shown = frame[start : start + ROWS]
-        writer.writerows(zip(*(_list_cells(shown.iloc[:, place]) for place in range(shown.shape[1])), strict=True))
-        yield part.getvalue().encode()
+        rows = zip(*(_list_cells(shown.iloc[:, place]) for place in range(shown.shape[1])), strict=True)
+        head = [map(_encode, map(str, frame.columns))] if not start else []
+        yield "".join(f"{','.join(row)}\n" for row in chain(head, rows)).encode()
 
 
-def _list_cells(column: pd.Series) -> list[Any]:
+def _list_cells(column: pd.Series) -> list[str]:
+    """Return the cells of a column as they are written."""
     cells: list[Any] = column.tolist()
-    if not pd.api.types.is_numeric_dtype(column.dtype):
-        cells = [_protect(cell) if isinstance(cell, str) else cell for cell in cells]
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        written = list(map(str, cells))
+    else:
+        written = [_encode(cell) if isinstance(cell, str) else _encode_other(cell) for cell in cells]
     if column.hasnans:
-        cells = ["" if lacks else cell for cell, lacks in zip(cells, column.isna().tolist(), strict=True)]
-    return cells
+        written = ["" if lacks else cell for cell, lacks in zip(written, column.isna().tolist(), strict=True)]
+    return written
 
 
-# Names, cases and reasons repeat in thousands of rows.
+# Names, cases and reasons repeat in thousands of rows; the standard library's writer looks at each character each time.
 @lru_cache(maxsize=1 << 16)
-def _protect(cell: str) -> str:
+def _encode(cell: str) -> str:
+    """Return a text as a cell, with an apostrophe before what a spreadsheet would compute, and in quotes if needed."""
     text = spell_out(cell)
-    return AS_TEXT + text if text.lstrip().startswith(STARTS) else text
+    return _quote(AS_TEXT + text if text.lstrip().startswith(STARTS) else text)
+
+
+def _encode_other(cell: Any) -> str:
+    """Return a value that is no text as a cell; one that is missing is empty."""
+    return "" if cell is None else _quote(str(cell))
+
+
+def _quote(text: str) -> str:
+    written = io.StringIO()
+    # A row of one empty cell would be written as two quotation marks.
+    csv.writer(written, lineterminator="\n").writerow([text, ""])
+    return written.getvalue().removesuffix(",\n")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from attnbench.report.choices import Choice
 from attnbench.report.content import Content
 from attnbench.report.failures import REPRODUCING, FailureGroup
-from attnbench.report.figures import SeriesFigures
+from attnbench.report.figures.drawing import SeriesFigures
 from attnbench.report.groups import Grouped, group_left_out
 from attnbench.report.listings import Listing, make_listings
 from attnbench.report.maps import MapTable, ShownCell

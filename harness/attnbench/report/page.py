@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from attnbench.report.content import Content
 from attnbench.report.failures import REPRODUCING
-from attnbench.report.figures import SeriesFigures
+from attnbench.report.figures.drawing import SeriesFigures
 from attnbench.report.figures.marks import make_mark, make_rules
 from attnbench.report.figures.style import Look
 from attnbench.report.groups import group_left_out

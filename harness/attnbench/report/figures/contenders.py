@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pandas as pd
 
 from attnbench.analysis.crossover import DECISIVE, Entry, find_seen
+from attnbench.report.figures.style import Look, choose_looks
 from attnbench.report.series import Place, Series
 
-__all__ = ["BASES", "describe_colours", "find_contenders", "rank"]
+__all__ = ["BASES", "describe_colours", "find_contenders", "find_looks", "rank"]
 
 # Number of contenders that are chosen over all series of a reference; the most frequent one of each series is added.
 # More than about six curves in colour are hard to follow.
@@ -19,6 +20,15 @@ BASES = {
     "seen": "where nothing is decided, what was seen ahead of the reference most often, which is no recommendation",
     "memory": "where nothing was timed, what needs the least memory",
 }
+
+
+def find_looks(series: Sequence[Series], entries: Sequence[Entry]) -> dict[str, Look]:
+    """Return how each implementation is drawn, which is the same in all figures of a report.
+
+    ``entries`` say which implementations are drawn in colour.
+    """
+    names = {name for one in series for frame in (one.timings, one.memory) for name in frame["implementation"]}
+    return choose_looks(names, {one.reference for one in series}, find_contenders(series, entries))
 
 
 def find_contenders(series: Sequence[Series], entries: Iterable[Entry]) -> list[str]:

@@ -1,10 +1,12 @@
 """What a figure module returns, and what the page and the Markdown file show of it."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-__all__ = ["TALLEST", "Drawing", "Sketch"]
+__all__ = ["TALLEST", "Drawing", "SeriesFigures", "Sketch"]
 
 # Tallest figure that the page shows without unfolding, in CSS pixels: most of a window 900 pixels high.
 TALLEST = 640
@@ -29,7 +31,7 @@ class Sketch:
     shows: str = ""
     # What is left out of the figure, or noteworthy in it.
     notes: tuple[str, ...] = ()
-    figure: Figure | None = None
+    figure: "Figure | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,3 +60,11 @@ class Drawing:
     def wide(self) -> bool:
         """Whether the figure has panels side by side, so that a narrow page must scroll it."""
         return self.width >= WIDE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesFigures:
+    """The figures of one series, and sentences about the figures that are not drawn."""
+
+    drawings: tuple[Drawing, ...]
+    missing: tuple[str, ...]

@@ -29,8 +29,9 @@ TITLE = "Ratio at each length"
 # the place.
 WIDTH, ROW, HEAD, FOOT, NARROWEST, GAP, LINE = 12.15, 0.165, 0.3, 0.27, 1.0, 0.15, 0.17
 # ``MOST_COLUMNS``: most panels side by side. ``MOST_ROWS``: most rows of a panel. ``MOST_LENGTHS``: most lengths of a
-# pass.
-MOST_COLUMNS, MOST_ROWS, MOST_LENGTHS = 3, 24, 12
+# pass. ``MOST_TOGETHER``: most rows of the figure, about two screens of them; ``FEWEST_LENGTHS`` of a pass are shown
+# nevertheless.
+MOST_COLUMNS, MOST_ROWS, MOST_LENGTHS, MOST_TOGETHER, FEWEST_LENGTHS = 3, 24, 12, 240, 3
 TEXT = SMALL
 # Smallest factor between 1 and the ends of the axis: the band of the threshold is then a fifth of the panel.
 CLOSEST = 1.05
@@ -84,9 +85,12 @@ def sketch_forest(series: Series, looks: Mapping[str, Look], place: str) -> Sket
 def _choose_panels(rows: pd.DataFrame, disturbed: pd.DataFrame, reference: str) -> tuple[list[Panel], tuple[str, ...]]:
     """Return a panel for each pass and length, and notes on what is left out."""
     panels, notes = [], []
+    names = {*rows["implementation"], *disturbed["implementation"]}
+    most_lengths = MOST_TOGETHER // (min(len(names), MOST_ROWS) * rows["pass"].nunique())
+    most_lengths = max(FEWEST_LENGTHS, min(most_lengths, MOST_LENGTHS))
     for name, part in rows.groupby("pass"):
         lengths = sorted(int(length) for length in part["length"].unique())
-        chosen = sorted({lengths[round(i * (len(lengths) - 1) / (MOST_LENGTHS - 1))] for i in range(MOST_LENGTHS)})
+        chosen = sorted({lengths[round(i * (len(lengths) - 1) / (most_lengths - 1))] for i in range(most_lengths)})
         if len(lengths) > len(chosen):
             notes.append(f"{name}: {len(chosen)} of {len(lengths)} lengths; timings.csv has all.")
         for length in chosen:

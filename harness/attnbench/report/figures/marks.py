@@ -2,18 +2,12 @@
 
 from dataclasses import dataclass
 
-from matplotlib.markers import MarkerStyle
-from matplotlib.path import Path
-from matplotlib.transforms import Affine2D
-
 from attnbench.report.figures.style import COLOURS, DARK, INK, OTHERS, Look
 
 __all__ = ["Mark", "make_mark", "make_rules"]
 
 # Side of a marker in the units of its path; the view box of the template is a little larger.
 SIDE = 10
-# Commands of SVG paths, by matplotlib's codes.
-COMMANDS = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE3: "Q", Path.CURVE4: "C", Path.CLOSEPOLY: "Z"}
 # Colours of looks, in the order of the numbers of their classes.
 NUMBERED = (INK, OTHERS, *COLOURS)
 
@@ -30,10 +24,17 @@ class Mark:
 
 def make_mark(look: Look) -> Mark:
     """Return the mark of a look."""
+    # Imported here, because matplotlib takes a second to import, and a report without measurements has no marks.
+    from matplotlib.markers import MarkerStyle
+    from matplotlib.path import Path
+    from matplotlib.transforms import Affine2D
+
+    # Commands of SVG paths, by matplotlib's codes.
+    commands = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE3: "Q", Path.CURVE4: "C", Path.CLOSEPOLY: "Z"}
     style = MarkerStyle(look.marker)
     shape = style.get_path().transformed(style.get_transform() + Affine2D().scale(SIDE, -SIDE))
     parts = [
-        COMMANDS[code] + ("" if code == Path.CLOSEPOLY else " ".join(f"{number:.2f}" for number in points))
+        commands[code] + ("" if code == Path.CLOSEPOLY else " ".join(f"{number:.2f}" for number in points))
         for points, code in shape.iter_segments(simplify=False)
     ]
     return Mark(name=f"look-{NUMBERED.index(look.colour)}", path="".join(parts), filled=look.contends)

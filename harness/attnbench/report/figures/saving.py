@@ -1,8 +1,6 @@
-"""Bytes of figures: SVG and PNG files that are equal for equal data, and data URIs of them for the page."""
+"""Bytes of figures: SVG and PNG files that are equal for equal data."""
 
-import base64
 import io
-import re
 import warnings
 from typing import Literal
 
@@ -12,12 +10,10 @@ from matplotlib.figure import Figure
 from attnbench.report.figures.shrinking import shrink
 from attnbench.report.figures.style import DARK, SETTINGS
 
-__all__ = ["draw", "encode", "read_size"]
+__all__ = ["draw"]
 
 # Resolution of a PNG file, in dots per inch.
 RESOLUTION = 110
-# CSS pixels per point. Source: CSS Values and Units, absolute lengths.
-PIXELS_PER_POINT = 4 / 3
 # Fonts of an SVG file: those of the page. The layout has room for DejaVu Sans, the widest of them.
 FONT = 'text{font-family: ui-sans-serif, system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif !important}'
 
@@ -37,16 +33,3 @@ def draw(figure: Figure, kind: Literal["svg", "png"]) -> bytes:
             figure.savefig(stream, format="png", dpi=RESOLUTION, facecolor="white", metadata={"Software": "attnbench"})
     drawn = stream.getvalue()
     return shrink(drawn, dark=DARK, style=FONT) if kind == "svg" else drawn
-
-
-def encode(svg: bytes) -> str:
-    """Return a data URI of an SVG file. In an ``img`` element nothing of it runs, and its ids clash with no others."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-
-
-def read_size(svg: bytes) -> tuple[int, int]:
-    """Return width and height of a drawing in CSS pixels, or (0, 0) if the file does not give them in points."""
-    opening = svg[svg.find(b"<svg") :].partition(b">")[0]
-    found = [re.search(rb' %s="([\d.]+)pt"' % name, opening) for name in (b"width", b"height")]
-    sizes = [round(float(one[1]) * PIXELS_PER_POINT) for one in found if one]
-    return (sizes[0], sizes[1]) if len(sizes) == 2 else (0, 0)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnbench.report.figures.saving import encode, read_size
+from attnbench.report.figures.svg_files import encode, read_size
 from attnbench.report.markdown_text import escape, hide_comments
 from attnbench.report.page import make_environment
 from attnbench.report.slots import fill_slot

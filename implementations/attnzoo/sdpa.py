@@ -172,7 +172,7 @@ def make_probe(case: Case) -> Probe:
     batch, heads, queries, columns = problem.sequences, problem.num_heads, problem.queries, problem.columns
     q = new(batch, heads, queries, problem.head_dim, dtype=dtype, requires_grad=tracked)
     k, v = (new(batch, heads, columns, problem.head_dim, dtype=dtype, requires_grad=tracked) for _ in range(2))
-    is_causal = problem.is_causal and problem.mask == "causal" and columns == problem.keys
+    is_causal = problem.is_causal and not problem.padding_mask and columns == problem.keys
     mask = None
     if problem.mask != "none" and not is_causal:
         shared = problem.padding_mask is None and "3d" not in problem.mask

@@ -102,7 +102,7 @@ def _make_probe(case: Case) -> Any:
         for length in (queries, keys, keys)
     )
     bias = None
-    if problem.is_causal and problem.mask == "causal" and keys == problem.keys:
+    if problem.is_causal and not problem.padding_mask and keys == problem.keys:
         bias = _import_fmha().LowerTriangularMask()
     elif problem.mask != "none":
         numbers = torch.empty(1, 1, 1, 1, dtype=dtype, device=case.device)

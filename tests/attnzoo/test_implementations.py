@@ -94,6 +94,22 @@ def test_outputs_and_gradients_agree_with_the_reference(name: str, problem: Mult
     torch.testing.assert_close(compute(implementation, make_case(problem)), expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("mode", ["eval", "inference", "train"])
+@pytest.mark.parametrize("name", ["torch_mha", *OWN])
+def test_every_check_passes_with_a_float_causal_mask(conformance: Any, name: str, mode: str) -> None:
+    """The mask takes no gradient, because with is_causal the reference gives it none."""
+    implementation = load(name)
+    problem = replace(CROSS, keys=5, self_attention=True, need_weights=False, mask="floatcausal", is_causal=True)
+    case = make_case(problem, mode=mode, dtype="float32")
+    if reason := implementation.unsupported(case):
+        assert name not in COMPLETE
+        pytest.skip(f"refused: {reason}")
+    findings = conformance.findings(implementation, case)
+    assert {finding.check for finding in findings} >= {"forward_parity", "future_cannot_leak"}
+    assert "mask_gradients" not in {finding.check for finding in findings}
+    assert [finding for finding in findings if finding.status not in ("passed", "unsupported")] == []
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", COMPLETE)
 def test_results_have_the_dtype_of_the_inputs(name: str, dtype: str) -> None:

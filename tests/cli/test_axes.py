@@ -100,6 +100,7 @@ def test_an_operator_makes_cases_of_a_shape(operator: str, shape: Shape, problem
     ("operator", "mask", "own"),
     [
         ("multihead", "causal", "causal"),
+        ("multihead", "floatcausal", "floatcausal"),
         ("multihead", "padding", "pad"),
         ("multihead", "float", "float2d"),
         ("multihead", "bool3d", "bool3d"),
@@ -111,7 +112,7 @@ def test_masks_have_names_that_operators_share(operator: str, mask: str, own: st
     """A mask is named by a word that operators share, or as in the ids of cases."""
     case, _ = load_operator(operator).shape_cases(Shape(queries=5, keys=5, mask=mask))
     assert case.problem.mask == own
-    assert case.problem.is_causal == (operator == "multihead" and mask == "causal")
+    assert case.problem.is_causal == (operator == "multihead" and mask in ("causal", "floatcausal"))
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_the_times_of_a_row_are_in_the_order_of_its_lengths_or_are_a_range(
 def test_a_terminal_has_a_line_for_each_cell() -> None:
     """The heading names the place and the reference; the lines have shape, length, pass and what to use."""
     results = [time_calls(name, ratio, case=case_of(64)) for name, ratio in ((REFERENCE, 1.0), ("quick", 0.5))]
-    assert list(format_choices(decide(store(results)))) == [
+    assert list(format_choices(decide(store(results)), [])) == [
         "What to use on some-cpu, cpu, float32, 2 threads; each time is relative to torch_mha:",
         "  Nothing here was checked on a suite in this report, so no name is known to conform.",
         "  batch 1, 4 heads, width 256, length 64, forward: quick 0.500× the time [0.500 to 0.500] "
@@ -174,7 +174,7 @@ def test_a_terminal_names_each_of_a_tie_once_and_says_what_is_not_known() -> Non
         time_calls(name, ratio, case=case_of(64)) for name, ratio in ((REFERENCE, 1.0), ("one", 0.5), ("two", 0.5))
     ]
     decisions = decide(store(results))
-    _, warning, line = format_choices(decisions)
+    _, warning, line = format_choices(decisions, [])
     assert warning == f"  {decisions.tables[0].warning}"
     assert line.endswith(
         "forward: tie: one 0.500× the time [0.500 to 0.500], two 0.500× the time [0.500 to 0.500] "
@@ -183,14 +183,17 @@ def test_a_terminal_names_each_of_a_tie_once_and_says_what_is_not_known() -> Non
 
 
 def test_a_terminal_says_why_nothing_is_decided() -> None:
-    """What was seen, and the reason, follow the reference."""
+    """What was seen, and the reason, follow the reference; the last lines are the command that times it again."""
     results = [
         time_calls(name, ratio, case=case_of(64), processes=3) for name, ratio in ((REFERENCE, 1.0), ("quick", 0.5))
     ]
-    *_, line = format_choices(decide(store(results)))
+    run = store(results)
+    *_, line, words, command = format_choices(decide(run), [run])
     assert line.endswith(
         f"forward: {FOR_NOW} (not decided: quick 0.500× the time; 3 processes are too few for a verdict)"
     )
+    assert "To decide what is unknown" in words
+    assert command.startswith("  attnbench profile --suite core --processes 30 --lengths 64 ")
 
 
 def test_neighbouring_lengths_without_an_answer_share_a_row_only_with_equal_names_and_reasons() -> None:
@@ -644,6 +647,26 @@ def test_what_is_not_known_to_conform_is_a_note_below_the_fastest_that_conforms(
     )
     assert choice.details == ("takes all 20 cases", f"peak memory: 3 MiB, {REFERENCE} 3 MiB")
     assert '<td class="choice winner"><b>even</b>' in render_page([store(results)])
+
+
+def test_a_terminal_ends_with_the_command_that_checks_what_may_be_as_fast() -> None:
+    """Below each answer are its rivals; the command names each rival once, and writes the report again."""
+    results = [
+        *check_many(REFERENCE, 20), *check_many("even", 20), *check_many("quick", 3),
+        *(
+            time_calls(name, ratio, case=case_of(length))
+            for length in (64, 128)
+            for name, ratio in ((REFERENCE, 1.0), ("quick", 0.5), ("even", 0.6 if length == 64 else 0.8), ("slow", 2.0))
+        ),
+    ]  # fmt: skip
+    run = store(results)
+    _, *lines, words, command = format_choices(decide(run), [run])
+    assert [line.strip().partition(" 0.")[0] for line in lines] == [
+        "batch 1, 4 heads, width 256, length 64 to 128, forward: even",
+        "as fast as even or faster, but without a verdict on conformance: quick",
+    ]
+    assert words.startswith("To check more cases")
+    assert command == f"  attnbench conform --suite core quick; attnbench report --since {run.run.id}"
 
 
 def test_of_what_is_not_known_to_conform_only_what_may_be_faster_is_told() -> None:

@@ -404,7 +404,7 @@ def test_page_markdown_and_terminal_say_the_same(tmp_path: Path) -> None:
     *said, path = done.output.splitlines()
     assert (done.return_value, path) == (0, str(tmp_path / "index.html"))
     content = collect_content([read_run(REAL)])
-    assert said == [*format_lines(judge(read_run(REAL))), *format_choices(content.decisions)]
+    assert said == [*format_lines(judge(read_run(REAL))), *format_choices(content.decisions, content.runs)]
     for name in ("index.html", "report.md"):
         text = html.unescape(re.sub(r"<[^>]*>|\\", "", (tmp_path / name).read_text(encoding="utf-8")))
         shown = " ".join(text.split())

@@ -162,7 +162,7 @@ def _list_mask_features(operator: str, mask: str) -> Iterator[str]:
         if part.startswith("pad"):
             yield "padding masks"
         yield "float masks" if re.search("float|lowest", part) else "boolean masks"
-        if part == "causal":
+        if part.endswith("causal"):
             yield "causal masks"
 
 

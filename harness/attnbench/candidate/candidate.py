@@ -52,8 +52,8 @@ class Candidate:
         # Only input tensors require gradients, not the cotangents: otherwise even the loss of a
         # detached output would require gradients, and ``compute_loss`` could not detect the missing
         # gradients.
-        for tensor in inputs.tensors.values():
-            tensor.requires_grad_(self._is_tracked(tensor))
+        for name, tensor in inputs.tensors.items():
+            tensor.requires_grad_(self._is_tracked(tensor) and name not in case.problem.constant_masks)
         self.reference = operator.reference(case, inputs)
         self.module, self.call = self.build()
 
@@ -73,7 +73,7 @@ class Candidate:
         module = self.implementation.build(copy.deepcopy(self.reference if reference is None else reference))
         if isinstance(module, torch.nn.Module):
             module.train(self.case.training)
-            track_parameters(module, requires_grad=self.case.tracks_parameters)
+            track_parameters(module, requires_grad=self.case.leaves_parameters_trainable)
         return module, self.prepare(module, self.case, self.inputs)
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:

@@ -99,7 +99,12 @@ class Problem:
 
     @property
     def additive_masks(self) -> tuple[str, ...]:
-        """Names of the inputs that are additive masks; these inputs have gradients."""
+        """Names of the inputs that are additive masks; these inputs have gradients, except the constant masks."""
+        return ()
+
+    @property
+    def constant_masks(self) -> tuple[str, ...]:
+        """Names of the additive masks that never require gradients, because a model does not learn such a mask."""
         return ()
 
     @property

@@ -44,7 +44,7 @@ def command(runs: tuple[str, ...], since: str | None, results: Path, reports: Pa
     with _pause_collection():
         content = collect(stored)
     page = write_content(content, reports)
-    for line in (*format_lines(content.verdict), *format_choices(content.decisions)):
+    for line in (*format_lines(content.verdict), *format_choices(content.decisions, content.runs)):
         click.echo(line)
     click.echo(page)
     return 0 if content.verdict.complete else INCONCLUSIVE

@@ -49,7 +49,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
     content = collect([read_run(one.file.path) for one in made])
     page = write_content(content, given["reports"])
-    for line in (*format_choices(content.decisions), page):
+    for line in (*format_choices(content.decisions, content.runs), page):
         click.echo(line, err=to_stderr)
     return choose_exit_code([one.exit_code for one in made])
 

@@ -58,7 +58,7 @@ class Kernel(DeclaredKernel):
         extra_columns = problem.add_bias_kv or problem.add_zero_attn
         flag_suffices = (
             problem.is_causal
-            and problem.mask == "causal"
+            and not problem.padding_mask
             and not extra_columns
             and self.aligns(problem.queries, problem.keys)
         )

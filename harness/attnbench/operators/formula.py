@@ -108,7 +108,7 @@ class FormulaOperator(Operator):
             return self.formula(case.problem, given, _leave_unrounded)
 
         module = CalledModule(call, inputs.parameters)
-        track_parameters(module, requires_grad=case.tracks_parameters)
+        track_parameters(module, requires_grad=case.leaves_parameters_trainable)
         return module.train(case.training)
 
     def _compute_outputs(

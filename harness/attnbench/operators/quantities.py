@@ -47,6 +47,7 @@ def _make_leaves(case: Case, inputs: Inputs) -> tuple[dict[str, Tensor], Inputs]
     wanted = (tracked.tensors if case.tracks_inputs else {}) | (tracked.parameters if case.tracks_parameters else {})
     leaves: dict[str, Tensor] = {}
     for name, tensor in wanted.items():
-        if tensor.requires_grad and not any(tensor is leaf for leaf in leaves.values()):
+        tracks = tensor.requires_grad and name not in case.problem.constant_masks
+        if tracks and not any(tensor is leaf for leaf in leaves.values()):
             leaves[name] = tensor
     return leaves, tracked

@@ -1,8 +1,10 @@
 """What to use, as lines of plain text: what a terminal shows of the tables of choices."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from attnbench.analysis.plain_names import clean_name
+from attnbench.records.run_file import StoredRun
+from attnbench.report.checking_advice import advise_checking
 from attnbench.report.choices import Choice
 from attnbench.report.decisions import Decisions
 
@@ -12,11 +14,15 @@ __all__ = ["format_choices"]
 LONGEST = 400
 
 
-def format_choices(decisions: Decisions) -> Iterator[str]:
+def format_choices(decisions: Decisions, runs: Sequence[StoredRun]) -> Iterator[str]:
     """Yield a heading for each place, then a line for each cell: shape, length, pass, and what to use.
 
-    The page also says how sure an answer is, and what the named implementations refuse.
+    Below a cell are the implementations that may be as fast and have no verdict on conformance. The last lines are the
+    commands that check these, and that time again what has no answer. The page also says how sure an answer is, and
+    what the named implementations refuse.
     """
+    rivals: dict[str, None] = {}
+    open_ = False
     for table in decisions.tables:
         place = clean_name(table.place.label, LONGEST)
         yield f"What to use on {place}; each time is relative to {clean_name(decisions.reference, LONGEST)}:"
@@ -26,8 +32,15 @@ def format_choices(decisions: Decisions) -> Iterator[str]:
             for name, choice in zip(table.passes, row.choices, strict=True):
                 cell = f"{row.form}, length {row.length}, {name}: {_format_choice(choice)}"
                 yield f"  {clean_name(cell, LONGEST)}"
+                yield from (f"    {clean_name(note, LONGEST)}" for note in choice.rival_notes)
+                rivals |= dict.fromkeys(choice.rivals)
+                open_ = open_ or choice.is_for_now
         if table.left_out:
             yield f"  and {table.left_out} more in decisions.csv"
+    steps = [advise_checking(rivals, runs)] if rivals else []
+    for step in (*steps, *(decisions.advice if open_ else ())):
+        yield step.words
+        yield f"  {step.command}"
 
 
 def _format_choice(choice: Choice) -> str:

@@ -41,6 +41,10 @@ class Choice:
     is_for_now: bool = False
     # Whether an implementation in ``words`` is not known to conform.
     is_unverified: bool = False
+    # Implementations that are, or may be, as fast as the one to use, and have no verdict on conformance. The sentences
+    # are among the notes too.
+    rivals: tuple[str, ...] = ()
+    rival_notes: tuple[str, ...] = ()
 
     @property
     def told_times(self) -> tuple[str, ...]:
@@ -64,18 +68,23 @@ def describe_choice(entries: Sequence[Entry], late: Sequence[str] = ()) -> Choic
         return Choice(kind="", words="not timed", notes=("the run ended before; see What is missing",) if late else ())
     pending = f"not reached before the run ended: {name_some(late)}" if late else ""
     entry, best = entries[0], entries[0].best
+    fast, open_ = _find_rivals(entry)
+    rivals, rival_notes = (*fast, *open_), tuple(_describe_rivals(entries, fast, open_))
     words, note = describe_answer(best, entry.reference)
     if best.kind in OPEN:
         keeps = entry.reference not in entry.excluded
-        notes = describe_sighting(entries), *_describe_unverified(entries), pending
+        notes = describe_sighting(entries), *rival_notes, pending
         words = f"{entry.reference} for now" if keeps else words
-        return Choice(kind=best.kind, words=words, notes=tuple(filter(None, notes)), is_for_now=keeps)
+        return Choice(
+            kind=best.kind, words=words, notes=tuple(filter(None, notes)), is_for_now=keeps, rivals=rivals,
+            rival_notes=rival_notes,
+        )  # fmt: skip
     if entry.conforming and best.kind in ("reference", "alone"):
         words, note = best.names[0], "no other that was timed is known to conform"
         if best.kind == "reference":
             note = f"faster than every other that conforms and was timed{_describe_next(entries)}"
     unverified = _describe_conformance(entry)
-    notes = note, unverified, describe_undecided(entries), *_describe_unverified(entries), pending
+    notes = note, unverified, describe_undecided(entries), *rival_notes, pending
     return Choice(
         kind=best.kind,
         words=words,
@@ -83,6 +92,8 @@ def describe_choice(entries: Sequence[Entry], late: Sequence[str] = ()) -> Choic
         notes=tuple(filter(None, notes)),
         details=(*_describe_all_limits(entry), *_describe_memory(entries[-1], several=len(entries) > 1)),
         is_unverified=bool(unverified),
+        rivals=rivals,
+        rival_notes=rival_notes,
     )
 
 
@@ -141,21 +152,26 @@ def _group_unverified(entry: Entry) -> dict[str, list[str]]:
     return groups
 
 
-def _describe_unverified(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield what is not known to conform and as fast as the answer among those that do, or perhaps as fast."""
-    entry = entries[0]
+def _find_rivals(entry: Entry) -> tuple[list[str], list[str]]:
+    """Return what is as fast as the answer among those that conform, and what may be, but is not known to conform."""
     if entry.conforming is None:
-        return
+        return [], []
     others = [one for one in entry.contenders if one.implementation not in {*entry.conform, entry.reference}]
     others.sort(key=lambda one: one.shown or 0.0)
     fast = [one.implementation for one in others if one.state == "faster" and _is_as_fast(one, entry.best)]
+    answer = entry.answer
+    named = {*answer.undecided, *(answer.names if answer.kind in OPEN else ())}
+    return fast, [one.implementation for one in others if one.implementation in named]
+
+
+def _describe_rivals(entries: Sequence[Entry], fast: Sequence[str], open_: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence on the rivals that are as fast, and one on those that may be."""
+    entry = entries[0]
     if fast:
         first = entry.best.names[0]
         how = f"as fast as {first} or faster" if entry.best.kind in FASTER else f"faster than {entry.reference}"
         yield f"{how}, but without a verdict on conformance: {list_times(entries, fast)}"
-    answer = entry.answer
-    named = {*answer.undecided, *(answer.names if answer.kind in OPEN else ())}
-    if open_ := [one.implementation for one in others if one.implementation in named]:
+    if open_:
         yield f"without a verdict on conformance and on speed: {list_times(entries, open_)}"
 
 

@@ -172,7 +172,7 @@ def _format_build(case_oracle: CaseOracle, form: Form) -> str:
     """
     case = case_oracle.case
     reference = case_oracle.operator.reference(case, case_oracle.inputs)
-    mode = f".train({case.training}).requires_grad_({case.tracks_parameters})"
+    mode = f".train({case.training}).requires_grad_({case.leaves_parameters_trainable})"
     if form.kind == "function":
         lines = [*_format_reference("module", "Attention", reference), f"module{mode}"]
     elif form.kind == "module class":
@@ -195,7 +195,7 @@ def _format_build(case_oracle: CaseOracle, form: Form) -> str:
 
 def _format_mode(case: Case) -> list[str]:
     """Format the program's lines that set the mode of ``module``; a parameter of whole numbers has no gradient."""
-    if not case.tracks_parameters:
+    if not case.leaves_parameters_trainable:
         return [f"module.train({case.training}).requires_grad_(False)"]
     return [
         f"module.train({case.training})",

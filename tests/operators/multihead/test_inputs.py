@@ -186,6 +186,16 @@ def test_every_second_row_of_lowestrows_is_at_the_lowest_number() -> None:
         assert bool(mask.half().isfinite().all())
 
 
+def test_a_float_causal_mask_hides_what_the_boolean_one_hides() -> None:
+    """It is 0 where ``causal`` shows a key and minus infinity where it hides one, as torch's own function makes it."""
+    case = Case(operator="multihead", problem=CROSS).with_problem(mask="floatcausal", queries=4, keys=4)
+    mask = draw_inputs(case).tensors["attn_mask"]
+    assert torch.equal(mask, torch.nn.Transformer.generate_square_subsequent_mask(4))
+    wide = case.with_problem(queries=4, keys=6)
+    boolean = draw_inputs(wide.with_problem(mask="causal")).tensors["attn_mask"]
+    assert torch.equal(draw_inputs(wide).tensors["attn_mask"] == -math.inf, boolean)
+
+
 @pytest.mark.parametrize(("queries", "keys"), [(5, 7), (8, 8), (1, 9), (13, 4), (1, 1), (3, 1030)])
 def test_a_window_shows_the_last_keys_up_to_a_query(queries: int, keys: int) -> None:
     """``window2d`` shows each query its own position and the keys before it, ``WINDOW`` in all, and never no key."""

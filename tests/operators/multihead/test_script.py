@@ -308,7 +308,7 @@ def test_a_function_gets_the_arguments_that_the_harness_passes() -> None:
         calls.clear()
         run_program(program, implementation=record)
         inputs = OPERATOR.inputs(one).map_tensors(lambda tensor: tensor.clone(memory_format=torch.contiguous_format))
-        module = implementation.build(OPERATOR.reference(one, inputs)).requires_grad_(one.tracks_parameters)
+        module = implementation.build(OPERATOR.reference(one, inputs)).requires_grad_(one.leaves_parameters_trainable)
         with torch.set_grad_enabled(one.differentiates), torch.autocast("cpu", torch.bfloat16, enabled=one.autocast):
             module(**inputs.arguments())
         ours, theirs = calls

@@ -72,10 +72,11 @@ def test_hidden_pairs_are_not_counted() -> None:
     assert len(seen) > 10
 
 
-def test_under_a_causal_mask_only_the_triangle_is_counted() -> None:
+@pytest.mark.parametrize("mask", ["causal", "floatcausal"])
+def test_under_a_causal_mask_only_the_triangle_is_counted(mask: str) -> None:
     """Under a causal mask, each head has n (n + 1) / 2 visible pairs per sequence; only these count as FLOP."""
     whole = parse_case(PLAIN)
-    half = whole.with_problem(mask="causal")
+    half = whole.with_problem(mask=mask)
     assert count_visible_pairs(half) == 2 * 4 * 12 * 13 // 2
     hidden = 2 * 4 * 12 * 11 // 2
     assert OPERATOR.work(whole).flop - OPERATOR.work(half).flop == 4 * hidden * 8

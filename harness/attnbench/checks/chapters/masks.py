@@ -53,7 +53,9 @@ def padding_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
 
 @check(
     when=lambda case: (
-        case.problem.attention_mask not in (None, "causal", "lowest2d", "lowestrows2d") and _allows_poison(case)
+        case.problem.attention_mask not in (None, "lowest2d", "lowestrows2d")
+        and not case.problem.has_causal_mask
+        and _allows_poison(case)
     )
 )
 def attn_mask_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
@@ -80,9 +82,7 @@ def attn_mask_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
 
 @check(
     when=lambda case: (
-        case.problem.attention_mask == "causal"
-        and min(case.problem.queries, case.problem.keys) > 1
-        and _allows_poison(case)
+        case.problem.has_causal_mask and min(case.problem.queries, case.problem.keys) > 1 and _allows_poison(case)
     )
 )
 def future_cannot_leak(candidate: Candidate) -> Iterator[Observation]:

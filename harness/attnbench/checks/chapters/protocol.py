@@ -119,7 +119,7 @@ def tensors_are_registered(candidate: Candidate) -> Iterator[Observation]:
     inputs = round_inputs(candidate.inputs.map_tensors(lambda tensor: tensor.detach()), dtype)
     reference = _make_other_reference(candidate).to(dtype)
     other = candidate.implementation.build(reference).train(case.training)
-    track_parameters(other, requires_grad=case.tracks_parameters)
+    track_parameters(other, requires_grad=case.leaves_parameters_trainable)
     candidate.run_on(other_case, inputs, other)
     other.to(getattr(torch, case.dtype))
     own, given = dict(other.named_parameters()), dict(module.named_parameters())

@@ -69,11 +69,11 @@ def select(
     tensors, mask = dict(change_tensors(inputs, change).tensors), problem.mask
     named = {"batch": sequences, "queries": queries, "keys": keys}
     sizes = {name: len(index) for name, index in named.items() if index is not None}
-    if problem.attention_mask == "causal" and (queries is not None or keys is not None):
+    if problem.has_causal_mask and (queries is not None or keys is not None):
         if problem.is_causal:
             tensors["attn_mask"] = _make_causal_like(tensors["attn_mask"])
         else:
-            mask = mask.replace("causal", "bool2d")
+            mask = mask.replace("causal", "2d" if mask.startswith("float") else "bool2d")
     return case.with_problem(**sizes, mask=mask), replace(inputs, tensors=tensors, cotangents={})
 
 
@@ -100,7 +100,7 @@ def pad(case: Case, inputs: Inputs, count: int) -> TransformedCase:
         return torch.cat([tensor, further.to(tensor)], dim=axis)
 
     tensors = dict(change_tensors(inputs, change).tensors)
-    if problem.attention_mask == "causal":
+    if problem.has_causal_mask:
         tensors["attn_mask"] = _make_causal_like(tensors["attn_mask"])
     mask = problem.mask
     if problem.padding_mask is None:
@@ -175,10 +175,11 @@ def shared_by_sequences(case: Case, name: str) -> tuple[int, int] | None:
         # A causal mask must stay causal, so it is not changed. In any other 2-D mask, the last row is repeated for
         # every query. In a 3-D mask, the matrix of the last head of the last sequence is repeated for every head of
         # every sequence.
-        return None if case.problem.attention_mask == "causal" else (0, -1)
+        return None if case.problem.has_causal_mask else (0, -1)
     return (0 if name == "key_padding_mask" else sequence_axis(case)), 1
 
 
 def _make_causal_like(mask: Tensor) -> Tensor:
-    """Return the causal mask of the same size as ``mask``, true where a key is hidden."""
-    return causal(mask.shape[-2], mask.shape[-1], mask.device)
+    """Return the causal mask of the same size and dtype as ``mask``, which hides no key by a finite number."""
+    hidden = causal(mask.shape[-2], mask.shape[-1], mask.device)
+    return hidden if mask.dtype == torch.bool else torch.zeros_like(mask).masked_fill(hidden, -math.inf)

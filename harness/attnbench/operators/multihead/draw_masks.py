@@ -46,8 +46,9 @@ def find_union_row(problem: MultiheadProblem) -> int:
 def _draw_attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
     """Draw attn_mask, of shape (queries, keys) or (batch·heads, queries, keys)."""
     kind, queries, keys = str(problem.attention_mask), problem.queries, problem.keys
-    if kind == "causal":
-        return causal(queries, keys)
+    if problem.has_causal_mask:
+        mask = causal(queries, keys)
+        return mask if kind == "causal" else torch.zeros(queries, keys).masked_fill(mask, -math.inf)
     if kind == "window2d":
         return _make_window(queries, keys)
     shared = kind.endswith("2d")

@@ -42,7 +42,7 @@ def generate_mask_faults(problem: MultiheadProblem) -> Named:
             yield "keys hidden only where both masks hide them", Steps(mask=_intersect_masks)
     if present and not problem.additive_masks and (len(present) == 2 or problem.columns > problem.keys):
         yield "the masks inverted after they were combined", Steps(mask=_invert_combined)
-    if problem.attention_mask == "causal":
+    if problem.has_causal_mask:
         yield from _generate_causal_faults(problem)
     if present:
         yield from _generate_softmax_faults(problem)

@@ -7,10 +7,12 @@ from attnbench.operators.sentence_lengths import demand_padding
 
 __all__ = [
     "ATTENTION_MASKS",
+    "CAUSAL_MASKS",
     "ENCODER_LAYERS",
     "EXACT_MASKS",
     "IDENTITY_REGIMES",
     "LOGIT_STD",
+    "NAMED_MASKS",
     "OVERFLOW_LOGIT",
     "PADDING_MASKS",
     "MultiheadProblem",
@@ -26,6 +28,12 @@ ATTENTION_MASKS = (
     "bool2d", "float2d", "bool3d", "float3d", "causal", "empty2d", "floatempty2d", "empty3d", "union2d", "window2d",
     "lowest2d", "lowestrows2d",
 )  # fmt: skip
+# Forms of attn_mask that no list of cases has, and that are not drawn: they are named to time them. ``floatcausal``
+# hides what ``causal`` hides, and is a float mask, as ``nn.Transformer.generate_square_subsequent_mask`` makes it. The
+# reference computes the two in different ways, so their times differ.
+NAMED_MASKS = ("floatcausal",)
+# Forms of attn_mask for which ``is_causal`` may be set.
+CAUSAL_MASKS = ("causal", "floatcausal")
 # Names of the forms of key_padding_mask. ``pad`` is boolean and hides keys at the end of a sequence; ``padleft`` hides
 # keys at the start, and ``padholes`` hides keys at random positions. ``padfloat`` is minus infinity at hidden keys and
 # random at visible keys. ``padempty`` is boolean, and hides every key of one sequence. ``padlowest`` is a large
@@ -119,14 +127,14 @@ class MultiheadProblem(Problem):
             )
 
     def _check_mask(self) -> None:
-        masks = {"none", *ATTENTION_MASKS, *PADDING_MASKS}
+        masks = {"none", *ATTENTION_MASKS, *NAMED_MASKS, *PADDING_MASKS}
         unknown = [part for part in self.mask.split("+") if part not in masks]
         if unknown:
             raise ValueError(f"unknown mask {unknown[0]!r}; available: {', '.join(sorted(masks))}")
         named = [part for part in (self.attention_mask, self.padding_mask) if part]
         if self.mask.split("+") != (named or ["none"]):
             raise ValueError(f"mask must be an attn_mask, a key_padding_mask or both in this order, got {self.mask!r}")
-        if self.is_causal and self.attention_mask != "causal":
+        if self.is_causal and not self.has_causal_mask:
             raise ValueError(f"is_causal needs a mask whose name contains 'causal', got {self.mask!r}")
 
     def _check_regime(self) -> None:
@@ -174,8 +182,14 @@ class MultiheadProblem(Problem):
 
     @property
     def attention_mask(self) -> str | None:
-        """Name of the form of attn_mask (one of ``ATTENTION_MASKS``), or None without attn_mask."""
-        return next((part for part in self.mask.split("+") if part in ATTENTION_MASKS), None)
+        """Name of the form of attn_mask (of ``ATTENTION_MASKS`` or ``NAMED_MASKS``), or None without attn_mask."""
+        masks = (*ATTENTION_MASKS, *NAMED_MASKS)
+        return next((part for part in self.mask.split("+") if part in masks), None)
+
+    @property
+    def has_causal_mask(self) -> bool:
+        """Whether attn_mask is a causal mask, boolean or float."""
+        return self.attention_mask in CAUSAL_MASKS
 
     @property
     def padding_mask(self) -> str | None:
@@ -187,6 +201,11 @@ class MultiheadProblem(Problem):
         """Names of the arguments (attn_mask, key_padding_mask) that are additive masks."""
         kinds = {"attn_mask": self.attention_mask, "key_padding_mask": self.padding_mask}
         return tuple(name for name, kind in kinds.items() if kind and ("float" in kind or "lowest" in kind))
+
+    @property
+    def constant_masks(self) -> tuple[str, ...]:
+        """``attn_mask`` where it only says what is hidden, as a float mask: the reference gives it no gradient."""
+        return ("attn_mask",) if self.attention_mask in NAMED_MASKS else ()
 
     @property
     def probed(self) -> bool:

@@ -21,7 +21,7 @@ def build_reference(case: Case, inputs: Inputs) -> nn.MultiheadAttention:
     """
     module = _construct(case.problem, inputs.parameters["out_proj.weight"])
     module.load_state_dict(inputs.parameters)
-    return module.train(case.training).requires_grad_(case.tracks_parameters)
+    return module.train(case.training).requires_grad_(case.leaves_parameters_trainable)
 
 
 def initialise_parameters(case: Case, inputs: Inputs) -> dict[str, Tensor]:
@@ -59,6 +59,8 @@ def run_yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
         tracked = inputs.map_tensors(
             lambda t: t.detach().clone().requires_grad_(t.is_floating_point() and case.tracks_inputs)
         )
+        for name in case.problem.constant_masks:
+            tracked.tensors[name].requires_grad_(requires_grad=False)
         module = build_reference(case, inputs)
         module.dropout = 0.0
         with _call_mode(case):

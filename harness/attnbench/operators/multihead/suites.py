@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 from attnbench.cases import NESTED, Case, Level, Mode, Shape
-from attnbench.operators.multihead.problem import MultiheadProblem
+from attnbench.operators.multihead.problem import CAUSAL_MASKS, MultiheadProblem
 
 __all__ = [
     "CROSS",
@@ -93,7 +93,7 @@ def make_shape_cases(shape: Shape) -> Sequence[Case]:
         self_attention=square,
         key_is_value=not square,
         mask=mask,
-        is_causal=shape.mask == "causal",
+        is_causal=shape.mask in CAUSAL_MASKS,
         padding=shape.padding,
     )
     return [Case(operator="multihead", problem=problem, mode=mode) for mode in PASSES]

@@ -49,7 +49,7 @@ def count_visible_pairs(case: Case) -> int:
     extra = rows * (problem.columns - problem.keys)
     if problem.mask == "none" or problem.encoder_layer is not None:
         return rows * problem.keys + extra
-    if problem.mask == "causal":
+    if problem.has_causal_mask and not problem.padding_mask:
         triangle = sum(min(query + 1, problem.keys) for query in range(problem.queries))
         return problem.sequences * problem.num_heads * triangle + extra
     return _count_drawn_pairs(case) + extra
@@ -107,7 +107,7 @@ def _count_mask_elements(problem: MultiheadProblem) -> tuple[int, int]:
     """Return the number of elements of additive masks, and the number of elements of boolean masks."""
     counts = {True: 0, False: 0}
     if kind := problem.attention_mask:
-        shared = 1 if kind.endswith("2d") or kind == "causal" else problem.sequences * problem.num_heads
+        shared = 1 if kind.endswith("2d") or problem.has_causal_mask else problem.sequences * problem.num_heads
         counts["attn_mask" in problem.additive_masks] += shared * problem.queries * problem.keys
     if problem.padding_mask:
         counts["key_padding_mask" in problem.additive_masks] += problem.sequences * problem.keys

@@ -42,7 +42,7 @@ def parameter_gradients(candidate: Candidate) -> Iterator[Observation]:
     yield _match_gradients(candidate, wanted)
 
 
-@check(when=lambda case: _tracks_inputs(case) and _list_tracked_masks(case))
+@check(when=lambda case: _tracks_inputs(case) and bool(_list_tracked_masks(case)))
 def mask_gradients(candidate: Candidate) -> Iterator[Observation]:
     """Gradients with respect to additive masks equal the oracle's within the error budget."""
     yield _match_gradients(candidate, (f"grad.{name}" for name in _list_tracked_masks(candidate.case)))

@@ -60,7 +60,7 @@ def run_yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
             lambda t: t.detach().clone().requires_grad_(t.is_floating_point() and case.tracks_inputs)
         )
         for name in case.problem.constant_masks:
-            tracked.tensors[name].requires_grad_(requires_grad=False)
+            tracked.tensors[name].requires_grad = False
         module = build_reference(case, inputs)
         module.dropout = 0.0
         with _call_mode(case):

@@ -178,7 +178,8 @@ def make_probe(case: Case) -> Probe:
         shared = problem.padding_mask is None and "3d" not in problem.mask
         shape = (queries, columns) if shared else (batch, heads, queries, columns)
         numbers = bool(problem.additive_masks)
-        mask = new(shape, dtype=dtype if numbers else torch.bool, requires_grad=case.tracks_inputs and numbers)
+        tracks = case.tracks_inputs and bool(problem.tracked_masks)
+        mask = new(shape, dtype=dtype if numbers else torch.bool, requires_grad=tracks)
     dropout_p = problem.dropout if case.training else 0.0
     return q, k, v, mask, dropout_p, is_causal
 

@@ -107,7 +107,7 @@ def _make_probe(case: Case) -> Any:
     elif problem.mask != "none":
         numbers = torch.empty(1, 1, 1, 1, dtype=dtype, device=case.device)
         bias = _align_rows(numbers, (batch, heads, queries, keys)).requires_grad_(
-            case.tracks_inputs and bool(problem.additive_masks)
+            case.tracks_inputs and bool(problem.tracked_masks)
         )
     return _import_fmha().Inputs(q, k, v, attn_bias=bias, p=problem.dropout if case.training else 0.0)
 

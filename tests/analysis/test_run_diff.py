@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from attnbench.analysis.run_diff import Change, compare_implementations, compare_runs, count_kernel_calls
 from attnbench.cli import attnbench
 from attnbench.records.run_file import RunFile, StoredRun
-from attnbench.records.types import Finding, Machine, Memory, Result, Run, Timing
+from attnbench.records.types import Finding, Machine, Memory, Result, Run, Timing, find_pass
 
 CASE = "multihead/B1.L8.S8.E16.H2/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/inference"
 MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=2, memory_bytes=2**34)
@@ -65,6 +65,16 @@ def test_times_on_other_values_are_not_compared() -> None:
     change = find_change(make_run(make_result("mine")), make_run(fresh), "time")
     assert change.verdict == "inconclusive"
     assert change.told.startswith("the calls of one run had input values of their own")
+
+
+def test_forward_times_with_frozen_parameters_are_compared_only_with_each_other() -> None:
+    """Without gradients, torch computes some calls in another way if parameters are frozen."""
+    now = make_result("mine", time_ns=1200)
+    assert now.timing is not None
+    trainable = replace(now, timing=replace(now.timing, trainable=True))
+    change = find_change(make_run(make_result("mine")), make_run(trainable), "time")
+    assert find_pass(now.case) == "forward"
+    assert (change.verdict, "frozen in the calls of one run" in change.told) == ("inconclusive", True)
 
 
 def test_a_slower_machine_does_not_make_an_implementation_slower() -> None:

@@ -175,7 +175,7 @@ def test_a_file_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     path = write_run(tmp_path)
     path.write_text(path.read_text().replace(f'"schema":{SCHEMA}', '"schema":99'))
     with pytest.raises(
-        ResultsError, match=r"newer attnbench \(schema 99\); this version reads schemas up to 6: upgrade attnbench$"
+        ResultsError, match=r"newer attnbench \(schema 99\); this version reads schemas up to 7: upgrade attnbench$"
     ):
         read_run(path)
 
@@ -484,9 +484,9 @@ def test_a_run_has_what_was_planned(tmp_path: Path) -> None:
     assert read_run(file.path).run == run
 
 
-@pytest.mark.parametrize("schema", [3, 4, 5])
+@pytest.mark.parametrize("schema", [3, 4, 5, 6])
 def test_a_stored_run_of_this_schema_is_read(schema: int) -> None:
     """A run that attnbench wrote with this schema is read without a problem."""
     found = read_run(DATA / f"run-schema-{schema}.jsonl")
-    assert (found.run.schema, found.problems, len(found.results)) == (schema, (), {3: 4, 4: 5, 5: 4}[schema])
+    assert (found.run.schema, found.problems, len(found.results)) == (schema, (), {3: 4, 4: 5, 5: 4, 6: 4}[schema])
     assert (found.end is not None, bool(found.run.planned)) == (schema >= 4, schema >= 4)

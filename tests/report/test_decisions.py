@@ -667,6 +667,9 @@ def test_a_terminal_ends_with_the_command_that_checks_what_may_be_as_fast() -> N
     ]
     assert words.startswith("To check more cases")
     assert command == f"  attnbench conform --suite core quick; attnbench report --since {run.run.id}"
+    large = replace(run, run=replace(run.run, suite="core"))
+    *_, line = format_choices(decide(large), [large])
+    assert "without a verdict on conformance" in line
 
 
 def test_of_what_is_not_known_to_conform_only_what_may_be_faster_is_told() -> None:

@@ -647,7 +647,9 @@ def test_a_resumed_large_case_is_judged_as_often_as_processes_are_left() -> None
     assert judged.count(CASE.format(0)) == judged.count(CASE.format(1)) == EVALUATED * len(names)
 
 
-@pytest.mark.parametrize("change", ["fewer processes", "another partner", "no timing", "no control", "no values"])
+@pytest.mark.parametrize(
+    "change", ["fewer processes", "another partner", "no timing", "no control", "no values", "frozen"]
+)
 def test_samples_that_are_not_interleaved_are_taken_anew(change: str) -> None:
     """If the stored timings of a case were not made together, all processes time the case again."""
     names = ["torch_mha", "slow"]
@@ -661,6 +663,8 @@ def test_samples_that_are_not_interleaved_are_taken_anew(change: str) -> None:
         slow = replace(slow, timing=replace(slow.timing, interleaved_with=("torch_mha", "third")))
     elif change == "no timing":
         slow = replace(slow, timing=None)
+    elif change == "frozen":
+        slow = replace(slow, timing=replace(slow.timing, trainable=False))
     elif change == "no values":
         base = replace(base, timing=replace(base.timing, values=""))
     else:
@@ -802,7 +806,7 @@ def test_device_times_are_stored_beside_the_others() -> None:
         samples_ns=((), (30, 31), ()), device_ns=((), (20, 21), ()), late=((), (False, True), ()),
         clock_before_mhz=((), (1980, 1980), ()), clock_after_mhz=((), (1980, 1755), ()),
         throttle_reasons=((), (0, 4), ()), threads=2, method="device and wall", clock="NVML", values="fresh",
-        build_ns=(5,), first_call_ns=(7,),
+        trainable=True, build_ns=(5,), first_call_ns=(7,),
     )  # fmt: skip
 
 

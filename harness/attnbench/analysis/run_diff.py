@@ -16,7 +16,7 @@ from attnbench.analysis.speed_verdict import SpeedVerdict, decide_speed
 from attnbench.analysis.stats import Estimate, ratio
 from attnbench.plugins.registry import find_baseline
 from attnbench.records.run_file import StoredRun, merge_runs
-from attnbench.records.types import FAILURES, Result
+from attnbench.records.types import FAILURES, Result, find_pass
 
 __all__ = [
     "UNDECIDED",
@@ -69,6 +69,7 @@ class Change:
 
 
 # Why the times of two runs are not compared.
+OTHER_PARAMETERS = "the parameters were frozen in the calls of one run, and not in those of the other run"
 OTHER_VALUES = "the calls of one run had input values of their own, those of the other run had all the same values"
 
 
@@ -245,6 +246,9 @@ def _compare_ratios(
         return
     if old.timing.values != now.timing.values:
         yield _make_change(now, "time", "inconclusive", OTHER_VALUES)
+        return
+    if old.timing.trainable != now.timing.trainable and find_pass(now.case) == "forward":
+        yield _make_change(now, "time", "inconclusive", OTHER_PARAMETERS)
         return
     disturbed = [f"the {run} run: {one}" for run, one in (("base", was), ("new", is_now)) if isinstance(one, str)]
     if isinstance(was, str) or isinstance(is_now, str):

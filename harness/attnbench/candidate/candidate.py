@@ -70,7 +70,9 @@ class Candidate:
 
         The module has the parameters of ``reference``, by default those of the reference module of the case.
         """
-        module = self.implementation.build(copy.deepcopy(self.reference if reference is None else reference))
+        # Parameters require gradients also where none are computed; what ``build`` makes of them then needs none.
+        with torch.set_grad_enabled(self.case.differentiates):
+            module = self.implementation.build(copy.deepcopy(self.reference if reference is None else reference))
         if isinstance(module, torch.nn.Module):
             module.train(self.case.training)
             track_parameters(module, requires_grad=self.case.leaves_parameters_trainable)

@@ -61,8 +61,8 @@ class Case:
     def leaves_parameters_trainable(self) -> bool:
         """Whether parameters have ``requires_grad``, as those of a new module do: in all modes but ``frozen``.
 
-        Without gradients, torch still reads this flag, and may then compute a product in another way. The reference
-        takes up to 1.7 times as long in cross-attention of a batch if its parameters are frozen.
+        Without gradients, torch still reads this flag, and may then compute a product in another way. Where the
+        reference does not take its fast path, it takes up to 1.7 times as long on a batch if its parameters are frozen.
         """
         return self.tracks_parameters or not self.differentiates
 

@@ -108,6 +108,11 @@ class Problem:
         return ()
 
     @property
+    def tracked_masks(self) -> tuple[str, ...]:
+        """Names of the additive masks that have gradients."""
+        return tuple(name for name in self.additive_masks if name not in self.constant_masks)
+
+    @property
     def is_causal(self) -> bool:
         """Whether the call sets the flag ``is_causal``, which promises that the mask is causal."""
         return False

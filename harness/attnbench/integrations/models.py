@@ -111,7 +111,7 @@ class Encoder:
         for layer, inputs in zip(layers, given, strict=True):
             module = implementation.build(copy.deepcopy(layer.self_attn))
             if isinstance(module, nn.Module):
-                module.eval().requires_grad_(requires_grad=False)
+                module.eval()
             with torch.no_grad():
                 layer.self_attn = SwappedAttention(implementation.prepare(module, case, inputs), module)
         embed = _make_embed(model, batch)

@@ -54,14 +54,16 @@ def read_compactly(path: Path, shared: "Shared | None" = None) -> StoredRun:
 
     Raises: ResultsError where the file contains no run, or a run of a newer schema.
     """
-    compacting = _Compacting(_FiledLines(path), shared or Shared())
+    shared = shared or Shared()
+    compacting = _Compacting(_FiledLines(path, shared.open_file), shared)
     return replace(read_run(path, change=compacting.compact), compact=True)
 
 
 class Shared:
-    """Texts and findings that results share."""
+    """Texts and findings that results share, and the file from which timings are read again."""
 
     def __init__(self) -> None:
+        self.open_file = _OpenFile()
         self._found: dict[Any, Any] = {}
 
     def share(self, value: Any) -> Any:
@@ -100,12 +102,34 @@ class _TimingOf(msgspec.Struct):
 _TIMING_OF = msgspec.json.Decoder(_TimingOf)
 
 
+class _OpenFile:
+    """Reads parts of files; the last file stays open, because the next part is mostly of the same file."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._close: weakref.finalize[..., Any] | None = None
+        self._descriptor = -1
+
+    def read(self, path: Path, start: int, size: int) -> bytes:
+        """Return ``size`` bytes of a file, from its byte ``start`` on.
+
+        Raises: OSError.
+        """
+        if path != self._path:
+            if self._close:
+                self._close()
+            self._path = None
+            self._descriptor = os.open(path, os.O_RDONLY)
+            self._close, self._path = weakref.finalize(self, os.close, self._descriptor), path
+        return os.pread(self._descriptor, size, start)
+
+
 class _FiledLines:
     """The lines of a run file, from which timings are read again."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, open_: "_OpenFile") -> None:
         self._path = path
-        self._descriptor: int | None = None
+        self._open = open_
         # The timings that were used last, by the place of their line.
         self._kept: OrderedDict[tuple[int, int], Timing] = OrderedDict()
 
@@ -122,7 +146,7 @@ class _FiledLines:
 
     def _read(self, start: int, size: int) -> Timing:
         try:
-            timing = _TIMING_OF.decode(os.pread(self._open(), size, start)).timing
+            timing = _TIMING_OF.decode(self._open.read(self._path, start, size)).timing
         except OSError as error:
             raise ResultsError(f"cannot read {self._path}: {error.strerror}") from error
         except (msgspec.MsgspecError, ValueError):
@@ -130,13 +154,6 @@ class _FiledLines:
         if timing is None:
             raise ResultsError(f"{self._path} has changed while it was read: make the report again")
         return timing
-
-    def _open(self) -> int:
-        """Return a descriptor of the file, which stays open while the run is in use."""
-        if self._descriptor is None:
-            self._descriptor = os.open(self._path, os.O_RDONLY)
-            weakref.finalize(self, os.close, self._descriptor)
-        return self._descriptor
 
 
 class Inspection(NamedTuple):

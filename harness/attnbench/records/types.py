@@ -9,6 +9,7 @@ History of SCHEMA
 4  new field of Run: planned; new records: Resumption, End
 5  new fields of Timing: values, judged
 6  new fields of Run: list_digest, parts, node
+7  new field of Timing: trainable
 """
 
 import shlex
@@ -47,7 +48,7 @@ __all__ = [
     "format_reproduce_line",
 ]
 
-SCHEMA = 6
+SCHEMA = 7
 # First schema whose runs have an End as their last record: a run of this schema without an End was cut.
 ENDED_SINCE = 4
 
@@ -188,6 +189,9 @@ class Timing:
     values: str = ""
     # Number of sampled calls, chosen at random, whose results were evaluated; all of them passed.
     judged: int = 0
+    # Whether the parameters kept ``requires_grad`` in calls without gradients; false for older runs, which froze them.
+    # torch computes some calls in another way if parameters are frozen.
+    trainable: bool = False
     # Time of building and preparing the module, in nanoseconds; one number per process.
     build_ns: tuple[int, ...] = ()
     # Time of the first call, in nanoseconds; one number per process.

@@ -11,7 +11,7 @@ from attnbench.report.next_step import NextStep, add_report, find_results, read_
 __all__ = ["advise_checking"]
 
 
-def advise_checking(names: Collection[str], runs: Sequence[StoredRun]) -> NextStep:
+def advise_checking(names: Collection[str], runs: Sequence[StoredRun], device: str = "cpu") -> NextStep:
     """Return the command that checks more cases of these implementations, and writes the report again if it can."""
     suite = VERDICT_SUITES[0]
     words = f"To check more cases ({suite} is a larger suite than quick; a verdict needs {FEWEST_CHECKED} cases)"
@@ -19,6 +19,7 @@ def advise_checking(names: Collection[str], runs: Sequence[StoredRun]) -> NextSt
     # The option only where the folder is not the default.
     named = any("--results" in dict(read_folders(stored.run.command)) for stored in runs)
     options = ["--results", folder] if folder and named else []
+    options += ["--device", device] if device != "cpu" else []
     command = format_command(shlex.join(["attnbench", "conform", "--suite", suite, *options]), names)
     whole = add_report(command, runs)
     if whole == command:

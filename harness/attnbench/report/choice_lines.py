@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.analysis.plain_names import clean_name
 from attnbench.records.run_file import StoredRun
 from attnbench.report.checking_advice import advise_checking
-from attnbench.report.choices import Choice
+from attnbench.report.choices import OPEN, Choice
 from attnbench.report.decisions import Decisions
 
 __all__ = ["format_choices"]
@@ -21,7 +22,7 @@ def format_choices(decisions: Decisions, runs: Sequence[StoredRun]) -> Iterator[
     commands that check these, and that time again what has no answer. The page also says how sure an answer is, and
     what the named implementations refuse.
     """
-    rivals: dict[str, None] = {}
+    rivals: dict[str, dict[str, None]] = {}
     open_ = False
     for table in decisions.tables:
         place = clean_name(table.place.label, LONGEST)
@@ -33,11 +34,13 @@ def format_choices(decisions: Decisions, runs: Sequence[StoredRun]) -> Iterator[
                 cell = f"{row.form}, length {row.length}, {name}: {_format_choice(choice)}"
                 yield f"  {clean_name(cell, LONGEST)}"
                 yield from (f"    {clean_name(note, LONGEST)}" for note in choice.rival_notes)
-                rivals |= dict.fromkeys(choice.rivals)
-                open_ = open_ or choice.is_for_now
+                rivals.setdefault(table.place.device, {}).update(dict.fromkeys(choice.unchecked))
+                open_ = open_ or choice.kind in OPEN
         if table.left_out:
             yield f"  and {table.left_out} more in decisions.csv"
-    steps = [advise_checking(rivals, runs)] if rivals else []
+    # After a large suite, no further suite checks more cases.
+    large = any(stored.run.suite in VERDICT_SUITES for stored in runs)
+    steps = [advise_checking(names, runs, device) for device, names in rivals.items() if names and not large]
     for step in (*steps, *(decisions.advice if open_ else ())):
         yield step.words
         yield f"  {step.command}"

@@ -18,7 +18,7 @@ from attnbench.report.sightings import (
     select_some,
 )
 
-__all__ = ["Choice", "describe_answer", "describe_choice"]
+__all__ = ["OPEN", "Choice", "describe_answer", "describe_choice"]
 
 # Answers that decide nothing although calls were compared.
 OPEN: frozenset[AnswerKind] = frozenset({"unknown", "inconclusive"})
@@ -41,10 +41,10 @@ class Choice:
     is_for_now: bool = False
     # Whether an implementation in ``words`` is not known to conform.
     is_unverified: bool = False
-    # Implementations that are, or may be, as fast as the one to use, and have no verdict on conformance. The sentences
-    # are among the notes too.
-    rivals: tuple[str, ...] = ()
+    # What is said of implementations that are, or may be, as fast as the one to use, and have no verdict on
+    # conformance; the sentences are among the notes too. ``unchecked``: those of which too few cases were checked.
     rival_notes: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
     @property
     def told_times(self) -> tuple[str, ...]:
@@ -69,15 +69,17 @@ def describe_choice(entries: Sequence[Entry], late: Sequence[str] = ()) -> Choic
     pending = f"not reached before the run ended: {name_some(late)}" if late else ""
     entry, best = entries[0], entries[0].best
     fast, open_ = _find_rivals(entry)
-    rivals, rival_notes = (*fast, *open_), tuple(_describe_rivals(entries, fast, open_))
+    rival_notes = tuple(_describe_rivals(entries, fast, open_))
+    checked = entry.contender_checked
+    unchecked = tuple(name for name in (*fast, *open_) if checked.get(name, 0) < FEWEST_CHECKED)
     words, note = describe_answer(best, entry.reference)
     if best.kind in OPEN:
         keeps = entry.reference not in entry.excluded
         notes = describe_sighting(entries), *rival_notes, pending
         words = f"{entry.reference} for now" if keeps else words
         return Choice(
-            kind=best.kind, words=words, notes=tuple(filter(None, notes)), is_for_now=keeps, rivals=rivals,
-            rival_notes=rival_notes,
+            kind=best.kind, words=words, notes=tuple(filter(None, notes)), is_for_now=keeps,
+            rival_notes=rival_notes, unchecked=unchecked,
         )  # fmt: skip
     if entry.conforming and best.kind in ("reference", "alone"):
         words, note = best.names[0], "no other that was timed is known to conform"
@@ -92,8 +94,8 @@ def describe_choice(entries: Sequence[Entry], late: Sequence[str] = ()) -> Choic
         notes=tuple(filter(None, notes)),
         details=(*_describe_all_limits(entry), *_describe_memory(entries[-1], several=len(entries) > 1)),
         is_unverified=bool(unverified),
-        rivals=rivals,
         rival_notes=rival_notes,
+        unchecked=unchecked,
     )
 
 

@@ -25,6 +25,8 @@ ROWS = 20_000
 def render_csv(frame: pd.DataFrame) -> Iterator[bytes]:
     """Yield the bytes of the CSV file of a table, part by part.
 
+    The table has at least two columns: a row of one empty cell would be an empty line, which readers skip.
+
     A text that a spreadsheet would compute begins with an apostrophe instead; numbers stay as they are. A value that is
     missing leaves its cell empty.
     """

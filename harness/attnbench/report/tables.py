@@ -25,7 +25,7 @@ from attnbench.analysis.stats import (
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import find_operator_baseline
-from attnbench.records.compact_reading import FiledTiming, load_samples
+from attnbench.records.compact_reading import load_samples
 from attnbench.records.types import PERF, Ceiling, Result, Timing, find_pass
 from attnbench.report.kernel_paths import find_way
 from attnbench.report.spelled import spell_out_in
@@ -157,8 +157,8 @@ def _make_timing_rows(
 
 
 def _load(timing: Timing) -> Timing:
-    """Return a timing with its samples in memory; texts that come from the file only now are spelled out."""
-    return spell_out_in(load_samples(timing)) if isinstance(timing, FiledTiming) else timing
+    """Return a timing with its samples in memory; texts that were read from the file again are spelled out."""
+    return spell_out_in(load_samples(timing))
 
 
 def list_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -68,6 +68,7 @@ class ProcessSamples:
             clock="; ".join(self.clocks),
             values=self.values,
             judged=self.judged,
+            trainable=True,
             build_ns=tuple(self.build_ns),
             first_call_ns=tuple(self.first_call_ns),
         )

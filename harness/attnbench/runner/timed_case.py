@@ -51,8 +51,8 @@ class TimedCase:
         counts = {len(one.samples_ns) for one in timings.values()}
         base = timings.get(self.baseline or "")
         controlled = self.baseline is None or (base is not None and base.twin is not None)
-        # Calls of older runs had the same input values.
-        recent = all(one.values for one in timings.values())
+        # Calls of older runs had the same input values, or frozen parameters.
+        recent = all(one.values and one.trainable for one in timings.values())
         if timings.keys() != set(self.names) or not together or len(counts) != 1 or not controlled or not recent:
             return
         self.samples = {name: ProcessSamples.from_timing(one) for name, one in timings.items()}

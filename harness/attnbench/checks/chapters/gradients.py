@@ -16,11 +16,6 @@ from attnbench.interface import Refusal
 from attnbench.kernel.differentiable import can_have_gradient
 
 
-def _list_tracked_masks(case: Case) -> list[str]:
-    """Return the names of the additive masks that require gradients."""
-    return [name for name in case.problem.additive_masks if name not in case.problem.constant_masks]
-
-
 def _tracks_inputs(case: Case) -> bool:
     """Whether a case is eager and its inputs require gradients."""
     return case.tracks_inputs and is_eager(case)
@@ -42,10 +37,10 @@ def parameter_gradients(candidate: Candidate) -> Iterator[Observation]:
     yield _match_gradients(candidate, wanted)
 
 
-@check(when=lambda case: _tracks_inputs(case) and bool(_list_tracked_masks(case)))
+@check(when=lambda case: _tracks_inputs(case) and bool(case.problem.tracked_masks))
 def mask_gradients(candidate: Candidate) -> Iterator[Observation]:
     """Gradients with respect to additive masks equal the oracle's within the error budget."""
-    yield _match_gradients(candidate, (f"grad.{name}" for name in _list_tracked_masks(candidate.case)))
+    yield _match_gradients(candidate, (f"grad.{name}" for name in candidate.case.problem.tracked_masks))
 
 
 @check(

@@ -204,7 +204,7 @@ class MultiheadProblem(Problem):
 
     @property
     def constant_masks(self) -> tuple[str, ...]:
-        """``attn_mask`` where it only says what is hidden, as a float mask: the reference gives it no gradient."""
+        """``attn_mask`` where it is a float mask that only says what is hidden: no gradient of it is asked for."""
         return ("attn_mask",) if self.attention_mask in NAMED_MASKS else ()
 
     @property

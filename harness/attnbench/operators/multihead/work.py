@@ -88,7 +88,9 @@ def _count_moved_bytes(case: Case) -> Iterator[int]:
     yield output + weights
     if case.differentiates:
         yield output + weights  # the gradients of output and weights are read
-    yield inputs * case.tracks_inputs + parameters * case.tracks_parameters  # gradients that are written
+    # Gradients that are written.
+    constant = problem.queries * problem.keys if "attn_mask" in problem.constant_masks else 0
+    yield (inputs - constant * given) * case.tracks_inputs + parameters * case.tracks_parameters
 
 
 def _count_token_elements(problem: MultiheadProblem) -> Iterator[int]:

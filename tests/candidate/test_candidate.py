@@ -252,11 +252,11 @@ class Watching(Implementation):
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
-        ("inference", set()),
-        ("inference_mode", {"inference_mode"}),
+        ("inference", {"parameters"}),
+        ("inference_mode", {"inference_mode", "parameters"}),
         ("eval", {"gradients", "inputs", "parameters"}),
         ("train", {"training", "gradients", "inputs", "parameters"}),
-        ("sampling", {"training"}),
+        ("sampling", {"training", "parameters"}),
         ("frozen", {"training", "gradients", "inputs"}),
         ("tuning", {"gradients", "parameters"}),
         ("autocast", {"training", "gradients", "autocast", "inputs", "parameters"}),

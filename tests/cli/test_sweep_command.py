@@ -43,11 +43,11 @@ def sweep(folder: Path, *words: str, **variables: str) -> subprocess.CompletedPr
 
 
 def wait_for(path: Path) -> None:
-    """Wait until a file exists."""
+    """Wait until a file exists and is not empty: it is created before it is written."""
     until_s = time.monotonic() + 60
-    while not path.exists() and time.monotonic() < until_s:
+    while not (path.exists() and path.stat().st_size) and time.monotonic() < until_s:
         time.sleep(0.02)
-    assert path.exists()
+    assert path.stat().st_size
 
 
 def test_a_killed_sweep_is_resumed(folder: Path) -> None:

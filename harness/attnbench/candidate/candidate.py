@@ -53,12 +53,10 @@ class Candidate:
         # detached output would require gradients, and ``compute_loss`` could not detect the missing
         # gradients.
         for name, tensor in inputs.tensors.items():
-            tensor.requires_grad_(self._is_tracked(tensor) and name not in case.problem.constant_masks)
+            constant = name in case.problem.constant_masks
+            tensor.requires_grad_(case.tracks_inputs and can_have_gradient(tensor) and not constant)
         self.reference = operator.reference(case, inputs)
         self.module, self.call = self.build()
-
-    def _is_tracked(self, tensor: Tensor) -> bool:
-        return self.case.tracks_inputs and can_have_gradient(tensor)
 
     @property
     def precision(self) -> Precision:

@@ -163,7 +163,7 @@ class Inspection(NamedTuple):
     fault: str
     # Number of its processes.
     processes: int
-    # Names of the implementations with whose calls its calls were interleaved.
+    # Names of the other implementations that were timed in the same cycles.
     partners: tuple[str, ...]
 
 

@@ -11,8 +11,13 @@ from attnbench.report.next_step import NextStep, add_report, find_results, read_
 __all__ = ["advise_checking"]
 
 
-def advise_checking(names: Collection[str], runs: Sequence[StoredRun], device: str = "cpu") -> NextStep:
-    """Return the command that checks more cases of these implementations, and writes the report again if it can."""
+def advise_checking(names: Collection[str], runs: Sequence[StoredRun], device: str = "cpu") -> NextStep | None:
+    """Return the command that checks more cases of these implementations, and writes the report again if it can.
+
+    Return None if a run is of a large suite, because then no further suite checks more cases.
+    """
+    if any(stored.run.suite in VERDICT_SUITES for stored in runs):
+        return None
     suite = VERDICT_SUITES[0]
     words = f"To check more cases ({suite} is a larger suite than quick; a verdict needs {FEWEST_CHECKED} cases)"
     folder = find_results(runs)

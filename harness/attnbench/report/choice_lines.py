@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.analysis.plain_names import clean_name
 from attnbench.records.run_file import StoredRun
 from attnbench.report.checking_advice import advise_checking
@@ -38,10 +37,8 @@ def format_choices(decisions: Decisions, runs: Sequence[StoredRun]) -> Iterator[
                 open_ = open_ or choice.kind in OPEN
         if table.left_out:
             yield f"  and {table.left_out} more in decisions.csv"
-    # After a large suite, no further suite checks more cases.
-    large = any(stored.run.suite in VERDICT_SUITES for stored in runs)
-    steps = [advise_checking(names, runs, device) for device, names in rivals.items() if names and not large]
-    for step in (*steps, *(decisions.advice if open_ else ())):
+    steps = [advise_checking(names, runs, device) for device, names in rivals.items() if names]
+    for step in filter(None, (*steps, *(decisions.advice if open_ else ()))):
         yield step.words
         yield f"  {step.command}"
 

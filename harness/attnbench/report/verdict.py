@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from attnbench.analysis.completeness import Completeness, describe_gaps
-from attnbench.analysis.coverage import FEWEST_CHECKED, VERDICT_SUITES, count_cases, count_checked
+from attnbench.analysis.coverage import FEWEST_CHECKED, count_cases, count_checked
 from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
@@ -229,17 +229,13 @@ def _make_resuming(found: Completeness, *, several: bool) -> NextStep:
 
 
 def _add_checking(places: Iterable[PlaceVerdict], runs: Sequence[StoredRun]) -> Iterator[PlaceVerdict]:
-    """Yield the places; after the sentences without a verdict comes the command that checks more cases of them all.
-
-    After a large suite there is no such command.
-    """
-    large = any(stored.run.suite in VERDICT_SUITES for stored in runs)
+    """Yield the places; after the sentences without a verdict comes the command that checks more cases of them all."""
     for place in places:
         told = list(place.sentences)
         lacking = [number for number, sentence in enumerate(told) if sentence.group in UNDECIDED]
-        if lacking and not large:
-            names = [name for number in lacking for name in told[number].names]
-            told[lacking[-1]] = replace(told[lacking[-1]], step=advise_checking(names, runs))
+        names = [name for number in lacking for name in told[number].names]
+        if lacking and (step := advise_checking(names, runs)):
+            told[lacking[-1]] = replace(told[lacking[-1]], step=step)
         yield replace(place, sentences=tuple(told))
 
 

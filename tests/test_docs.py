@@ -34,7 +34,8 @@ def test_conformance_counts_mutants_and_cases() -> None:
     assert f"{len(MUTANTS.equivalents)} more changes" in text
     assert f"are {len(MUTANTS.variants)} correct implementations" in text
     assert f"({', '.join(str(len(OPERATOR.suite(level))) for level in NESTED)} cases)" in text
-    assert f"`gpu` and `huge` ({len(OPERATOR.suite('gpu'))} and {len(OPERATOR.suite('huge'))})" in text
+    further = {name: len(OPERATOR.suite(name)) for name in ("gpu", "huge")}
+    assert " and ".join(f"`{name}` ({count} cases)" for name, count in further.items()) in text
 
 
 def test_conformance_counts_mutants_and_cases_of_the_kernel_scope() -> None:

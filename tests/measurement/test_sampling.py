@@ -314,9 +314,12 @@ def test_added_cycles_call_only_the_baseline_or_its_copy_if_only_one_is_short(ca
 
 
 def test_added_cycles_take_at_most_the_same_time_again(calls: Calls) -> None:
-    """If every call waits for a core, cycles are added for at most another ``budget_s``, so that the run ends."""
+    """If every call waits for a core, as many cycles are added as were planned, so that the run ends.
+
+    This holds even if the planned cycles took longer than ``budget_s``, because the calls are slow.
+    """
     samples = sample_with_waits(calls, *[10**8] * 100, budget_s=0.5)
-    assert {name: len(sampled.times_ns) for name, sampled in samples.items()} == {"base": 7, "own": 7}
+    assert {name: len(sampled.times_ns) for name, sampled in samples.items()} == {"base": 10, "own": 10}
     assert not any(sampled.has_enough_clean_calls() for sampled in samples.values())
 
 

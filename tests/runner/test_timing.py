@@ -523,12 +523,16 @@ def test_processes_are_added_where_other_work_disturbed_some(
     assert decide_speed(own, base).state == state
 
 
-def test_no_process_is_added_where_only_the_own_calls_wait() -> None:
-    """An implementation that makes its calls wait in processes that it does not like gets no other processes."""
+@pytest.mark.parametrize(("processes", "lost", "requests"), [(7, 2, 12), (9, 3, 9)])
+def test_processes_are_added_for_at_most_two_where_only_the_own_calls_wait(
+    processes: int, lost: int, requests: int
+) -> None:
+    """An implementation that makes its calls wait in processes that it does not like gets no others for a third."""
     fake = FakeSession(factor=lambda process, name: 0.5 if name == "own" else 1.0)
-    fake.waits = lambda process, name: name == "own" and process == 0
-    list(start(fake, ["torch_mha", "own"], Effort(processes=7, most=12, only_disturbed=True, budget_s=1.0)))
-    assert len(fake.requests) == 7
+    fake.waits = lambda process, name: name == "own" and process < lost
+    effort = Effort(processes=processes, most=12, only_disturbed=True, budget_s=1.0)
+    list(start(fake, ["torch_mha", "own"], effort))
+    assert len(fake.requests) == requests
 
 
 def test_no_process_is_added_for_a_verdict_that_it_cannot_decide() -> None:

@@ -60,6 +60,10 @@ LEVEL = 0.011
 # A verdict needs enough clean calls (``stats.CLEAN_CALLS``) in at least this many processes. If fewer
 # processes than this timed both implementations, it needs enough clean calls in every one of them.
 ENOUGH = 8
+# Most processes that an implementation may lose by its own disturbed calls if it is to get further processes: of the
+# ten processes with which a profile begins, a verdict can lose as many. An implementation that makes its own calls wait
+# can choose no more.
+OWN_LOSSES = 10 - ENOUGH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +89,9 @@ class SpeedVerdict:
     # Which time was compared: device time or wall time.
     measure: Measure = "wall"
     # Whether the state is ``inconclusive`` because too few processes have enough clean calls, and the baseline's calls
-    # were disturbed in each process that is lost. Further processes may then give a verdict. An implementation that
-    # makes its own calls wait would otherwise get further processes, and choose those that count.
+    # were disturbed in all processes that are lost, except at most ``OWN_LOSSES``. Further processes may then give a
+    # verdict. An implementation that makes its own calls wait would otherwise get further processes, and choose those
+    # that count.
     disturbed: bool = False
 
 
@@ -226,7 +231,7 @@ def _mark_disturbed(
         return found
     lost = [process for process, ratio in ratios.items() if ratio is None]
     enough_calls = _count_fewest_calls(sides) >= CLEAN_CALLS
-    return replace(found, disturbed=enough_calls and not any(map(bases.is_clean, lost)))
+    return replace(found, disturbed=enough_calls and sum(map(bases.is_clean, lost)) <= OWN_LOSSES)
 
 
 def _apply_control(found: SpeedVerdict, control: SpeedVerdict | None) -> SpeedVerdict:

@@ -131,15 +131,17 @@ def test_neighbouring_lengths_with_the_same_answer_share_a_row() -> None:
         ("batch 1, 4 heads, width 256", "64 to 128", "quick"),
         ("batch 1, 4 heads, width 256", "256", REFERENCE),
     ]
-    assert table.rows[0].choices[0].time == "0.500× the time [0.500 to 0.500] to 0.250× the time [0.250 to 0.250]"
+    assert table.rows[0].choices[0].time == (
+        "0.500× the time [0.500 to 0.500] at 64 to 0.250× the time [0.250 to 0.250] at 128"
+    )
     assert [entry.answer.names for entry in decisions.entries] == [("quick",), ("quick",), (REFERENCE,)]
 
 
 @pytest.mark.parametrize(
     ("ratios", "time"),
     [
-        ((0.5, 0.4, 0.25), "0.500× the time [0.500 to 0.500] to 0.250× the time [0.250 to 0.250]"),
-        ((0.25, 0.4, 0.5), "0.250× the time [0.250 to 0.250] to 0.500× the time [0.500 to 0.500]"),
+        ((0.5, 0.4, 0.25), "0.500× the time [0.500 to 0.500] at 64 to 0.250× the time [0.250 to 0.250] at 256"),
+        ((0.25, 0.4, 0.5), "0.250× the time [0.250 to 0.250] at 64 to 0.500× the time [0.500 to 0.500] at 256"),
         ((0.4, 0.25, 0.5), "between 0.250× the time [0.250 to 0.250] and 0.500× the time [0.500 to 0.500]"),
         ((0.5, 0.5, 0.5), "0.500× the time [0.500 to 0.500]"),
     ],
@@ -209,7 +211,9 @@ def test_neighbouring_lengths_without_an_answer_share_a_row_only_with_equal_name
         (
             "128 to 256",
             FOR_NOW,
-            ("not decided: two 0.500× the time to 0.800× the time; 3 processes are too few for a verdict",),
+            (
+                "not decided: two 0.500× the time at 128 to 0.800× the time at 256; 3 processes are too few for a verdict",
+            ),
         ),
     ]
 

@@ -1,12 +1,13 @@
 """Command lines as a run file stores them."""
 
+import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
 from attnbench.plugins.registry import display_name
 
-__all__ = ["format_command", "strip_folder"]
+__all__ = ["format_command", "restore_folders", "strip_folder"]
 
 
 def format_command(words: Iterable[str]) -> str:
@@ -23,3 +24,17 @@ def strip_folder(word: str) -> str:
     if not Path(value).is_absolute() and ".." not in Path(value).parts:
         return word
     return f"{option}={Path(value).name}" if equals else Path(value).name
+
+
+def restore_folders(text: str, run_files: Iterable[Path], reports: Path) -> str:
+    """Return a text with commands for these runs, with the folders of paths that ``strip_folder`` removed.
+
+    ``reports`` is the folder of the report.
+    """
+    folders = {"--reports": reports}
+    if len(results := {path.parent.parent for path in run_files}) == 1:
+        folders["--results"] = results.pop()
+    for option, folder in folders.items():
+        shown, given = (shlex.join([option, one]) for one in (strip_folder(str(folder)), str(folder)))
+        text = re.sub(rf"(?<!\S){re.escape(shown)}(?![^\s;])", given.replace("\\", r"\\"), text)
+    return text

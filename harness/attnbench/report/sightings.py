@@ -7,6 +7,7 @@ from attnbench.analysis.crossover import Entry, Interval, find_seen
 from attnbench.analysis.plain_names import join_words
 from attnbench.analysis.speed_verdict import EFFECT, LEVEL
 from attnbench.analysis.stats import rank_of
+from attnbench.report.forms import spell_length
 from attnbench.report.numbers import format_digits
 
 __all__ = ["describe_sighting", "describe_undecided", "format_time", "list_times", "name_some", "select_some"]
@@ -54,26 +55,29 @@ def list_times(entries: Sequence[Entry], names: Sequence[str]) -> str:
 def format_time(entries: Sequence[Entry], name: str) -> str:
     """Return the time of an implementation relative to the reference in cells of a row; empty if no ratio was seen.
 
-    If the times of several cells only rise or only fall along the row, the first and the last are returned, else the
-    smallest and the largest. The intervals are shown where enough processes have a ratio.
+    If the times of several cells only rise or only fall along the row, the first and the last are returned, each with
+    its length, else the smallest and the largest. The intervals are shown where enough processes have a ratio.
     """
-    found = [one for entry in entries for one in entry.contenders if one.implementation == name]
-    if found and all(one.ratio and rank_of(one.ratio.processes, LEVEL) for one in found):
-        return _describe_range([(one.ratio.value, _format_ratio(one.ratio)) for one in found if one.ratio])
-    return _describe_range([(one.shown, f"{_format(one.shown)}{UNIT}") for one in found if one.shown])
+    found = [(spell_length(entry.queries, entry.keys), one) for entry in entries for one in entry.contenders]
+    own = [(length, one) for length, one in found if one.implementation == name]
+    if own and all(one.ratio and rank_of(one.ratio.processes, LEVEL) for _, one in own):
+        return _describe_range(
+            [(one.ratio.value, _format_ratio(one.ratio), length) for length, one in own if one.ratio]
+        )
+    return _describe_range([(one.shown, f"{_format(one.shown)}{UNIT}", length) for length, one in own if one.shown])
 
 
-def _describe_range(times: Sequence[tuple[float, str]]) -> str:
-    """Return the range of the times of a row, each a number and its text; empty without times."""
+def _describe_range(times: Sequence[tuple[float, str, str]]) -> str:
+    """Return the range of the times of a row, each a number, its text and its length; empty without times."""
     if not times:
         return ""
     rising = sorted(times, key=itemgetter(0))
-    values, sizes = ([value for value, _ in some] for some in (times, rising))
+    values, sizes = ([value for value, *_ in some] for some in (times, rising))
     is_ordered = values in (sizes, sizes[::-1])
-    (_, first), (_, last) = (times[0], times[-1]) if is_ordered else (rising[0], rising[-1])
+    (_, first, begin), (_, last, end) = (times[0], times[-1]) if is_ordered else (rising[0], rising[-1])
     if first == last:
         return first
-    return f"{first} to {last}" if is_ordered else f"between {first} and {last}"
+    return f"{first} at {begin} to {last} at {end}" if is_ordered else f"between {first} and {last}"
 
 
 def name_some(names: Sequence[str]) -> str:

@@ -212,7 +212,8 @@ def test_neighbouring_lengths_without_an_answer_share_a_row_only_with_equal_name
             "128 to 256",
             FOR_NOW,
             (
-                "not decided: two 0.500× the time at 128 to 0.800× the time at 256; 3 processes are too few for a verdict",
+                "not decided: two 0.500× the time at 128 to 0.800× the time at 256; "
+                "3 processes are too few for a verdict",
             ),
         ),
     ]

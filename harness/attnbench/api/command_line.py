@@ -7,7 +7,10 @@ from pathlib import Path
 
 from attnbench.plugins.registry import display_name
 
-__all__ = ["format_command", "restore_folders", "strip_folder"]
+__all__ = ["format_command", "name_folders", "strip_folder"]
+
+# A word of a command line as shlex quotes it.
+_WORD = r"""(?:'[^']*'|"[^"]*"|[^\s;'"])+"""
 
 
 def format_command(words: Iterable[str]) -> str:
@@ -26,15 +29,15 @@ def strip_folder(word: str) -> str:
     return f"{option}={Path(value).name}" if equals else Path(value).name
 
 
-def restore_folders(text: str, run_files: Iterable[Path], reports: Path) -> str:
-    """Return a text with commands for these runs, with the folders of paths that ``strip_folder`` removed.
+def name_folders(text: str, run_files: Iterable[Path], reports: Path) -> str:
+    """Return a text with commands of stored runs in which ``--results`` and ``--reports`` have the present folders.
 
-    ``reports`` is the folder of the report.
+    Stored commands lack the folders of paths. ``run_files`` are the files of the runs, and ``reports`` is the folder of
+    their report.
     """
     folders = {"--reports": reports}
     if len(results := {path.parent.parent for path in run_files}) == 1:
         folders["--results"] = results.pop()
     for option, folder in folders.items():
-        shown, given = (shlex.join([option, one]) for one in (strip_folder(str(folder)), str(folder)))
-        text = re.sub(rf"(?<!\S){re.escape(shown)}(?![^\s;])", given.replace("\\", r"\\"), text)
+        text = re.sub(rf"(?<!\S){option} {_WORD}", shlex.join([option, str(folder)]).replace("\\", r"\\"), text)
     return text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from attnbench.api.command_line import restore_folders
+from attnbench.api.command_line import name_folders
 from attnbench.cli.options import options
 from attnbench.cli.recording import INCONCLUSIVE
 
@@ -46,7 +46,7 @@ def command(runs: tuple[str, ...], since: str | None, results: Path, reports: Pa
         content = collect(stored)
     page = write_content(content, reports)
     for line in (*format_lines(content.verdict), *format_choices(content.decisions, content.runs)):
-        click.echo(restore_folders(line, [run.path for run in stored], reports))
+        click.echo(name_folders(line, [run.path for run in stored], reports))
     click.echo(page)
     return 0 if content.verdict.complete else INCONCLUSIVE
 

@@ -8,7 +8,7 @@ import click
 from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.api.axes import Axes
 from attnbench.api.before_timing import announce
-from attnbench.api.command_line import restore_folders
+from attnbench.api.command_line import name_folders
 from attnbench.api.defaults import EFFORTS, LENGTHS, QUICK_LENGTHS
 from attnbench.api.jobs import (
     Choice,
@@ -51,7 +51,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     content = collect([read_run(one.file.path) for one in made])
     page = write_content(content, given["reports"])
     for line in format_choices(content.decisions, content.runs):
-        click.echo(restore_folders(line, [one.file.path for one in made], given["reports"]), err=to_stderr)
+        click.echo(name_folders(line, [one.file.path for one in made], given["reports"]), err=to_stderr)
     click.echo(page, err=to_stderr)
     return choose_exit_code([one.exit_code for one in made])
 

@@ -1,5 +1,6 @@
 """Command lines as a run file stores them, and as they are printed where the run was made."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -7,23 +8,17 @@ import pytest
 from attnbench.api.command_line import format_command, name_folders
 
 
-@pytest.mark.parametrize("given", ["/tmp/somebody/my runs", "../runs", "runs"])
-def test_printed_commands_have_the_folders_of_this_report(given: str) -> None:
+@pytest.mark.parametrize("folder", ["/tmp/somebody/my runs", "/tmp/somebody/a;b", "../runs", "runs"])
+def test_printed_commands_have_the_folders_that_stored_ones_lack(folder: str) -> None:
     """A stored command has no folder that could reveal a user name; the printed command has the folders in use."""
-    results, reports = Path(given), Path("/tmp/somebody/page")
-    made = format_command(["conform", "--results", str(results), "--reports", "/tmp/somebody/older", "sdpa"])
-    stored = f"{made}; {format_command(['report', '--reports', str(reports)])}"
+    first, second = ["conform", "--results", folder, "sdpa"], ["report", "--reports", "/tmp/somebody/page"]
+    stored = f"{format_command(first)}; {format_command(second)}"
     assert "somebody" not in stored
-    printed = name_folders(stored, [results / "machine" / "run.jsonl"], reports)
-    quoted = f"'{given}'" if " " in given else given
-    assert printed == (
-        f"attnbench conform --results {quoted} --reports /tmp/somebody/page sdpa; "
-        "attnbench report --reports /tmp/somebody/page"
-    )
+    printed = name_folders(stored, {"--results": Path(folder), "--reports": Path("/tmp/somebody/page")})
+    assert printed == f"{shlex.join(['attnbench', *first])}; {shlex.join(['attnbench', *second])}"
 
 
-def test_runs_of_several_folders_have_no_folder() -> None:
-    """With runs of two folders, the option for the folder of results stays as it is stored."""
-    text = "attnbench report --results older; attnbench report 'a --results b'"
-    files = [Path("/tmp/runs/machine/run.jsonl"), Path("/tmp/others/machine/run.jsonl")]
-    assert name_folders(text, files, Path("reports")) == text
+def test_a_quoted_word_that_looks_like_an_option_stays() -> None:
+    """Only a whole word is an option."""
+    text = "attnbench report 'a --results b' c; attnbench report '; --results'"
+    assert name_folders(text, {"--results": Path("/tmp/runs")}) == text

@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -321,6 +322,20 @@ def test_added_cycles_take_at_most_the_same_time_again(calls: Calls) -> None:
     samples = sample_with_waits(calls, *[10**8] * 100, budget_s=0.5)
     assert {name: len(sampled.times_ns) for name, sampled in samples.items()} == {"base": 10, "own": 10}
     assert not any(sampled.has_enough_clean_calls() for sampled in samples.values())
+
+
+@pytest.mark.parametrize(("until_s", "added"), [(math.inf, 8), (28.0, 7), (20.0, 5)])
+def test_added_cycles_of_slow_calls_end_with_the_time(calls: Calls, until_s: float, added: int) -> None:
+    """Added cycles take as long as the planned ones took, 15 s, and end at ``until_s``, but not before ``budget_s``."""
+    samples = sample_interleaved(
+        {"base": calls.make_call("base", 1 / 8), "own": calls.make_call("own", 2.0)},
+        budget_s=10.0,
+        until_s=until_s,
+        seed=0,
+        baseline=["base"],
+        scheduler=Quiet(*[10**10] * 100),
+    )
+    assert len(samples["own"].times_ns) == FEWEST + added
 
 
 def test_garbage_is_not_collected_while_timing() -> None:

@@ -523,16 +523,33 @@ def test_processes_are_added_where_other_work_disturbed_some(
     assert decide_speed(own, base).state == state
 
 
-@pytest.mark.parametrize(("processes", "lost", "requests"), [(7, 2, 12), (9, 3, 9)])
-def test_processes_are_added_for_at_most_two_where_only_the_own_calls_wait(
-    processes: int, lost: int, requests: int
-) -> None:
-    """An implementation that makes its calls wait in processes that it does not like gets no others for a third."""
+@pytest.mark.parametrize(
+    ("waiting", "requests", "state"),
+    [((0,), 12, "faster"), ((0, 11), 12, "faster"), ((0, 10, 11), 12, "inconclusive"), ((0, 1), 7, "inconclusive")],
+)
+def test_an_implementation_cannot_choose_its_processes(waiting: Sequence[int], requests: int, state: str) -> None:
+    """If only its own calls wait in more than a fifth of the processes, it gets no further ones, and no verdict."""
     fake = FakeSession(factor=lambda process, name: 0.5 if name == "own" else 1.0)
-    fake.waits = lambda process, name: name == "own" and process < lost
-    effort = Effort(processes=processes, most=12, only_disturbed=True, budget_s=1.0)
-    list(start(fake, ["torch_mha", "own"], effort))
+    fake.waits = lambda process, name: name == "own" and process in waiting
+    effort = Effort(processes=7, most=12, only_disturbed=True, budget_s=1.0)
+    found = {result.implementation: result.timing for result in start(fake, ["torch_mha", "own"], effort)}
+    own, base = found["own"], found["torch_mha"]
+    assert own is not None
+    assert base is not None
     assert len(fake.requests) == requests
+    assert decide_speed(own, base).state == state
+
+
+def test_losing_processes_does_not_hide_that_an_implementation_is_slower() -> None:
+    """An implementation that is slower in ten of thirteen processes is slower, whatever it did in the others."""
+    fake = FakeSession(factor=lambda process, name: 1.5 if name == "own" else 1.0)
+    fake.waits = lambda process, name: name == "own" and process > 9
+    effort = Effort(processes=13, budget_s=1.0)
+    found = {result.implementation: result.timing for result in start(fake, ["torch_mha", "own"], effort)}
+    own, base = found["own"], found["torch_mha"]
+    assert own is not None
+    assert base is not None
+    assert decide_speed(own, base).state == "slower"
 
 
 def test_no_process_is_added_for_a_verdict_that_it_cannot_decide() -> None:

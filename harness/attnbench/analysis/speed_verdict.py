@@ -60,10 +60,10 @@ LEVEL = 0.011
 # A verdict needs enough clean calls (``stats.CLEAN_CALLS``) in at least this many processes. If fewer
 # processes than this timed both implementations, it needs enough clean calls in every one of them.
 ENOUGH = 8
-# Most processes that an implementation may lose by its own disturbed calls if it is to get further processes: of the
-# ten processes with which a profile begins, a verdict can lose as many. An implementation that makes its own calls wait
-# can choose no more.
-OWN_LOSSES = 10 - ENOUGH
+# Largest fraction of the processes that an implementation may lose by its own disturbed calls: two of ten, as many as a
+# verdict on the ten processes with which a profile begins can lose. An implementation that makes its own calls wait can
+# choose no more, also where processes are added.
+OWN_LOSSES = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +88,9 @@ class SpeedVerdict:
     reason: str = ""
     # Which time was compared: device time or wall time.
     measure: Measure = "wall"
-    # Whether the state is ``inconclusive`` because too few processes have enough clean calls, and the baseline's calls
-    # were disturbed in all processes that are lost, except at most ``OWN_LOSSES``. Further processes may then give a
-    # verdict. An implementation that makes its own calls wait would otherwise get further processes, and choose those
-    # that count.
+    # Whether the state is ``inconclusive`` because too few processes have enough clean calls, and at most the fraction
+    # ``OWN_LOSSES`` of the processes is lost although the baseline's calls were clean. Further processes may then give
+    # a verdict.
     disturbed: bool = False
 
 
@@ -135,7 +134,7 @@ class Baseline:
             processes = _find_common_processes(own, base)
             ratios = {p: by_base.divide(p, calls) for p in processes}
             found = _decide_by_ratios([*ratios.values()], [own, base], effect, measure)
-            found = _mark_disturbed(found, ratios, by_base, [own, base])
+            found = _judge_losses(found, ratios, by_base, [own, base])
             control = self._decide_control(by_base, copy, effect, measure) if copy else None
             return _apply_values(_apply_control(found, control), own, base)
         by_copy, by_both = split
@@ -152,7 +151,7 @@ class Baseline:
             by_cycle[p] = by_both.reduce(p, calls, base_ratios + copy_ratios)
         control = _decide_by_ratios(copy_to_base, [own, base, copy], effect, measure)
         found = _decide_by_ratios([*by_cycle.values()], [own, base, copy], effect, measure)
-        found = _mark_disturbed(found, by_cycle, by_both, [own, base, copy])
+        found = _judge_losses(found, by_cycle, by_both, [own, base, copy])
         return _apply_values(_apply_control(found, control), own, base)
 
     def find_time(self, calls: CleanCalls) -> float | None:
@@ -223,15 +222,23 @@ def _decide_by_ratios(
     )
 
 
-def _mark_disturbed(
+def _judge_losses(
     found: SpeedVerdict, ratios: Mapping[int, float | None], bases: Divisor, sides: Sequence[Timing]
 ) -> SpeedVerdict:
-    """Set ``disturbed`` in a result; ``ratios`` has the ratio of each process, whose divisor is ``bases``."""
-    if found.state != "inconclusive":
-        return found
+    """Judge the processes that gave no ratio; ``ratios`` has the ratio of each process, whose divisor is ``bases``.
+
+    If ``own`` lost too many processes by itself, it may have chosen those that count, and its verdict becomes
+    inconclusive. Nothing chooses processes in order to look slower. In an inconclusive result, ``disturbed`` is set.
+    """
     lost = [process for process, ratio in ratios.items() if ratio is None]
-    enough_calls = _count_fewest_calls(sides) >= CLEAN_CALLS
-    return replace(found, disturbed=enough_calls and sum(map(bases.is_clean, lost)) <= OWN_LOSSES)
+    own = sum(map(bases.is_clean, lost))
+    if found.state == "inconclusive":
+        enough_calls = _count_fewest_calls(sides) >= CLEAN_CALLS
+        return replace(found, disturbed=enough_calls and own <= OWN_LOSSES * found.of)
+    if found.state == "slower" or own <= OWN_LOSSES * found.of:
+        return found
+    reason = f"only its own calls were disturbed in {own} of {found.of} processes, so it may have chosen the others"
+    return replace(found, state="inconclusive", reason=reason)
 
 
 def _apply_control(found: SpeedVerdict, control: SpeedVerdict | None) -> SpeedVerdict:

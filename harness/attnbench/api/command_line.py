@@ -1,16 +1,12 @@
 """Command lines as a run file stores them."""
 
-import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from attnbench.plugins.registry import display_name
 
 __all__ = ["format_command", "name_folders", "strip_folder"]
-
-# A word of a command line as shlex quotes it.
-_WORD = r"""(?:'[^']*'|"[^"]*"|[^\s;'"])+"""
 
 
 def format_command(words: Iterable[str]) -> str:
@@ -29,15 +25,15 @@ def strip_folder(word: str) -> str:
     return f"{option}={Path(value).name}" if equals else Path(value).name
 
 
-def name_folders(text: str, run_files: Iterable[Path], reports: Path) -> str:
-    """Return a text with commands of stored runs in which ``--results`` and ``--reports`` have the present folders.
+def name_folders(command: str, folders: Mapping[str, Path]) -> str:
+    """Return commands, separated by ";", with the folders that ``strip_folder`` removed from the values of options.
 
-    Stored commands lack the folders of paths. ``run_files`` are the files of the runs, and ``reports`` is the folder of
-    their report.
+    ``folders`` maps options, such as ``--results``, to the folders in use.
     """
-    folders = {"--reports": reports}
-    if len(results := {path.parent.parent for path in run_files}) == 1:
-        folders["--results"] = results.pop()
-    for option, folder in folders.items():
-        text = re.sub(rf"(?<!\S){option} {_WORD}", shlex.join([option, str(folder)]).replace("\\", r"\\"), text)
-    return text
+    words = shlex.shlex(command, posix=True, punctuation_chars=";")
+    words.whitespace_split, words.commenters = True, ""
+    named, option = [], ""
+    for word in words:
+        named.append(";" if word == ";" else shlex.quote(str(folders.get(option, word))))
+        option = word
+    return " ".join(named).replace(" ;", ";")

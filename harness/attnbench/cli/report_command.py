@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from attnbench.api.command_line import name_folders
 from attnbench.cli.options import options
 from attnbench.cli.recording import INCONCLUSIVE
 
@@ -24,10 +23,10 @@ def command(runs: tuple[str, ...], since: str | None, results: Path, reports: Pa
     be read.
     """
     from attnbench.analysis.completeness import list_damage
+    from attnbench.cli.choice_output import print_choices
     from attnbench.records.compact_reading import read_runs
     from attnbench.records.run_file import find_empty_runs, find_runs, find_runs_since
     from attnbench.report import collect, write_content
-    from attnbench.report.choice_lines import format_choices
     from attnbench.report.verdict import format_lines
 
     named = find_runs(results, runs) if runs or since is None else []
@@ -45,8 +44,9 @@ def command(runs: tuple[str, ...], since: str | None, results: Path, reports: Pa
     with _pause_collection():
         content = collect(stored)
     page = write_content(content, reports)
-    for line in (*format_lines(content.verdict), *format_choices(content.decisions, content.runs)):
-        click.echo(name_folders(line, [run.path for run in stored], reports))
+    for line in format_lines(content.verdict):
+        click.echo(line)
+    print_choices(content, reports)
     click.echo(page)
     return 0 if content.verdict.complete else INCONCLUSIVE
 

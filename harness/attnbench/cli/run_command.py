@@ -8,7 +8,6 @@ import click
 from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.api.axes import Axes
 from attnbench.api.before_timing import announce
-from attnbench.api.command_line import name_folders
 from attnbench.api.defaults import EFFORTS, LENGTHS, QUICK_LENGTHS
 from attnbench.api.jobs import (
     Choice,
@@ -42,16 +41,15 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
 
     The last lines of output say what to use; the very last one is the path of the report's page.
     """
+    from attnbench.cli.choice_output import print_choices
     from attnbench.records.run_file import read_run
     from attnbench.report import collect, write_content
-    from attnbench.report.choice_lines import format_choices
 
     made = measure_each(given, partial(_run, implementations))
     to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
     content = collect([read_run(one.file.path) for one in made])
     page = write_content(content, given["reports"])
-    for line in format_choices(content.decisions, content.runs):
-        click.echo(name_folders(line, [one.file.path for one in made], given["reports"]), err=to_stderr)
+    print_choices(content, given["reports"], err=to_stderr)
     click.echo(page, err=to_stderr)
     return choose_exit_code([one.exit_code for one in made])
 

@@ -83,6 +83,7 @@ def sample_interleaved(
     budget_s: float,
     seed: int,
     limit_s: float = math.inf,
+    until_s: float = math.inf,
     baseline: Sequence[str] = (),
     scheduler: Scheduler | None = None,
     device: DeviceTime | None = None,
@@ -97,9 +98,9 @@ def sample_interleaved(
 
     The budget of ``budget_s`` seconds is divided evenly among the calls. A slow call takes part in fewer cycles than a
     fast call; these cycles are spread evenly over all cycles. If other work disturbed too many calls, cycles are added:
-    at most as many as were planned, for at most another ``budget_s`` seconds or, within ``limit_s``, as long as the
-    planned cycles took. If ``FEWEST`` samples of each call would take more than ``limit_s`` seconds, fewer samples are
-    planned, even if they are too few for a speed verdict.
+    at most as many as were planned, for at most another ``budget_s`` seconds or, within ``limit_s`` and ``until_s``
+    seconds in all, as long as the planned cycles took. If ``FEWEST`` samples of each call would take more than
+    ``limit_s`` seconds, fewer samples are planned, even if they are too few for a speed verdict.
 
     ``baseline`` names the baseline and its copy for the A/A control. A cycle calls either the baseline or its copy. The
     baseline and its copy together get the same part of the budget as any other call. This part determines the number of
@@ -135,7 +136,7 @@ def sample_interleaved(
             sampler.run_cycle(plan.choose_calls(cycle))
         took_s = time.perf_counter() - begin
         # The planned cycles of slow calls take longer than ``budget_s``.
-        end = begin + took_s + max(min(budget_s, limit_s / 2), min(took_s, limit_s - took_s))
+        end = begin + took_s + max(min(budget_s, limit_s / 2), min(took_s, limit_s - took_s, until_s - took_s))
         for cycle in range(plan.cycles):
             sampler.process_readings()
             short = [name for name in calls if not samples[name].has_enough_clean_calls()]

@@ -296,6 +296,8 @@ class TakeSamples(CandidateRequest[TimedSamples], frozen=True, kw_only=True):
     # Time limit of the timed calls, in seconds. If the smallest number of samples that a speed verdict needs would take
     # longer than this limit, fewer samples are taken.
     limit_s: float = math.inf
+    # Time of all timed calls, in seconds, up to which cycles are added if too many calls were disturbed.
+    until_s: float = math.inf
     seed: int
     checks: list[str]
     # Prefix of the paths of the files with the observations.

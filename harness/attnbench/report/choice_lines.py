@@ -1,6 +1,6 @@
 """What to use, as lines of plain text: what a terminal shows of the tables of choices."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from attnbench.analysis.plain_names import clean_name
 from attnbench.records.run_file import StoredRun
@@ -14,12 +14,14 @@ __all__ = ["format_choices"]
 LONGEST = 400
 
 
-def format_choices(decisions: Decisions, runs: Sequence[StoredRun]) -> Iterator[str]:
+def format_choices(
+    decisions: Decisions, runs: Sequence[StoredRun], *, change_command: Callable[[str], str] = str
+) -> Iterator[str]:
     """Yield a heading for each place, then a line for each cell: shape, length, pass, and what to use.
 
     Below a cell are the implementations that may be as fast and have no verdict on conformance. The last lines are the
-    commands that check these, and that time again what has no answer. The page also says how sure an answer is, and
-    what the named implementations refuse.
+    commands that check these, and that time again what has no answer, changed by ``change_command``. The page also says
+    how sure an answer is, and what the named implementations refuse.
     """
     rivals: dict[str, dict[str, None]] = {}
     open_ = False
@@ -40,7 +42,7 @@ def format_choices(decisions: Decisions, runs: Sequence[StoredRun]) -> Iterator[
     steps = [advise_checking(names, runs, device) for device, names in rivals.items() if names]
     for step in filter(None, (*steps, *(decisions.advice if open_ else ()))):
         yield step.words
-        yield f"  {step.command}"
+        yield f"  {change_command(step.command)}"
 
 
 def _format_choice(choice: Choice) -> str:

@@ -7,7 +7,7 @@ from attnbench.analysis.crossover import Entry, Interval, find_seen
 from attnbench.analysis.plain_names import join_words
 from attnbench.analysis.speed_verdict import EFFECT, LEVEL
 from attnbench.analysis.stats import rank_of
-from attnbench.report.forms import spell_length
+from attnbench.report.forms import describe_length
 from attnbench.report.numbers import format_digits
 
 __all__ = ["describe_sighting", "describe_undecided", "format_time", "list_times", "name_some", "select_some"]
@@ -58,7 +58,7 @@ def format_time(entries: Sequence[Entry], name: str) -> str:
     If the times of several cells only rise or only fall along the row, the first and the last are returned, each with
     its length, else the smallest and the largest. The intervals are shown where enough processes have a ratio.
     """
-    found = [(spell_length(entry.queries, entry.keys), one) for entry in entries for one in entry.contenders]
+    found = [(describe_length(entry.queries, entry.keys), one) for entry in entries for one in entry.contenders]
     own = [(length, one) for length, one in found if one.implementation == name]
     if own and all(one.ratio and rank_of(one.ratio.processes, LEVEL) for _, one in own):
         return _describe_range(

@@ -133,6 +133,7 @@ class TimingProcesses:
             inputs=self.session.ask_oracle(DrawInputs(case=case)),
             budget_s=share * self.effort.budget_s,
             limit_s=min(PLANNED * self.session.limits.timeout_s, self.effort.case_s or math.inf),
+            until_s=(self.effort.case_s or math.inf) / self.effort.processes,
             seed=number,
             checks=list(checks),
             observation=f"{worker.path_prefix}-timed",

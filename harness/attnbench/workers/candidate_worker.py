@@ -208,6 +208,7 @@ class CandidateWorker:
             lambda: timing.take_samples(
                 budget_s=request.budget_s,
                 limit_s=request.limit_s,
+                until_s=request.until_s,
                 checks=request.checks,
                 observation=request.observation,
             )

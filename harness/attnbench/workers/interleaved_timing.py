@@ -4,6 +4,7 @@ Every timed call gets input values of its own. The result of one call of each im
 stored as the observation of the checks of outputs and gradients: an answer that is wrong while it is timed fails them.
 """
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -77,7 +78,9 @@ class InterleavedTiming:
     # Defences that are switched off, to measure what they find.
     without: Set[Defence] = frozenset()
 
-    def take_samples(self, *, budget_s: float, limit_s: float, checks: Sequence[str], observation: str) -> TimedSamples:
+    def take_samples(
+        self, *, budget_s: float, limit_s: float, until_s: float = math.inf, checks: Sequence[str], observation: str
+    ) -> TimedSamples:
         """Take interleaved samples of all implementations, and store a result of each as observations of the checks.
 
         The observations of implementation number n, counted from 0, are stored in the file ``{observation}-{n}``.
@@ -98,6 +101,7 @@ class InterleavedTiming:
                     {name: side.step for name, side in sides.items()},
                     budget_s=budget_s,
                     limit_s=limit_s,
+                    until_s=until_s,
                     seed=self.seed,
                     baseline=copies,
                     device=device,

@@ -58,8 +58,12 @@ def format_time(entries: Sequence[Entry], name: str) -> str:
     If the times of several cells only rise or only fall along the row, the first and the last are returned, each with
     its length, else the smallest and the largest. The intervals are shown where enough processes have a ratio.
     """
-    found = [(describe_length(entry.queries, entry.keys), one) for entry in entries for one in entry.contenders]
-    own = [(length, one) for length, one in found if one.implementation == name]
+    own = [
+        (describe_length(entry.queries, entry.keys), one)
+        for entry in entries
+        for one in entry.contenders
+        if one.implementation == name
+    ]
     if own and all(one.ratio and rank_of(one.ratio.processes, LEVEL) for _, one in own):
         return _describe_range(
             [(one.ratio.value, _format_ratio(one.ratio), length) for length, one in own if one.ratio]

@@ -56,7 +56,7 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _Open:
-    """The implementations and lengths of open comparisons; dictionaries keep their order."""
+    """The implementations and lengths of a command; dictionaries keep their order."""
 
     names: dict[str, None] = field(default_factory=dict)
     lengths: set[tuple[int, int]] = field(default_factory=set)
@@ -74,7 +74,9 @@ def advise(entries: Sequence[Entry], runs: Sequence[StoredRun]) -> Iterator[Next
             if options is None:
                 options = ("--device", entry.device, "--dtype", entry.dtype)
             open_ = found.setdefault(_Place(state, entry.machine, options), _Open())
-            open_.names[name] = None
+            # The reference is timed anew, so what was faster has a ratio to it only if it is timed again, too.
+            others = [one.implementation for one in entry.contenders if one.state == "faster"]
+            open_.names |= dict.fromkeys([name, *(other for other in others if other not in losers)])
             open_.lengths.add((entry.keys, entry.queries))
     several = len({stored.run.machine.name for stored in runs}) > 1
     places = sorted(found, key=lambda place: [*HELP].index(place.state))

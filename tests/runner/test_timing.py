@@ -497,6 +497,15 @@ def test_no_process_is_added_beyond_the_limit(most: int | None) -> None:
     assert len(fake.requests) == 10
 
 
+def time_own(fake: FakeSession, effort: Effort) -> tuple[Timing, Timing]:
+    """Return the timings of the implementation "own" and of the reference, which are timed together."""
+    found = {result.implementation: result.timing for result in start(fake, ["torch_mha", "own"], effort)}
+    own, base = found["own"], found["torch_mha"]
+    assert own is not None
+    assert base is not None
+    return own, base
+
+
 @pytest.mark.parametrize(
     ("disturbed", "requests", "state"),
     [
@@ -515,10 +524,7 @@ def test_processes_are_added_where_other_work_disturbed_some(
     fake = FakeSession(factor=lambda process, name: 0.5 if name == "own" else 1.0)
     fake.waits = lambda process, name: process in disturbed
     effort = Effort(processes=7, most=12, only_disturbed=True, budget_s=1.0)
-    found = {result.implementation: result.timing for result in start(fake, ["torch_mha", "own"], effort)}
-    own, base = found["own"], found["torch_mha"]
-    assert own is not None
-    assert base is not None
+    own, base = time_own(fake, effort)
     assert len(fake.requests) == requests
     assert decide_speed(own, base).state == state
 
@@ -532,10 +538,7 @@ def test_an_implementation_cannot_choose_its_processes(waiting: Sequence[int], r
     fake = FakeSession(factor=lambda process, name: 0.5 if name == "own" else 1.0)
     fake.waits = lambda process, name: name == "own" and process in waiting
     effort = Effort(processes=7, most=12, only_disturbed=True, budget_s=1.0)
-    found = {result.implementation: result.timing for result in start(fake, ["torch_mha", "own"], effort)}
-    own, base = found["own"], found["torch_mha"]
-    assert own is not None
-    assert base is not None
+    own, base = time_own(fake, effort)
     assert len(fake.requests) == requests
     assert decide_speed(own, base).state == state
 
@@ -545,10 +548,7 @@ def test_losing_processes_does_not_hide_that_an_implementation_is_slower() -> No
     fake = FakeSession(factor=lambda process, name: 1.5 if name == "own" else 1.0)
     fake.waits = lambda process, name: name == "own" and process > 9
     effort = Effort(processes=13, budget_s=1.0)
-    found = {result.implementation: result.timing for result in start(fake, ["torch_mha", "own"], effort)}
-    own, base = found["own"], found["torch_mha"]
-    assert own is not None
-    assert base is not None
+    own, base = time_own(fake, effort)
     assert decide_speed(own, base).state == "slower"
 
 

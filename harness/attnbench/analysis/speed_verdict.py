@@ -227,17 +227,16 @@ def _judge_losses(
 ) -> SpeedVerdict:
     """Judge the processes that gave no ratio; ``ratios`` has the ratio of each process, whose divisor is ``bases``.
 
-    If ``own`` lost too many processes by itself, it may have chosen those that count, and its verdict becomes
+    An implementation that lost too many of them by itself may have chosen those that count, and its verdict becomes
     inconclusive. Nothing chooses processes in order to look slower. In an inconclusive result, ``disturbed`` is set.
     """
-    lost = [process for process, ratio in ratios.items() if ratio is None]
-    own = sum(map(bases.is_clean, lost))
+    losses = sum(bases.is_clean(process) for process, ratio in ratios.items() if ratio is None)
+    are_few = losses <= OWN_LOSSES * found.of
     if found.state == "inconclusive":
-        enough_calls = _count_fewest_calls(sides) >= CLEAN_CALLS
-        return replace(found, disturbed=enough_calls and own <= OWN_LOSSES * found.of)
-    if found.state == "slower" or own <= OWN_LOSSES * found.of:
+        return replace(found, disturbed=are_few and _count_fewest_calls(sides) >= CLEAN_CALLS)
+    if are_few or found.state == "slower":
         return found
-    reason = f"only its own calls were disturbed in {own} of {found.of} processes, so it may have chosen the others"
+    reason = f"only its own calls were disturbed in {losses} of {found.of} processes, so it may have chosen the others"
     return replace(found, state="inconclusive", reason=reason)
 
 

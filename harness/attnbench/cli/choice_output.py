@@ -24,7 +24,10 @@ def print_choices(content: Content, reports: Path, *, err: bool = False) -> None
 
 def _find_folders(runs: Sequence[StoredRun], reports: Path) -> dict[str, Path]:
     """Return the folders of commands; none if a run is of another machine, or not where a command stores its runs."""
-    here = describe_machine().name
-    results = {stored.path.parent.parent for stored in runs}
-    usual = all(stored.run.machine.name == stored.path.absolute().parent.name == here for stored in runs)
-    return {"--results": results.pop(), "--reports": reports} if usual and len(results) == 1 else {}
+    places = {(stored.path.parent.parent, stored.path.absolute().parent.name) for stored in runs}
+    if len(places) != 1:
+        return {}
+    ((results, machine),) = places
+    # The description of this machine starts a program, so it comes last.
+    is_here = all(stored.run.machine.name == machine for stored in runs) and machine == describe_machine().name
+    return {"--results": results, "--reports": reports} if is_here else {}

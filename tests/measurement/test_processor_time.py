@@ -40,6 +40,23 @@ def test_a_descendant_is_counted_while_it_runs_and_after_it_ended() -> None:
     assert running <= ended < 2 * running
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="descendants are found by /proc")
+@pytest.mark.parametrize(
+    "command", [[sys.executable, "-c", BUSY], ["sh", "-c", '"$0" -c "$1"; :', sys.executable, BUSY]]
+)
+def test_the_end_of_a_descendant_adds_nothing_that_it_used_before(command: list[str]) -> None:
+    """A child, or a child's child, that started after the last search is found before it ends."""
+    counters = ProcessorTime()
+    counters.watch()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        counters.watch_new()
+        before = counters.read_ns()
+        child.communicate()
+        assert counters.read_ns() - before < 500_000_000
+
+
 @needs_affinity
 def test_the_cores_of_a_process_are_limited() -> None:
     """The limit is that of every thread, and processes that start later inherit it."""

@@ -23,8 +23,8 @@ PROC = Path("/proc")
 SCHEDULER_CLOCK = 2
 # PR_SET_CHILD_SUBREAPER of prctl(2).
 SET_CHILD_SUBREAPER = 36
-
-
+# Number of new processes up to which each is looked at by its id; all processes of the system are searched for more.
+FEW_PROCESSES = 100
 # Nanoseconds in a unit of the processor times in /proc/PID/stat.
 TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 10**7
 
@@ -33,12 +33,32 @@ TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 10**7
 class ProcessorTime:
     """Reads the processor time of this process, of its descendants that run, and of its children that have ended."""
 
-    # Process ids of the descendants that ``watch`` found.
+    # Process ids of the descendants that were found.
     _descendants: list[int] = field(init=False, default_factory=list)
+    # The last process id that the system had given before the last search.
+    _last: int = field(init=False, default=0)
 
     def watch(self) -> None:
         """Find the descendants of this process. A descendant that starts later is not counted until the next search."""
+        self._last = _read_last_process()
         self._descendants = find_descendants(os.getpid())
+
+    def watch_new(self) -> None:
+        """Find the descendants that have started since the last search; costs little if no process has started.
+
+        Only a descendant that was found before it ends adds its time at the time when it uses it. Of any other, all is
+        added at once when it ends.
+        """
+        last = _read_last_process()
+        if not 0 <= last - self._last <= FEW_PROCESSES:  # many processes, or the system begins with small ids again
+            self.watch()
+            return
+        for process in range(self._last + 1, last + 1):
+            with contextlib.suppress(OSError):  # the process has ended
+                # A child has a higher id than its parent, which is therefore found first.
+                if int(read_fields(process)[1]) in (os.getpid(), *self._descendants):
+                    self._descendants.append(process)
+        self._last = last
 
     def read_ns(self) -> int:
         """Return the processor time until now, in nanoseconds. Differences of two readings are meaningful."""
@@ -128,6 +148,13 @@ def _rank_core(core: int) -> tuple[int, int]:
         listed = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
         siblings = [int(number) for number in listed.replace("-", ",").split(",")]
     return (sum(sibling < core for sibling in siblings), -core)
+
+
+def _read_last_process() -> int:
+    """Return the process id that the system gave last, from proc_loadavg(5); 0 where there is no /proc."""
+    with contextlib.suppress(OSError):
+        return int((PROC / "loadavg").read_text().split()[4])
+    return 0
 
 
 def _list_threads() -> list[int]:

@@ -136,11 +136,12 @@ class TimedCalls:
         self._written = {} if self._is_fixed(name) else self.values.draw()
         self._writing_ns = time.thread_time_ns()
         self.values.write(self._written, self.inputs[name])
+        begin_ns = time.thread_time_ns()
         if cycle and self._random.random() < self._compared_share:
-            begin_ns = time.thread_time_ns()
             self.compare_process()
             self._processor.watch()
-            self._writing_ns += time.thread_time_ns() - begin_ns
+        self._processor.watch_new()
+        self._writing_ns += time.thread_time_ns() - begin_ns
         self._collects = gc.isenabled()
         if "instrument" not in self.without and (left := self.instrument.find_left_in_place()):
             raise ProcessDisturbed(left)

@@ -13,6 +13,7 @@ from attnbench.cases import Case
 from attnbench.checks.catalogue import load_check_function, read_checks, sort_checks
 from attnbench.checks.observations import Observation, serialize
 from attnbench.interface import Implementation, Refusal
+from attnbench.oracle.disk_cache import DiskCache, find_folder
 from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.registry import load_operator
 from attnbench.processes.oracle_requests import DescribeCases, DrawInputs
@@ -26,8 +27,8 @@ from shared_fork_servers import SharedForkServers
 class Conformance:
     """Runs checks and evaluates their observations in this process, because the tests trust their implementations."""
 
-    def __init__(self, folder: Path) -> None:
-        self._oracle_worker = OracleWorker(folder)
+    def __init__(self, folder: Path, kept: DiskCache) -> None:
+        self._oracle_worker = OracleWorker(folder, kept=kept)
         # Loading an operator reads the metadata of every installed distribution, which takes 13 ms.
         self._load_operator = cache(load_operator)
 
@@ -77,8 +78,8 @@ class Conformance:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Share one cache of expected values among all tests of a run.
+def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Share one cache of expected values among all tests of a run; its folder is returned.
 
     It is not the user's cache: a test must not pass because of what an earlier version computed, and the cases of tests
     are of no use to the user.
@@ -87,7 +88,9 @@ def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ATTNBENCH_CACHE", str(shared / "attnbench-cache"))
-        yield
+        folder = find_folder()
+        assert folder is not None
+        yield folder
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -101,9 +104,9 @@ def shared_fork_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 @pytest.fixture(scope="session")
-def conformance(tmp_path_factory: pytest.TempPathFactory) -> Conformance:
-    """Runner of checks in this process; it computes the expected values of a case once per test session."""
-    return Conformance(tmp_path_factory.mktemp("conformance"))
+def conformance(tmp_path_factory: pytest.TempPathFactory, fresh_cache: Path) -> Conformance:
+    """Runner of checks in this process; the expected values of a case are computed once for all tests of a run."""
+    return Conformance(tmp_path_factory.mktemp("conformance"), DiskCache(fresh_cache))
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 When its connection is closed, it writes the CPU times to a file in the folder that ``cpu_time.SECONDS_FOLDER`` names.
 """
 
+import atexit
 import json
 import os
 import sys
@@ -43,7 +44,11 @@ def main() -> None:
     counted = cpu_time.count_calls_as("process start", getattr(loaded_implementations, loading))
     setattr(loaded_implementations, loading, counted)
     cpu_time.end_process_start()
+    atexit.register(_write_seconds)
     serve(CandidateWorker(LoadedImplementations()).handlers(), int(sys.argv[1]))
+
+
+def _write_seconds() -> None:
     Path(os.environ[cpu_time.SECONDS_FOLDER], f"{os.getpid()}.json").write_text(json.dumps(cpu_time.read_seconds()))
 
 

@@ -18,6 +18,7 @@ from attnbench.processes.rpc import Child, ChildDied, ChildTimeout, replace_home
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux only")
 # Source of the module that a child runs: one request handler for each behaviour that the tests need.
 MODULE = '''
+import atexit
 import os
 import signal
 import subprocess
@@ -128,8 +129,21 @@ def start_busy_thread():
     threading.Thread(target=run, daemon=True).start()
 
 
+def say_goodbye():
+    """Register an exit function, and an object that must not be freed at the end."""
+    global kept
+
+    class Kept:
+        def __del__(self):
+            os.write(1, b"freed\\n")
+
+    kept = Kept()
+    atexit.register(print, "goodbye")
+
+
 functions = (echo, print_and_echo, end, raise_signal, start_process, hang, close_connection, fork, read)
 functions += (leave_group, loop_ignoring_signals, print_megabytes, write_without_end, start_busy_thread)
+functions += (say_goodbye,)
 by_name = {function.__name__: function for function in functions}
 handlers = [
     Call.answered_by(lambda request: by_name[request.function](**request.arguments)),
@@ -236,6 +250,13 @@ def test_output_never_mixes_with_answers(child: Child, log: Path) -> None:
     assert call(child, "read") == ""
     child.close()
     assert {"not an answer", '{"neither": "is this"}', "nor this"} <= set(log.read_text().splitlines())
+
+
+def test_a_child_calls_its_exit_functions_and_frees_nothing(child: Child, log: Path) -> None:
+    """A child whose connection is closed calls its exit functions, and ends with its objects as they are."""
+    call(child, "say_goodbye")
+    child.close()
+    assert log.read_text().splitlines() == ["goodbye"]
 
 
 def test_the_error_of_an_exit_gives_the_code_and_the_last_line(child: Child) -> None:

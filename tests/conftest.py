@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from attnbench.candidate.candidate import Candidate, Malformed
+from attnbench.candidate.global_state import read_settings, restore_settings
 from attnbench.cases import Case
 from attnbench.checks.catalogue import load_check_function, read_checks, sort_checks
 from attnbench.checks.observations import Observation, serialize
@@ -57,6 +58,7 @@ class Conformance:
     def _find(self, implementation: Implementation, case: Case, check: str, build: Callable[[], Candidate]) -> Finding:
         assert check in read_checks()
         observations: list[Observation] = []
+        settings = read_settings()
 
         def run_check() -> None:
             observations.extend(load_check_function(check)(build()))
@@ -72,6 +74,8 @@ class Conformance:
             outcome = judge_empty_batch(implementation.policies, case, lambda: build().run(), run_check)
             assert outcome is not None
             return Finding(check=check, status=outcome.status, reason=outcome.reason)
+        # Expected values that are kept for other tests do not depend on what an implementation left behind.
+        restore_settings(settings)
         return self._oracle_worker.evaluate_observations(
             case.id, {check: serialize(observations)}, implementation.policies
         )[check]

@@ -57,6 +57,25 @@ def test_the_end_of_a_descendant_adds_nothing_that_it_used_before(command: list[
         assert counters.read_ns() - before < 500_000_000
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="descendants are found by /proc")
+def test_the_time_of_a_descendants_ended_child_stays_counted() -> None:
+    """When a child's child ends, and when the child ends later, no time is lost or added."""
+    counters = ProcessorTime()
+    counters.watch()
+    command = ["sh", "-c", '"$0" -c "$1" < /dev/null; echo over; read line', sys.executable, BUSY]
+    before = counters.read_ns()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"done\n"
+        counters.watch_new()
+        assert counters.read_ns() - before > 1_000_000_000
+        assert child.stdout.readline() == b"over\n"
+        ended = counters.read_ns() - before
+        assert ended > 1_000_000_000 - counters.rounding_ns
+        child.communicate()
+    assert abs(counters.read_ns() - before - ended) < 500_000_000
+
+
 @needs_affinity
 def test_the_cores_of_a_process_are_limited() -> None:
     """The limit is that of every thread, and processes that start later inherit it."""

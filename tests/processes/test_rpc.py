@@ -19,6 +19,8 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers
 # Source of the module that a child runs: one request handler for each behaviour that the tests need.
 MODULE = '''
 import atexit
+import concurrent.futures
+import ctypes
 import os
 import signal
 import subprocess
@@ -130,14 +132,17 @@ def start_busy_thread():
 
 
 def say_goodbye():
-    """Register an exit function, and an object that must not be freed at the end."""
-    global kept
+    """Print in C, leave a pool open, and register an exit function, and an object that must not be freed at the end."""
+    global kept, pool
 
     class Kept:
         def __del__(self):
             os.write(1, b"freed\\n")
 
+    pool = concurrent.futures.ProcessPoolExecutor(1)
+    pool.submit(int).result()
     kept = Kept()
+    ctypes.CDLL(None).printf(b"from C\\n")
     atexit.register(print, "goodbye")
 
 
@@ -253,10 +258,10 @@ def test_output_never_mixes_with_answers(child: Child, log: Path) -> None:
 
 
 def test_a_child_calls_its_exit_functions_and_frees_nothing(child: Child, log: Path) -> None:
-    """A child whose connection is closed calls its exit functions, and ends with its objects as they are."""
+    """A child whose connection is closed ends its pools and calls its exit functions; what C has printed is in the log."""
     call(child, "say_goodbye")
     child.close()
-    assert log.read_text().splitlines() == ["goodbye"]
+    assert sorted(log.read_text().splitlines()) == ["from C", "goodbye"]
 
 
 def test_the_error_of_an_exit_gives_the_code_and_the_last_line(child: Child) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.candidate.compilation import compile_call, discard_graphs
+from attnbench.candidate.compilation import compile_call
 from attnbench.cases import Case
 from attnbench.interface import Implementation, Inputs, Operator, Precision, Refusal
 from attnbench.kernel.differentiable import can_have_gradient, find_differentiable, track_parameters
@@ -56,8 +56,6 @@ class Candidate:
             constant = name in case.problem.constant_masks
             tensor.requires_grad_(case.tracks_inputs and can_have_gradient(tensor) and not constant)
         self.reference = operator.reference(case, inputs)
-        if case.compiler:
-            discard_graphs()
         self.module, self.call = self.build()
 
     @property

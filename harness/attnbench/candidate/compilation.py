@@ -10,7 +10,7 @@ from torch import nn
 from attnbench.cases import Case
 from attnbench.interface import Inputs
 
-__all__ = ["CallModule", "compile_call", "discard_graphs"]
+__all__ = ["CallModule", "compile_call"]
 
 
 class CallModule(nn.Module):
@@ -32,19 +32,13 @@ class CallModule(nn.Module):
         return self._call(**arguments)
 
 
-def discard_graphs() -> None:
-    """Discard the graphs that were compiled earlier in this process, so that none is reused.
-
-    The modules of one case share graphs, as the modules of a program do.
-    """
-    torch.compiler.reset()
-
-
 def compile_call(call: Callable[..., Any], module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
     """Return the call, compiled or exported as the case's mode says.
 
     ``torch.compile`` may break graphs: the compiled call must return correct results, but need not be a single graph.
     """
+    # Discard the graphs that were compiled earlier in this process, so that none is reused.
+    torch.compiler.reset()
     if case.compiler == "export":
         # torch.export accepts a module, but not a function.
         whole = call if isinstance(call, nn.Module) else CallModule(call, module)

@@ -25,16 +25,20 @@ SCHEDULER_CLOCK = 2
 SET_CHILD_SUBREAPER = 36
 # Number of new processes up to which each is looked at by its id; all processes of the system are searched for more.
 FEW_PROCESSES = 100
+# Fields of proc_pid_stat(5), counted from the field behind the name: utime, stime, cutime and cstime; the last two.
+TIME_FIELDS, ENDED_CHILDREN_FIELDS = slice(11, 15), slice(13, 15)
 # Nanoseconds in a unit of the processor times in /proc/PID/stat.
 TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 10**7
 
 
 @dataclass(slots=True)
 class ProcessorTime:
-    """Reads the processor time of this process, of its descendants that run, and of its children that have ended."""
+    """Reads the processor time of this process, of its descendants that run, and of their children that have ended."""
 
-    # Process ids of the descendants that were found.
+    # Process ids of the descendants that were found and have not ended.
     _descendants: list[int] = field(init=False, default_factory=list)
+    # Process ids of all descendants that were found.
+    _seen: set[int] = field(init=False, default_factory=set)
     # The last process id that the system had given before the last search.
     _last: int = field(init=False, default=0)
 
@@ -42,31 +46,42 @@ class ProcessorTime:
         """Find the descendants of this process. A descendant that starts later is not counted until the next search."""
         self._last = _read_last_process()
         self._descendants = find_descendants(os.getpid())
+        self._seen.update(self._descendants)
 
     def watch_new(self) -> None:
         """Find the descendants that have started since the last search; costs little if no process has started.
 
         Only a descendant that was found before it ends adds its time at the time when it uses it. Of any other, all is
-        added at once when it ends.
+        added at once when it ends. Where /proc/loadavg does not tell the last process id, none is found here.
         """
         last = _read_last_process()
         if not 0 <= last - self._last <= FEW_PROCESSES:  # many processes, or the system begins with small ids again
             self.watch()
             return
         for process in range(self._last + 1, last + 1):
-            with contextlib.suppress(OSError):  # the process has ended
+            with contextlib.suppress(OSError):  # the process has ended, or the id is that of a thread, without a clock
                 # A child has a higher id than its parent, which is therefore found first.
                 if int(read_fields(process)[1]) in (os.getpid(), *self._descendants):
-                    self._descendants.append(process)
+                    _read_clock_ns(process)
+                    self._descendants = [*(one for one in self._descendants if one != process), process]
+        self._seen.update(self._descendants)
         self._last = last
 
     def read_ns(self) -> int:
         """Return the processor time until now, in nanoseconds. Differences of two readings are meaningful."""
         total = time.process_time_ns() + _read_ended_children_ns()
         for process in self._descendants:
-            with contextlib.suppress(OSError):  # the process has ended
-                total += time.clock_gettime_ns((~process << 3) | SCHEDULER_CLOCK)
+            try:
+                # When a child of a descendant has ended, the descendant has its time.
+                total += _read_clock_ns(process) + TICK_NS * sum(map(int, read_fields(process)[ENDED_CHILDREN_FIELDS]))
+            except OSError:  # the process has ended
+                self._descendants = [one for one in self._descendants if one != process]
         return total
+
+    @property
+    def rounding_ns(self) -> int:
+        """Nanoseconds by which a sum of differences can be too large: times of ended children are in ``TICK_NS``."""
+        return 2 * TICK_NS * len(self._seen)
 
 
 def read_family_ns() -> int:
@@ -77,8 +92,7 @@ def read_family_ns() -> int:
     total = time.process_time_ns() + _read_ended_children_ns()
     for process in find_descendants(os.getpid()):
         with contextlib.suppress(OSError):  # the process has ended
-            # utime, stime, cutime and cstime of proc_pid_stat(5), counted from the field behind the name.
-            total += TICK_NS * sum(map(int, read_fields(process)[11:15]))
+            total += TICK_NS * sum(map(int, read_fields(process)[TIME_FIELDS]))
     return total
 
 
@@ -148,6 +162,14 @@ def _rank_core(core: int) -> tuple[int, int]:
         listed = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
         siblings = [int(number) for number in listed.replace("-", ",").split(",")]
     return (sum(sibling < core for sibling in siblings), -core)
+
+
+def _read_clock_ns(process: int) -> int:
+    """Return the processor time of a process, in nanoseconds.
+
+    Raises: OSError if the process has ended, or if this is the id of a thread.
+    """
+    return time.clock_gettime_ns((~process << 3) | SCHEDULER_CLOCK)
 
 
 def _read_last_process() -> int:

@@ -17,9 +17,7 @@ def trace_call(call: Callable[[], object], device: str) -> list[Any]:
     but imports torch's compiler before, which takes 1 s of processor time (AMD EPYC).
     """
     use_device = "cuda" if device == "cuda" else None
-    # ``acc_events`` suppresses the warning of older torch versions that events of earlier profiler cycles are lost.
-    # This profile has only one cycle, so no events are lost.
-    with profile(use_device=use_device, use_kineto=True, profile_memory=True, acc_events=True) as profiler:
+    with profile(use_device=use_device, use_kineto=True, profile_memory=True) as profiler:
         result = call()
         del result
         if device == "cuda":

@@ -82,8 +82,8 @@ def read_fields(process: int) -> list[str]:
 
     Raises: OSError if the process has ended.
     """
-    # The name is in parentheses and can contain any character.
-    return Path(PROC, str(process), "stat").read_text().rpartition(")")[2].split()
+    # The name is in parentheses and can contain any byte.
+    return Path(PROC, str(process), "stat").read_bytes().rpartition(b")")[2].decode().split()
 
 
 def kill_marked(word: str) -> None:

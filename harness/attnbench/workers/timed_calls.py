@@ -133,15 +133,14 @@ class TimedCalls:
 
     def prepare(self, name: str, cycle: int) -> None:
         """Write new input values; in a sampled call (``cycle`` is not 0), begin to count the processor time."""
-        self._written = {} if self._is_fixed(name) else self.values.draw()
-        self._writing_ns = time.thread_time_ns()
-        self.values.write(self._written, self.inputs[name])
-        begin_ns = time.thread_time_ns()
+        # Before the values are drawn, nothing can be computed from them.
         if cycle and self._random.random() < self._compared_share:
             self.compare_process()
             self._processor.watch()
         self._processor.watch_new()
-        self._writing_ns += time.thread_time_ns() - begin_ns
+        self._written = {} if self._is_fixed(name) else self.values.draw()
+        self._writing_ns = time.thread_time_ns()
+        self.values.write(self._written, self.inputs[name])
         self._collects = gc.isenabled()
         if "instrument" not in self.without and (left := self.instrument.find_left_in_place()):
             raise ProcessDisturbed(left)
@@ -247,6 +246,7 @@ class TimedCalls:
         share = ALLOWED_PROCESSOR_SHARE if self._threads == 1 else ALLOWED_SEVERAL_SHARE
         for name, wall_ns in self._wall_ns.items():
             allowed_ns = share * self._threads * wall_ns + ALLOWED_PROCESSOR_NS * self._count[name]
+            allowed_ns += self._processor.rounding_ns
             if self._processor_ns[name] > allowed_ns:
                 cores = self._processor_ns[name] / wall_ns
                 raise ProcessDisturbed(

@@ -258,7 +258,7 @@ def test_output_never_mixes_with_answers(child: Child, log: Path) -> None:
 
 
 def test_a_child_calls_its_exit_functions_and_frees_nothing(child: Child, log: Path) -> None:
-    """A child whose connection is closed ends its pools and calls its exit functions; what C has printed is in the log."""
+    """A closed child ends its pools and calls its exit functions; what it has printed in C is in the log."""
     call(child, "say_goodbye")
     child.close()
     assert sorted(log.read_text().splitlines()) == ["from C", "goodbye"]

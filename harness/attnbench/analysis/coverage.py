@@ -67,18 +67,23 @@ def count_cases(results: Sequence[Result], planned: int = 0) -> Counts:
     of_case: dict[str, list[Finding]] = {}
     for result in results:
         of_case.setdefault(result.case, []).extend(result.findings)
-    checked = [findings for findings in of_case.values() if any(map(_is_of_a_check, findings))]
-    refused = [findings for findings in of_case.values() if any(f.status == "unsupported" for f in findings)]
-    both = sum(any(f.status == "unsupported" for f in findings) for findings in checked)
-    begun = sum(any(f.status != "not_run" for f in findings) for findings in of_case.values())
+    count: Counter[str] = Counter()
+    for findings in of_case.values():
+        statuses = {finding.status for finding in findings}
+        checked, refused = any(map(_is_of_a_check, findings)), "unsupported" in statuses
+        count["checked"] += checked
+        count["in_part"] += checked and refused
+        count["refused"] += refused and not checked
+        count["failed"] += not FAILURES.isdisjoint(statuses)
+        count["begun"] += bool(statuses - {"not_run"})
     cases = max(planned, len(of_case))
     return Counts(
         cases=cases,
-        checked=len(checked),
-        in_part=both,
-        refused=len(refused) - both,
-        not_run=cases - begun,
-        failed=sum(any(f.status in FAILURES for f in findings) for findings in of_case.values()),
+        checked=count["checked"],
+        in_part=count["in_part"],
+        refused=count["refused"],
+        not_run=cases - count["begun"],
+        failed=count["failed"],
     )
 
 
@@ -138,8 +143,10 @@ def list_coverage_lines(
     ``planned``, the first line of every implementation counts its cases. Without ``planned``, a line counts them only
     where refusals left fewer than ``FEWEST_CHECKED`` checked cases.
     """
-    for name in dict.fromkeys((*(planned or ()), *(result.implementation for result in results))):
-        own = [result for result in results if result.implementation == name]
+    of_name: dict[str, list[Result]] = {name: [] for name in planned or ()}
+    for result in results:
+        of_name.setdefault(result.implementation, []).append(result)
+    for name, own in of_name.items():
         if planned is not None:
             counts = count_cases(own, planned.get(name, 0))
             yield f"{name}: {counts.words if own else 'not started'}"

@@ -4,6 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from attnbench.analysis.completeness import Unfinished
 from attnbench.checks.catalogue import list_chapters, read_checks
@@ -91,7 +92,7 @@ class Unchecked:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Matrix:
     """The findings on one machine and device: a column for each checked implementation, a row for each chapter."""
 
@@ -108,7 +109,7 @@ class Matrix:
         """The names, each with what its column lacks."""
         return tuple(f"{name}, not finished" if name in self.unfinished else name for name in self.names)
 
-    @property
+    @cached_property
     def columns(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Each title with the kinds of status of its implementation; each kind stands in a column of its own."""
         rows = [row for chapter in self.chapters for row in (chapter.row, *chapter.checks)]

@@ -63,9 +63,15 @@ def _find_speller(kind: type) -> Callable[[Any], Any] | None:
 
 
 def _spell_out_fields(names: Sequence[str], record: Any) -> Any:
-    own = [getattr(record, name) for name in names]
-    spelled = list(map(spell_out_in, own))
-    return record if spelled == own else dataclasses.replace(record, **dict(zip(names, spelled, strict=True)))
+    changed = {}
+    for name in names:
+        own = getattr(record, name)
+        # Nearly all values are empty or plain texts, which stay as they are.
+        if own and not (own.__class__ is str and own.isascii() and own.isprintable()):
+            spelled = spell_out_in(own)
+            if spelled != own:
+                changed[name] = spelled
+    return dataclasses.replace(record, **changed) if changed else record
 
 
 def spell_out_run(stored: StoredRun) -> StoredRun:

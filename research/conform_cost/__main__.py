@@ -14,7 +14,8 @@ from pathlib import Path
 
 from attnbench.plugins.registry import OPERATORS, list_names
 from attnbench.processes.oracle_requests import ListSuite
-from attnbench.runner import Limits, NoProgress, Plan, Session, conform
+from attnbench.records.types import Result
+from attnbench.runner import Limits, NoProgress, Session, conform
 from attnbench.runner.session import PATIENT, Supervisor
 from research.conform_cost.cpu_time import SECONDS_FOLDER
 from research.conform_cost.requests import ReadSeconds
@@ -60,7 +61,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="number of threads of each call")
     options = parser.parse_args()
     before: Mapping[str, float] = {}
-    columns: dict[str, tuple[dict[str, float], int]] = {}
+    columns: dict[str, tuple[dict[str, float], list[Result]]] = {}
     begin = time.perf_counter()
     with _TimedSession(Limits(threads=options.threads)) as session:
         listed = [
@@ -70,28 +71,24 @@ def main() -> None:
         ]
         plans = session.plan(listed)
         for name in (options.first, options.second):
-            findings = _conform(session, name, plans)
+            results = list(conform(session, [name], plans, run="", progress=NoProgress()))
             now = _add_parts(
                 session.read_seconds(),
                 session.ask_oracle(ReadSeconds()),
                 {"the harness itself": time.process_time()},
             )
             now["wall"] = time.perf_counter() - begin
-            columns[name] = ({part: now[part] - before.get(part, 0.0) for part in (*PARTS, "wall")}, findings)
+            columns[name] = ({part: now[part] - before.get(part, 0.0) for part in (*PARTS, "wall")}, results)
             before = now
-    _print_table(options.suite, len(plans), columns)
+    _print_table(options.suite, columns)
 
 
 def _add_parts(*parts: Mapping[str, float]) -> dict[str, float]:
     return {name: sum(part.get(name, 0.0) for part in parts) for name in PARTS}
 
 
-def _conform(session: Session, name: str, plans: list[Plan]) -> int:
-    return sum(len(result.findings) for result in conform(session, [name], plans, run="", progress=NoProgress()))
-
-
-def _print_table(suite: str, cases: int, columns: dict[str, tuple[dict[str, float], int]]) -> None:
-    print(f"{suite}: {cases} cases; seconds of CPU time", *(f"{name:>14}" for name in columns))
+def _print_table(suite: str, columns: dict[str, tuple[dict[str, float], list[Result]]]) -> None:
+    print(f"{f'{suite}: seconds of CPU time':40}", *(f"{name:>14}" for name in columns))
     for part in PARTS:
         print(f"{part:40}", *(f"{seconds[part]:14.1f}" for seconds, _ in columns.values()))
     totals = [sum(seconds[part] for part in PARTS) for seconds, _ in columns.values()]
@@ -99,7 +96,9 @@ def _print_table(suite: str, cases: int, columns: dict[str, tuple[dict[str, floa
     own = [seconds["the harness itself"] for seconds, _ in columns.values()]
     print(f"{'share of the harness itself':40}", *(f"{a / b:14.0%}" for a, b in zip(own, totals, strict=True)))
     print(f"{'wall time, s':40}", *(f"{seconds['wall']:14.1f}" for seconds, _ in columns.values()))
-    print(f"{'findings':40}", *(f"{count:14}" for _, count in columns.values()))
+    print(f"{'cases':40}", *(f"{len(results):14}" for _, results in columns.values()))
+    counts = [sum(len(result.findings) for result in results) for _, results in columns.values()]
+    print(f"{'findings':40}", *(f"{count:14}" for count in counts))
     rest = [total - seconds["candidate"] for total, (seconds, _) in zip(totals, columns.values(), strict=True)]
     print(
         f"CPU time of the second implementation divided by the first's: {totals[1] / totals[0]:.0%}; "

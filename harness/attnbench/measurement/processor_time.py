@@ -37,8 +37,8 @@ class ProcessorTime:
 
     # Process ids of the descendants that were found and have not ended.
     _descendants: list[int] = field(init=False, default_factory=list)
-    # Process ids of all descendants that were found.
-    _seen: set[int] = field(init=False, default_factory=set)
+    # Process ids of the descendants that had ended children.
+    _parents: set[int] = field(init=False, default_factory=set)
     # The last process id that the system had given before the last search.
     _last: int = field(init=False, default=0)
 
@@ -46,7 +46,6 @@ class ProcessorTime:
         """Find the descendants of this process. A descendant that starts later is not counted until the next search."""
         self._last = _read_last_process()
         self._descendants = find_descendants(os.getpid())
-        self._seen.update(self._descendants)
 
     def watch_new(self) -> None:
         """Find the descendants that have started since the last search; costs little if no process has started.
@@ -64,7 +63,6 @@ class ProcessorTime:
                 if int(read_fields(process)[1]) in (os.getpid(), *self._descendants):
                     _read_clock_ns(process)
                     self._descendants = [*(one for one in self._descendants if one != process), process]
-        self._seen.update(self._descendants)
         self._last = last
 
     def read_ns(self) -> int:
@@ -72,8 +70,11 @@ class ProcessorTime:
         total = time.process_time_ns() + _read_ended_children_ns()
         for process in self._descendants:
             try:
+                total += _read_clock_ns(process)
                 # When a child of a descendant has ended, the descendant has its time.
-                total += _read_clock_ns(process) + TICK_NS * sum(map(int, read_fields(process)[ENDED_CHILDREN_FIELDS]))
+                if ended := sum(map(int, read_fields(process)[ENDED_CHILDREN_FIELDS])):
+                    total += TICK_NS * ended
+                    self._parents.add(process)
             except OSError:  # the process has ended
                 self._descendants = [one for one in self._descendants if one != process]
         return total
@@ -81,7 +82,7 @@ class ProcessorTime:
     @property
     def rounding_ns(self) -> int:
         """Nanoseconds by which a sum of differences can be too large: times of ended children are in ``TICK_NS``."""
-        return 2 * TICK_NS * len(self._seen)
+        return 2 * TICK_NS * len(self._parents)
 
 
 def read_family_ns() -> int:

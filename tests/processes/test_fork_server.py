@@ -182,14 +182,19 @@ def test_a_process_that_one_thread_kills_may_be_awaited_by_others() -> None:
 
 
 def test_a_number_is_read_by_one_thread() -> None:
-    """If several threads wait, one reads the process's id and then the exit code, and all return this code."""
-    ours, theirs = socket.socketpair()
-    process = ForkedProcess(ours)
-    with theirs, ThreadPoolExecutor(3) as threads:
-        waiting = [threads.submit(process.wait) for _ in range(3)]
-        theirs.sendall(struct.pack("=i", os.getpid()))
-        theirs.sendall(struct.pack("=i", 7))
-        assert [one.result(10) for one in waiting] == [7, 7, 7]
+    """If several threads wait, one reads the process's id and then the exit code, and all return this code.
+
+    The one that reads the code closes the connection, for which the others may be about to wait: about one of a hundred
+    attempts meets this moment.
+    """
+    for _ in range(500):
+        ours, theirs = socket.socketpair()
+        process = ForkedProcess(ours)
+        with theirs, ThreadPoolExecutor(3) as threads:
+            waiting = [threads.submit(process.wait) for _ in range(3)]
+            theirs.sendall(struct.pack("=i", os.getpid()))
+            theirs.sendall(struct.pack("=i", 7))
+            assert [one.result(60) for one in waiting] == [7, 7, 7]
 
 
 def test_a_server_ends_with_its_parent(tmp_path: Path) -> None:

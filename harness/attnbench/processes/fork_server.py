@@ -88,9 +88,11 @@ class ForkedProcess:
         Raises: TimeoutError; ChildDied if the process was not forked.
         """
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-        with contextlib.suppress(ValueError):  # another thread has closed the connection
-            if not select.select([self._connection], [], [], left_s)[0]:
-                raise TimeoutError
+        ready = True
+        with contextlib.suppress(ValueError, OSError):  # another thread has closed the connection, before or meanwhile
+            ready = bool(select.select([self._connection], [], [], left_s)[0])
+        if not ready:
+            raise TimeoutError
         with self._reading:
             if self._code is None and not self._fault:
                 with contextlib.suppress(BlockingIOError):

@@ -60,9 +60,10 @@ class ProcessorTime:
         for process in range(self._last + 1, last + 1):
             with contextlib.suppress(OSError):  # the process has ended, or the id is that of a thread, without a clock
                 # A child has a higher id than its parent, which is therefore found first.
-                if int(read_fields(process)[1]) in (os.getpid(), *self._descendants):
+                is_child = int(read_fields(process)[1]) in (os.getpid(), *self._descendants)
+                if is_child and process not in self._descendants:
                     _read_clock_ns(process)
-                    self._descendants = [*(one for one in self._descendants if one != process), process]
+                    self._descendants.append(process)
         self._last = last
 
     def read_ns(self) -> int:

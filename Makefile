@@ -7,9 +7,9 @@ TORCH_INDEX ?=
 # Pins that replace those of constraints.txt, e.g. PINS="torch==2.10.0 triton==3.6.0".
 PINS ?=
 # The suite of `make report`, arguments of pytest, and what asv measures. Tests of a file share what they prepare, so one
-# process runs them all.
+# process runs them all; tests/conftest.py says in which order files are begun.
 SUITE ?= quick
-PYTEST_ARGS ?= -n auto --dist loadfile
+PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 ASV_ARGS ?= HEAD^!
 
 ASV_ENV := $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX))

@@ -34,6 +34,8 @@ from pages import (
     read_inline_commands,
 )
 
+pytestmark = pytest.mark.long
+
 BLOCKS = [block for page in PAGES for block in read_blocks(page)]
 # The reader's own file in commands such as ``attnbench conform path/to/attention.py:MyAttention``, and what stands for
 # it here.

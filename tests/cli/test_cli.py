@@ -33,6 +33,8 @@ from attnbench.records.run_file import ResultsError, RunFile, merge_runs, read_r
 from attnbench.records.types import SCHEMA, Finding, Result, Run
 from attnbench.runner import Session
 
+pytestmark = pytest.mark.long
+
 MY_ATTENTION = Path(__file__).parents[1] / "plugin_example" / "my_attention.py"
 PROGRAM = "from attnbench.cli import main; main()"
 TINY = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/inference"

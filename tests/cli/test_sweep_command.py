@@ -15,6 +15,8 @@ from attnbench.records.run_file import read_run
 from attnbench.sweep.plan import read_plan
 from sweep_folders import write_sweep
 
+pytestmark = pytest.mark.long
+
 CONFIGURATION = """
 kind = "conform"
 implementations = ["batched_matmul"]

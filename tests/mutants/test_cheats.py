@@ -28,6 +28,8 @@ from attnbench.workers.oracle_worker import OracleWorker
 from timed_children import TimedChild, time_in_child
 from timed_runs import PASSED
 
+pytestmark = pytest.mark.long
+
 REFERENCE = "attnzoo.torch_mha:TORCH_MHA"
 HONEST = ODDITIES["plain_labour"]
 CASE = "multihead/B2.L{0}.S{0}.E{1}.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/{2}"

@@ -19,6 +19,8 @@ from attnbench.mutants.mutant import Equivalent, ModuleImplementation, Mutant
 from attnbench.plugins.registry import load, load_operator, load_problem_types
 from registered_mutants import MUTANT_SETS
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from conftest import Conformance
 

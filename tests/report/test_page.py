@@ -19,6 +19,8 @@ from attnbench.report import write
 from attnbench.report.page import SECTIONS, make_environment
 from timed_runs import case_of, check, store
 
+pytestmark = pytest.mark.long
+
 EXAMPLE = sorted((Path(__file__).parents[2] / "results" / "example").glob("*.jsonl"))
 # Widths of windows, in CSS pixels: a phone, a tablet, a laptop and a large screen.
 WIDTHS = (390, 768, 1440, 1920)

@@ -24,6 +24,8 @@ from attnbench.runner import Effort, Limits, NoProgress, Session, list_gating_ch
 from attnbench.workers.oracle_worker import OracleWorker
 from time_limits import repeat_with_longer_limits
 
+pytestmark = pytest.mark.long
+
 PLUGINS = Path(__file__).parents[1] / "data" / "hostile_plugins.py"
 PROGRAM = "from attnbench.cli import main; main()"
 # Implementations whose faults appear when each runs alone, and one whose faults appear only in the shared process.

@@ -126,13 +126,15 @@ def test_only_small_cases_run_in_parallel(odd: Plan, parallel: int) -> None:
         ([2 * FEWEST_CASES + 1], 2, [FEWEST_CASES + 1, FEWEST_CASES]),
         ([2 * FEWEST_CASES - 1], 2, [2 * FEWEST_CASES - 1]),
         ([2 * FEWEST_CASES], 1, [2 * FEWEST_CASES]),
-        ([2 * FEWEST_CASES, 3], 2, [2 * FEWEST_CASES, 3]),
+        ([2 * FEWEST_CASES, 3], 2, [FEWEST_CASES, FEWEST_CASES, 3]),
+        ([46, 48, 50, 52], 2, [46, 48, 50, 52]),
+        ([46, 48, 50, 52], 3, [23, 23, 24, 24, 25, 25, 26, 26]),
         ([2 * FEWEST_CASES, 3], 5, [FEWEST_CASES, FEWEST_CASES, 3]),
         ([], 2, []),
     ],
 )
-def test_many_cases_are_divided_among_idle_lanes(sizes: list[int], parallel: int, divided: list[int]) -> None:
-    """Each case is in one share, and there are as many shares as lanes if each share has enough cases."""
+def test_many_cases_are_divided_among_lanes(sizes: list[int], parallel: int, divided: list[int]) -> None:
+    """Each case is in one share, and there are two shares for each lane if implementations and cases suffice."""
     shares = [(str(size), [replace(PLAN, flop=number) for number in range(size)]) for size in sizes]
     found = divide(shares, parallel)
     assert [len(plans) for _, plans in found] == divided

@@ -14,6 +14,8 @@ import pytest
 from slurm.cluster import Cluster, ClusterError, find_obstacle, start_cluster
 from slurm.commands import ATTNBENCH, STATE_S, attnbench, merge, read_outcomes, read_report, wait_until
 
+pytestmark = pytest.mark.long
+
 CONFIGURATION = """
 kind = "conform"
 implementations = ["batched_matmul"]

@@ -108,10 +108,11 @@ def read_expectations_beside(names: Sequence[str]) -> list[Expectation]:
 def audit(
     session: Session, expectations: Sequence[Expectation], implementations: Sequence[str], cases: Sequence[str] = ()
 ) -> None:
-    """Check that every expected failure can match a finding on a case of any suite or on one of ``cases``.
+    """Check that every expected failure of ``implementations`` can match a finding.
 
-    An expected failure need not match a case that this run selects, so a filter of cases never makes an
-    expected failure invalid.
+    It may match on a case of any suite, or on one of ``cases``. It need not match a case that this run selects, so a
+    filter of cases never makes an expected failure invalid. Of the other implementations, only names and checks are
+    looked up.
 
     Raises: ExpectationError, which names the first expected failure that can match no finding.
     """
@@ -126,7 +127,9 @@ def audit(
             if not any(fnmatchcase(check, pattern) for check in read_checks()):
                 hint = _suggest(pattern, list(read_checks()))
                 raise ExpectationError(f"{_describe_entry(one)}: no check {pattern!r}{hint}")
-    entries = [(one, pattern) for one in expectations for pattern in one.checks]
+    entries = [(one, pattern) for one in expectations if one.implementation in run for pattern in one.checks]
+    if not entries:
+        return
     idle = session.ask_oracle(
         FindIdle(patterns=[(pattern, one.case, one.unless) for one, pattern in entries], cases=list(cases))
     )

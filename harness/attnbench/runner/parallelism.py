@@ -38,11 +38,11 @@ def count_parallel_lanes(plans: Iterable[Plan]) -> int:
 def divide(shares: Iterable[Share], parallel: int) -> list[Share]:
     """Divide the cases of each implementation into shares, one for each of the implementation's workers.
 
-    The number of workers of an implementation is ``parallel`` divided by the number of implementations, rounded down;
-    but at most one for every ``FEWEST_CASES`` cases, and at least one.
+    There are at least twice as many shares as ``parallel`` workers, so that all workers end at about the same time; but
+    an implementation has at most ``parallel`` workers, at most one for every ``FEWEST_CASES`` cases, and at least one.
     """
     whole = list(shares)
-    parts = parallel // max(len(whole), 1)
+    parts = min(parallel, math.ceil(2 * parallel / max(len(whole), 1)))
     return [
         (name, part)
         for name, plans in whole

@@ -23,6 +23,8 @@ from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.operators.multihead.suites import CROSS, SELF, load_suite
 from attnbench.oracle.expected import CaseOracle
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from conftest import Conformance
 

@@ -39,6 +39,8 @@ START_S = 60
 NODE_DEATH_S = 10
 # Seconds that jobs and daemons have between SIGTERM and SIGKILL.
 KILL_S = 5
+# Seconds between two looks of slurmctld for jobs whose start time has come. Slurm's defaults are 60 and 30 s.
+SCHEDULE_S = 2
 # Seconds that a job of the partition "patient" has between SIGTERM and its end, if a job of the partition "urgent"
 # needs its node. A job of the default partition is requeued at once. The partition "closed" takes no jobs.
 GRACE_S = 30
@@ -232,6 +234,7 @@ SlurmdTimeout={NODE_DEATH_S}
 KillWait={KILL_S}
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
+SchedulerParameters=sched_interval={SCHEDULE_S},bf_interval={SCHEDULE_S}
 {nodes}PartitionName=all Nodes={",".join(NODES)} Default=YES MaxTime=UNLIMITED State=UP
 PartitionName=patient Nodes={",".join(NODES)} MaxTime=UNLIMITED State=UP GraceTime={GRACE_S}
 PartitionName=urgent Nodes={",".join(NODES)} MaxTime=UNLIMITED State=UP PriorityTier=2

@@ -18,17 +18,11 @@ from attnbench.oracle.disk_cache import DiskCache, find_folder
 from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.registry import load_operator
 from attnbench.processes.oracle_requests import DescribeCases, DrawInputs
-from attnbench.records.environment import count_cores
 from attnbench.records.types import Finding
 from attnbench.runner import session
 from attnbench.workers.empty_batches import judge_empty_batch
 from attnbench.workers.oracle_worker import OracleWorker
 from shared_fork_servers import SharedForkServers
-
-
-def pytest_xdist_auto_num_workers() -> int:
-    """Use one worker more than there are cores, because some tests mostly wait, for example for Slurm."""
-    return count_cores() + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -753,7 +753,12 @@ def test_calls_that_a_cut_run_did_not_reach_are_cells() -> None:
     assert table.rows[1].choices[0].notes == ("the run ended before; see What is missing",)
     late = replace(time_calls("later"), timing=None)
     (row,) = decide(store([time_calls(REFERENCE), time_calls("quick", 0.5), late])).tables[0].rows
-    assert row.choices[0].notes == ("conformance not checked", "not reached before the run ended: later")
+    assert row.choices[0].words == "quick for now"
+    assert row.choices[0].notes == ("not reached before the run ended: later", "conformance not checked")
+    (row,) = (
+        decide(store([time_calls(REFERENCE), *(time_calls(n, 0.5) for n in ("quick", "swift")), late])).tables[0].rows
+    )
+    assert row.choices[0].words == "tie for now: quick, swift"
 
 
 def test_an_implementation_whose_checks_were_not_finished_is_not_known_to_conform() -> None:

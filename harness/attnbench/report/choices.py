@@ -37,7 +37,7 @@ class Choice:
     notes: tuple[str, ...] = ()
     # What the named implementations refuse, and their peak memory.
     details: tuple[str, ...] = ()
-    # Whether it is the reference because nothing is decided.
+    # Whether nothing is decided, so that it is the reference, or whether planned calls are missing.
     is_for_now: bool = False
     # Whether an implementation in ``words`` is not known to conform.
     is_unverified: bool = False
@@ -86,17 +86,24 @@ def describe_choice(entries: Sequence[Entry], late: Sequence[str] = ()) -> Choic
         if best.kind == "reference":
             note = f"faster than every other that conforms and was timed{_describe_next(entries)}"
     unverified = _describe_conformance(entry)
-    notes = note, unverified, describe_undecided(entries), *rival_notes, pending
+    notes = pending, note, unverified, describe_undecided(entries), *rival_notes
     return Choice(
         kind=best.kind,
-        words=words,
+        words=_limit(words) if late else words,
         times=tuple((name, format_time(entries, name)) for name in best.names) if best.kind in FASTER else (),
         notes=tuple(filter(None, notes)),
         details=(*_describe_all_limits(entry), *_describe_memory(entries[-1], several=len(entries) > 1)),
+        is_for_now=bool(late),
         is_unverified=bool(unverified),
         rival_notes=rival_notes,
         unchecked=unchecked,
     )
+
+
+def _limit(words: str) -> str:
+    """Return an answer that missing calls may change: ``sdpa for now``, ``tie for now: sdpa, varlen``."""
+    first, colon, names = words.partition(": ")
+    return f"{first} for now{colon}{names}"
 
 
 def describe_answer(answer: Answer, reference: str) -> tuple[str, str]:

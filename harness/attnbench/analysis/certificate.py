@@ -94,25 +94,15 @@ def make_certificate(
 
     Raises: CertificateError if a result is missing.
     """
-    by_name: dict[str, dict[str, Result]] = {name: {} for name in declared}
-    for result in results:
-        if result.implementation in by_name:
-            by_name[result.implementation][result.case] = result
     completions = completions or {}
+    own = {name: _select_cases(one, cases) for name, one in declared.items()}
     further = {name: completions[name].cases if name in completions else () for name in declared}
-    for name, found in by_name.items():
-        own = [*_select_cases(declared[name], cases), *further[name]]
-        missing = [case for case in own if case not in found]
-        if missing:
-            raise CertificateError(
-                f"no certificate: {len(missing)} of {len(own)} cases have no result of {name} (the first is "
-                f"{missing[0]}); continue with: attnbench conform --resume {run.id} --certificate FILE"
-            )
+    by_name = _group_results(run, results, {name: [*own[name], *further[name]] for name in declared})
     described = [
         _describe_implementation(
             name,
             declared[name],
-            [by_name[name][case] for case in _select_cases(declared[name], cases)],
+            [by_name[name][case] for case in own[name]],
             completions.get(name),
             [by_name[name][case] for case in further[name]],
             without_data=without_data or {},
@@ -139,6 +129,29 @@ def make_certificate(
         "devices": sorted({CaseId.parse(case).device for case in cases}),
         "implementations": described,
     }
+
+
+def _group_results(
+    run: Run, results: Iterable[Result], needed: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Result]]:
+    """Return the results by implementation and case.
+
+    ``needed`` maps the display name of every implementation to the cases of which it needs a result.
+
+    Raises: CertificateError if a result is missing.
+    """
+    by_name: dict[str, dict[str, Result]] = {name: {} for name in needed}
+    for result in results:
+        if result.implementation in by_name:
+            by_name[result.implementation][result.case] = result
+    for name, found in by_name.items():
+        missing = [case for case in needed[name] if case not in found]
+        if missing:
+            raise CertificateError(
+                f"no certificate: {len(missing)} of {len(needed[name])} cases have no result of {name} (the first is "
+                f"{missing[0]}); continue with: attnbench conform --resume {run.id} --certificate FILE"
+            )
+    return by_name
 
 
 def _select_cases(declared: Declaration, cases: Sequence[str]) -> list[str]:

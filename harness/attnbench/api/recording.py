@@ -155,10 +155,32 @@ def record(
             with _storing_end(made):
                 yield made
         return
+    run = _describe_run(
+        session, command, suite, cases, implementations, planned or {}, id_bytes=2 if path is None else 4
+    )
+    with RunFile.create(results, run, path) as file:
+        made = Recording(run=run, file=file, whole=whole)
+        with _storing_end(made):
+            yield made
+
+
+def _describe_run(
+    session: Session,
+    command: str,
+    suite: str,
+    cases: Sequence[str],
+    implementations: Sequence[str],
+    planned: Mapping[str, Planned],
+    *,
+    id_bytes: int,
+) -> Run:
+    """Return the description of a run that begins now; its id ends in ``id_bytes`` random bytes.
+
+    Among 1,000 tasks of a sweep that start in one second, two have the same 4 bytes with a probability of 0.01 %.
+    """
     now = datetime.now(UTC)
-    run = Run(
-        # Among 1,000 tasks of a sweep that start in one second, two have the same 4 bytes with a probability of 0.01 %.
-        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2 if path is None else 4)}",
+    return Run(
+        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(id_bytes)}",
         time=now.isoformat(timespec="seconds"),
         command=command,
         machine=describe_machine(),
@@ -173,14 +195,10 @@ def record(
             for name in implementations
             if name in session.declared
         },
-        planned=dict(planned or {}),
+        planned=dict(planned),
         list_digest=digest(session.whole_lists) if session.whole_lists else "",
         node=find_node(),
     )
-    with RunFile.create(results, run, path) as file:
-        made = Recording(run=run, file=file, whole=whole)
-        with _storing_end(made):
-            yield made
 
 
 def _find_changed(session: Session, run: Run, implementations: Sequence[str]) -> frozenset[str]:

@@ -751,14 +751,18 @@ def test_calls_that_a_cut_run_did_not_reach_are_cells() -> None:
         ("512", "not timed", "not timed"),
     ]
     assert table.rows[1].choices[0].notes == ("the run ended before; see What is missing",)
+
+
+def test_an_answer_that_missing_calls_may_change_is_for_now() -> None:
+    """Page and terminal name what was not reached first; a call of an implementation that fails is not missed."""
     late = replace(time_calls("later"), timing=None)
-    (row,) = decide(store([time_calls(REFERENCE), time_calls("quick", 0.5), late])).tables[0].rows
-    assert row.choices[0].words == "quick for now"
-    assert row.choices[0].notes == ("not reached before the run ended: later", "conformance not checked")
-    (row,) = (
-        decide(store([time_calls(REFERENCE), *(time_calls(n, 0.5) for n in ("quick", "swift")), late])).tables[0].rows
-    )
-    assert row.choices[0].words == "tie for now: quick, swift"
+    timed = [time_calls(REFERENCE), time_calls("quick", 0.5)]
+    assert choose(*timed, late).words == "quick for now"
+    assert choose(*timed, late).notes == ("not reached before the run ended: later", "conformance not checked")
+    *_, line = format_choices(decide(store([*timed, time_calls("swift", 0.5), late])), [])
+    assert "forward: tie for now: quick 0.500×" in line
+    assert line.endswith("(not reached before the run ended: later; conformance not checked)")
+    assert choose(*timed, late, *check_many("later", 1, wrong=True)).words == "quick"
 
 
 def test_an_implementation_whose_checks_were_not_finished_is_not_known_to_conform() -> None:

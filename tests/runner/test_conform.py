@@ -9,7 +9,7 @@ import pytest
 
 from attnbench.cases import Case, Mode
 from attnbench.operators.multihead import MultiheadProblem
-from attnbench.plugins.registry import PluginError
+from attnbench.plugins.registry import PluginError, list_names
 from attnbench.processes.candidate_requests import CandidateRequest, Describe, Opinion, Outcome
 from attnbench.records.types import Finding, Result
 from attnbench.runner import (
@@ -21,6 +21,7 @@ from attnbench.runner import (
     audit,
     conform,
     read_expectations,
+    read_expectations_beside,
 )
 from time_limits import repeat_with_longer_limits
 
@@ -851,6 +852,13 @@ def test_an_expectation_need_not_match_this_run(session: Session, tmp_path: Path
         ("mine.py:Mine", "*", "*"),
         ("attnzoo.sdpa:SDPA", "*", "*"),
         (f"{tmp_path.name}.py:RUN", "*", make_case(seed=123)),
+        # It could match nothing, but that is looked up in runs of sdpa only.
+        ("sdpa", "*", "multihead/*/mask=bool4d/*"),
     ]
     file.write_text("".join(ENTRY.format(*entry) for entry in entries))
     audit(session, read_expectations(file), [f"{tmp_path.name}.py:RUN"], [make_case(seed=123)])
+
+
+def test_every_shipped_expectation_can_match(session: Session) -> None:
+    """A run looks up the entries of its own implementations only; this looks up those of all."""
+    audit(session, read_expectations_beside(list_names()), list_names())

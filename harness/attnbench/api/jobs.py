@@ -155,7 +155,8 @@ def load_expectations(
 ) -> list[Expectation]:
     """Return the expected failures from the files beside the implementations and from the files given as options.
 
-    Raises: ExpectationError if a file cannot be read, or if an expected failure can match no finding.
+    Raises: ExpectationError if a file cannot be read, or if an expected failure of an implementation of the run can
+        match no finding.
     """
     expectations = read_expectations_beside(implementations)
     for path in choice.expected:

@@ -83,8 +83,8 @@ def collect_expectations(
     Such a file is named ``expected_failures.toml`` and is in the folder of the implementation's
     module.
 
-    Raises: ExpectationError if an entry can match no finding, or a file cannot be read; ValueError
-    if ``expected`` is a mapping with an invalid key or value.
+    Raises: ExpectationError if an entry for an implementation of the run can match no finding, or a file cannot be
+    read; ValueError if ``expected`` is a mapping with an invalid key or value.
     """
     if isinstance(expected, Mapping):
         entries = expected.items()

@@ -46,8 +46,9 @@ def format_choices(
 
 
 def _format_choice(choice: Choice) -> str:
-    """Return what to use; also why it is not decided, or why it is not known to conform."""
-    # The times of a tie have the names that ``words`` has.
-    told = f"{choice.kind}: {choice.time}" if len(choice.times) > 1 else f"{choice.words} {choice.time}".rstrip()
-    why = choice.notes[0] if choice.notes and (choice.is_for_now or choice.is_unverified) else ""
-    return f"{told} ({why})" if why else told
+    """Return what to use; also why it is not decided, not final, or not known to conform."""
+    told = f"{choice.words} {choice.time}".rstrip()
+    if len(choice.times) > 1:
+        # The times of a tie have the names that ``words`` has.
+        told = f"{choice.words.partition(': ')[0]}: {choice.time}"
+    return f"{told} ({'; '.join(choice.reservations)})" if choice.reservations else told

@@ -35,9 +35,11 @@ class Choice:
     times: tuple[tuple[str, str], ...] = ()
     # How sure the answer is, and what may be faster.
     notes: tuple[str, ...] = ()
+    # Those of the notes that say why the answer is not decided, not final, or not known to conform.
+    reservations: tuple[str, ...] = ()
     # What the named implementations refuse, and their peak memory.
     details: tuple[str, ...] = ()
-    # Whether nothing is decided, so that it is the reference, or whether planned calls are missing.
+    # Whether it is the reference because nothing is decided, or whether calls that may change the answer are missing.
     is_for_now: bool = False
     # Whether an implementation in ``words`` is not known to conform.
     is_unverified: bool = False
@@ -65,7 +67,8 @@ def describe_choice(entries: Sequence[Entry], late: Sequence[str] = ()) -> Choic
     ``late``: implementations whose calls were planned, and not reached before a run ended.
     """
     if not entries:
-        return Choice(kind="", words="not timed", notes=("the run ended before; see What is missing",) if late else ())
+        ended = ("the run ended before; see What is missing",) if late else ()
+        return Choice(kind="", words="not timed", notes=ended, reservations=ended)
     pending = f"not reached before the run ended: {name_some(late)}" if late else ""
     entry, best = entries[0], entries[0].best
     fast, open_ = _find_rivals(entry)
@@ -75,10 +78,10 @@ def describe_choice(entries: Sequence[Entry], late: Sequence[str] = ()) -> Choic
     words, note = describe_answer(best, entry.reference)
     if best.kind in OPEN:
         keeps = entry.reference not in entry.excluded
-        notes = describe_sighting(entries), *rival_notes, pending
         words = f"{entry.reference} for now" if keeps else words
+        reservations = tuple(filter(None, (pending, describe_sighting(entries))))
         return Choice(
-            kind=best.kind, words=words, notes=tuple(filter(None, notes)), is_for_now=keeps,
+            kind=best.kind, words=words, notes=reservations + rival_notes, reservations=reservations, is_for_now=keeps,
             rival_notes=rival_notes, unchecked=unchecked,
         )  # fmt: skip
     if entry.conforming and best.kind in ("reference", "alone"):
@@ -92,6 +95,7 @@ def describe_choice(entries: Sequence[Entry], late: Sequence[str] = ()) -> Choic
         words=_limit(words) if late else words,
         times=tuple((name, format_time(entries, name)) for name in best.names) if best.kind in FASTER else (),
         notes=tuple(filter(None, notes)),
+        reservations=tuple(filter(None, (pending, unverified))),
         details=(*_describe_all_limits(entry), *_describe_memory(entries[-1], several=len(entries) > 1)),
         is_for_now=bool(late),
         is_unverified=bool(unverified),

@@ -18,7 +18,7 @@ from attnbench.records.run_file import StoredRun
 from attnbench.records.types import PERF, Result, find_pass
 from attnbench.report.advice import advise
 from attnbench.report.choices import Choice, describe_answer, describe_choice
-from attnbench.report.entries import collect_entries
+from attnbench.report.entries import Conformance, collect_entries
 from attnbench.report.features import describe_features
 from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths, split_numbers
 from attnbench.report.next_step import NextStep
@@ -171,13 +171,14 @@ def collect_decisions(
     runs: Sequence[StoredRun], results: Iterable[Result], series: Sequence[Series], unfinished: Unfinished
 ) -> Decisions:
     """Return what to use at each place where something was timed; ``results`` are the merged results of all runs."""
-    entries = collect_entries(runs, results, series, unfinished)
+    conformance = Conformance(runs, results, unfinished)
+    entries = collect_entries(runs, series, conformance)
     places = tuple(dict.fromkeys(get_place(entry) for entry in entries))
     tables = tuple(
         _make_table(
             place,
             [one for one in entries if get_place(one) == place],
-            [pair for one in series if one.place == place for pair in _list_pending(one)],
+            [pair for one in series if one.place == place for pair in _list_pending(one, conformance)],
         )
         for place in places
     )
@@ -196,10 +197,15 @@ def collect_decisions(
     )
 
 
-def _list_pending(series: Series) -> Iterator[tuple[str, str]]:
-    """Yield case and implementation of each call that was not reached before its run ended."""
+def _list_pending(series: Series, conformance: Conformance) -> Iterator[tuple[str, str]]:
+    """Yield case and implementation of each call that was not reached before its run ended.
+
+    Calls of implementations that fail checks are left out: no answer depends on them.
+    """
     pending = select_pending(series.untimed)
-    yield from zip(map(str, pending["case"]), map(str, pending["implementation"]), strict=True)
+    for case, name in zip(map(str, pending["case"]), map(str, pending["implementation"]), strict=True):
+        if not conformance.is_wrong(series.place, name):
+            yield case, name
 
 
 def _describe_untimed(runs: Iterable[StoredRun], places: Collection[Place]) -> str:

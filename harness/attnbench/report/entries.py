@@ -15,7 +15,7 @@ from attnbench.report.forms import read_lengths
 from attnbench.report.series import Place, Series
 from attnbench.report.tables import list_rows
 
-__all__ = ["collect_entries"]
+__all__ = ["Conformance", "collect_entries"]
 
 # Statuses with which an implementation is no choice. An implementation that runs out of time or memory at one length
 # may still be a choice at other lengths.
@@ -23,10 +23,10 @@ WRONG: frozenset[Status] = frozenset({"failed", "error", "crashed"})
 
 
 def collect_entries(
-    runs: Sequence[StoredRun], results: Iterable[Result], series: Sequence[Series], unfinished: Unfinished
+    runs: Sequence[StoredRun], series: Sequence[Series], conformance: "Conformance"
 ) -> tuple[Entry, ...]:
-    """Return the cells of the crossover map; ``results`` are the merged results of all runs."""
-    limits, conformance = _LimitsOfRuns(runs), _Conformance(runs, results, unfinished)
+    """Return the cells of the crossover map."""
+    limits = _LimitsOfRuns(runs)
     return tuple(entry for one in series for entry in _list_entries(one, limits, conformance))
 
 
@@ -75,8 +75,11 @@ class _LimitsOfRuns:
         return self._own[key]
 
 
-class _Conformance:
-    """What is known of each implementation on a machine and a device: its checked cases, and whether it fails."""
+class Conformance:
+    """What is known of each implementation on a machine and a device: its checked cases, and whether it fails.
+
+    ``results`` are the merged results of all runs.
+    """
 
     def __init__(self, runs: Sequence[StoredRun], results: Iterable[Result], unfinished: Unfinished) -> None:
         machines = {stored.run.id: stored.run.machine.name for stored in runs}
@@ -104,7 +107,7 @@ class _Conformance:
         return self._checked.get((place.machine, place.device, name), 0)
 
 
-def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: _Conformance) -> Iterator[Entry]:
+def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: Conformance) -> Iterator[Entry]:
     """Yield the entries of a series by mode and length; a case without timings has none."""
     place, reference = series.place, series.reference
     by_case: dict[str, list[dict[str, Any]]] = {}

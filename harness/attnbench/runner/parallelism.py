@@ -36,10 +36,11 @@ def count_parallel_lanes(plans: Iterable[Plan]) -> int:
 
 
 def divide(shares: Iterable[Share], parallel: int) -> list[Share]:
-    """Divide the cases of each implementation into shares, one for each of the implementation's workers.
+    """Divide the cases of each implementation into shares; each share has a worker of its own.
 
-    There are at least twice as many shares as ``parallel`` workers, so that all workers end at about the same time; but
-    an implementation has at most ``parallel`` workers, at most one for every ``FEWEST_CASES`` cases, and at least one.
+    Together, the implementations have about two shares for each of the ``parallel`` lanes, so that the lanes end at
+    about the same time. An implementation has at most ``parallel`` shares, at most one for every ``FEWEST_CASES``
+    cases, and at least one.
     """
     whole = list(shares)
     parts = min(parallel, math.ceil(2 * parallel / max(len(whole), 1)))

@@ -16,9 +16,10 @@ from attnbench.runner.session import Plan, Session, Supervisor
 
 __all__ = ["probe"]
 
-# After a call, the worker must be idle, so the CPU load of its threads is measured for ``QUIET_S`` seconds. If the load
-# is high, it is measured once more, for ``CONFIRM_S`` seconds, which gives threads time to end.
-QUIET_S, CONFIRM_S = 0.02, 0.2
+# After a call, the worker must be idle, so the CPU load of its threads is measured for ``QUIET_S`` seconds. While the
+# load is high, it is measured again, each time for ``CONFIRM_S`` seconds and at most ``CONFIRMATIONS`` times, which gives
+# threads time to end: on a busy machine, 20 ms of work can wait for a core for more than 0.1 s.
+QUIET_S, CONFIRM_S, CONFIRMATIONS = 0.02, 0.2, 5
 # A load is high if the worker's threads use at least this number of cores.
 BUSY_CORES = 0.5
 
@@ -98,7 +99,7 @@ def _observe(session: Session, worker: Supervisor, name: str, plan: Plan) -> Che
 
 def _find_background_work(worker: Supervisor) -> str | None:
     """Describe the work that an implementation still does after its call has returned; None if its worker is idle."""
-    for window_s in (QUIET_S, CONFIRM_S):
+    for window_s in (QUIET_S, *[CONFIRM_S] * CONFIRMATIONS):
         cores = worker.measure_core_demand(window_s)
         if cores is None or cores < BUSY_CORES:
             return None

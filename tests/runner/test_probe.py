@@ -199,7 +199,7 @@ def test_a_call_that_is_declared_untimed_is_not_timed() -> None:
         # A high core demand is measured again, because the threads may just be ending.
         ((0.9, 0.1), None),
         ((0.9, 0.6, 0.6, 0.1), None),
-        ((0.9, 0.6, 0.6, 0.6, 0.6, 1.2), "the implementation's threads still need 1.2 cores after the call has returned"),
+        ((0.9, *[0.6] * 4, 1.2), "the implementation's threads still need 1.2 cores after the call has returned"),
     ],
 )
 def test_a_call_that_leaves_threads_running_is_not_timed(busy: tuple[float | None, ...], untimed: str | None) -> None:

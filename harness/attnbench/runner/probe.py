@@ -17,7 +17,7 @@ from attnbench.runner.session import Plan, Session, Supervisor
 __all__ = ["probe"]
 
 # After a call, the worker must be idle, so the CPU load of its threads is measured for ``QUIET_S`` seconds. While the
-# load is high, it is measured again, each time for ``CONFIRM_S`` seconds and at most ``CONFIRMATIONS`` times. This gives
+# load is high, it is measured again, for ``CONFIRM_S`` seconds each time, at most ``CONFIRMATIONS`` times. This gives
 # threads time to end: on a busy machine, 20 ms of work can wait for a core for more than 0.1 s.
 QUIET_S, CONFIRM_S, CONFIRMATIONS = 0.02, 0.2, 5
 # A load is high if the worker's threads use at least this number of cores.

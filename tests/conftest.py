@@ -1,6 +1,7 @@
 """Fixtures that several test modules use: checks that run and are evaluated in this process."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,12 @@ from attnbench.runner import session
 from attnbench.workers.empty_batches import judge_empty_batch
 from attnbench.workers.oracle_worker import OracleWorker
 from shared_fork_servers import SharedForkServers
+
+
+def pytest_configure() -> None:
+    """Let tests interrupt processes that they start: a shell lets what it starts in the background ignore Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures that several test modules use: checks that run and are evaluated in this process."""
+"""What all tests share: Ctrl-C, the order of files, and fixtures such as checks that run in this process."""
 
 import os
 import signal

@@ -39,7 +39,8 @@ START_S = 60
 NODE_DEATH_S = 10
 # Seconds that jobs and daemons have between SIGTERM and SIGKILL.
 KILL_S = 5
-# Seconds between two looks of slurmctld for jobs whose start time has come. Slurm's defaults are 60 and 30 s.
+# Every so many seconds, slurmctld looks for jobs that can start. Slurm's defaults are 60 s (sched_interval) and 30 s
+# (bf_interval).
 SCHEDULE_S = 2
 # Seconds that a job of the partition "patient" has between SIGTERM and its end, if a job of the partition "urgent"
 # needs its node. A job of the default partition is requeued at once. The partition "closed" takes no jobs.

@@ -155,6 +155,7 @@ def record(
             with _storing_end(made):
                 yield made
         return
+    # Among 1,000 tasks of a sweep that start in one second, two have the same 4 bytes with a probability of 0.01 %.
     run = _describe_run(
         session, command, suite, cases, implementations, planned or {}, id_bytes=2 if path is None else 4
     )
@@ -174,10 +175,7 @@ def _describe_run(
     *,
     id_bytes: int,
 ) -> Run:
-    """Return the description of a run that begins now; its id ends in ``id_bytes`` random bytes.
-
-    Among 1,000 tasks of a sweep that start in one second, two have the same 4 bytes with a probability of 0.01 %.
-    """
+    """Return the description of a run that begins now; its id ends in ``id_bytes`` random bytes."""
     now = datetime.now(UTC)
     return Run(
         id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(id_bytes)}",

@@ -50,5 +50,5 @@ def _format_choice(choice: Choice) -> str:
     told = f"{choice.words} {choice.time}".rstrip()
     if len(choice.times) > 1:
         # The times of a tie have the names that ``words`` has.
-        told = f"{choice.words.partition(': ')[0]}: {choice.time}"
+        told = f"{choice.kind}{' for now' if choice.is_for_now else ''}: {choice.time}"
     return f"{told} ({'; '.join(choice.reservations)})" if choice.reservations else told

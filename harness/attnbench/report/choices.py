@@ -92,7 +92,7 @@ def describe_choice(entries: Sequence[Entry], late: Sequence[str] = ()) -> Choic
     notes = pending, note, unverified, describe_undecided(entries), *rival_notes
     return Choice(
         kind=best.kind,
-        words=_limit(words) if late else words,
+        words=_limit(best.kind, words) if late else words,
         times=tuple((name, format_time(entries, name)) for name in best.names) if best.kind in FASTER else (),
         notes=tuple(filter(None, notes)),
         reservations=tuple(filter(None, (pending, unverified))),
@@ -104,10 +104,9 @@ def describe_choice(entries: Sequence[Entry], late: Sequence[str] = ()) -> Choic
     )
 
 
-def _limit(words: str) -> str:
+def _limit(kind: AnswerKind, words: str) -> str:
     """Return an answer that missing calls may change: ``sdpa for now``, ``tie for now: sdpa, varlen``."""
-    first, colon, names = words.partition(": ")
-    return f"{first} for now{colon}{names}"
+    return f"tie for now{words.removeprefix('tie')}" if kind == "tie" else f"{words} for now"
 
 
 def describe_answer(answer: Answer, reference: str) -> tuple[str, str]:

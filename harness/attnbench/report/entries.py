@@ -22,9 +22,39 @@ __all__ = ["Conformance", "collect_entries"]
 WRONG: frozenset[Status] = frozenset({"failed", "error", "crashed"})
 
 
-def collect_entries(
-    runs: Sequence[StoredRun], series: Sequence[Series], conformance: "Conformance"
-) -> tuple[Entry, ...]:
+class Conformance:
+    """What is known of each implementation on a machine and a device: its checked cases, and whether it fails.
+
+    ``results`` are the merged results of all runs.
+    """
+
+    def __init__(self, runs: Sequence[StoredRun], results: Iterable[Result], unfinished: Unfinished) -> None:
+        machines = {stored.run.id: stored.run.machine.name for stored in runs}
+        self._checked: dict[tuple[str, str, str], int] = {}
+        self._wrong: set[tuple[str, str, str]] = set()
+        self._unfinished = unfinished
+        for result in results:
+            if result.suite == FRONTIER:
+                continue
+            key = machines[result.run], CaseId.parse(result.case).device, result.implementation
+            self._checked[key] = self._checked.get(key, 0) + (result.suite != PERF and is_checked(result))
+            if any(finding.status in WRONG for finding in result.findings):
+                self._wrong.add(key)
+
+    def is_wrong(self, place: Place, name: str) -> bool:
+        """Whether an implementation fails a check on the machine and device of a place."""
+        return (place.machine, place.device, name) in self._wrong
+
+    def is_unfinished(self, place: Place, name: str) -> bool:
+        """Whether a run on the machine of a place left out checks of an implementation."""
+        return name in self._unfinished.get(place.machine, ())
+
+    def count(self, place: Place, name: str) -> int:
+        """Return how many cases of suites were checked on the machine and device of a place."""
+        return self._checked.get((place.machine, place.device, name), 0)
+
+
+def collect_entries(runs: Sequence[StoredRun], series: Sequence[Series], conformance: Conformance) -> tuple[Entry, ...]:
     """Return the cells of the crossover map."""
     limits = _LimitsOfRuns(runs)
     return tuple(entry for one in series for entry in _list_entries(one, limits, conformance))
@@ -73,38 +103,6 @@ class _LimitsOfRuns:
             results = self._results.get((run, implementation), ())
             self._own[key] = find_limits(results, completions.get(implementation), device)
         return self._own[key]
-
-
-class Conformance:
-    """What is known of each implementation on a machine and a device: its checked cases, and whether it fails.
-
-    ``results`` are the merged results of all runs.
-    """
-
-    def __init__(self, runs: Sequence[StoredRun], results: Iterable[Result], unfinished: Unfinished) -> None:
-        machines = {stored.run.id: stored.run.machine.name for stored in runs}
-        self._checked: dict[tuple[str, str, str], int] = {}
-        self._wrong: set[tuple[str, str, str]] = set()
-        self._unfinished = unfinished
-        for result in results:
-            if result.suite == FRONTIER:
-                continue
-            key = machines[result.run], CaseId.parse(result.case).device, result.implementation
-            self._checked[key] = self._checked.get(key, 0) + (result.suite != PERF and is_checked(result))
-            if any(finding.status in WRONG for finding in result.findings):
-                self._wrong.add(key)
-
-    def is_wrong(self, place: Place, name: str) -> bool:
-        """Whether an implementation fails a check on the machine and device of a place."""
-        return (place.machine, place.device, name) in self._wrong
-
-    def is_unfinished(self, place: Place, name: str) -> bool:
-        """Whether a run on the machine of a place left out checks of an implementation."""
-        return name in self._unfinished.get(place.machine, ())
-
-    def count(self, place: Place, name: str) -> int:
-        """Return how many cases of suites were checked on the machine and device of a place."""
-        return self._checked.get((place.machine, place.device, name), 0)
 
 
 def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: Conformance) -> Iterator[Entry]:

@@ -2,8 +2,6 @@
 
 import importlib
 import json
-import subprocess
-import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,9 +12,9 @@ import torch
 import attnbench
 from attnbench.integrations.models import Batch
 from attnbench.oracle.sentence_encoder import describe_missing, load_encoder
+from commands import run_command
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-PROGRAM = "from attnbench.cli import main; main()"
 # The library that each implementation needs.
 LIBRARIES = {
     "x_transformers_attention.py:X_TRANSFORMERS": "x_transformers",
@@ -44,11 +42,8 @@ def is_missing(library: str) -> bool:
 
 def run_conform(folder: Path, *words: str) -> tuple[int, list[dict[str, str]], str]:
     """Run ``conform`` on the suite ``quick`` and return its exit code, findings and output."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "conform", *words, "--threads", "1", "--results", folder / "results",
-         "--json", folder / "found.json"],
-        cwd=EXAMPLES, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
+    options = ("--threads", "1", "--results", folder / "results", "--json", folder / "found.json")
+    done = run_command("conform", *words, *options, cwd=EXAMPLES)
     assert (folder / "found.json").exists(), done.stderr
     return done.returncode, json.loads((folder / "found.json").read_text())["findings"], done.stdout + done.stderr
 

@@ -32,11 +32,11 @@ from attnbench.records.environment import describe_machine
 from attnbench.records.run_file import ResultsError, RunFile, merge_runs, read_run
 from attnbench.records.types import SCHEMA, Finding, Result, Run
 from attnbench.runner import Session
+from commands import PROGRAM, START, run_command, run_new_process
 
 pytestmark = pytest.mark.long
 
 MY_ATTENTION = Path(__file__).parents[1] / "plugin_example" / "my_attention.py"
-PROGRAM = "from attnbench.cli import main; main()"
 TINY = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/inference"
 # Most processor time of the quickest of five calls, in seconds. One takes 0.08 s; importing torch takes 1 s more.
 HELP_S = 0.3
@@ -103,18 +103,7 @@ class Output:
 
 def attnbench(*arguments: str | Path, cwd: Path, **environment: str) -> Output:
     """Run attnbench in a folder, and capture standard output and standard error separately."""
-    return Output(
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM, *map(str, arguments)],
-            cwd=cwd,
-            env=os.environ | environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
-    )
+    return Output(run_command(*arguments, cwd=cwd, **environment))
 
 
 @pytest.fixture
@@ -162,7 +151,7 @@ def test_help_is_quick(tmp_path: Path) -> None:
     times_s = []
     for _ in range(5):
         begin_s = read_children_s()
-        assert attnbench("--help", cwd=tmp_path).code == 0
+        assert run_new_process("--help", cwd=tmp_path).returncode == 0
         times_s.append(read_children_s() - begin_s)
     assert min(times_s) < HELP_S
 
@@ -403,9 +392,7 @@ def test_a_closed_pipe_gives_no_traceback(here: Path) -> None:
     """Where the reader of standard output has closed the pipe (attnbench --help | head), there is no traceback."""
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "--help"], cwd=here, stdout=writing, stderr=subprocess.PIPE, check=False
-    )
+    done = subprocess.run([*START, "--help"], cwd=here, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert done.stderr == b""
     assert done.returncode == 1
@@ -431,7 +418,9 @@ def broken(here: Path) -> str:
 
 def test_broken_plugin_is_left_out_of_a_run_of_all(here: Path, broken: str) -> None:
     """A registered plug-in that cannot be imported is reported and left out; the other plug-ins are run."""
-    done = attnbench("conform", "--case", TINY.format(0), "--check", "forward_parity", cwd=here, PYTHONPATH=broken)
+    done = Output(
+        run_new_process("conform", "--case", TINY.format(0), "--check", "forward_parity", cwd=here, PYTHONPATH=broken)
+    )
     assert done.code == 0, done.err
     assert f"left out: {BROKEN}" in done.err.splitlines()
     assert re.search(r"^chapter +right", done.out, re.MULTILINE)
@@ -440,7 +429,7 @@ def test_broken_plugin_is_left_out_of_a_run_of_all(here: Path, broken: str) -> N
 
 def test_broken_plugin_is_listed_with_its_fault(here: Path, broken: str) -> None:
     """The list has the names and origins, and the fault of a broken plug-in; the hint is a command."""
-    done = attnbench("list", cwd=here, PYTHONPATH=broken)
+    done = Output(run_new_process("list", cwd=here, PYTHONPATH=broken))
     assert done.code == 0, done.err
     assert [line.rstrip() for line in done.out.splitlines()] == [
         "implementation  from",
@@ -457,7 +446,7 @@ def test_broken_plugin_is_listed_with_its_fault(here: Path, broken: str) -> None
 
 def test_support_counts_cases_and_tells_faults(here: Path, broken: str) -> None:
     """With --support the list has the number of supported cases, and a broken plug-in is still one row."""
-    done = attnbench("list", "--support", "--json", "-", cwd=here, PYTHONPATH=broken)
+    done = Output(run_new_process("list", "--support", "--json", "-", cwd=here, PYTHONPATH=broken))
     assert done.code == 0, done.err
     first, second = done.json["implementations"]
     assert (first["name"], first["fault"], first["cases"]) == ("broken", BROKEN, 0)
@@ -487,9 +476,7 @@ def test_the_list_imports_no_torch() -> None:
 def test_a_terminated_run_ends_its_workers(here: Path) -> None:
     """A run that gets SIGTERM (as CI sends) or Ctrl-C ends its workers, and prints how to resume it."""
     words = ["conform", "own.py:Hangs", "--case", TINY.format(0)]
-    started = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *words], cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    started = subprocess.Popen([*START, *words], cwd=here, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     pid = ""
     deadline = time.monotonic() + 600
     while not pid.endswith(".") and time.monotonic() < deadline:

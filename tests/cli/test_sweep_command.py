@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 
 from attnbench.records.run_file import read_run
 from attnbench.sweep.plan import read_plan
+from commands import START, run_command
 from sweep_folders import write_sweep
 
 pytestmark = pytest.mark.long
@@ -26,7 +26,6 @@ case = ["multihead/B2.L5.S7.E24.H3/-/mask=bool2d/*", "multihead/B2.L5.S7.E24.H3/
 [limits]
 cases = 1
 """
-START = [sys.executable, "-c", "from attnbench.cli import main; main()", "sweep"]
 
 
 @pytest.fixture
@@ -38,10 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 def sweep(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a folder."""
-    environment = os.environ | variables
-    return subprocess.run(
-        [*START, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
+    return run_command("sweep", *words, cwd=folder, **variables)
 
 
 def wait_for(path: Path) -> None:
@@ -63,7 +59,7 @@ def test_a_killed_sweep_is_resumed(folder: Path) -> None:
     assert "results: 2; the times are a forecast" in planned
     assert not (folder / "there").exists()
     with subprocess.Popen(
-        [*START, "sweep.toml", "--local"], cwd=folder, stderr=subprocess.DEVNULL, start_new_session=True
+        [*START, "sweep", "sweep.toml", "--local"], cwd=folder, stderr=subprocess.DEVNULL, start_new_session=True
     ) as running:
         wait_for(folder / "there" / "tasks" / "any" / "0002-try1.json")
         os.killpg(running.pid, signal.SIGKILL)

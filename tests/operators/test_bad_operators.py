@@ -2,12 +2,12 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-PROGRAM = "from attnbench.cli import main; main()"
+from commands import run_new_process
+
 # An operator with two chapters of checks: attnbench's ``forward`` and one of its own.
 OPERATOR = """
 from dataclasses import dataclass
@@ -68,10 +68,7 @@ def install(folder: Path, *, check: str = "doubles", **parts: str) -> dict[str, 
 
 def run(environment: dict[str, str], *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a command in a process that finds these plug-ins."""
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words, "--results", "results"], cwd=cwd, env=environment,
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
+    return run_new_process(*words, "--results", "results", cwd=cwd, **environment)
 
 
 @pytest.mark.parametrize(

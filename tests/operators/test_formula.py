@@ -3,8 +3,6 @@
 import importlib
 import json
 import os
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +21,9 @@ from attnbench.checks.requirement import applies
 from attnbench.interface import GENERAL_CHAPTERS
 from attnbench.kernel import from_call
 from attnbench.oracle.expected import CaseOracle
+from commands import run_new_process
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "linear_attention"
-PROGRAM = "from attnbench.cli import main; main()"
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +51,7 @@ def distribution(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def run_attnbench(environment: dict[str, str], *words: str, cwd: Path) -> str:
     """Run a command that must exit with 0, and return its standard output."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words], cwd=cwd, env=environment, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=900, check=False,
-    )  # fmt: skip
+    done = run_new_process(*words, cwd=cwd, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from commands import START
+
 pytestmark = pytest.mark.install
 
 EXAMPLE = Path(__file__).parents[1] / "plugin_example"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-PROGRAM = "from attnbench.cli import main; main()"
 
 
 def run_checked(*command: str | Path, cwd: Path, **environment: str) -> str:
@@ -48,7 +49,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_attnbench(installed: Path, *arguments: str, cwd: Path) -> str:
     """Run an attnbench command that finds the installed example, and return its standard output."""
     path = os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
-    return run_checked(sys.executable, "-c", PROGRAM, *arguments, cwd=cwd, PYTHONPATH=path)
+    return run_checked(*START, *arguments, cwd=cwd, PYTHONPATH=path)
 
 
 def test_list_shows_the_plugin_with_its_distribution(installed: Path, tmp_path: Path) -> None:

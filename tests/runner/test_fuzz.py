@@ -26,8 +26,8 @@ from attnbench.records.run_file import ResultsError, read_run
 from attnbench.records.types import FAILURES, Result
 from attnbench.runner import Expectation, NoProgress, Session
 from attnbench.runner.fuzz import TRIES, TRIES_OF_A_DEATH, Found, SearchEffort, draw_cases, fuzz
+from commands import run_command
 
-PROGRAM = "from attnbench.cli import main; main()"
 PLAIN = "multihead/B1.L1.S1.E1.H1/-/mask=none/regime=plain/seed=0/float32/cpu/eval"
 
 # Implementations that fail, each in a different way, for more than 16 keys and at least two heads; Right never fails.
@@ -295,10 +295,7 @@ def test_effort_is_repeatable_in_ci_and_with_a_seed(monkeypatch: pytest.MonkeyPa
 
 def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run ``conform --suite fuzz`` on the implementation ``Wrong``."""
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, "conform", "own.py:Wrong", "--suite", "fuzz", *words],
-        cwd=cwd, capture_output=True, text=True, check=False, timeout=900,
-    )  # fmt: skip
+    return run_command("conform", "own.py:Wrong", "--suite", "fuzz", *words, cwd=cwd)
 
 
 def test_the_command_prints_and_keeps_the_failure(own: Path) -> None:

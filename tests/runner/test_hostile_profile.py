@@ -22,12 +22,12 @@ from attnbench.records.run_file import RunFile, read_run
 from attnbench.records.types import Result
 from attnbench.runner import Effort, Limits, NoProgress, Session, list_gating_checks, list_profile_cases, profile
 from attnbench.workers.oracle_worker import OracleWorker
+from commands import START
 from time_limits import repeat_with_longer_limits
 
 pytestmark = pytest.mark.long
 
 PLUGINS = Path(__file__).parents[1] / "data" / "hostile_plugins.py"
-PROGRAM = "from attnbench.cli import main; main()"
 # Implementations whose faults appear when each runs alone, and one whose faults appear only in the shared process.
 ALONE, LATE = ("NON_FATAL", "CRASHING", "HANGING", "LINGERING"), "LATE"
 HONEST = ("torch_mha", "sdpa")
@@ -260,9 +260,7 @@ CONFORM = ("conform", "--case", TINY, "--check", "forward_parity")
 def start(cwd: Path, *words: str) -> subprocess.Popen[str]:
     """Start a command on ``Own`` in the folder ``cwd``; results are written to ``results``, a folder beside ``cwd``."""
     words += ("own.py:Own", "--threads", "1", "--results", "../results")
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *words], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen([*START, *words], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 PROBES = [("torch_mha", 8), ("torch_mha", 16), ("own.py:Own", 8), ("own.py:Own", 16)]

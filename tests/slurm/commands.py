@@ -3,16 +3,15 @@
 import json
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from commands import START
 from slurm.cluster import Cluster
 
-__all__ = ["ATTNBENCH", "STATE_S", "attnbench", "merge", "read_outcomes", "read_report", "wait_until"]
+__all__ = ["STATE_S", "attnbench", "merge", "read_outcomes", "read_report", "wait_until"]
 
-ATTNBENCH = (sys.executable, "-c", "from attnbench.cli import main; main()")
 # Seconds to wait for a state. On two idle cores, Slurm needs up to 10 s to see that a node is dead, and a task 10 s.
 STATE_S = 600
 # What differs between two reports of the same results: ids and times of runs, nodes, and two options of the sweep.
@@ -24,7 +23,7 @@ OF_A_RUN = re.compile(
 def attnbench(cluster: Cluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command of attnbench on the cluster."""
     return subprocess.run(
-        cluster.inside(*ATTNBENCH, *words), cwd=folder, env=cluster.environment, capture_output=True, text=True,
+        cluster.inside(*START, *words), cwd=folder, env=cluster.environment, capture_output=True, text=True,
         check=False, timeout=STATE_S,
     )  # fmt: skip
 

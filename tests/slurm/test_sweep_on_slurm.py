@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from commands import START
 from slurm.cluster import Cluster, ClusterError, find_obstacle, start_cluster
-from slurm.commands import ATTNBENCH, STATE_S, attnbench, merge, read_outcomes, read_report, wait_until
+from slurm.commands import STATE_S, attnbench, merge, read_outcomes, read_report, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -170,7 +171,7 @@ def test_a_cancelled_task_is_missing_at_once(cluster: Cluster, folder: Path) -> 
 def start_sweep(cluster: Cluster, folder: Path) -> "Iterator[subprocess.Popen[str]]":
     """Start the sweep of the configuration, in a session of its own; at the end it is killed, its jobs are not."""
     with subprocess.Popen(
-        cluster.inside(*ATTNBENCH, "sweep", "sweep.toml"), cwd=folder, env=cluster.environment, text=True,
+        cluster.inside(*START, "sweep", "sweep.toml"), cwd=folder, env=cluster.environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     ) as sweep:  # fmt: skip
         try:

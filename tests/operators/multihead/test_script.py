@@ -30,6 +30,7 @@ from attnbench.plugins.adapters import find_form, load_implementation
 from attnbench.plugins.registry import PluginError, load_operator, write_import_lines
 from attnbench.processes.script_subject import SHOWN_CHECKS, Form, Subject
 from attnbench.workers.script import write_script
+from commands import run_command
 
 # A user's file, which does not mention the harness.
 OWN = """
@@ -408,8 +409,7 @@ def test_environment_variables_are_set_before_torch_is_imported() -> None:
 
 def run_reproduce(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run ``attnbench reproduce``."""
-    program = [sys.executable, "-c", "from attnbench.cli import main; main()", "reproduce", *words]
-    return subprocess.run(program, capture_output=True, text=True, check=False, cwd=cwd)
+    return run_command("reproduce", *words, cwd=cwd)
 
 
 # Runs programs; after each, prints its exit code and whether the harness was imported.

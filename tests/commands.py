@@ -1,0 +1,60 @@
+"""Commands of attnbench that tests run: in the process of the tests, or in new processes.
+
+A command in the process of the tests shares its fork servers, so that torch is not imported anew for each command.
+"""
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import CompletedProcess
+from unittest import mock
+
+from attnbench.cli import main
+
+__all__ = ["PROGRAM", "START", "run_command", "run_new_process"]
+
+# What the command attnbench runs, and the begin of a command line that runs it in a new process.
+PROGRAM = "from attnbench.cli import main; main()"
+START = (sys.executable, "-c", PROGRAM)
+# Longest time of a command in a new process, in seconds.
+TIMEOUT_S = 900
+
+
+def run_command(*words: str | Path, cwd: Path, **environment: str) -> CompletedProcess[str]:
+    """Run attnbench in this process and in a folder, with added environment variables, and capture what it prints."""
+    arguments = ["attnbench", *map(str, words)]
+    handler = signal.getsignal(signal.SIGTERM)
+    code = 0
+    with (
+        contextlib.chdir(cwd),
+        mock.patch.object(sys, "argv", arguments),
+        mock.patch.dict(os.environ, environment),
+        contextlib.redirect_stdout(io.StringIO()) as output,
+        contextlib.redirect_stderr(io.StringIO()) as errors,
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            assert isinstance(end.code, int)
+            code = end.code
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+    return CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
+
+
+def run_new_process(*words: str | Path, cwd: Path, **environment: str) -> CompletedProcess[str]:
+    """Run attnbench as ``run_command`` does, but in a new process: this one does not read a new PYTHONPATH."""
+    return subprocess.run(
+        [*START, *map(str, words)],
+        cwd=cwd,
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )

@@ -13,6 +13,8 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from unittest import mock
 
+import pytest
+
 from attnbench.cli import main
 
 __all__ = ["PROGRAM", "START", "run_command", "run_new_process"]
@@ -28,7 +30,6 @@ def run_command(*words: str | Path, cwd: Path, **environment: str) -> CompletedP
     """Run attnbench in this process and in a folder, with added environment variables, and capture what it prints."""
     arguments = ["attnbench", *map(str, words)]
     handler = signal.getsignal(signal.SIGTERM)
-    code = 0
     with (
         contextlib.chdir(cwd),
         mock.patch.object(sys, "argv", arguments),
@@ -37,13 +38,11 @@ def run_command(*words: str | Path, cwd: Path, **environment: str) -> CompletedP
         contextlib.redirect_stderr(io.StringIO()) as errors,
     ):
         try:
-            main()
-        except SystemExit as end:
-            assert isinstance(end.code, int)
-            code = end.code
+            with pytest.raises(SystemExit) as end:
+                main()
         finally:
             signal.signal(signal.SIGTERM, handler)
-    return CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
+    return CompletedProcess(arguments, int(end.value.code or 0), output.getvalue(), errors.getvalue())
 
 
 def run_new_process(*words: str | Path, cwd: Path, **environment: str) -> CompletedProcess[str]:

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -18,9 +18,11 @@ from attnbench.interface import Implementation, Refusal
 from attnbench.oracle.disk_cache import DiskCache, find_folder
 from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.registry import load_operator
+from attnbench.processes.fork_server import ForkServer
 from attnbench.processes.oracle_requests import DescribeCases, DrawInputs
 from attnbench.records.types import Finding
 from attnbench.runner import session
+from attnbench.runner.session import Supervisor
 from attnbench.workers.empty_batches import judge_empty_batch
 from attnbench.workers.oracle_worker import OracleWorker
 from shared_fork_servers import SharedForkServers
@@ -113,8 +115,17 @@ def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def shared_fork_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let the sessions of all tests of this process share their fork servers."""
     shared = SharedForkServers(tmp_path_factory.mktemp("fork-servers"))
+    find = Supervisor._find_fork_server
+
+    def find_also_for_times(supervisor: Supervisor, environment: Mapping[str, str]) -> ForkServer | None:
+        """Fork processes that measure times, too: their addresses are of no importance to tests."""
+        if supervisor._timed_without is None or environment:
+            return find(supervisor, environment)
+        return supervisor._session.start_fork_server(environment)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "ForkServer", shared)
+        patch.setattr(Supervisor, "_find_fork_server", find_also_for_times)
         yield
     shared.end()
 

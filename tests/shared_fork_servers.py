@@ -1,5 +1,6 @@
 """Fork servers that the tests of a process share: to import torch anew for each run of a test takes seconds."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from attnbench.processes.fork_server import ForkServer
 __all__ = ["SharedForkServers"]
 
 # Most servers that are kept; each holds 300 MB. Tests that set other variables have other servers.
-MOST = 4
+MOST = 5
 
 
 class SharedForkServers:
@@ -25,7 +26,7 @@ class SharedForkServers:
         """Return a server that is kept, or start one."""
         del log  # it would end with the session
         self._kept = [one for one in self._kept if one.is_running]
-        found = [one for one in self._kept if one.modules == tuple(modules) and one.gives(environment)]
+        found = [one for one in self._kept if one.starts_alike(modules, environment)]
         server = found[0] if found else _KeptForkServer(modules, log=self._log, environment=environment)
         # The server that was used last is the last one.
         self._kept = [one for one in self._kept if one is not server] + [server]
@@ -44,12 +45,16 @@ class _KeptForkServer(ForkServer):
 
     def __init__(self, modules: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> None:
         super().__init__(modules, log=log, environment=environment)
-        self.modules = tuple(modules)
+        self._modules, self._cores = tuple(modules), os.sched_getaffinity(0)
 
     @property
     def is_running(self) -> bool:
         """Whether the server can still fork."""
         return self._process.poll() is None
+
+    def starts_alike(self, modules: Sequence[str], environment: Mapping[str, str]) -> bool:
+        """Whether a server that this thread starts now would have the same modules, environment and cores."""
+        return self._modules == tuple(modules) and self._cores == os.sched_getaffinity(0) and self.gives(environment)
 
     def close(self) -> None:
         """Do nothing: another session may need the server."""

@@ -177,12 +177,16 @@ class Session:
         with self._starting:
             key = frozenset(environment.items())
             if key not in self._fork_servers:
-                self._fork_servers[key] = ForkServer(
-                    [self.oracle_module, self.worker_module, IMPORTED_LATE],
-                    log=self.folder / f"fork-server-{len(self._fork_servers)}.log",
-                    environment=environment,
-                )
+                self._fork_servers[key] = self.start_fork_server(environment)
             return self._fork_servers[key]
+
+    def start_fork_server(self, environment: Mapping[str, str]) -> ForkServer:
+        """Start a server that forks workers with these environment variables."""
+        return ForkServer(
+            [self.oracle_module, self.worker_module, IMPORTED_LATE],
+            log=self.folder / f"fork-server-{len(self._fork_servers)}.log",
+            environment=environment,
+        )
 
     @property
     def libraries(self) -> Libraries:

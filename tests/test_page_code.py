@@ -19,6 +19,7 @@ import yaml
 from torch import nn
 
 from attnbench.interface import Implementation
+from commands import run_command
 from page_commands import parse_command, parse_options
 from pages import (
     LANGUAGES,
@@ -94,21 +95,25 @@ class Folder:
             copy(source, target)
 
     def run(self, command: Command) -> subprocess.CompletedProcess[str]:
-        """Run a command as a reader does, with lines of 80 columns."""
-        search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        environment = {name: value for name, value in os.environ.items() if name not in PRINTED_OTHERWISE}
+        """Run a command as a reader does."""
         self.provide(command)
+        if command.words[0] == "attnbench":
+            return run_command(*command.words[1:], cwd=self.path)
         return subprocess.run(
-            command.words, cwd=self.path, env=environment | {"PATH": search, "COLUMNS": "80"},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+            command.words, cwd=self.path, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
-    """An empty folder of a reader; its modules are forgotten after the test."""
+    """An empty folder of a reader, whose terminal has 80 columns; its modules are forgotten after the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in PRINTED_OTHERWISE:
+        monkeypatch.delenv(name, raising=False)
     known = set(sys.modules)
     yield Folder(tmp_path)
     for name in set(sys.modules) - known:

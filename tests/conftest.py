@@ -18,7 +18,7 @@ from attnbench.interface import Implementation, Refusal
 from attnbench.oracle.disk_cache import DiskCache, find_folder
 from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.registry import load_operator
-from attnbench.processes.fork_server import ForkServer
+from attnbench.processes.fork_server import AVAILABLE, ForkServer
 from attnbench.processes.oracle_requests import DescribeCases, DrawInputs
 from attnbench.records.types import Finding
 from attnbench.runner import session
@@ -118,8 +118,8 @@ def shared_fork_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     find = Supervisor._find_fork_server
 
     def find_also_for_times(supervisor: Supervisor, environment: Mapping[str, str]) -> ForkServer | None:
-        """Fork processes that measure times, too: their addresses are of no importance to tests."""
-        if supervisor._timed_without is None or environment:
+        """Fork processes that measure times, too: how much times differ between processes matters to no test."""
+        if not AVAILABLE or supervisor._timed_without is None or environment:
             return find(supervisor, environment)
         return supervisor._session.start_fork_server(environment)
 

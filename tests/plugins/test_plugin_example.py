@@ -75,7 +75,7 @@ def test_the_plugin_conforms_by_its_name(installed: Path, tmp_path: Path) -> Non
 
 def test_the_plugin_is_timed_by_its_name(installed: Path, tmp_path: Path) -> None:
     """``profile`` prints the plug-in's times and memory; one process is too few for a speed verdict."""
-    words = ["--lengths", "8,16", "--passes", "forward", "--processes", "1"]
+    words = ["--lengths", "8,16", "--passes", "forward", "--processes", "1", "--threads", "1"]
     table = run_attnbench(installed, "profile", "example_einsum", *words, cwd=tmp_path)
     times, memory = re.findall(r"^example_einsum .*$", table, re.MULTILINE)
     assert len(re.findall(r"\d\.\d+ \((\d+\.\d+\?|!)\)", times)) == 2, table

@@ -41,6 +41,8 @@ TOTALS_S = 0.4
 ROOM = 0.75
 # Number of attempts. A wrong answer is not judged if one of the few right ones is chosen, and times vary.
 ATTEMPTS = 4
+# The same for a cheat without the defence that stops it: a busy machine may expose it, or take its gain.
+UNDEFENDED_ATTEMPTS = 16
 # Defences that one process cannot show: the runner compares several processes.
 OF_THE_RUNNER = ("alone",)
 
@@ -145,9 +147,9 @@ def test_there_are_enough_cheats_and_oddities() -> None:
         assert cheat.source.startswith(("https://", "constructed: "))
 
 
-def retry(succeeds: Callable[[], bool]) -> bool:
+def retry(succeeds: Callable[[], bool], attempts: int = ATTEMPTS) -> bool:
     """Return whether one of several attempts succeeds."""
-    return any(succeeds() for _ in range(ATTEMPTS))
+    return any(succeeds() for _ in range(attempts))
 
 
 @pytest.mark.parametrize("cheat", select(of_the_runner=False), ids=name_one)
@@ -173,7 +175,7 @@ def test_a_cheat_is_stopped_by_its_defence(timer: Timer, cheat: Cheat) -> None:
         return bool(without) or seen.ratio < ROOM * timer.time(HONEST.place, mode=cheat.mode, large=large).ratio
 
     assert retry(lambda: not gets_through())
-    assert retry(lambda: gets_through(cheat.also_by | {cheat.stopped_by}))
+    assert retry(lambda: gets_through(cheat.also_by | {cheat.stopped_by}), UNDEFENDED_ATTEMPTS)
 
 
 @pytest.mark.parametrize("oddity", ODDITIES.values(), ids=name_one)

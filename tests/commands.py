@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 from unittest import mock
@@ -19,7 +20,7 @@ from attnbench.cli import main
 
 __all__ = ["PROGRAM", "START", "run_command", "run_new_process"]
 
-# What the command attnbench runs, and the begin of a command line that runs it in a new process.
+# What the command attnbench runs, and the beginning of a command line that runs it in a new process.
 PROGRAM = "from attnbench.cli import main; main()"
 START = (sys.executable, "-c", PROGRAM)
 # Longest time of a command in a new process, in seconds.
@@ -45,12 +46,16 @@ def run_command(*words: str | Path, cwd: Path, **environment: str) -> CompletedP
     return CompletedProcess(arguments, int(end.value.code or 0), output.getvalue(), errors.getvalue())
 
 
-def run_new_process(*words: str | Path, cwd: Path, **environment: str) -> CompletedProcess[str]:
-    """Run attnbench as ``run_command`` does, but in a new process: this one does not read a new PYTHONPATH."""
+def run_new_process(*words: str | Path, cwd: Path, search: Sequence[Path] = ()) -> CompletedProcess[str]:
+    """Run attnbench in a new process and in a folder, and capture what it prints.
+
+    The process finds modules and plug-ins also in the folders ``search``.
+    """
+    path = os.pathsep.join([*map(str, search), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
         [*START, *map(str, words)],
         cwd=cwd,
-        env=os.environ | environment,
+        env=os.environ | {"PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

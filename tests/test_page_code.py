@@ -107,7 +107,7 @@ class Folder:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
-    """An empty folder of a reader, whose terminal has 80 columns; its modules are forgotten after the test."""
+    """A reader's empty folder. Its modules are forgotten after the test. The reader's terminal has 80 columns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)

@@ -402,8 +402,8 @@ BROKEN = "cannot import 'broken': ModuleNotFoundError: No module named 'a_librar
 
 
 @pytest.fixture
-def broken(here: Path) -> str:
-    """PYTHONPATH with which two implementations are registered: ``broken``, which cannot be imported, and ``right``."""
+def broken(here: Path) -> list[Path]:
+    """Folders with which two implementations are registered: ``broken``, which cannot be imported, and ``right``."""
     # This distribution shadows the installed one of the same name, whose implementations are then not registered.
     info = here / "path" / "attnbench-9.dist-info"
     info.mkdir(parents=True)
@@ -413,13 +413,13 @@ def broken(here: Path) -> str:
         "[attnbench.implementations]\nbroken = broken_plugin:X\nright = own:Right\n"
     )
     (here / "path" / "broken_plugin.py").write_text("import a_library_that_is_missing\n")
-    return os.pathsep.join([str(info.parent), str(here), os.environ.get("PYTHONPATH", "")])
+    return [info.parent, here]
 
 
-def test_broken_plugin_is_left_out_of_a_run_of_all(here: Path, broken: str) -> None:
+def test_broken_plugin_is_left_out_of_a_run_of_all(here: Path, broken: list[Path]) -> None:
     """A registered plug-in that cannot be imported is reported and left out; the other plug-ins are run."""
     done = Output(
-        run_new_process("conform", "--case", TINY.format(0), "--check", "forward_parity", cwd=here, PYTHONPATH=broken)
+        run_new_process("conform", "--case", TINY.format(0), "--check", "forward_parity", cwd=here, search=broken)
     )
     assert done.code == 0, done.err
     assert f"left out: {BROKEN}" in done.err.splitlines()
@@ -427,9 +427,9 @@ def test_broken_plugin_is_left_out_of_a_run_of_all(here: Path, broken: str) -> N
     assert re.search(r"^forward +✓ 1", done.out, re.MULTILINE)
 
 
-def test_broken_plugin_is_listed_with_its_fault(here: Path, broken: str) -> None:
+def test_broken_plugin_is_listed_with_its_fault(here: Path, broken: list[Path]) -> None:
     """The list has the names and origins, and the fault of a broken plug-in; the hint is a command."""
-    done = Output(run_new_process("list", cwd=here, PYTHONPATH=broken))
+    done = Output(run_new_process("list", cwd=here, search=broken))
     assert done.code == 0, done.err
     assert [line.rstrip() for line in done.out.splitlines()] == [
         "implementation  from",
@@ -444,9 +444,9 @@ def test_broken_plugin_is_listed_with_its_fault(here: Path, broken: str) -> None
     assert done.err == hint
 
 
-def test_support_counts_cases_and_tells_faults(here: Path, broken: str) -> None:
+def test_support_counts_cases_and_tells_faults(here: Path, broken: list[Path]) -> None:
     """With --support the list has the number of supported cases, and a broken plug-in is still one row."""
-    done = Output(run_new_process("list", "--support", "--json", "-", cwd=here, PYTHONPATH=broken))
+    done = Output(run_new_process("list", "--support", "--json", "-", cwd=here, search=broken))
     assert done.code == 0, done.err
     first, second = done.json["implementations"]
     assert (first["name"], first["fault"], first["cases"]) == ("broken", BROKEN, 0)

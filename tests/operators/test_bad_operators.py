@@ -1,6 +1,5 @@
 """Tests of operators with an invalid description: each gives an error of one line, and other operators still run."""
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -49,8 +48,8 @@ def {name}(candidate):
 '''
 
 
-def install(folder: Path, *, check: str = "doubles", **parts: str) -> dict[str, str]:
-    """Install an operator with an implementation and checks; return the environment variables that make it found."""
+def install(folder: Path, *, check: str = "doubles", **parts: str) -> None:
+    """Install an operator with an implementation and checks in a folder."""
     filled = {"imports": "", "chapters": '("forward", "doubling_checks")', "mutants": "", "value": "Doubling()"} | parts
     (folder / "doubling.py").write_text(OPERATOR.format(**filled))
     (folder / "doubling_implementation.py").write_text(IMPLEMENTATION)
@@ -63,12 +62,11 @@ def install(folder: Path, *, check: str = "doubles", **parts: str) -> dict[str, 
         "[attnbench.operators]\ndoubling = doubling:OPERATOR\n"
         "[attnbench.implementations]\ndoubling = doubling_implementation:IMPLEMENTATION\n"
     )
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
 
 
-def run(environment: dict[str, str], *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process that finds these plug-ins."""
-    return run_new_process(*words, "--results", "results", cwd=cwd, **environment)
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, and find the plug-ins that are installed there."""
+    return run_new_process(*words, "--results", "results", cwd=folder, search=[folder])
 
 
 @pytest.mark.parametrize(
@@ -95,8 +93,8 @@ def run(environment: dict[str, str], *words: str, cwd: Path) -> subprocess.Compl
 )
 def test_a_bad_description_is_reported_in_one_line(tmp_path: Path, parts: dict[str, str], line: str) -> None:
     """A run of an operator with an invalid description prints one line and ends with exit code 2."""
-    environment = install(tmp_path, **parts)
-    done = run(environment, "conform", "doubling", cwd=tmp_path)
+    install(tmp_path, **parts)
+    done = run(tmp_path, "conform", "doubling")
     assert done.returncode == 2, done.stderr
     (message,) = done.stderr.splitlines()
     assert message.startswith(f"attnbench: {line}")
@@ -104,15 +102,15 @@ def test_a_bad_description_is_reported_in_one_line(tmp_path: Path, parts: dict[s
 
 def test_other_operators_are_not_affected(tmp_path: Path) -> None:
     """A run of another operator succeeds, even if an installed operator's description is invalid (it imports torch)."""
-    environment = install(tmp_path, imports="import torch")
+    install(tmp_path, imports="import torch")
     words = ("conform", "core_reshaped", "--check", "forward_parity", "--case", "*/float64/cpu/eval")
-    assert run(environment, *words, cwd=tmp_path).returncode == 0
+    assert run(tmp_path, *words).returncode == 0
 
 
 def test_invalid_mutants_are_reported_in_one_line(tmp_path: Path) -> None:
     """``Operator.mutants`` must name a ``MutantSet``."""
-    environment = install(tmp_path, mutants="bad_mutants:MUTANTS")
-    done = run(environment, "conform", "--mutants", "--operator", "doubling", cwd=tmp_path)
+    install(tmp_path, mutants="bad_mutants:MUTANTS")
+    done = run(tmp_path, "conform", "--mutants", "--operator", "doubling")
     assert done.returncode == 2, done.stderr
     assert done.stderr.splitlines()[-1] == (
         "attnbench: operator 'doubling': mutants must name a MutantSet, but bad_mutants:MUTANTS is a list"

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,8 +35,8 @@ def example() -> Iterator[SimpleNamespace]:
 
 
 @pytest.fixture(scope="module")
-def distribution(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return an environment in which the example is installed with the entry points of its pyproject.toml."""
+def distribution(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return folders in which the example is installed with the entry points of its pyproject.toml."""
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     info = tmp_path_factory.mktemp("path") / f"linear_attention-{project['version']}.dist-info"
     info.mkdir()
@@ -45,13 +44,12 @@ def distribution(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     groups = project["entry-points"].items()
     lines = [line for group, entries in groups for line in (f"[{group}]", *(f"{k} = {v}" for k, v in entries.items()))]
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    path = os.pathsep.join([str(info.parent), str(EXAMPLE), os.environ.get("PYTHONPATH", "")])
-    return os.environ | {"PYTHONPATH": path}
+    return [info.parent, EXAMPLE]
 
 
-def run_attnbench(environment: dict[str, str], *words: str, cwd: Path) -> str:
+def run_attnbench(distribution: list[Path], *words: str, cwd: Path) -> str:
     """Run a command that must exit with 0, and return its standard output."""
-    done = run_new_process(*words, cwd=cwd, **environment)
+    done = run_new_process(*words, cwd=cwd, search=distribution)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -125,7 +123,7 @@ def test_parameters_are_handed_to_the_function() -> None:
     assert (output.item(), module.w.grad.item()) == (6.0, 3.0)
 
 
-def test_the_command_line_finds_operator_and_implementations(distribution: dict[str, str], tmp_path: Path) -> None:
+def test_the_command_line_finds_operator_and_implementations(distribution: list[Path], tmp_path: Path) -> None:
     """An installed implementation is listed and checked by name, on the cases of its own operator only."""
     (row,) = json.loads(
         run_attnbench(distribution, "list", "linear_from_the_right", "--support", "--json", "-", cwd=tmp_path)
@@ -138,7 +136,7 @@ def test_the_command_line_finds_operator_and_implementations(distribution: dict[
     assert len(found) == 8
 
 
-def test_its_own_check_runs_on_every_case(distribution: dict[str, str], tmp_path: Path) -> None:
+def test_its_own_check_runs_on_every_case(distribution: list[Path], tmp_path: Path) -> None:
     """The example's own check applies to every case of its operator, and both implementations pass."""
     words = ("conform", "linear_from_the_left", "linear_from_the_right", "--check", "repeated_keys_change_nothing")
     found = json.loads(run_attnbench(distribution, *words, "--json", "-", cwd=tmp_path))["findings"]
@@ -146,9 +144,7 @@ def test_its_own_check_runs_on_every_case(distribution: dict[str, str], tmp_path
     assert len(found) == 16
 
 
-def test_its_mutants_are_killed_and_the_score_equals_the_shipped_one(
-    distribution: dict[str, str], tmp_path: Path
-) -> None:
+def test_its_mutants_are_killed_and_the_score_equals_the_shipped_one(distribution: list[Path], tmp_path: Path) -> None:
     """Each mutant is killed by the check that the mutant names; the mutation score equals the shipped score."""
     words = ("conform", "--mutants", "--suite", "full", "--operator", "linear_attention", "--json", "-")
     found = json.loads(run_attnbench(distribution, *words, cwd=tmp_path))

@@ -1,7 +1,6 @@
 """Tests of an installed plug-in distribution, whose implementation is found by its registered name."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -9,28 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from commands import START
+from commands import run_new_process
 
 pytestmark = pytest.mark.install
 
 EXAMPLE = Path(__file__).parents[1] / "plugin_example"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-
-
-def run_checked(*command: str | Path, cwd: Path, **environment: str) -> str:
-    """Run a command that must exit with 0, and return its standard output."""
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=os.environ | environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command} exited with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +25,19 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
     for name in ("pyproject.toml", "example_attention.py"):
         (source / name).write_text((EXAMPLE / name).read_text())
-    run_checked(*PIP, "install", "--no-deps", "--no-build-isolation", "--target", target, source, cwd=source)
+    words = (*PIP, "install", "--no-deps", "--no-build-isolation", "--target", target, source)
+    done = subprocess.run(
+        words, cwd=source, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     return target
 
 
 def run_attnbench(installed: Path, *arguments: str, cwd: Path) -> str:
     """Run an attnbench command that finds the installed example, and return its standard output."""
-    path = os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
-    return run_checked(*START, *arguments, cwd=cwd, PYTHONPATH=path)
+    done = run_new_process(*arguments, cwd=cwd, search=[installed])
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_list_shows_the_plugin_with_its_distribution(installed: Path, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import argparse
 import importlib
 import os
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -29,6 +28,7 @@ from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import format_line
 from attnbench.records.types import Ceiling, End, Finding, Machine, Memory, Record, Result, Run, Timing
+from research.process_cost import measure_command
 
 __all__ = [
     "Cost", "list_cases", "main", "make_failure", "make_finding", "make_timing", "measure_report", "write_conformance",
@@ -49,10 +49,6 @@ LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 # Modes of a timed case: the forward pass alone, and forward with backward.
 MODES = ("inference", "train")
 MACHINE = Machine(name="synthetic-cpu", cpu="Synthetic CPU", cores=16, memory_bytes=2**36)
-# Number of bytes in the unit of ru_maxrss, which is KiB on Linux and bytes on macOS.
-MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
-# Python code that runs the command line of attnbench in a new process.
-REPORT = "from attnbench.cli import main; main()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,20 +260,14 @@ def measure_report(path: Path, folder: Path, *, browser: bool = True) -> Cost:
 
     Raises: RuntimeError if the command does not end with the exit code 0 or 1.
     """
-    command = [sys.executable, "-c", REPORT, "report", str(path), "--reports", str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
-    # Set the exit code by hand: ``wait4`` has already collected the process, so ``Popen`` cannot wait for it.
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode not in (0, 1):
-        raise RuntimeError(f"{' '.join(command)} ended with exit code {process.returncode}")
+    process = measure_command("report", str(path), "--reports", str(folder), exit_codes=(0, 1))
     page = folder / "index.html"
     counter = _ElementCounter()
     counter.feed(page.read_text(encoding="utf-8"))
     opened = _open_page(page) if browser else {}
     return Cost(
-        cpu_s=used.ru_utime + used.ru_stime,
-        resident_bytes=used.ru_maxrss * MAXRSS_BYTES,
+        cpu_s=process.cpu_s,
+        resident_bytes=process.resident_bytes,
         page_bytes=page.stat().st_size,
         elements=counter.count,
         **opened,

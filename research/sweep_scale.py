@@ -17,13 +17,10 @@ them. Time is linear if the time of a result does not grow with their number.
 """
 
 import argparse
-import os
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice, product
 from pathlib import Path
 
@@ -36,9 +33,10 @@ from attnbench.records.types import End, Finding, Machine, Memory, Result, Run, 
 from attnbench.sweep import configuration
 from attnbench.sweep.plan import SweepPlan, Task, write_plan
 from attnbench.sweep.tries import Try, find_record
-from research.report_scale import MAXRSS_BYTES, list_cases, make_failure, make_finding, make_timing
+from research.process_cost import ProcessCost, measure_command
+from research.report_scale import list_cases, make_failure, make_finding, make_timing
 
-__all__ = ["Cost", "main", "measure", "write_configuration", "write_sweep"]
+__all__ = ["main", "measure", "write_configuration", "write_sweep"]
 
 # Default numbers of results; the last one is that of a sweep of 1,000 tasks.
 SIZES = (100_000, 300_000, 1_000_000)
@@ -70,16 +68,6 @@ PLANNED = (
 # Values of the axes of the plan beside the lengths: with two passes they make 1,000 cases of each length.
 BATCHES, HEADS, HEAD_DIMS, MASKS, DTYPES = (1, 2, 3, 4, 5), (1, 2, 3, 4, 6), (8, 16, 24, 32, 40), 2, 2
 CASES_OF_A_LENGTH = len(BATCHES) * len(HEADS) * len(HEAD_DIMS) * MASKS * DTYPES * 2
-# Python code that runs the command line of attnbench in a new process.
-COMMAND = "from attnbench.cli import main; main()"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """Processor time in seconds and largest resident memory in bytes of a process."""
-
-    cpu_s: float
-    resident_bytes: int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,20 +99,9 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def measure(*words: str) -> Cost:
-    """Run a command of attnbench in a new process, and return its costs.
-
-    Raises: RuntimeError if the command does not end with the exit code 0, 1 or 3.
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    _, status, used = os.wait4(process.pid, 0)
-    # Set the exit code by hand: ``wait4`` has already collected the process, so ``Popen`` cannot wait for it.
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode not in (0, 1, 3):
-        raise RuntimeError(f"attnbench {words[0]} ended with exit code {process.returncode}")
-    return Cost(cpu_s=used.ru_utime + used.ru_stime, resident_bytes=used.ru_maxrss * MAXRSS_BYTES)
+def measure(*words: str) -> ProcessCost:
+    """Run a command of attnbench, whose results may have failed or be missing, and return its costs."""
+    return measure_command(*words, exit_codes=(0, 1, 3))
 
 
 def write_configuration(path: Path, results: int) -> int:
@@ -238,7 +215,7 @@ def _make_timed(run: str, name: str, case: str, timing: Timing) -> Result:
     )  # fmt: skip
 
 
-def _print_row(results: int, written: int, step: str, cost: Cost) -> None:
+def _print_row(results: int, written: int, step: str, cost: ProcessCost) -> None:
     print(
         f"| {results:,} | {written / 1e9:.2f} | {step} | {cost.cpu_s:.1f} | {1e6 * cost.cpu_s / results:.2f} | "
         f"{cost.resident_bytes / 2**20:.0f} |",

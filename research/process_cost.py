@@ -1,7 +1,7 @@
 """Processor time and resident memory of a command of attnbench.
 
-On Linux, the largest resident memory of a process includes what it had before it ran its program, which is the memory of
-the process that started it. A test or a study may hold gigabytes. So this file is also a program: it needs a few
+On Linux, the largest resident memory of a process includes what it had before it ran its program. That is the memory
+of the process that started it, and a test or a study may hold gigabytes. So this file is also a program: it needs a few
 megabytes, starts the command, and prints what the command needed.
 
 Source: ``exec_mmap`` of https://github.com/torvalds/linux/blob/master/fs/exec.c, which calls ``setmax_mm_hiwater_rss``.

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -112,7 +113,21 @@ def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def shared_fork_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def same_environment(fresh_cache: Path) -> Iterator[None]:
+    """Set variables before the first test that would otherwise change within a run.
+
+    Processes with other variables cannot share a fork server. Torch sets the folder of its compiler's cache when it
+    first compiles. Commands of a reader find programs as in an active virtual environment, and print for 80 columns.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(fresh_cache.parent / "inductor-cache"))
+        patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+        patch.setenv("COLUMNS", "80")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_fork_servers(tmp_path_factory: pytest.TempPathFactory, same_environment: None) -> Iterator[None]:
     """Let the sessions of all tests of this process share their fork servers."""
     shared = SharedForkServers(tmp_path_factory.mktemp("fork-servers"))
     find = Supervisor._find_fork_server

@@ -3,7 +3,6 @@
 import ast
 import importlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -107,11 +106,9 @@ class Folder:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
-    """A reader's empty folder. Its modules are forgotten after the test. The reader's terminal has 80 columns."""
+    """A reader's empty folder. Its modules are forgotten after the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    monkeypatch.setenv("COLUMNS", "80")
     for name in PRINTED_OTHERWISE:
         monkeypatch.delenv(name, raising=False)
     known = set(sys.modules)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.candidate.global_state import read_settings, restore_settings
@@ -113,14 +114,14 @@ def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def same_environment(fresh_cache: Path) -> Iterator[None]:
+def same_environment() -> Iterator[None]:
     """Set variables before the first test that would otherwise change within a run.
 
     Processes with other variables cannot share a fork server. Torch sets the folder of its compiler's cache when it
     first compiles. Commands of a reader find programs as in an active virtual environment, and print for 80 columns.
     """
+    cache_dir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(fresh_cache.parent / "inductor-cache"))
         patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
         patch.setenv("COLUMNS", "80")
         yield

@@ -1,5 +1,6 @@
 """Tests of the pytest plug-in, which adds one test per check and case to a user's pytest run."""
 
+import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -54,9 +55,18 @@ def make_node_id(name: str, check: str) -> str:
     return f"attention::conformance[kernels.py:{name}-{make_id(check)}]"
 
 
+# Values of the variables that ``pytester`` changes: with these, the runs of all tests share a fork server.
+CHANGED = {name: os.environ.get(name) for name in ("HOME", "USERPROFILE", "PYTEST_DEBUG_TEMPROOT", "PY_COLORS")}
+
+
 @pytest.fixture
-def here(pytester: pytest.Pytester) -> pytest.Pytester:
+def here(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A user's repository with the file kernels.py."""
+    for name, value in CHANGED.items():
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
     pytester.makepyfile(kernels=KERNELS)
     return pytester
 

@@ -22,8 +22,8 @@ __all__ = ["TimedChild", "time_in_child"]
 
 # Seconds after which a process is killed.
 PATIENCE_S = 60.0
-# The modules that every process imports.
-PRELOADED = ["timed_children", "attnbench.operators.multihead", "attnzoo.torch_mha"]
+# The module that the server imports before it forks.
+PRELOADED = ["timed_children_imports"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,8 +34,9 @@ __all__ = ["AVAILABLE", "ForkServer", "ForkedProcess"]
 
 # Whether workers can be forked: only Linux shows the environment by which descendants of a worker are found.
 AVAILABLE = sys.platform == "linux"
-# pytest gives this variable another value in each test, for readers of a list of processes; workers do not read it.
-_UNREAD = "PYTEST_CURRENT_TEST"
+# Variables that workers do not read. pytest gives the first one another value in each test, for readers of a list of
+# processes. Torch sets the second one in each process that compiles, to an address in this process.
+_UNREAD = frozenset({"PYTEST_CURRENT_TEST", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"})
 # A number on the connection of a forked process.
 _NUMBER = struct.Struct("=i")
 # Longest request in bytes: the name of a module, a mark, and a path of at most 4096 bytes, which JSON may escape.
@@ -177,7 +178,7 @@ class ForkServer:
 
 
 def _read_environment(added: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in {**os.environ, **added}.items() if name != _UNREAD}
+    return {name: value for name, value in {**os.environ, **added}.items() if name not in _UNREAD}
 
 
 class _Fork:

@@ -36,7 +36,7 @@ CPUS = 2
 # Seconds after which a daemon that has not started counts as broken. All of them together take 4 s on two idle cores.
 START_S = 60
 # Seconds without an answer after which slurmctld calls a node down. Slurm's default of 300 s is longer than the tests.
-NODE_DEATH_S = 10
+NODE_DEATH_S = 5
 # Seconds that jobs and daemons have between SIGTERM and SIGKILL.
 KILL_S = 5
 # Every so many seconds, slurmctld looks for jobs that can start. Slurm's defaults are 60 s (sched_interval) and 30 s
@@ -232,6 +232,7 @@ SlurmctldPidFile={self.folder / "slurmctld.pid"}
 SlurmdPidFile={self.folder}/slurmd-%n.pid
 ReturnToService=2
 SlurmdTimeout={NODE_DEATH_S}
+MessageTimeout={NODE_DEATH_S}
 KillWait={KILL_S}
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE

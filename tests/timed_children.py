@@ -1,10 +1,13 @@
 """Timing in a process of its own, which a cheat may change; the process is forked from one that no test has changed."""
 
 import multiprocessing
+import os
+import sys
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -75,7 +78,9 @@ def time_in_child(child: TimedChild) -> tuple[TimedSamples | Outcome, int]:
     context.set_forkserver_preload(PRELOADED)
     near, far = context.Pipe()
     process = context.Process(target=child.serve, args=(far,), daemon=True)
-    process.start()
+    # The server starts with the first process. It passes over modules that it does not find, those of the tests too.
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):
+        process.start()
     far.close()
     try:
         _receive(near)

@@ -1,15 +1,16 @@
 """What all tests share: Ctrl-C, the order of files, and fixtures such as checks that run in this process."""
 
+import getpass
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.candidate.global_state import read_settings, restore_settings
@@ -118,10 +119,12 @@ def same_environment() -> Iterator[None]:
     """Set variables before the first test that would otherwise change within a run.
 
     Processes with other variables cannot share a fork server. Torch sets the folder of its compiler's cache when it
-    first compiles. Commands of a reader find programs as in an active virtual environment, and print for 80 columns.
+    first compiles, to the same value. Commands of a reader find programs as in an active virtual environment, and print
+    for 80 columns.
     """
-    cache_dir()
+    compiled = Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(compiled)))
         patch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
         patch.setenv("COLUMNS", "80")
         yield

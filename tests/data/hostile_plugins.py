@@ -178,8 +178,8 @@ def leave_busy_thread(output):
     return output, None
 
 
-# Processes remain until the timing process ends, and every later timed call searches all of them. So they remain from
-# the last length but one.
+# Forked processes remain until the timing process ends, and slow every later timed call, which looks for new ones. So
+# the last length but one has this fault.
 LINGERING = Hostile(calls={17: fork_processes, 18: leave_busy_thread})
 
 

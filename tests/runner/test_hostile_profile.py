@@ -38,7 +38,7 @@ FAULTLESS, BACKWARD = 8, 18
 FORWARD, TRAIN = "inference", "train"
 LIMITS = Limits(threads=1, memory_bytes=10**9, work_s=10)
 # Time limit of a request in seconds, on a machine that is not busy.
-TIMEOUT_S = 6
+TIMEOUT_S = 10
 # Seconds to time one implementation on one case. LATE_SHARE_S is enough for more than a hundred calls.
 SHARE_S, LATE_SHARE_S = 0.03, 0.3
 Results = dict[tuple[str, int, str], Result]

@@ -100,7 +100,10 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def measure(*words: str) -> ProcessCost:
-    """Run a command of attnbench, whose results may have failed or be missing, and return its costs."""
+    """Run a command of attnbench, and return its costs; accept that checks fail (1) or results are missing (3).
+
+    Raises: RuntimeError if the command ends with another exit code than 0, 1 or 3.
+    """
     return measure_command(*words, exit_codes=(0, 1, 3))
 
 

@@ -118,9 +118,9 @@ def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def same_environment() -> Iterator[None]:
     """Set variables before the first test that would otherwise change within a run.
 
-    Processes with other variables cannot share a fork server. Torch sets the folder of its compiler's cache when it
-    first compiles, to the same value. Commands of a reader find programs as in an active virtual environment, and print
-    for 80 columns.
+    Processes with different variables cannot share a fork server. When torch first compiles, it sets the folder of its
+    compiler's cache; this fixture sets the same folder. Documented commands need the programs of the virtual
+    environment and a terminal of 80 columns.
     """
     compiled = Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
     with pytest.MonkeyPatch.context() as patch:

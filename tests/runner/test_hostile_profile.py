@@ -256,12 +256,8 @@ class Own(torch.nn.MultiheadAttention):
 TINY = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/inference"
 PROFILE = ("profile", "--lengths", "8,16", "--passes", "forward", "--processes", "1", "--timeout", "1000")
 CONFORM = ("conform", "--case", TINY, "--check", "forward_parity")
-
-
 # Arguments of all commands: results are written to a folder beside the one in which the command runs.
 COMMON = ("own.py:Own", "--threads", "1", "--results", "../results")
-
-
 PROBES = [("torch_mha", 8), ("torch_mha", 16), ("own.py:Own", 8), ("own.py:Own", 16)]
 
 

@@ -35,7 +35,7 @@ NODES = {"n1": ("first", "small"), "n2": ("second", "small")}
 CPUS = 2
 # Seconds after which a daemon that has not started counts as broken. All of them together take 4 s on two idle cores.
 START_S = 60
-# Seconds without an answer after which slurmctld calls a node down, and after which it gives up one message. Slurm's
+# Seconds without an answer after which slurmctld calls a node down, and after which it gives up on a message. Slurm's
 # defaults are 300 s, which is longer than the tests, and 10 s.
 NODE_DEATH_S = 5
 # Seconds that jobs and daemons have between SIGTERM and SIGKILL.

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from attnbench.cases import CaseId, digest
+from attnbench.records.facts import Fact
 
 __all__ = [
     "CHANGED_MIND",
@@ -143,6 +144,9 @@ class Finding:
 
     check: str
     status: Status
+    # What is known of a finding that did not pass, the most telling fact first.
+    facts: tuple[Fact, ...] = ()
+    # Only in runs of schemas before 8, which stored a sentence in place of facts.
     reason: str = ""
     # Largest measured error, in the units of the compared tensor.
     measured: float | None = None
@@ -151,11 +155,11 @@ class Finding:
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse an unknown status. Refuse an empty reason, unless the status is passed."""
+        """Refuse an unknown status. Refuse a finding that did not pass, and has neither facts nor a reason."""
         if self.status not in STATUSES:
             raise ValueError(f"status must be one of {', '.join(STATUSES)}, got {self.status!r}")
-        if self.status != "passed" and not self.reason:
-            raise ValueError(f"a finding with status {self.status!r} needs a reason (check {self.check!r})")
+        if self.status != "passed" and not (self.facts or self.reason):
+            raise ValueError(f"a finding with status {self.status!r} needs facts (check {self.check!r})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case, Mode
-from attnbench.interface import DEFAULT_CHOICES, Choices, Inputs, Operator, Precision
+from attnbench.interface import DEFAULT_CHOICES, Choices, FaultModel, Inputs, Operator, Precision
 from attnbench.oracle.error_budget import (
     ROUNDOFF,
     SCALE_STEP,
@@ -210,7 +210,7 @@ class CaseOracle:
         if len(ends) == len(scaled):
             up, down = ends
             # The derivative of a quantity with respect to the logarithm of the softmax scale, by a central difference.
-            directions["softmax scale"] = {name: (up[name] - down[name]) / (2 * SCALE_STEP) for name in expected}
+            directions["softmax_scale"] = {name: (up[name] - down[name]) / (2 * SCALE_STEP) for name in expected}
         directions["amplitude"] = expected
         models = list(self.run_rounding_model(self.case, self.exact_inputs))
         return {
@@ -254,18 +254,18 @@ class CaseOracle:
             yield self._evaluate(case, exact, noise=operator.noise(ROUNDOFF[self.precision], seed), keep=keep)
 
     def evaluate_fault_model(
-        self, words: str, fault: Any, case: Case, keep: Tensor | None = None, *, noisy: bool = False
+        self, model: FaultModel, case: Case, keep: Tensor | None = None, *, noisy: bool = False
     ) -> dict[str, Tensor]:
         """Compute the quantities of ``case`` with a fault model in the formula; ``noisy`` adds rounding noise.
 
-        ``words`` is the name of the fault model. Small results are cached: an implementation that fails a case usually
-        fails several of its checks, and other implementations fail the same case.
+        Small results are cached: an implementation that fails a case usually fails several of its checks, and other
+        implementations fail the same case.
         """
-        key = (words, case.mode, noisy)
+        key = (model.identity, case.mode, noisy)
         if keep is None and key in self._fault_quantities:
             return self._fault_quantities[key]
         noise = self.operator.noise(ROUNDOFF[self.precision], 0) if noisy else None
-        found = self._evaluate(case, self.exact_inputs, noise=noise, keep=keep, fault=fault)
+        found = self._evaluate(case, self.exact_inputs, noise=noise, keep=keep, fault=model.fault)
         if keep is None and sum(value.nbytes for value in found.values()) <= KEPT_BYTES:
             self._fault_quantities[key] = found
         return found

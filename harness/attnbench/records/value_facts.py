@@ -6,8 +6,10 @@ from typing import Literal
 import msgspec
 
 __all__ = [
+    "AN_OUTPUT",
+    "Acts",
     "BitsDiffer",
-    "Comparison",
+    "Compared",
     "ConditionViolated",
     "Coordinate",
     "DeclaredNanMissing",
@@ -18,6 +20,7 @@ __all__ = [
     "MeanOff",
     "NearLimit",
     "NotDiagnosed",
+    "NotEvaluated",
     "NotFinite",
     "NothingDropped",
     "Number",
@@ -36,11 +39,14 @@ __all__ = [
     "ValuesOff",
     "WrongDtype",
     "WrongShape",
+    "phrase",
     "store_number",
 ]
 
 # A number, or the name of a number that JSON does not have: nan, inf or -inf.
 Number = float | str
+# Stands in a phrase for a call that returned an output, where other calls are named by the type of their exception.
+AN_OUTPUT = ""
 # The rows that a comparison is confined to, as policies decide what fully masked rows contain: all rows that are not
 # fully masked (or all rows), fully masked rows, those and what they reach, or fully masked rows and others.
 Rows = Literal["", "masked", "masked_or_beside", "masked_or_other"]
@@ -64,7 +70,12 @@ class Phrase(msgspec.Struct, frozen=True, kw_only=True):
         return hash((self.key, *sorted(self.values.items())))
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+def phrase(key: str, **values: float | str) -> Phrase:
+    """Return a phrase with these values."""
+    return Phrase(key=key, values=values)
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """What was compared: a quantity of the plain call of the case, or of the calls that ``how`` describes."""
 
     quantity: str
@@ -107,7 +118,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 class WrongShape(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A quantity has another shape than it must have."""
 
-    compared: Comparison
+    compared: Compared
     shape: tuple[int, ...]
     expected: tuple[int, ...]
 
@@ -115,7 +126,7 @@ class WrongShape(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class WrongDtype(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A quantity has another dtype than it must have."""
 
-    compared: Comparison
+    compared: Compared
     dtype: str
     expected: str
 
@@ -129,7 +140,7 @@ class UnexpectedQuantity(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class ValuesOff(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Values of a quantity are further from what they must be than the allowed error."""
 
-    compared: Comparison
+    compared: Compared
     # Number of elements that are off, and of all elements.
     count: int
     total: int
@@ -145,7 +156,7 @@ class ValuesOff(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class NotFinite(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Values are NaN or infinite where they must not be, or the other way round; the first place is given."""
 
-    compared: Comparison
+    compared: Compared
     count: int
     total: int
     place: tuple[Coordinate, ...]
@@ -157,7 +168,7 @@ class NotFinite(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class BitsDiffer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Values that must be equal bit for bit are not; the place of the largest difference is given."""
 
-    compared: Comparison
+    compared: Compared
     count: int
     total: int
     place: tuple[Coordinate, ...]
@@ -180,7 +191,7 @@ class ScaleOff(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class RowSumOff(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The sum of a row is off."""
 
-    compared: Comparison
+    compared: Compared
     off: Number
     allowed: float
 
@@ -188,12 +199,10 @@ class RowSumOff(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class SlopeOff(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A derivative differs from a central difference."""
 
-    quantity: str
-    # Whether it is a derivative of a derivative.
-    second: bool
+    compared: Compared
     off: Number
     slope: Number
-    allowed: float
+    allowed: Number
     # Whether the rounding of the loss decides the allowed error.
     rounded: bool
 
@@ -243,15 +252,16 @@ class ConditionViolated(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     rows: Rows = ""
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault model that reproduces what an implementation returned, and where it acts.
+# Where a fault acts: in the whole pass; in the backward pass alone, as the outputs are right; or in the backward pass
+# at least, as the fault changes no output of the case.
+Acts = Literal["pass", "backward_alone", "backward_at_least"]
 
-    "pass": in the whole pass. "backward_alone": the outputs are right. "backward_at_least": the fault model changes no
-    output of the case, so the gradients alone show it.
-    """
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault model that reproduces what an implementation returned, and where it acts."""
 
     model: Phrase
-    acts: Literal["pass", "backward_alone", "backward_at_least"] = "pass"
+    acts: Acts = "pass"
     # Whether the mistake is one of a mask, so that hidden tokens may have an effect.
     of_mask: bool = False
 
@@ -292,6 +302,13 @@ class TimedCallChecked(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     calls: int
 
 
+class NotEvaluated(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What a check observed cannot be evaluated: the type and the message of the exception."""
+
+    type: str
+    message: str
+
+
 class NearLimit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A check passed, but used this share of the allowed error."""
 
@@ -319,5 +336,6 @@ ValueFact = (
     | NotDiagnosed
     | PolicyDeviation
     | TimedCallChecked
+    | NotEvaluated
     | NearLimit
 )

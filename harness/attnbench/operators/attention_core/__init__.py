@@ -3,7 +3,7 @@
 Importing this module imports no torch.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from attnbench.cases import Case, Level, Shape
@@ -89,7 +89,7 @@ class AttentionCore(Operator):
         return evaluate(case, inputs, noise=noise, steps=fault or CORRECT_STEPS)
 
     def fault_models(self, case: Case, quantities: Collection[str]) -> Sequence[FaultModel]:  # noqa: ARG002
-        """Return the fault models of the case, keyed by fault-model name."""
+        """Return the fault models of the case."""
         from attnbench.operators.attention_core.fault_models import list_fault_models
 
         return list_fault_models(case)

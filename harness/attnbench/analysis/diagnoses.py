@@ -44,7 +44,7 @@ FEWEST = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisShare:
-    """The diagnosis that most findings of a group have: the number of these findings, and of those that could have it."""
+    """The diagnosis that most findings of a group have, with their number and the number that could have one."""
 
     diagnosis: Diagnosis
     count: int

@@ -305,7 +305,7 @@ class TimedCallChecked(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class NotEvaluated(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What a check observed cannot be evaluated: the type and the message of the exception."""
 
-    type: str
+    raised: str
     message: str
 
 

@@ -248,7 +248,7 @@ def _evaluate_one(check: str, plain: Any, case_oracle: CaseOracle, policies: Pol
 
 def _make_error_finding(check: str, error: Exception) -> Finding:
     text = " ".join(str(error).split())[:400]
-    return Finding(check=check, status="error", facts=(NotEvaluated(type=type(error).__name__, message=text),))
+    return Finding(check=check, status="error", facts=(NotEvaluated(raised=type(error).__name__, message=text),))
 
 
 def _list_variants(case: str) -> Sequence[str]:

@@ -1,7 +1,7 @@
 """Judging the observations of a check: what is wrong, as facts, and the finding of the check.
 
-``judge`` is a function of a problem with its inputs (``CaseOracle``) and of observations. It needs no worker process and
-no case id.
+``judge`` is a function of a problem with its inputs (``CaseOracle``) and of observations. It needs no worker process
+and no case id.
 """
 
 from collections.abc import Sequence

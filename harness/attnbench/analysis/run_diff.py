@@ -8,7 +8,7 @@ kernel calls are exact: any difference is a change.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,7 @@ from attnbench.analysis.speed_verdict import SpeedVerdict, decide_speed
 from attnbench.analysis.stats import Estimate, ratio
 from attnbench.plugins.registry import find_baseline
 from attnbench.records.run_file import StoredRun, merge_runs
-from attnbench.records.types import FAILURES, Result, find_pass
+from attnbench.records.types import FAILURES, Finding, Result, find_pass
 
 __all__ = [
     "UNDECIDED",
@@ -73,11 +73,14 @@ OTHER_PARAMETERS = "the parameters were frozen in the calls of one run, and not 
 OTHER_VALUES = "the calls of one run had input values of their own, those of the other run had all the same values"
 
 
-def compare_runs(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterator[Change]:
+def compare_runs(
+    base: StoredRun, new: StoredRun, *, threshold: float, describe: Callable[[Finding], str]
+) -> Iterator[Change]:
     """Compare the results of the base run with those of the new run, by implementation and case.
 
     Counters (bytes, flop, kernel calls) and times are compared only if both runs used the same
-    machine. If they did not change, they are included with the verdict ``same``. ``threshold`` is
+    machine. If they did not change, they are included with the verdict ``same``. ``describe`` returns
+    what a failed finding says. ``threshold`` is
     the relative change of time above which the verdict is slower or faster.
     """
     before, after = index_results(base), index_results(new)
@@ -89,7 +92,7 @@ def compare_runs(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterat
             if not old.completes and name in new.run.implementations and base.run.suite_digest == new.run.suite_digest:
                 yield _make_change(old, "result", "gone", "the new run has no result")
             continue
-        yield from _compare_findings(old, now)
+        yield from _compare_findings(old, now, describe)
         if same_machine:
             yield from _compare_counters(old, now)
             yield from _compare_ratios(old, now, before, after, threshold)
@@ -105,7 +108,7 @@ def compare_implementations(results: Sequence[Result], *, base: str, new: str) -
     for now in results:
         if now.implementation == new and now.case in before:
             old = before[now.case]
-            yield from _compare_findings(old, now)
+            yield from _compare_findings(old, now, describe)
             yield from _compare_counters(old, now)
             yield _compare_times(old, now)
 
@@ -156,14 +159,14 @@ def _keep_interval(found: Estimate) -> Quantity:
     return Quantity(value=found.value, low=found.low, high=found.high)
 
 
-def _compare_findings(old: Result, now: Result) -> Iterator[Change]:
+def _compare_findings(old: Result, now: Result, describe: Callable[[Finding], str]) -> Iterator[Change]:
     was = {finding.check: finding for finding in old.findings}
     for finding in now.findings:
         if finding.check not in was:
             continue
         failed_before, fails = was[finding.check].status in FAILURES, finding.status in FAILURES
         if failed_before != fails:
-            text = f"{was[finding.check].status} → {finding.status}" + (f": {finding.reason}" if fails else "")
+            text = f"{was[finding.check].status} → {finding.status}" + (f": {describe(finding)}" if fails else "")
             yield _make_change(now, finding.check, "wrong" if fails else "mended", text)
 
 

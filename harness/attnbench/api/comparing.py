@@ -12,6 +12,7 @@ from attnbench.api.stored import RESULTS, Source, find_run
 from attnbench.records.run_file import StoredRun
 from attnbench.report.comparison.rows import SECTIONS
 from attnbench.report.spelled import spell_out
+from attnbench.words.findings import describe_finding
 
 if TYPE_CHECKING:
     # Not imported when a command starts, because these import pandas, which takes a second.
@@ -123,7 +124,7 @@ def compare_stored(base: StoredRun, new: StoredRun, *, threshold: float) -> tupl
     from attnbench.report.comparison.content import collect_comparison
 
     ((before,), left_of_base), ((after,), left_of_new) = leave_out([base]), leave_out([new])
-    found = list(compare_runs(before, after, threshold=threshold))
+    found = list(compare_runs(before, after, threshold=threshold, describe=describe_finding))
     content = collect_comparison(found, before, after, threshold=threshold, left_out=(*left_of_base, *left_of_new))
     return found, content
 

@@ -12,7 +12,8 @@ from attnbench.api.printed import format_reasons
 from attnbench.checks.catalogue import list_chapters, read_checks
 from attnbench.plugins.registry import display_name
 from attnbench.records.types import FAILURES, Completion, Finding, Result, Status, format_reproduce_line
-from attnbench.words.causes import describe_cause
+from attnbench.words.causes import describe_cause, title_cause
+from attnbench.words.findings import describe_finding
 
 __all__ = ["DETAILED_CAUSES", "ConformanceError", "Failure", "Report", "format_finding"]
 
@@ -117,10 +118,9 @@ def format_finding(implementation: str, case: str, finding: Finding) -> str:
     """Format a failed finding: the fault, the requirement, and the command that re-runs the check."""
     known = read_checks().get(finding.check)
     requirement = known.requirement if known else finding.check
-    fault = finding.reason.removeprefix(requirement).strip().removeprefix("But ")
     status = "" if finding.status == "failed" else f"{finding.status.replace('_', ' ')}: "
     return (
-        f"{status}{fault}\n"
+        f"{status}{describe_finding(finding)}\n"
         f"  requirement  {requirement}\n"
         f"  reproduce    {format_reproduce_line(implementation, case, finding.check)}"
     )
@@ -141,7 +141,7 @@ def _format_report(report: Report) -> Iterator[str]:
     yield LEGEND
     yield from _format_failures(report)
     for status, words in (("unsupported", "refused"), ("not_run", "not run")):
-        reasons = Counter(finding.reason for finding in report.findings if finding.status == status)
+        reasons = Counter(describe_finding(finding) for finding in report.findings if finding.status == status)
         if reasons:
             yield f"{words}: {_pluralize(reasons.total(), 'finding')}: {format_reasons(reasons)}"
     yield from list_coverage_lines(report.results, _get_completions(report))
@@ -172,7 +172,7 @@ def _format_failures(report: Report) -> Iterator[str]:
     named = (replace(result, implementation=report.implementation) for result in report.results)
     causes = find_root_causes(named)
     for cause in causes[:DETAILED_CAUSES]:
-        yield f"\n{cause.title}"
+        yield f"\n{title_cause(cause)}"
         yield from (f"  {line}" for line in describe_cause(cause))
     if len(causes) > DETAILED_CAUSES:
         yield f"\n… and {_pluralize(len(causes) - DETAILED_CAUSES, 'more cause')} of failures"

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import IO
 
 from attnbench.analysis.root_causes import find_root_causes
-from attnbench.checks.catalogue import read_checks
 from attnbench.cli.matrix import LEGEND, Cell, build_matrix
 from attnbench.records.types import Result, Run
+from attnbench.words.causes import describe_cause, title_cause
 
 __all__ = ["write_markdown"]
 
@@ -44,12 +44,9 @@ def _render_parts(run: Run, results: Sequence[Result], coverage: Sequence[str]) 
     if causes:
         yield "## Failures"
     for cause in causes:
-        known, single = read_checks().get(cause.finding.check), len(cause.checks) == 1
-        requirement = known.requirement if known and (single or cause.reason.startswith(known.requirement)) else ""
-        fault = cause.reason.removeprefix(requirement).strip()
-        title = f"{cause.implementation}  {cause.title}"
-        lines = [f"**{_escape(title)}**", f"*{_escape(requirement)}*", _escape(fault), _escape(cause.listing)]
-        yield "  \n".join(part for part in (*lines, f"`{cause.reproduce}`") if part not in ("", "**"))
+        title = f"{cause.implementation}  {title_cause(cause)}"
+        *lines, command = describe_cause(cause)
+        yield "  \n".join((f"**{_escape(title)}**", *map(_escape, lines), f"`{command}`"))
 
 
 def _format_cell(cell: Cell | None) -> str:

@@ -13,7 +13,8 @@ from attnbench.api.printed import PLAIN_WIDTH, print_tables
 from attnbench.api.timing_table import list_left_out, list_untimed, tabulate_times
 from attnbench.cli.matrix import LEGEND, Cell, Matrix, build_matrix
 from attnbench.records.types import CHANGED_MIND, FAILURES, Result
-from attnbench.words.causes import describe_cause
+from attnbench.words.causes import describe_cause, title_cause
+from attnbench.words.findings import describe_finding, describe_warning
 
 __all__ = ["make_console", "print_findings", "print_timings"]
 
@@ -86,24 +87,24 @@ def _print_failures(results: Sequence[Result], *, err: bool) -> None:
     """Print the causes of failures, the reasons for findings that were refused or not run, and warnings."""
     causes = find_root_causes(results)
     for cause in causes[:PRINTED]:
-        click.echo(f"\n{cause.implementation}  {cause.title}", err=err)
+        click.echo(f"\n{cause.implementation}  {title_cause(cause)}", err=err)
         for line in describe_cause(cause):
             click.echo(f"  {line}", err=err)
     if len(causes) > PRINTED:
         left = len(causes) - PRINTED
         click.echo(f"\n… and {left} more causes of failures; --markdown FILE lists all of them", err=err)
     for status, words in (("unsupported", "refused"), ("not_run", "not run")):
-        reasons = ((r.implementation, f.reason) for r in results for f in r.findings if f.status == status)
+        reasons = ((r.implementation, describe_finding(f)) for r in results for f in r.findings if f.status == status)
         _print_left_out(words, "finding", reasons, err=err)
     # The harness also calls an implementation on cases that the implementation refuses. The
     # warnings say what these calls revealed.
     warned = (
-        (r.implementation, f"{f.reason}: {warning}")
+        (r.implementation, f"{describe_finding(f)}: {describe_warning(warning)}")
         for r in results
         for f in r.findings
         if f.status == "unsupported"
         for warning in f.warnings
-        if not warning.startswith(CHANGED_MIND)
+        if not (isinstance(warning, str) and warning.startswith(CHANGED_MIND))
     )
     _print_left_out("warning", "refused case", warned, err=err)
 

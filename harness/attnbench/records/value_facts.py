@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 # A number, or the name of a number that JSON does not have: nan, inf or -inf.
-Number = float | str
+Number = float | Literal["nan", "inf", "-inf"]
 # Stands in a phrase for a call that returned an output, where other calls are named by the type of their exception.
 AN_OUTPUT = ""
 # The rows that a comparison is confined to, as policies decide what fully masked rows contain: all rows that are not
@@ -54,7 +54,9 @@ Rows = Literal["", "masked", "masked_or_beside", "masked_or_other"]
 
 def store_number(number: float) -> Number:
     """Return a number as facts store it; ``float`` gives the number back."""
-    return float(number) if math.isfinite(number) else str(float(number))
+    if math.isfinite(number):
+        return float(number)
+    return "nan" if math.isnan(number) else "inf" if number > 0 else "-inf"
 
 
 class Phrase(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +72,7 @@ class Phrase(msgspec.Struct, frozen=True, kw_only=True):
         return hash((self.key, *sorted(self.values.items())))
 
 
-def phrase(key: str, **values: float | str) -> Phrase:
+def phrase(key: str, /, **values: float | str) -> Phrase:
     """Return a phrase with these values."""
     return Phrase(key=key, values=values)
 

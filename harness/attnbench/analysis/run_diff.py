@@ -79,9 +79,9 @@ def compare_runs(
     """Compare the results of the base run with those of the new run, by implementation and case.
 
     Counters (bytes, flop, kernel calls) and times are compared only if both runs used the same
-    machine. If they did not change, they are included with the verdict ``same``. ``describe`` returns
-    what a failed finding says. ``threshold`` is
-    the relative change of time above which the verdict is slower or faster.
+    machine. If they did not change, they are included with the verdict ``same``. ``threshold`` is
+    the relative change of time above which the verdict is slower or faster. ``describe`` returns
+    what a failed finding says.
     """
     before, after = index_results(base), index_results(new)
     same_machine = base.run.machine.name == new.run.machine.name
@@ -98,11 +98,13 @@ def compare_runs(
             yield from _compare_ratios(old, now, before, after, threshold)
 
 
-def compare_implementations(results: Sequence[Result], *, base: str, new: str) -> Iterator[Change]:
+def compare_implementations(
+    results: Sequence[Result], *, base: str, new: str, describe: Callable[[Finding], str]
+) -> Iterator[Change]:
     """Compare two implementations that were timed interleaved, on every case of one run.
 
-    ``base`` and ``new`` are names as stored in results. Every case with results of both implementations has a verdict
-    on time, even if it was not timed.
+    ``base`` and ``new`` are names as stored in results; ``describe`` returns what a failed finding says. Every case
+    with results of both implementations has a verdict on time, even if it was not timed.
     """
     before = {result.case: result for result in results if result.implementation == base}
     for now in results:

@@ -20,6 +20,7 @@ from attnbench.oracle.error_budget import (
     largest_error,
 )
 from attnbench.oracle.inputs import change_tensors, round_inputs
+from attnbench.records.value_facts import ProbeName
 
 __all__ = ["WEIGHTS", "CaseOracle", "Expected", "Probe", "blank_rows"]
 
@@ -97,7 +98,7 @@ class CaseOracle:
         # The last values that were drawn for one call, with their expected values, which several checks compare: the
         # key tells whether the allowed errors are those of the drawn values.
         self._drawn_once: tuple[Mapping[str, Tensor], dict[bool, Expected]] = {}, {}
-        self._fault_quantities: dict[tuple[str, Mode, bool], dict[str, Tensor]] = {}
+        self._fault_quantities: dict[tuple[tuple[object, ...], Mode, bool], dict[str, Tensor]] = {}
         if expected is not None:
             self.expected = expected
 
@@ -192,17 +193,17 @@ class CaseOracle:
         parameters = {name: changed.get(f"parameter.{name}", given) for name, given in inputs.parameters.items()}
         return replace(inputs, parameters=parameters, cotangents=blank_rows(cotangents, self._excluded_rows))
 
-    def find_probes(self, quantity: str) -> dict[str, Probe]:
+    def find_probes(self, quantity: str) -> dict[ProbeName, Probe]:
         """Return the probes of a quantity (softmax scale, amplitude) by name, except those whose direction is zero."""
         return {
             name: probes[quantity] for name, probes in self._probes.items() if bool(probes[quantity].direction.any())
         }
 
     @cached_property
-    def _probes(self) -> dict[str, dict[str, Probe]]:
+    def _probes(self) -> dict[ProbeName, dict[str, Probe]]:
         """Probes (directions g) by name and quantity; the error along g is ⟨value − expected, g⟩ / ⟨g, g⟩."""
         expected = self.expected.quantities
-        directions: dict[str, dict[str, Tensor]] = {}
+        directions: dict[ProbeName, dict[str, Tensor]] = {}
         scaled = [
             self.operator.scale_logits(self.case, self.exact_inputs, 1 + step) for step in (SCALE_STEP, -SCALE_STEP)
         ]

@@ -26,6 +26,7 @@ __all__ = [
     "Number",
     "Phrase",
     "PolicyDeviation",
+    "ProbeName",
     "RowSumOff",
     "Rows",
     "ScaleOff",
@@ -179,11 +180,15 @@ class BitsDiffer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     shared: tuple[SharedPositions, ...]
 
 
+# What is fitted over all elements of a quantity: the factor of the logits, or the common factor of the elements.
+ProbeName = Literal["softmax_scale", "amplitude"]
+
+
 class ScaleOff(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The softmax scale or the amplitude, fitted over all elements of a quantity, has a relative error."""
 
     quantity: str
-    probe: Literal["softmax_scale", "amplitude"]
+    probe: ProbeName
     off: Number
     allowed: float
     # The fault models whose scale the softmax scale agrees with.

@@ -12,6 +12,7 @@ from attnbench.plugins.registry import find_baseline
 from attnbench.records.types import Result, find_pass
 from attnbench.report.forms import read_lengths, spell_length
 from attnbench.report.numbers import format_bytes
+from attnbench.words.speed import explain_no_verdict
 
 __all__ = ["list_left_out", "list_untimed", "tabulate_times"]
 
@@ -150,4 +151,4 @@ def _list_inconclusive(timed: Timed) -> Iterator[tuple[str, str]]:
     for result in timed.values():
         found = _compare_with_baseline(result, timed)
         if found is not None and found.state == "inconclusive":
-            yield result.implementation, found.reason
+            yield result.implementation, explain_no_verdict(found.reason)

@@ -3,8 +3,22 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from attnbench.records.types import CHANGED_MIND, DECLARED_UNSUPPORTED, FAILURES, SILENT, Completion, Finding, Result
+from attnbench.analysis.summary import Conformance, Verdict
+from attnbench.cases import LEVELS, NESTED
+from attnbench.records.facts import Fact
+from attnbench.records.types import (
+    CHANGED_MIND,
+    DECLARED_UNSUPPORTED,
+    FAILURES,
+    FRONTIER,
+    PERF,
+    SILENT,
+    Completion,
+    Finding,
+    Result,
+)
 
 __all__ = [
     "FEWEST_CHECKED",
@@ -16,6 +30,7 @@ __all__ = [
     "describe_completion",
     "describe_few",
     "is_checked",
+    "judge_conformance",
     "list_coverage_lines",
 ]
 
@@ -60,6 +75,60 @@ class Counts:
         refused = f", {self.refused} refused" if self.refused else ""
         left = f", {self.not_run} not run" if self.not_run else ""
         return f"{self.checked} of {self.cases} cases checked{part}{refused}{left}, {self.failed or 'none'} failed"
+
+
+def judge_conformance(results: Iterable[Result], *, missing: int = 0, causes: Sequence[object] = ()) -> Conformance:
+    """Return the verdict on one implementation from all its results at one place.
+
+    A failed check of any result is a ``no``, also before timing; results of a search for the max length do not count.
+    Otherwise the checked cases of one suite decide, with those of the suites that it contains. It is the suite with
+    most of them; one with fewer than ``FEWEST_CHECKED`` of its own is named only if there is no other. The calls of a
+    profile are checked with some checks only: without cases of a suite they give ``only``, whatever their number.
+    ``missing`` is the number of planned cases without a result, and ``causes`` are the causes of the failures.
+    """
+    every = [result for result in results if result.suite != FRONTIER]
+    own = [result for result in every if result.suite != PERF]
+    if not count_checked(own):
+        own = every
+    suite, cases = _select_suite(own)
+    refused = _count_refusals(own)
+    failed = any(finding.status in FAILURES for result in every for finding in result.findings)
+    silent: Verdict = "refused" if 2 * refused.total() >= len({result.case for result in own}) > 0 else "unknown"
+    held: Verdict = "yes" if len(cases) >= FEWEST_CHECKED and suite != PERF else "only"
+    return Conformance(
+        verdict="no" if failed else held if cases else silent,
+        suite=suite,
+        checked=len(cases),
+        refused=tuple(refused.most_common()),
+        causes=tuple(causes),
+        missing=missing,
+    )
+
+
+def _select_suite(results: Iterable[Result]) -> tuple[str, set[str]]:
+    """Return the suite that gives the verdict, and its checked cases; an empty suite if no case was checked."""
+    own: dict[str, set[str]] = {}
+    for result in results:
+        if is_checked(result):
+            own.setdefault(result.suite, set()).add(result.case)
+    whole = {
+        suite: set(chain.from_iterable(own.get(level, ()) for level in NESTED[: NESTED.index(suite) + 1]))
+        if suite in NESTED
+        else cases
+        for suite, cases in own.items()
+    }
+    order = sorted(whole, key=lambda suite: (len(own[suite]) >= FEWEST_CHECKED, suite in LEVELS, len(whole[suite])))
+    return (order[-1], whole[order[-1]]) if order else ("", set())
+
+
+def _count_refusals(results: Iterable[Result]) -> Counter[Fact | str]:
+    """Count the refused cases by the refusal: its first fact, or the reason in a run of an older schema."""
+    found: dict[str, Fact | str] = {}
+    for result in results:
+        first = next((finding for finding in result.findings if finding.status == "unsupported"), None)
+        if first is not None and not is_checked(result):
+            found[result.case] = first.facts[0] if first.facts else first.reason
+    return Counter(found.values())
 
 
 def count_cases(results: Sequence[Result], planned: int = 0) -> Counts:

@@ -8,7 +8,7 @@ from attnbench.analysis.answers import Answer
 from attnbench.analysis.speed_verdict import State
 from attnbench.analysis.stats import Estimate
 
-__all__ = ["Column", "Conformance", "Place", "SpeedCell", "Summary", "SummaryRow", "SummaryTable"]
+__all__ = ["Column", "Conformance", "Place", "SpeedCell", "Summary", "SummaryRow", "SummaryTable", "Verdict"]
 
 # yes: no check failed, and at least 20 cases checked. only: no check failed, but fewer cases checked. no: a check
 # failed. refused: every case was refused, or the implementation cannot run here. unknown: no check ran.

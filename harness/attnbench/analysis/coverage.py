@@ -27,6 +27,7 @@ __all__ = [
     "Counts",
     "count_cases",
     "count_checked",
+    "describe_asking",
     "describe_completion",
     "describe_few",
     "is_checked",
@@ -38,9 +39,7 @@ __all__ = [
 # 1 and 0 cases. The smallest suite, ``quick``, has 30 cases, with one form of each argument.
 FEWEST_CHECKED = 20
 # Suites that give a verdict if the whole suite was run.
-VERDICT_SUITES = ("core", "full")
-# Most restrictions that a line names; the others are counted.
-SHOWN = 4
+VERDICT_SUITES = ("quick", "core", "full")
 # Words for combinations of values, by the number of values in each combination.
 COMBINATIONS = {1: "values", 2: "pairs", 3: "triples"}
 # What the words of the counts mean.
@@ -180,27 +179,50 @@ def describe_few(checked: int) -> str:
 def describe_completion(completion: Completion) -> str:
     """Return which share of the reference's combinations an implementation takes, and which share of these was covered.
 
-    An example is "takes 31 % of the reference's pairs (self-attention, no weights); all of them covered, with 92
-    further cases". The text is empty if the implementation takes every case, or if the operator has no covering array.
+    An example is "takes 31 % of the reference's pairs; all of them covered, with 92 supplementary cases". If the suite
+    does not cover combinations, the line has only the supplementary cases. The text is empty if the implementation
+    takes every case.
     """
-    if not completion.strength or not (completion.refused or completion.unanswered or completion.refused_when_called):
+    further = _count_things(len(completion.cases), "supplementary case")
+    left = sum(map(len, completion.refused.values())) + len(completion.unanswered)
+    if not completion.strength:
+        of = f"{left} of {completion.listed} cases of {completion.suite}"
+        return f"refuses {of}; {further} of the pool added" if completion.cases else ""
+    if not (left or completion.refused_when_called):
         return ""
     words = COMBINATIONS.get(completion.strength, f"combinations of {completion.strength} values")
     if not completion.taken:
         return f"takes none of the reference's {words}: nothing was covered"
-    shown = list(completion.restrictions[:SHOWN])
-    left = len(completion.restrictions) - len(shown)
-    shown += [f"and {left} more restriction{'s' * (left > 1)}"] if left else []
-    only = f" ({', '.join(shown)})" if shown else ""
-    further = len(completion.cases)
-    drawn = f", with {further} further case{'s' * (further > 1)}" if further else ""
+    added = f", with {further}" if completion.cases else ""
     called = completion.refused_when_called or 0
     counted = f"{called} cases were" if called > 1 else "1 case was"
     late = f"; {counted} refused only when called" if called else ""
     return (
-        f"takes {_format_share(completion.taken, completion.combinations)} of the reference's {words}{only}; "
-        f"{_format_share(completion.covered, completion.taken)} of them covered{drawn}{late}"
+        f"takes {_format_share(completion.taken, completion.combinations)} of the reference's {words}; "
+        f"{_format_share(completion.covered, completion.taken)} of them covered{added}{late}"
     )
+
+
+def describe_asking(completion: Completion) -> Iterator[str]:
+    """Yield a line for each thing that went wrong when the implementation was asked which cases it supports."""
+    yield from completion.notes
+    if completion.raised:
+        yield (
+            f"declarations raised on {completion.raised} of {completion.asked} cases that were asked, "
+            f"which count as refused; the first exception: {completion.first_raised}"
+        )
+    if completion.no_answer:
+        yield f"unsupported(case) gave no answer on many cases: {completion.no_answer}"
+    elif completion.unasked:
+        each_ms = 1e3 * completion.asked_s / max(completion.asked, 1)
+        yield (
+            f"unsupported(case) is slow: {completion.asked} cases took {completion.asked_s:.3g} s, {each_ms:.3g} ms "
+            f"each; {_count_things(completion.unasked, 'further case')} not asked"
+        )
+
+
+def _count_things(count: int, thing: str) -> str:
+    return f"{count} {thing}{'s' * (count != 1)}"
 
 
 def list_coverage_lines(
@@ -222,8 +244,7 @@ def list_coverage_lines(
         if name in completions:
             if line := describe_completion(completions[name]):
                 yield f"{name} {line}"
-            for note in completions[name].notes:
-                yield f"{name}: {note}"
+            yield from (f"{name}: {line}" for line in describe_asking(completions[name]))
         yield from (f"{name}: {line}" for line in _describe_changes(own))
         if planned is None and (line := _describe_refusals(own)):
             yield f"{name}: {line}"
@@ -235,10 +256,8 @@ def _describe_refusals(results: Sequence[Result]) -> str:
     checked = count_checked(results)
     if not checked < FEWEST_CHECKED <= checked + refused:
         return ""
-    more = "" if any(result.suite in VERDICT_SUITES for result in results) else f"; {VERDICT_SUITES[0]} has more cases"
     return (
-        f"{checked} of {len(results)} cases checked, {refused} refused; a verdict needs {FEWEST_CHECKED} checked "
-        f"cases{more}"
+        f"{checked} of {len(results)} cases checked, {refused} refused; a verdict needs {FEWEST_CHECKED} checked cases"
     )
 
 

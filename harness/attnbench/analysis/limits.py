@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attnbench.analysis.coverage import is_checked
 from attnbench.cases import CALL_MODES, CaseId
-from attnbench.records.types import FRONTIER, PERF, Completion, Result
+from attnbench.records.types import FRONTIER, PERF, Result
 
 __all__ = ["MULTIHEAD", "Limits", "describe_limits", "find_limits"]
 
@@ -58,12 +58,8 @@ def describe_limits(limits: Limits) -> str:
     return ", ".join(parts) or (f"takes all {limits.cases} cases" if limits.cases > 1 else "takes the only case")
 
 
-def find_limits(results: Iterable[Result], completion: Completion | None, device: str) -> Limits:
-    """Return what one implementation refused on a device.
-
-    ``results`` are those of the implementation in one run. ``completion`` is what the implementation declared about the
-    whole suite.
-    """
+def find_limits(results: Iterable[Result], device: str) -> Limits:
+    """Return what one implementation refused on a device; ``results`` are those of the implementation in one run."""
     taken: list[CaseId] = []
     refused: dict[str, list[CaseId]] = {}
     suites, listed = set(), set()
@@ -82,21 +78,10 @@ def find_limits(results: Iterable[Result], completion: Completion | None, device
     count = len(listed)
     if suites <= TIMED:
         return Limits(known=False)
-    if completion and completion.restrictions:
-        return Limits(known=True, refused=tuple(_read_restrictions(completion.restrictions)), cases=count)
     if not taken:
         return Limits(known=True, refused=("every case",), cases=count)
     features, others = _explain(refused, taken)
     return Limits(known=True, refused=features, others=others, cases=count)
-
-
-def _read_restrictions(restrictions: Sequence[str]) -> Iterator[str]:
-    """Yield what is refused. A restriction says what is refused ("no weights, no dropout"), or all that is taken."""
-    for text in restrictions:
-        if text.startswith("no "):
-            yield from text.removeprefix("no ").split(", no ")
-        else:
-            yield f"all but {text}"
 
 
 def _explain(refused: Mapping[str, Sequence[CaseId]], taken: Sequence[CaseId]) -> tuple[tuple[str, ...], int]:

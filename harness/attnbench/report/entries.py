@@ -99,9 +99,8 @@ class _LimitsOfRuns:
         """Return what the results of one run say; it is found once, because many runs may ask for it."""
         key = implementation, run, device
         if key not in self._own:
-            completions = {one.implementation: one for one in self._runs[run].completions}
             results = self._results.get((run, implementation), ())
-            self._own[key] = find_limits(results, completions.get(implementation), device)
+            self._own[key] = find_limits(results, device)
         return self._own[key]
 
 

@@ -58,6 +58,13 @@ class CaseId:
         return _find_length(self.problem)
 
     @property
+    def lengths(self) -> tuple[int, int]:
+        """The numbers of queries (L) and keys (S); 0 for a number that the problem lacks."""
+        sizes, _ = _split_problem(self.problem)
+        found = {size[0]: int(size[1:]) for size in sizes if LENGTH.fullmatch(size)}
+        return found.get("L", 0), found.get("S", 0)
+
+    @property
     def form(self) -> str:
         """Operator and problem without the numbers of queries (L) and keys (S).
 

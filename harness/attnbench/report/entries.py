@@ -11,7 +11,6 @@ from attnbench.analysis.speed_verdict import State
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FRONTIER, PERF, Result, Status, find_pass
-from attnbench.report.forms import read_lengths
 from attnbench.report.series import Place, Series
 from attnbench.report.tables import list_rows
 
@@ -132,7 +131,7 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: Conformanc
         unfinished = {name for name in timed_in if conformance.is_unfinished(place, name)}
         conform = {name for name, count in checked.items() if count >= FEWEST_CHECKED} - unfinished - wrong
         parsed = CaseId.parse(case)
-        queries, keys = read_lengths(parsed)
+        queries, keys = parsed.lengths
         device = place.device
         conforming = _choose_conforming(contenders, reference, conform)
         yield Entry(
@@ -178,7 +177,7 @@ def _choose_conforming(contenders: Sequence[Contender], reference: str, conform:
 
 def _order_case(case: str) -> tuple[str, int, int, int]:
     parsed = CaseId.parse(case)
-    queries, keys = read_lengths(parsed)
+    queries, keys = parsed.lengths
     return parsed.mode, max(queries, keys), queries, keys
 
 

@@ -9,6 +9,8 @@ from attnbench.analysis.completeness import Completeness
 from attnbench.analysis.left_out import LeftOut
 from attnbench.analysis.pairs import PairBounds
 from attnbench.analysis.root_causes import RootCause
+from attnbench.analysis.speed_verdict import State
+from attnbench.analysis.stats import Estimate, Measure
 from attnbench.analysis.timing_rows import TimingRow
 from attnbench.records.facts import Fact
 from attnbench.records.types import Pass
@@ -18,6 +20,7 @@ __all__ = [
     "Conformance",
     "Decision",
     "Disagreement",
+    "Mark",
     "Place",
     "Reason",
     "SpeedCell",
@@ -33,6 +36,9 @@ Reason = Fact | str
 # yes: no check failed, and at least 20 cases checked. only: no check failed, but fewer cases checked. no: a check
 # failed. refused: every case was refused, or the implementation cannot run here. unknown: no check ran.
 Verdict = Literal["yes", "only", "no", "refused", "unknown"]
+# faster, slower, same: the speed verdicts. not_slower: the interval's upper end is below 1.01. not_faster: its lower
+# end is above 0.99. undecided: everything else that was compared. baseline: the row that the others are divided by.
+Mark = Literal["faster", "slower", "same", "not_slower", "not_faster", "undecided", "baseline"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,16 +91,28 @@ class Column:
 class SpeedCell:
     """The time of one subject in one column, or why it has none."""
 
-    # Time, ratio and mark; None without a time.
-    timing: TimingRow | None = None
-    # Number of the line of the run file that has the timing; 0 where unknown.
-    line: int = 0
+    # Unit: nanoseconds.
+    time_ns: Estimate | None = None
+    # Time divided by the baseline's time; None for the baseline, and where nothing can be compared.
+    ratio: Estimate | None = None
+    mark: Mark | None = None
+    state: State | Literal[""] = ""
+    # Number of processes that timed the call, and how many were planned.
+    processes: int = 0
+    planned: int = 0
     # Peak memory of the call beyond its inputs, in bytes; None where not measured.
     peak_bytes: int | None = None
+    # Whether all timed calls had the same input values, so that results may have been kept from earlier calls.
+    fixed_values: bool = False
+    # Which time was measured: device time or wall time.
+    measure: Measure = "wall"
     # Why there is no time; None if there is a time, or if ``pending``.
     untimed: Reason | None = None
     # Whether the call was planned, and not reached before its run ended.
     pending: bool = False
+    # Where the number is stored: id of the run, and line of its file (0 where unknown).
+    run: str = ""
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +138,8 @@ class SummaryTable:
     answers: Mapping[Column, Answer] = field(default_factory=dict)
     # The bounds from which each answer was chosen.
     bounds: Mapping[Column, PairBounds] = field(default_factory=dict)
-    # Whether the answers are among implementations that conform. If not, none was checked on a suite here, and the
-    # answers are among those that fail no check.
+    # Whether the answers are among implementations that conform. If not, none is known to conform here, and the answers
+    # are among those that fail no check.
     conforming: bool = True
 
 
@@ -141,7 +159,7 @@ class Decision:
     def cells(self) -> dict[str, SpeedCell]:
         """The cell of each implementation that was timed, by its name."""
         own = ((row.subject, row.cells.get(self.column)) for row in self.table.rows)
-        return {name: cell for name, cell in own if cell is not None and cell.timing is not None}
+        return {name: cell for name, cell in own if cell is not None and cell.time_ns is not None}
 
     @property
     def chosen(self) -> SpeedCell | None:
@@ -174,6 +192,8 @@ class Summary:
     # Measurements that cannot be right, and that no number uses.
     left_out: tuple[LeftOut, ...] = ()
     disagreements: tuple[Disagreement, ...] = ()
+    # Number of runs behind the tables.
+    runs: int = 1
     # Every timed call, in the order of the results.
     timings: tuple[TimingRow, ...] = ()
 

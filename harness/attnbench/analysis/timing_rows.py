@@ -24,11 +24,13 @@ from attnbench.plugins.registry import find_operator_baseline
 from attnbench.records.compact_reading import load_samples
 from attnbench.records.types import Ceiling, Pass, Result, Timing, find_pass
 
-__all__ = ["Bound", "Calls", "Rates", "TimingRow", "find_reference", "measure_calls"]
+__all__ = ["Bound", "Calls", "Load", "Rates", "TimingRow", "find_reference", "measure_calls"]
 
 # Which of two shortest possible times is longer: that of the operations at the rate of a matrix product, or that of the
 # bytes at the rate of a copy; empty without a ceiling.
 Bound = Literal["product", "copy", ""]
+# Brings the samples of a timing into memory.
+Load = Callable[[Timing], Timing]
 # If a ratio differs from the quotient of its two times by more than this share, the row has the baseline's time in the
 # calls of the ratio, even if the quotient is within the interval of the ratio: a reader who divides the two times sees
 # more than the rounding of their digits.
@@ -131,7 +133,7 @@ def measure_calls(
     reached: Iterable[Ceiling] = (),
     *,
     may_choose: Callable[[Result], bool],
-    load: Callable[[Timing], Timing] = load_samples,
+    load: Load = load_samples,
 ) -> Calls:
     """Return the rows and the bounds of the timings in these results; the samples of one case are held at a time.
 

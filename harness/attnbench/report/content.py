@@ -145,7 +145,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
     every = merge_runs(runs)
     results = [result for result in every if result.suite != FRONTIER]
     compact = any(run.compact for run in runs)
-    summary = summarize(runs, results, left_out=left_out, load=load_spelled)
+    summary = summarize(runs, load_spelled)
     made = tabulate(results, summary.timings, compact=compact)
     found, untimed, undecided = made.findings, made.untimed, select_undecided(made.timings)
     failures = collect_failures(runs, results)

@@ -133,11 +133,7 @@ class _Maker:
             SummaryRow(subject=name, conformance=self.conformance[where, name], cells=cells[name])
             for name in dict.fromkeys((*cells, *known))
         ]
-        bounds = {
-            column: found
-            for column in columns
-            if (found := self._find_bounds(results, column.case, baseline)) is not None
-        }
+        bounds = {column: found for column in columns if (found := self._find_bounds(results, column.case)) is not None}
         chosen = {
             column: answer
             for column, own in bounds.items()

@@ -1,0 +1,236 @@
+"""The summary in words: verdicts on conformance, marks of ratios, what to use, and what is missing."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from attnbench.analysis.answers import Answer, Unbounded
+from attnbench.analysis.plain_names import clean_name, join_words
+from attnbench.analysis.root_causes import RootCause
+from attnbench.analysis.summary import Conformance, Mark, Place, Reason, Verdict
+from attnbench.records.outcome_facts import OverWorkLimit
+from attnbench.words.say import say
+
+__all__ = [
+    "FIXED",
+    "MARKS",
+    "PER_REFERENCE",
+    "describe_answers",
+    "describe_conformance",
+    "describe_conformance_briefly",
+    "describe_disagreement",
+    "describe_failures",
+    "describe_hidden_lengths",
+    "describe_left_out",
+    "describe_place",
+    "describe_reason",
+    "describe_untimed",
+    "describe_wrong",
+    "explain_marks",
+    "explain_missing_tables",
+    "mark_untimed",
+]
+
+# Most names in one sentence; the others are counted.
+NAMED = 6
+# Longest reason in the table, and in a line below it, in characters.
+SHORT, LONG = 60, 200
+# Sign after a ratio, and what it means; the baseline has none.
+MARKS: dict[Mark, tuple[str, str]] = {
+    "faster": ("-", "faster"),
+    "slower": ("+", "slower"),
+    "same": ("=", "within 1 %"),
+    "not_slower": ("≤", "not slower"),
+    "not_faster": ("≥", "not faster"),
+    "undecided": ("?", "not decided"),
+}
+# Sign of a time whose calls all had the same input values.
+FIXED = "*"
+_FIXED = "every call had the same input values, so results may have been kept"
+_VERDICTS: dict[Verdict, str] = {
+    "yes": "yes, {suite} {checked}",
+    "only": "only {checked}",
+    "no": "NO: {cause}; {checks}",
+    "refused": "{reason}",
+    "unknown": "not checked",
+}
+_BRIEF_NO = "NO, {checks}"
+# Only the checks before timing ran.
+_ONLY_TIMED = "profile only"
+_REFUSES_ALL = "refuses every case"
+_EXPECTED = "{verdict}, {count} expected to fail"
+_MISSING = "{verdict}, {count} not reached"
+_CHECKS = ("{count} check", "{count} checks")
+_CALLS = ("{count} call", "{count} calls")
+_CAUSES = "{cause} and {count} more"
+_PLACE = "{machine}, {device}, {dtype}, {threads}"
+_CHECKED_PLACE = "{machine}, {device}"
+_THREADS = ("{count} thread", "{count} threads")
+PER_REFERENCE = "times relative to {baseline}"
+_WRONG = ("{count} of {of} is wrong: {names}", "{count} of {of} are wrong: {names}")
+_NONE_WRONG = ("no check of {names} failed", "no check of the {of} failed")
+_FAILURES = "Failures"
+_USE = "to use {pass_}: {choices}"
+_USE_NONE = "to use {pass_}: nothing that conforms was timed"
+_CHOICE = "{name} at {lengths} ({bound})"
+_BOUND = "at most {percent} % behind any other"
+_FACTOR = "at most {factor} × the time of any other"
+_BOUND_AGAIN = "at most {percent} %"
+_FASTEST = "none is faster"
+_UNBOUNDED: dict[Unbounded, str] = {
+    "alone": "no other that conforms was timed",
+    "one_process": "1 process, no bound",
+    "disturbed": "disturbed, no bound",
+    "control": "A/A control failed, no bound",
+}
+_AND_MORE = "{count} more"
+_UNTIMED = "not timed: {who}: {reason}"
+_WHO = "{name}, {calls}"
+_PENDING = "not reached: {who}"
+_LEFT_OUT = "left out of all numbers, because it cannot be right: {things}"
+_PLACES_DISAGREE = "places disagree on {pass_} at {length}: {choices}"
+_AT_PLACE = "{name} on {place}"
+_HIDDEN = ("length {lengths} of {pass_} is not shown here", "lengths {lengths} of {pass_} are not shown here")
+_MORE_TABLES = ("1 more table is on the page of the report", "{count} more tables are on the page of the report")
+_NOT_TIMED = "{verdict}; not timed"
+_OVER_WORK_LIMIT = "predicted to take {seconds:.3g} s a call (limit {limit:g} s)"
+
+
+def describe_conformance(one: Conformance) -> str:
+    """Return the verdict with its cases, or with the gravest cause and the number of failed checks."""
+    if one.verdict == "no":
+        text = say(_VERDICTS["no"], cause=_name_causes(one.causes), checks=_count(_CHECKS, len(one.failed_checks)))
+    elif one.verdict == "refused":
+        reasons = [reason for reason, _ in one.refused]
+        text = describe_reason(reasons[0], SHORT) if reasons else say(_REFUSES_ALL)
+    elif one.verdict == "only" and one.suite == "perf":
+        text = say(_ONLY_TIMED)
+    else:
+        text = say(_VERDICTS[one.verdict], suite=clean_name(one.suite), checked=one.checked)
+    if one.expected:
+        text = say(_EXPECTED, verdict=text, count=one.expected)
+    return say(_MISSING, verdict=text, count=one.missing) if one.missing else text
+
+
+def describe_conformance_briefly(one: Conformance) -> str:
+    """Return the verdict without the cause of failures, for a row that has times."""
+    if one.verdict == "no":
+        return say(_BRIEF_NO, checks=_count(_CHECKS, len(one.failed_checks)))
+    return describe_conformance(one)
+
+
+def describe_wrong(rows: Mapping[str, Conformance]) -> str:
+    """Return which implementations failed checks."""
+    wrong = [name for name, one in rows.items() if one.verdict == "no"]
+    checked = [name for name, one in rows.items() if one.verdict not in ("refused", "unknown")]
+    if wrong:
+        return say(_WRONG[len(wrong) > 1], count=len(wrong), of=len(checked), names=_list_names(wrong))
+    return say(_NONE_WRONG[len(checked) > 1], names=_list_names(checked), of=len(checked)) if checked else ""
+
+
+def describe_failures() -> str:
+    """Return the heading of the failures."""
+    return say(_FAILURES)
+
+
+def describe_reason(reason: Reason, longest: int = LONG) -> str:
+    """Return why a case was refused or not run, on one line."""
+    if isinstance(reason, OverWorkLimit):
+        return say(_OVER_WORK_LIMIT, seconds=reason.predicted_s, limit=reason.limit_s)
+    return clean_name(reason if isinstance(reason, str) else type(reason).__name__, longest)
+
+
+def describe_place(place: Place) -> str:
+    """Return machine, device, dtype and threads; where nothing was timed, machine and device."""
+    machine = clean_name(place.machine)
+    if not place.dtype:
+        return say(_CHECKED_PLACE, machine=machine, device=clean_name(place.device))
+    threads = _count(_THREADS, place.threads)
+    return say(_PLACE, machine=machine, device=clean_name(place.device), dtype=clean_name(place.dtype), threads=threads)
+
+
+def explain_marks(marks: Collection[Mark], *, fixed: bool = False) -> str:
+    """Return the legend of these marks, in a fixed order; empty without marks."""
+    parts = [f"{sign} {say(words)}" for mark, (sign, words) in MARKS.items() if mark in marks]
+    return "   ".join([*parts, *[f"{FIXED} {say(_FIXED)}"] * fixed])
+
+
+def describe_answers(pass_: str, answers: Sequence[tuple[str, Answer | None]]) -> str:
+    """Return what to use for a pass; ``answers`` are by length, and neighbouring equal choices share their words."""
+    groups: dict[tuple[str, str], tuple[list[str], list[Answer]]] = {}
+    for length, answer in answers:
+        if answer is not None:
+            lengths, own = groups.setdefault((answer.name, answer.unbounded or ""), ([], []))
+            lengths.append(length)
+            own.append(answer)
+    if not groups:
+        return say(_USE_NONE, pass_=pass_)
+    texts = []
+    explained = False
+    for (name, _), (lengths, own) in groups.items():
+        bound = _describe_bound(own, again=explained)
+        explained = explained or any(answer.regret for answer in own)
+        texts.append(say(_CHOICE, name=clean_name(name), lengths=join_words(lengths), bound=bound))
+    return say(_USE, pass_=pass_, choices=", ".join(texts))
+
+
+def describe_untimed(names: Mapping[str, int], reason: Reason | None) -> str:
+    """Return which implementations were not timed on how many calls, and why; without a reason: not reached."""
+    who = [say(_WHO, name=clean_name(name), calls=_count(_CALLS, count)) for name, count in names.items()]
+    more = [say(_AND_MORE, count=len(who) - NAMED)] if len(who) > NAMED + 1 else []
+    listed = "; ".join([*who[: NAMED + 1 - len(more)], *more])
+    if reason is None:
+        return say(_PENDING, who=listed)
+    return say(_UNTIMED, who=listed, reason=describe_reason(reason))
+
+
+def describe_left_out(things: str) -> str:
+    """Return that measurements were left out; ``things`` counts them."""
+    return say(_LEFT_OUT, things=things)
+
+
+def describe_disagreement(pass_: str, length: str, names: Iterable[tuple[Place, str]]) -> str:
+    """Return what the places choose for one call."""
+    choices = [say(_AT_PLACE, name=clean_name(name), place=describe_place(place)) for place, name in names]
+    return say(_PLACES_DISAGREE, pass_=pass_, length=length, choices="; ".join(choices))
+
+
+def describe_hidden_lengths(pass_: str, lengths: Sequence[str]) -> str:
+    """Return which lengths a narrow table leaves out."""
+    return say(_HIDDEN[len(lengths) > 1], lengths=join_words(lengths), pass_=pass_)
+
+
+def explain_missing_tables(count: int) -> str:
+    """Return that a terminal does not show all tables."""
+    return _count(_MORE_TABLES, count)
+
+
+def mark_untimed(verdict: str) -> str:
+    """Return the verdict of a row without times, and that it was not timed."""
+    return say(_NOT_TIMED, verdict=verdict)
+
+
+def _name_causes(causes: Sequence[RootCause]) -> str:
+    """Return the gravest cause, and how many more there are."""
+    first = clean_name(causes[0].name or next(iter(causes[0].checks)), SHORT)
+    return say(_CAUSES, cause=first, count=len(causes) - 1) if len(causes) > 1 else first
+
+
+def _describe_bound(answers: Sequence[Answer], *, again: bool) -> str:
+    """Return the largest bound on the regret of these answers; ``again``: what it bounds was said before."""
+    if (unbounded := answers[0].unbounded) is not None:
+        return say(_UNBOUNDED[unbounded])
+    regret = max(answer.regret or 0.0 for answer in answers)
+    if not regret:
+        return say(_FASTEST)
+    if regret >= 1:
+        return say(_FACTOR, factor=f"{1 + regret:.2g}")
+    percent = f"{100 * regret:.1f}" if regret < 0.0995 else f"{100 * regret:.0f}"
+    return say(_BOUND_AGAIN if again else _BOUND, percent="0.1" if percent == "0.0" else percent)
+
+
+def _list_names(names: Sequence[str]) -> str:
+    more = [say(_AND_MORE, count=len(names) - NAMED)] if len(names) > NAMED + 1 else []
+    return join_words([*map(clean_name, names[: NAMED + 1 - len(more)]), *more])
+
+
+def _count(words: tuple[str, str], count: int) -> str:
+    return say(words[count != 1], count=count)

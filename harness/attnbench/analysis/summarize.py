@@ -206,7 +206,7 @@ def summarize(runs: Sequence[StoredRun]) -> Summary:
     """Return the summary of these runs; what cannot be right is left out first, and named."""
     whole, left_out = leave_out(runs)
     maker = _Maker(whole)
-    made = _sort_tables(list(maker.make_tables()))
+    made = _leave_out_repeated(_sort_tables(list(maker.make_tables())))
     return Summary(
         tables=tuple(table for table, _ in made),
         incomplete=tuple(found for found in maker.judged if not found.complete),
@@ -285,6 +285,24 @@ def _sort_tables(
         return -of_place[place], *words, -times[id(table)], table.form
 
     return sorted(made, key=lambda pair: rank(pair[0]))
+
+
+def _leave_out_repeated(
+    made: Sequence[tuple[SummaryTable, Mapping[Column, _Chosen]]],
+) -> list[tuple[SummaryTable, Mapping[Column, _Chosen]]]:
+    """Leave out rows that say nothing new: what cannot run, or has no calls there, is in one table of each device."""
+    shown: set[tuple[_Where, str]] = set()
+    kept = []
+    for table, chosen in made:
+        where = _Where(table.place.machine, table.place.device)
+        new = [
+            row
+            for row in table.rows
+            if (where, row.subject) not in shown or (row.cells and row.conformance.verdict != "refused")
+        ]
+        shown.update((where, row.subject) for row in table.rows)
+        kept.append((replace(table, rows=tuple(new)), chosen))
+    return kept
 
 
 def _sort_rows(rows: Iterable[SummaryRow], columns: Sequence[Column], baseline: str) -> list[SummaryRow]:

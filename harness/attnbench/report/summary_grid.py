@@ -93,7 +93,9 @@ def make_grid(table: SummaryTable) -> Grid:
         groups=tuple(groups),
         lines=tuple(lines),
         legend=words.explain_marks(
-            {cell.mark for cell in shown if cell.mark}, fixed=any(cell.fixed_values for cell in shown)
+            {cell.mark for cell in shown if cell.mark},
+            fixed=any(cell.fixed_values for cell in shown),
+            declared={row.subject: row.conformance.expected for row in table.rows if row.conformance.expected},
         ),
     )
 

@@ -171,7 +171,7 @@ def _format_block(grid: Grid, width: int, *, first: bool) -> Iterator["Text"]:
     verdicts = _measure_verdicts(grid) if first else 0
     start = names + (GAP + verdicts if first else 0)
     columns = [_measure_columns(grid, place) for place in range(len(grid.groups))]
-    labels = [_pad(group.label, sum(own)) for group, own in zip(grid.groups, columns, strict=True)]
+    labels = [_pad(group.label, sum(own), right=len(own) == 1) for group, own in zip(grid.groups, columns, strict=True)]
     headings = [
         "".join(_pad(name, size, right=True) for name, size in zip(group.headings, own, strict=True))
         for group, own in zip(grid.groups, columns, strict=True)

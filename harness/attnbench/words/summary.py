@@ -56,7 +56,9 @@ _BRIEF_NO = "NO, {checks}"
 # Only the checks before timing ran.
 _ONLY_TIMED = "profile only"
 _REFUSES_ALL = "refuses every case"
-_EXPECTED = "{verdict}, {count} expected to fail"
+# Sign of a verdict with failures that the implementation declares.
+DECLARED = "†"
+_DECLARED = "expected failures ({counts})"
 _MISSING = "{verdict}, {count} not reached"
 _CHECKS = ("{count} check", "{count} checks")
 _CALLS = ("{count} call", "{count} calls")
@@ -106,7 +108,7 @@ def describe_conformance(one: Conformance) -> str:
     else:
         text = say(_VERDICTS[one.verdict], suite=clean_name(one.suite), checked=one.checked)
     if one.expected:
-        text = say(_EXPECTED, verdict=text, count=one.expected)
+        text = f"{text} {DECLARED}"
     return say(_MISSING, verdict=text, count=one.missing) if one.missing else text
 
 
@@ -147,10 +149,17 @@ def describe_place(place: Place) -> str:
     return say(_PLACE, machine=machine, device=clean_name(place.device), dtype=clean_name(place.dtype), threads=threads)
 
 
-def explain_marks(marks: Collection[Mark], *, fixed: bool = False) -> str:
-    """Return the legend of these marks, in a fixed order; empty without marks."""
+def explain_marks(marks: Collection[Mark], *, fixed: bool = False, declared: Mapping[str, int]) -> str:
+    """Return the legend of these marks, in a fixed order; empty without marks.
+
+    ``declared`` has the number of failures that each implementation declares, of those that do.
+    """
     parts = [f"{sign} {say(words)}" for mark, (sign, words) in MARKS.items() if mark in marks]
-    return "   ".join([*parts, *[f"{FIXED} {say(_FIXED)}"] * fixed])
+    parts += [f"{FIXED} {say(_FIXED)}"] * fixed
+    if declared:
+        counts = ", ".join(f"{clean_name(name)} {count}" for name, count in declared.items())
+        parts.append(f"{DECLARED} {say(_DECLARED, counts=counts)}")
+    return "   ".join(parts)
 
 
 def describe_answers(pass_: str, answers: Sequence[tuple[str, Answer | None]]) -> str:

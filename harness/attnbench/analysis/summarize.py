@@ -2,15 +2,15 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple
 
-from attnbench.analysis.answers import Answer, choose, list_possible
+from attnbench.analysis.answers import choose, list_possible
 from attnbench.analysis.completeness import judge_completeness
 from attnbench.analysis.coverage import is_checked, judge_conformance
 from attnbench.analysis.left_out import leave_out
-from attnbench.analysis.pairs import bound_pairs
+from attnbench.analysis.pairs import PairBounds
 from attnbench.analysis.root_causes import find_root_causes
 from attnbench.analysis.summary import (
     Column,
@@ -23,7 +23,7 @@ from attnbench.analysis.summary import (
     SummaryRow,
     SummaryTable,
 )
-from attnbench.analysis.timing_rows import find_reference, make_timing_rows
+from attnbench.analysis.timing_rows import Load, find_reference, measure_calls
 from attnbench.cases import CaseId
 from attnbench.records.compact_reading import load_samples
 from attnbench.records.run_file import StoredRun, merge_runs
@@ -52,29 +52,30 @@ class _Key(NamedTuple):
     form: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chosen:
-    """The answer for a column, and which implementations may be the fastest."""
-
-    answer: Answer
-    possible: frozenset[str]
-
-
 class _Maker:
     """What is known of the runs, indexed for the tables."""
 
-    def __init__(self, runs: Sequence[StoredRun]) -> None:
+    def __init__(self, runs: Sequence[StoredRun], load: Load) -> None:
         self.runs = {stored.run.id: stored for stored in runs}
         self.results = [result for result in merge_runs(runs) if result.suite != FRONTIER]
         self.judged = [judge_completeness(stored) for stored in runs]
-        ceilings = [ceiling for stored in runs for ceiling in stored.ceilings]
-        self.rows = {
-            (row.run, row.implementation, row.case): row
-            for group in make_timing_rows(self.results, ceilings)
-            for _, row in group
-        }
         self.names = _index_names(runs, self.results, self.runs)
         self.conformance = dict(self._judge())
+        self.choosable = {where: select_choosable(self._select_conformance(where)) for where in self.names}
+        ceilings = [ceiling for stored in runs for ceiling in stored.ceilings]
+        self.calls = measure_calls(self.results, ceilings, may_choose=self.may_choose, load=load)
+        self.rows = {(row.run, row.implementation, row.case): row for row in self.calls.rows}
+
+    def may_choose(self, result: Result) -> bool:
+        """Whether a timed implementation may be what to use.
+
+        Calls that all have the same values may be shorter because results are kept from earlier calls.
+        """
+        fixed = result.timing is not None and result.timing.values == "fixed"
+        return not fixed and result.implementation in self.choosable[self.locate(result)]
+
+    def _select_conformance(self, where: _Where) -> dict[str, Conformance]:
+        return {name: self.conformance[where, name] for name in self.names[where]}
 
     def locate(self, result: Result) -> _Where:
         """Return where a result was made."""
@@ -95,7 +96,7 @@ class _Maker:
             expected = sum(f.status == "expected_failure" for result in results for f in result.findings)
             yield (where, name), replace(judged, expected=expected, not_run=tuple(_count_not_run(results)))
 
-    def make_tables(self) -> Iterator[tuple[SummaryTable, Mapping[Column, _Chosen]]]:
+    def make_tables(self) -> Iterator[SummaryTable]:
         """Yield a table for each place and form of timed calls, then one for what was only checked at a place."""
         timed: dict[_Key, list[Result]] = {}
         for result in self.results:
@@ -110,14 +111,14 @@ class _Maker:
                 threads = next(s.run.threads for s in self.runs.values() if s.run.machine.name == where.machine)
                 place = Place(machine=where.machine, device=where.device, dtype="", threads=threads)
                 rows = [SummaryRow(subject=name, conformance=self.conformance[where, name]) for name in rest]
-                yield SummaryTable(place=place, rows=tuple(_sort_rows(rows, (), ""))), {}
+                yield SummaryTable(place=place, rows=tuple(_sort_rows(rows, (), "")))
 
     def _find_key(self, result: Result) -> _Key:
         case, run = CaseId.parse(result.case), self.runs[result.run].run
         place = Place(machine=run.machine.name, device=case.device, dtype=case.dtype, threads=run.threads)
         return _Key(place, case.operator, case.form)
 
-    def _make_table(self, key: _Key, results: Sequence[Result]) -> tuple[SummaryTable, Mapping[Column, _Chosen]]:
+    def _make_table(self, key: _Key, results: Sequence[Result]) -> SummaryTable:
         where = _Where(key.place.machine, key.place.device)
         columns = tuple(sorted({_make_column(result.case) for result in results}, key=_order_column))
         baseline = find_reference(results[0].case)
@@ -132,21 +133,23 @@ class _Maker:
             SummaryRow(subject=name, conformance=self.conformance[where, name], cells=cells[name])
             for name in dict.fromkeys((*cells, *known))
         ]
-        choosable = select_choosable({row.subject: row.conformance for row in rows})
+        bounds = {column: found for column in columns if (found := self._find_bounds(results, column.case)) is not None}
         chosen = {
-            column: found
-            for column in columns
-            if (found := self._choose([one for one in results if one.case == column.case], baseline, choosable))
+            column: answer
+            for column, own in bounds.items()
+            if (answer := choose(own, self._list_times(results, column.case), own.over))
         }
-        table = SummaryTable(
+        conforming = any(self.conformance[where, name].verdict == "yes" for name in self.choosable[where])
+        return SummaryTable(
             place=key.place,
             form=key.form,
             baseline=baseline,
             columns=columns,
             rows=tuple(_sort_rows(rows, columns, baseline)),
-            answers={column: found.answer for column, found in chosen.items()},
+            answers=chosen,
+            bounds=bounds,
+            conforming=conforming,
         )
-        return table, chosen
 
     def _make_cell(self, result: Result) -> SpeedCell:
         row, memory = self.rows.get((result.run, result.implementation, result.case)), result.memory
@@ -181,38 +184,35 @@ class _Maker:
                 if (run, name) in lacking and column not in cells.get(name, {}):
                     yield name, column, SpeedCell(pending=True, run=run)
 
-    def _choose(self, results: Sequence[Result], baseline: str, choosable: Iterable[str]) -> _Chosen | None:
-        """Return what to use for one case: of the run that timed most of those that may be chosen."""
-        names = set(choosable)
-        by_run: defaultdict[str, list[Result]] = defaultdict(list)
-        for result in results:
-            if result.timing is not None:
-                by_run[result.run].append(result)
-        most = max(
-            by_run.values(), key=lambda own: (sum(one.implementation in names for one in own), own[0].run), default=[]
-        )
-        timings = {one.implementation: load_samples(one.timing) for one in most if one.timing}
-        rows = {one.implementation: self.rows[one.run, one.implementation, one.case] for one in most}
-        # Calls that all have the same values may be shorter because results are kept.
-        names -= {name for name, row in rows.items() if row.values == "fixed" and name != baseline}
-        if not names & timings.keys():
-            return None
-        bounds = bound_pairs(timings, baseline, names)
-        answer = choose(bounds, {name: row.time.value for name, row in rows.items()}, names)
-        return _Chosen(answer=answer, possible=frozenset(list_possible(bounds))) if answer else None
+    def _find_bounds(self, results: Sequence[Result], case: str) -> PairBounds | None:
+        """Return the bounds of the run that timed most of those that may be chosen; None if none was timed.
+
+        Implementations that another run timed cannot be compared with these.
+        """
+        runs = {one.run for one in results if one.case == case and one.timing is not None}
+        found = [(len(own.over), run, own) for run in runs if (own := self.calls.bounds.get((run, case))) and own.over]
+        return max(found, key=lambda one: one[:2])[2] if found else None
+
+    def _list_times(self, results: Sequence[Result], case: str) -> dict[str, float]:
+        rows = (self.rows.get((one.run, one.implementation, one.case)) for one in results if one.case == case)
+        return {row.implementation: row.time.value for row in rows if row is not None}
 
 
-def summarize(runs: Sequence[StoredRun]) -> Summary:
-    """Return the summary of these runs; what cannot be right is left out first, and named."""
+def summarize(runs: Sequence[StoredRun], load: Load = load_samples) -> Summary:
+    """Return the summary of these runs; what cannot be right is left out first, and named.
+
+    ``load`` brings the samples of a timing into memory.
+    """
     whole, left_out = leave_out(runs)
-    maker = _Maker(whole)
-    made = _leave_out_repeated(_sort_tables(list(maker.make_tables())))
+    maker = _Maker(whole, load)
+    tables = tuple(_leave_out_repeated(_sort_tables(list(maker.make_tables()))))
     return Summary(
-        tables=tuple(table for table, _ in made),
+        tables=tables,
         incomplete=tuple(found for found in maker.judged if not found.complete),
         left_out=left_out,
-        disagreements=tuple(_list_disagreements(made)),
+        disagreements=tuple(_list_disagreements(tables)),
         runs=len(whole),
+        timings=maker.calls.rows,
     )
 
 
@@ -267,16 +267,14 @@ def _order_column(column: Column) -> tuple[int, str, bool, str, int, int]:
     return rank, column.pass_, not plain, column.mode, max(column.queries, column.keys), column.queries
 
 
-def _sort_tables(
-    made: Sequence[tuple[SummaryTable, Mapping[Column, _Chosen]]],
-) -> list[tuple[SummaryTable, Mapping[Column, _Chosen]]]:
+def _sort_tables(tables: Sequence[SummaryTable]) -> list[SummaryTable]:
     """Sort tables place by place: the place with the most times first, and its table with the most times first."""
     times = {
         id(table): sum(cell.time_ns is not None for row in table.rows for cell in row.cells.values())
-        for table, _ in made
+        for table in tables
     }
     of_place: Counter[Place] = Counter()
-    for table, _ in made:
+    for table in tables:
         of_place[table.place] += times[id(table)]
 
     def rank(table: SummaryTable) -> tuple[object, ...]:
@@ -284,16 +282,13 @@ def _sort_tables(
         words = place.machine, place.device, place.dtype, place.threads
         return -of_place[place], *words, -times[id(table)], table.form
 
-    return sorted(made, key=lambda pair: rank(pair[0]))
+    return sorted(tables, key=rank)
 
 
-def _leave_out_repeated(
-    made: Sequence[tuple[SummaryTable, Mapping[Column, _Chosen]]],
-) -> list[tuple[SummaryTable, Mapping[Column, _Chosen]]]:
+def _leave_out_repeated(tables: Iterable[SummaryTable]) -> Iterator[SummaryTable]:
     """Leave out rows that say nothing new: what cannot run, or has no calls there, is in one table of each device."""
     shown: set[tuple[_Where, str]] = set()
-    kept = []
-    for table, chosen in made:
+    for table in tables:
         where = _Where(table.place.machine, table.place.device)
         new = [
             row
@@ -301,8 +296,7 @@ def _leave_out_repeated(
             if (where, row.subject) not in shown or (row.cells and row.conformance.verdict != "refused")
         ]
         shown.update((where, row.subject) for row in table.rows)
-        kept.append((replace(table, rows=tuple(new)), chosen))
-    return kept
+        yield replace(table, rows=tuple(new))
 
 
 def _sort_rows(rows: Iterable[SummaryRow], columns: Sequence[Column], baseline: str) -> list[SummaryRow]:
@@ -322,28 +316,21 @@ def _sort_rows(rows: Iterable[SummaryRow], columns: Sequence[Column], baseline: 
     return sorted(rows, key=rank)
 
 
-def _list_disagreements(
-    made: Sequence[tuple[SummaryTable, Mapping[Column, _Chosen]]],
-) -> Iterator[Disagreement]:
+def _list_disagreements(tables: Iterable[SummaryTable]) -> Iterator[Disagreement]:
     """Yield the calls for which the choice of one place cannot be the fastest at another place, and the reverse."""
-    alike: defaultdict[tuple[object, ...], list[tuple[SummaryTable, Column, _Chosen]]] = defaultdict(list)
-    for table, chosen in made:
-        for column, found in chosen.items():
+    alike: defaultdict[tuple[object, ...], list[tuple[SummaryTable, Column]]] = defaultdict(list)
+    for table in tables:
+        for column in table.answers:
             place = table.place
             key = (table.form, column.pass_, column.mode, column.queries, column.keys, place.dtype, place.threads)
-            alike[key].append((table, column, found))
+            alike[key].append((table, column))
     for group in alike.values():
-        if any(_contradict(one, other) for one, other in combinations(group, 2)):
-            names = tuple((table.place, found.answer.name) for table, _, found in group)
+        if any(_is_excluded(one, other) and _is_excluded(other, one) for one, other in combinations(group, 2)):
+            names = tuple((table.place, table.answers[column].name) for table, column in group)
             yield Disagreement(form=group[0][0].form, column=group[0][1], names=names)
 
 
-def _contradict(one: tuple[SummaryTable, Column, _Chosen], other: tuple[SummaryTable, Column, _Chosen]) -> bool:
-    return _is_excluded(one[2].answer.name, other) and _is_excluded(other[2].answer.name, one)
-
-
-def _is_excluded(name: str, there: tuple[SummaryTable, Column, _Chosen]) -> bool:
-    """Whether an implementation was timed at another place, and cannot be the fastest of those that conform there."""
-    table, column, found = there
-    timed = {row.subject for row in table.rows if column in row.cells and row.cells[column].time_ns is not None}
-    return name in timed and name not in found.possible
+def _is_excluded(here: tuple[SummaryTable, Column], there: tuple[SummaryTable, Column]) -> bool:
+    """Whether the choice of one place was timed at another one, and cannot be the fastest there."""
+    name, bounds = here[0].answers[here[1]].name, there[0].bounds[there[1]]
+    return name in bounds.over and name not in list_possible(bounds)

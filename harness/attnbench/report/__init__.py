@@ -95,7 +95,7 @@ def _render_files(content: "Content") -> Iterator[tuple[str, Iterable[bytes]]]:
         frames["left-out"] = tables.tabulate_left_out(content.left_out)
     for name, frame in frames.items():
         yield f"{name}.csv", render_csv(frame)
-    yield "dispatch.json", [encode_dispatch(make_dispatch(content.runs, content.decisions.entries))]
+    yield "dispatch.json", [encode_dispatch(make_dispatch(content.runs, content.summary))]
     yield "report.md", [markdown.render(content, figures).encode()]
     filled = [f"{name}.csv" for name, frame in frames.items() if len(frame)]
     yield "index.html", [page.render(content, figures, [*filled, "dispatch.json", "report.md"], looks).encode()]

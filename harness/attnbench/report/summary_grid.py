@@ -67,7 +67,7 @@ class Grid:
 
 def make_grid(table: SummaryTable) -> Grid:
     """Return the texts of a table."""
-    passes = [(name, list(own)) for name, own in groupby(table.columns, key=name_pass)]
+    passes = [(name, list(own)) for name, own in groupby(table.columns, key=name_pass)] if is_timed(table) else []
     peak = _find_peak_column(table)
     groups = [Group(label=name, headings=tuple(map(spell, own))) for name, own in passes]
     if peak:
@@ -100,9 +100,14 @@ def make_grid(table: SummaryTable) -> Grid:
     )
 
 
+def is_timed(table: SummaryTable) -> bool:
+    """Whether any call of a table was timed; if not, it has no columns."""
+    return any(cell.time_ns is not None for row in table.rows for cell in row.cells.values())
+
+
 def list_answers(table: SummaryTable) -> Iterator[str]:
     """Yield what to use for each pass."""
-    for name, own in groupby(table.columns, key=name_pass):
+    for name, own in groupby(table.columns if is_timed(table) else (), key=name_pass):
         yield words.describe_answers(name, [(spell(column), table.answers.get(column)) for column in own])
 
 

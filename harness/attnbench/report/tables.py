@@ -1,10 +1,10 @@
 """Data frames from results: one row per timing, memory measurement, finding or call that was not timed."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -12,7 +12,7 @@ import pandas as pd
 
 from attnbench.analysis.left_out import LeftOut
 from attnbench.analysis.speed_verdict import State
-from attnbench.analysis.timing_rows import TimingRow, find_reference, make_timing_rows
+from attnbench.analysis.timing_rows import TimingRow, find_reference
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.compact_reading import load_samples
@@ -27,6 +27,7 @@ __all__ = [
     "chapter_of",
     "find_reference",
     "list_rows",
+    "load_spelled",
     "select_pending",
     "select_undecided",
     "tabulate",
@@ -80,14 +81,14 @@ class Tables:
     kernels: pd.DataFrame
 
 
-def tabulate(results: Sequence[Result], reached: Iterable[Ceiling] = (), *, compact: bool = False) -> Tables:
-    """Make all tables of these results; ``reached`` are the ceilings of their runs.
+def tabulate(results: Sequence[Result], timings: Sequence[TimingRow], *, compact: bool = False) -> Tables:
+    """Make all tables of these results and of their timed calls.
 
     ``compact``: leave out the findings that passed without a warning, of which a large report has millions.
     """
     return Tables(
         findings=tabulate_findings(results, every=not compact),
-        timings=tabulate_timings(results, reached),
+        timings=tabulate_timings(timings),
         memory=tabulate_memory(results),
         untimed=tabulate_untimed(results),
         kernels=tabulate_kernels(results),
@@ -103,25 +104,23 @@ HAS_ROW: dict[str, Callable[[Result], bool]] = {
 }
 
 
-def tabulate_timings(results: Sequence[Result], reached: Iterable[Ceiling] = ()) -> pd.DataFrame:
+def tabulate_timings(rows: Sequence[TimingRow]) -> pd.DataFrame:
     """Tabulate the times of calls, with the speed verdict if they were interleaved with the reference."""
-    # Rows take ten times as much memory as a table of them, so they are put into tables part by part.
-    rows: list[dict[str, Any]] = []
-    parts: list[pd.DataFrame] = []
-    places: list[int] = []
-    for group in make_timing_rows(results, reached, _load):
-        rows += (_list_timing_columns(row) for _, row in group)
-        places += (place for place, _ in group)
-        if len(rows) >= ROWS:
-            parts.append(pd.DataFrame(rows, columns=list(TIMINGS)))
-            rows = []
-    parts += [pd.DataFrame(rows, columns=list(TIMINGS))] * bool(rows or not parts)
-    order = sorted(range(len(places)), key=places.__getitem__)
-    whole = pd.concat(parts) if len(parts) > 1 else parts[0]
-    return whole.iloc[order].reset_index(drop=True)
+    columns = (_list_timing_columns(row) for row in rows)
+    # Dicts take ten times as much memory as a table of them, so they are put into tables part by part.
+    parts = [pd.DataFrame(part, columns=list(TIMINGS)) for part in _split(columns, ROWS)]
+    return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
 
 
-def _load(timing: Timing) -> Timing:
+def _split(rows: Iterator[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows in lists of this size; at least one list, which may be empty."""
+    part = list(islice(rows, size))
+    yield part
+    while part := list(islice(rows, size)):
+        yield part
+
+
+def load_spelled(timing: Timing) -> Timing:
     """Return a timing with its samples in memory; texts that were read from the file again are spelled out."""
     return spell_out_in(load_samples(timing))
 

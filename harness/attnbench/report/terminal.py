@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from attnbench.analysis.summary import Mark, Summary, SummaryTable, Verdict
 from attnbench.report.summary_grid import Cell, Grid, Group, Line, list_answers, list_gaps, list_untimed, make_grid
-from attnbench.words.summary import describe_hidden_lengths, explain_missing_tables, mark_untimed
+from attnbench.words.summary import UNBROKEN, describe_hidden_lengths, explain_missing_tables, mark_untimed
 
 if TYPE_CHECKING:
     # Not imported with attnbench.conform: a script that prints nothing does not need it.
@@ -238,7 +238,8 @@ def _cut(text: str, size: int) -> str:
 
 def _wrap(line: str, width: int) -> list[str]:
     """Break a line between words; a word that is longer than a line stays whole."""
-    return textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    lines = textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    return [part.replace(UNBROKEN, " ") for part in lines]
 
 
 def _count_cells(text: str) -> int:

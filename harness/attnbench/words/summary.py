@@ -2,17 +2,19 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from attnbench.analysis.answers import Answer, Unbounded
+from attnbench.analysis.answers import Answer
 from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.root_causes import RootCause
 from attnbench.analysis.summary import Conformance, Mark, Place, Reason, Verdict
 from attnbench.records.outcome_facts import OverWorkLimit
+from attnbench.words.answers import describe_regret, format_percent
 from attnbench.words.say import say
 
 __all__ = [
     "FIXED",
     "MARKS",
     "PER_REFERENCE",
+    "UNBROKEN",
     "describe_answers",
     "describe_conformance",
     "describe_conformance_briefly",
@@ -42,6 +44,8 @@ MARKS: dict[Mark, tuple[str, str]] = {
     "not_faster": ("≥", "not faster"),
     "undecided": ("?", "not decided"),
 }
+# A space at which no line is broken: between a sign and what it means.
+UNBROKEN = "\u00a0"
 # Sign of a time whose calls all had the same input values.
 FIXED = "*"
 _FIXED = "every call had the same input values, so results may have been kept"
@@ -73,19 +77,11 @@ _FAILURES = "Failures"
 _USE = "to use {pass_}: {choices}"
 _USE_NONE = "to use {pass_}: nothing that conforms was timed"
 _CHOICE = "{name} at {lengths} ({bound})"
-_BOUND = "at most {percent} % behind any other"
 _FACTOR = "at most {factor} × the time of any other"
-_BOUND_AGAIN = "at most {percent} %"
-_FASTEST = "none is faster"
-_UNBOUNDED: dict[Unbounded, str] = {
-    "alone": "no other that conforms was timed",
-    "one_process": "1 process, no bound",
-    "disturbed": "disturbed, no bound",
-    "control": "A/A control failed, no bound",
-}
+_BOUND_AGAIN = "at most {percent}"
 _AND_MORE = "{count} more"
 _UNTIMED = "not timed: {who}: {reason}"
-_WHO = "{name}, {calls}"
+_WHO = ("{names} ({calls})", "{names} (each {calls})")
 _PENDING = "not reached: {who}"
 _LEFT_OUT = "left out of all numbers, because it cannot be right: {things}"
 _PLACES_DISAGREE = "places disagree on {pass_} at {length}: {choices}"
@@ -154,11 +150,11 @@ def explain_marks(marks: Collection[Mark], *, fixed: bool = False, declared: Map
 
     ``declared`` has the number of failures that each implementation declares, of those that do.
     """
-    parts = [f"{sign} {say(words)}" for mark, (sign, words) in MARKS.items() if mark in marks]
-    parts += [f"{FIXED} {say(_FIXED)}"] * fixed
+    parts = [f"{sign}{UNBROKEN}{say(words)}" for mark, (sign, words) in MARKS.items() if mark in marks]
+    parts += [f"{FIXED}{UNBROKEN}{say(_FIXED)}"] * fixed
     if declared:
         counts = ", ".join(f"{clean_name(name)} {count}" for name, count in declared.items())
-        parts.append(f"{DECLARED} {say(_DECLARED, counts=counts)}")
+        parts.append(f"{DECLARED}{UNBROKEN}{say(_DECLARED, counts=counts)}")
     return "   ".join(parts)
 
 
@@ -183,12 +179,13 @@ def describe_answers(pass_: str, answers: Sequence[tuple[str, Answer | None]]) -
 
 def describe_untimed(names: Mapping[str, int], reason: Reason | None) -> str:
     """Return which implementations were not timed on how many calls, and why; without a reason: not reached."""
-    who = [say(_WHO, name=clean_name(name), calls=_count(_CALLS, count)) for name, count in names.items()]
-    more = [say(_AND_MORE, count=len(who) - NAMED)] if len(who) > NAMED + 1 else []
-    listed = "; ".join([*who[: NAMED + 1 - len(more)], *more])
-    if reason is None:
-        return say(_PENDING, who=listed)
-    return say(_UNTIMED, who=listed, reason=describe_reason(reason))
+    alike: dict[int, list[str]] = {}
+    for name, count in names.items():
+        alike.setdefault(count, []).append(name)
+    who = "; ".join(
+        say(_WHO[len(own) > 1], names=_list_names(own), calls=_count(_CALLS, count)) for count, own in alike.items()
+    )
+    return say(_PENDING, who=who) if reason is None else say(_UNTIMED, who=who, reason=describe_reason(reason))
 
 
 def describe_left_out(things: str) -> str:
@@ -225,15 +222,12 @@ def _name_causes(causes: Sequence[RootCause]) -> str:
 
 def _describe_bound(answers: Sequence[Answer], *, again: bool) -> str:
     """Return the largest bound on the regret of these answers; ``again``: what it bounds was said before."""
-    if (unbounded := answers[0].unbounded) is not None:
-        return say(_UNBOUNDED[unbounded])
-    regret = max(answer.regret or 0.0 for answer in answers)
-    if not regret:
-        return say(_FASTEST)
+    regret = max((answer.regret or 0.0 for answer in answers), default=0.0)
+    if answers[0].unbounded is not None or not regret:
+        return describe_regret(regret, answers[0].unbounded)
     if regret >= 1:
         return say(_FACTOR, factor=f"{1 + regret:.2g}")
-    percent = f"{100 * regret:.1f}" if regret < 0.0995 else f"{100 * regret:.0f}"
-    return say(_BOUND_AGAIN if again else _BOUND, percent="0.1" if percent == "0.0" else percent)
+    return say(_BOUND_AGAIN, percent=format_percent(regret)) if again else describe_regret(regret, None)
 
 
 def _list_names(names: Sequence[str]) -> str:

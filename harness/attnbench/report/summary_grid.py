@@ -68,7 +68,7 @@ class Grid:
 def make_grid(table: SummaryTable) -> Grid:
     """Return the texts of a table."""
     passes = [(name, list(own)) for name, own in groupby(table.columns, key=name_pass)] if is_timed(table) else []
-    peak = _find_peak_column(table)
+    peak = _find_peak_column(table) if passes else None
     groups = [Group(label=name, headings=tuple(map(spell, own))) for name, own in passes]
     if peak:
         groups.append(Group(label="peak", headings=(spell(peak),)))

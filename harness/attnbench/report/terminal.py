@@ -144,7 +144,7 @@ def _measure(grid: Grid, places: Sequence[int], *, first: bool) -> int:
 
 def _measure_names(grid: Grid, width: int) -> int:
     longest = max((_count_cells(line.subject) for line in grid.lines), default=0)
-    return min(longest, max(12, width // 3))
+    return min(longest, max(12, width // (3 if grid.groups else 2)))
 
 
 def _measure_verdicts(grid: Grid) -> int:

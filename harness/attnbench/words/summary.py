@@ -78,6 +78,7 @@ _USE = "to use {pass_}: {choices}"
 _USE_NONE = "to use {pass_}: nothing that conforms was timed"
 _CHOICE = "{name} at {lengths} ({bound})"
 _FACTOR = "at most {factor} × the time of any other"
+_NO_BOUND = "no bound"
 _BOUND_AGAIN = "at most {percent}"
 _AND_MORE = "{count} more"
 _UNTIMED = "not timed: {who}: {reason}"
@@ -168,11 +169,12 @@ def describe_answers(pass_: str, answers: Sequence[tuple[str, Answer | None]]) -
             own.append(answer)
     if not groups:
         return say(_USE_NONE, pass_=pass_)
-    texts = []
-    explained = False
+    texts: list[str] = []
+    explained: set[str] = set()
     for (name, _), (lengths, own) in groups.items():
-        bound = _describe_bound(own, again=explained)
-        explained = explained or any(answer.regret for answer in own)
+        kind = own[0].unbounded or ("regret" if any(answer.regret for answer in own) else "")
+        bound = _describe_bound(own, again=kind in explained)
+        explained |= {kind} - {""}
         texts.append(say(_CHOICE, name=clean_name(name), lengths=join_words(lengths), bound=bound))
     return say(_USE, pass_=pass_, choices=", ".join(texts))
 
@@ -224,7 +226,7 @@ def _describe_bound(answers: Sequence[Answer], *, again: bool) -> str:
     """Return the largest bound on the regret of these answers; ``again``: what it bounds was said before."""
     regret = max((answer.regret or 0.0 for answer in answers), default=0.0)
     if answers[0].unbounded is not None or not regret:
-        return describe_regret(regret, answers[0].unbounded)
+        return say(_NO_BOUND) if again else describe_regret(regret, answers[0].unbounded)
     if regret >= 1:
         return say(_FACTOR, factor=f"{1 + regret:.2g}")
     return say(_BOUND_AGAIN, percent=format_percent(regret)) if again else describe_regret(regret, None)

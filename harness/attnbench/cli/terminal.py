@@ -9,10 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from attnbench.analysis.root_causes import find_root_causes
-from attnbench.api.printed import PLAIN_WIDTH, describe_cause, print_tables
+from attnbench.api.printed import PLAIN_WIDTH, print_tables
 from attnbench.api.timing_table import list_left_out, list_untimed, tabulate_times
 from attnbench.cli.matrix import LEGEND, Cell, Matrix, build_matrix
 from attnbench.records.types import CHANGED_MIND, FAILURES, Result
+from attnbench.words.causes import describe_cause
 
 __all__ = ["make_console", "print_findings", "print_timings"]
 

@@ -5,21 +5,32 @@ largest are shown, and a line names the others.
 """
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING
 
+from attnbench.analysis.next_command import NextCommand
 from attnbench.analysis.summary import Mark, Summary, SummaryTable, Verdict
 from attnbench.report.summary_grid import Cell, Grid, Group, Line, list_answers, list_gaps, list_untimed, make_grid
-from attnbench.words.summary import UNBROKEN, describe_hidden_lengths, explain_missing_tables, mark_untimed
+from attnbench.words.causes import describe_cause
+from attnbench.words.summary import (
+    UNBROKEN,
+    count_more_failures,
+    describe_conforming,
+    describe_hidden_lengths,
+    describe_next,
+    explain_missing_tables,
+    mark_untimed,
+    title_failure,
+)
 
 if TYPE_CHECKING:
     # Not imported with attnbench.conform: a script that prints nothing does not need it.
     from rich.console import Console
     from rich.text import Text
 
-__all__ = ["PLAIN_WIDTH", "format_summary", "print_summary"]
+__all__ = ["PLAIN_WIDTH", "format_summary", "print_failures", "print_next_command", "print_summary"]
 
 # Width of a table in characters, if the output is not a terminal.
 PLAIN_WIDTH = 100
@@ -29,9 +40,10 @@ NARROWEST = 40
 GAP, PASS_GAP = 2, 3
 # Most tables; the page has all.
 MOST_TABLES = 6
+# Most causes of failures; the run file has all failures.
+MOST_CAUSES = 12
 # Most lines of one row without times.
 MOST_LINES = 2
-HEADING = "conforms"
 CUT = "…"
 _STYLES: dict[Mark | Verdict, str] = {
     "faster": "green", "not_slower": "green", "slower": "red", "not_faster": "red", "undecided": "yellow",
@@ -51,12 +63,37 @@ def print_summary(summary: Summary, out: "Console") -> None:
     _print_wrapped(list_gaps(summary), out)
 
 
+def print_failures(summary: Summary, out: "Console") -> None:
+    """Print the causes of failures: what failed, by how much, and the command that reproduces it."""
+    for line in _list_failures(summary):
+        out.print(_make_text(line), soft_wrap=True)
+
+
+def print_next_command(found: NextCommand, change: Callable[[str], str], out: "Console") -> None:
+    """Print the one command that would decide most, changed by ``change``; its line is not divided, to be copied."""
+    out.print(_make_text(describe_next(replace(found, command=change(found.command)))), soft_wrap=True)
+
+
+def _list_failures(summary: Summary) -> Iterator[str]:
+    causes = summary.causes
+    several = len(summary.machines) > 1
+    for place, cause in causes[:MOST_CAUSES]:
+        yield ""
+        yield title_failure(cause, place.machine if several else "")
+        yield from (f"  {line}" for line in describe_cause(cause))
+    if (left := len(causes) - MOST_CAUSES) > 0:
+        yield ""
+        yield count_more_failures(left)
+
+
 def format_summary(summary: Summary, width: int = PLAIN_WIDTH) -> str:
-    """Return the summary as the terminal shows it, without colours."""
+    """Return the summary and the failures as the terminal shows them, without colours."""
     from rich.console import Console
 
     file = StringIO()
-    print_summary(summary, Console(file=file, highlight=False, width=width, color_system=None))
+    out = Console(file=file, highlight=False, width=width, color_system=None)
+    print_summary(summary, out)
+    print_failures(summary, out)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 
@@ -150,7 +187,7 @@ def _measure_names(grid: Grid, width: int) -> int:
 def _measure_verdicts(grid: Grid) -> int:
     """Return the width of the column of verdicts: rows without times may be wider, because they have no other cells."""
     timed = [line.conforms_briefly for line in grid.lines if line.is_timed]
-    return max(map(_count_cells, (HEADING, *timed)))
+    return max(map(_count_cells, (describe_conforming(), *timed)))
 
 
 def _measure_columns(grid: Grid, place: int) -> list[int]:
@@ -177,7 +214,7 @@ def _format_block(grid: Grid, width: int, *, first: bool) -> Iterator["Text"]:
         for group, own in zip(grid.groups, columns, strict=True)
     ]
     between = " " * PASS_GAP
-    top = _pad(" " * (names + GAP) + HEADING, start) if first else " " * start
+    top = _pad(" " * (names + GAP) + describe_conforming(), start) if first else " " * start
     if labels:
         yield _make_text(between.join((top, *labels)).rstrip(), "dim")
         yield _make_text(between.join((" " * start, *headings)).rstrip(), "dim")

@@ -3,11 +3,13 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from attnbench.analysis.answers import Answer
+from attnbench.analysis.next_command import Kind, NextCommand
 from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.root_causes import RootCause
 from attnbench.analysis.summary import Conformance, Mark, Place, Reason, Verdict
 from attnbench.records.outcome_facts import OverWorkLimit
 from attnbench.words.answers import describe_regret, format_percent
+from attnbench.words.causes import name_cause
 from attnbench.words.say import say
 
 __all__ = [
@@ -15,13 +17,17 @@ __all__ = [
     "MARKS",
     "PER_REFERENCE",
     "UNBROKEN",
+    "count_more_failures",
     "describe_answers",
     "describe_conformance",
     "describe_conformance_briefly",
+    "describe_conforming",
     "describe_disagreement",
     "describe_failures",
+    "describe_heading",
     "describe_hidden_lengths",
     "describe_left_out",
+    "describe_next",
     "describe_place",
     "describe_reason",
     "describe_untimed",
@@ -29,6 +35,7 @@ __all__ = [
     "explain_marks",
     "explain_missing_tables",
     "mark_untimed",
+    "title_failure",
 ]
 
 # Most names in one sentence; the others are counted.
@@ -73,7 +80,7 @@ _THREADS = ("{count} thread", "{count} threads")
 PER_REFERENCE = "times relative to {baseline}"
 _WRONG = ("{count} of {of} is wrong: {names}", "{count} of {of} are wrong: {names}")
 _NONE_WRONG = ("no check of {names} failed", "no check of the {of} failed")
-_FAILURES = "Failures"
+_HEADING, _CONFORMS, _FAILURES = "Attention report", "conforms", "Failures"
 _USE = "to use {pass_}: {choices}"
 _USE_NONE = "to use {pass_}: nothing that conforms was timed"
 _CHOICE = "{name} at {lengths} ({bound})"
@@ -88,6 +95,14 @@ _LEFT_OUT = "left out of all numbers, because it cannot be right: {things}"
 _PLACES_DISAGREE = "places disagree on {pass_} at {length}: {choices}"
 _AT_PLACE = "{name} on {place}"
 _HIDDEN = ("length {lengths} of {pass_} is not shown here", "lengths {lengths} of {pass_} are not shown here")
+_NEXT: dict[Kind, str] = {
+    "finish": "to finish the run: {command}",
+    "check": "to know whether they conform: {command}",
+    "measure": "to lower these bounds: {command}",
+}
+_CAUSE = "{name}  {title}"
+_CAUSE_ON = "{name} on {machine}  {title}"
+_MORE_CAUSES = ("… and {count} more cause of failures", "… and {count} more causes of failures")
 _MORE_TABLES = ("1 more table is on the page of the report", "{count} more tables are on the page of the report")
 _NOT_TIMED = "{verdict}; not timed"
 _OVER_WORK_LIMIT = "predicted to take {seconds:.3g} s a call (limit {limit:g} s)"
@@ -123,6 +138,16 @@ def describe_wrong(rows: Mapping[str, Conformance]) -> str:
     if wrong:
         return say(_WRONG[len(wrong) > 1], count=len(wrong), of=len(checked), names=_list_names(wrong))
     return say(_NONE_WRONG[len(checked) > 1], names=_list_names(checked), of=len(checked)) if checked else ""
+
+
+def describe_heading() -> str:
+    """Return the heading of a summary."""
+    return say(_HEADING)
+
+
+def describe_conforming() -> str:
+    """Return the heading of the verdicts on conformance."""
+    return say(_CONFORMS)
 
 
 def describe_failures() -> str:
@@ -206,6 +231,22 @@ def describe_hidden_lengths(pass_: str, lengths: Sequence[str]) -> str:
     return say(_HIDDEN[len(lengths) > 1], lengths=join_words(lengths), pass_=pass_)
 
 
+def describe_next(found: NextCommand) -> str:
+    """Return what a command decides, with the command."""
+    return say(_NEXT[found.kind], command=found.command)
+
+
+def title_failure(cause: RootCause, machine: str) -> str:
+    """Return the first line about a cause; ``machine``: where it was seen, empty if there is only one."""
+    words = _CAUSE_ON if machine else _CAUSE
+    return say(words, name=clean_name(cause.implementation), title=cause.title, machine=clean_name(machine or "-"))
+
+
+def count_more_failures(count: int) -> str:
+    """Return that causes of failures are not shown."""
+    return _count(_MORE_CAUSES, count)
+
+
 def explain_missing_tables(count: int) -> str:
     """Return that a terminal does not show all tables."""
     return _count(_MORE_TABLES, count)
@@ -218,7 +259,7 @@ def mark_untimed(verdict: str) -> str:
 
 def _name_causes(causes: Sequence[RootCause]) -> str:
     """Return the gravest cause, and how many more there are."""
-    first = clean_name(causes[0].name or next(iter(causes[0].checks)), SHORT)
+    first = clean_name(name_cause(causes[0]), SHORT)
     return say(_CAUSES, cause=first, count=len(causes) - 1) if len(causes) > 1 else first
 
 

@@ -62,6 +62,7 @@ def _render_files(content: "Content") -> Iterator[tuple[str, Iterable[bytes]]]:
     from attnbench.report.maps import tabulate_maps
     from attnbench.report.nodes import tabulate_nodes
     from attnbench.report.series import join_growths
+    from attnbench.report.slots import make_slot
 
     looks = find_looks(content.series, content.decisions.entries)
     figures: Sequence[SeriesFigures] = ()
@@ -96,6 +97,6 @@ def _render_files(content: "Content") -> Iterator[tuple[str, Iterable[bytes]]]:
     for name, frame in frames.items():
         yield f"{name}.csv", render_csv(frame)
     yield "dispatch.json", [encode_dispatch(make_dispatch(content.runs, content.summary))]
-    yield "report.md", [markdown.render(content, figures).encode()]
+    yield "report.md", [f"{markdown.render(content.summary)}\n{make_slot('studies')}\n".encode()]
     filled = [f"{name}.csv" for name, frame in frames.items() if len(frame)]
     yield "index.html", [page.render(content, figures, [*filled, "dispatch.json", "report.md"], looks).encode()]

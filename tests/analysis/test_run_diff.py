@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from attnbench.analysis.run_diff import Change, compare_implementations, compare_runs, count_kernel_calls
+from attnbench.analysis.run_diff import (
+    Change,
+    ComparedRatios,
+    ComparedTimes,
+    Counted,
+    NotTimed,
+    OtherCalls,
+    UnusableRatios,
+    compare_implementations,
+    compare_runs,
+    count_kernel_calls,
+)
 from attnbench.cli import attnbench
 from attnbench.records.run_file import RunFile, StoredRun
 from attnbench.records.types import Finding, Machine, Memory, Result, Run, Timing, find_pass
@@ -64,7 +75,7 @@ def test_times_on_other_values_are_not_compared() -> None:
     fresh = replace(now, timing=replace(now.timing, values="fresh"))
     change = find_change(make_run(make_result("mine")), make_run(fresh), "time")
     assert change.verdict == "inconclusive"
-    assert change.told.startswith("the calls of one run had input values of their own")
+    assert change.fact == OtherCalls(kind="values")
 
 
 def test_forward_times_with_frozen_parameters_are_compared_only_with_each_other() -> None:
@@ -74,7 +85,7 @@ def test_forward_times_with_frozen_parameters_are_compared_only_with_each_other(
     trainable = replace(now, timing=replace(now.timing, trainable=True))
     change = find_change(make_run(make_result("mine")), make_run(trainable), "time")
     assert find_pass(now.case) == "forward"
-    assert (change.verdict, "frozen in the calls of one run" in change.told) == ("inconclusive", True)
+    assert (change.verdict, change.fact) == ("inconclusive", OtherCalls(kind="parameters"))
 
 
 def test_a_slower_machine_does_not_make_an_implementation_slower() -> None:
@@ -106,7 +117,7 @@ def test_one_more_byte_or_flop_is_a_change(aspect: str, more: int, verdict: str)
     base, new = make_counted(**{aspect: large}), make_counted(**{aspect: large + more})
     change = find_change(make_run(base), make_run(new), aspect)
     assert change.verdict == verdict
-    assert change.told == f"{large} → {large + more} {'flop' if aspect == 'flop' else 'bytes'}"
+    assert change.fact == Counted(was=large, is_now=large + more)
     (change,) = [
         c
         for c in compare_implementations([base, replace(new, implementation="new")], base="mine", new="new")
@@ -116,19 +127,21 @@ def test_one_more_byte_or_flop_is_a_change(aspect: str, more: int, verdict: str)
 
 
 @pytest.mark.parametrize(
-    ("kernels", "verdict", "text"),
+    ("kernels", "verdict", "total", "different"),
     [
-        (("aten::bmm ×2", "aten::add"), "same", "3 → 3 calls"),
-        (("aten::add", "aten::bmm ×3"), "bigger", "3 → 4 calls: aten::bmm 2 → 3"),
-        (("aten::bmm ×2",), "smaller", "3 → 2 calls: aten::add 1 → 0"),
-        (("aten::bmm", "aten::add", "f ×x"), "other", "3 → 3 calls: aten::bmm 2 → 1, f ×x 0 → 1"),
+        (("aten::bmm ×2", "aten::add"), "same", 3, ()),
+        (("aten::add", "aten::bmm ×3"), "bigger", 4, (("aten::bmm", 2, 3),)),
+        (("aten::bmm ×2",), "smaller", 2, (("aten::add", 1, 0),)),
+        (("aten::bmm", "aten::add", "f ×x"), "other", 3, (("aten::bmm", 2, 1), ("f ×x", 0, 1))),
     ],
 )
-def test_one_more_call_of_a_kernel_is_a_change(kernels: tuple[str, ...], verdict: str, text: str) -> None:
+def test_one_more_call_of_a_kernel_is_a_change(
+    kernels: tuple[str, ...], verdict: str, total: int, different: tuple[tuple[str, int, int], ...]
+) -> None:
     """Calls are counted per kernel, in any order. If only the total is equal, the verdict is ``other``."""
     base = make_counted(kernels=("aten::add", "aten::bmm ×2"))
     change = find_change(make_run(base), make_run(make_counted(kernels=kernels)), "kernel_calls")
-    assert (change.verdict, change.told) == (verdict, text)
+    assert (change.verdict, change.fact) == (verdict, Counted(was=3, is_now=total, kernels=different))
 
 
 def test_calls_are_read_from_the_names_of_kernels() -> None:
@@ -198,7 +211,7 @@ def test_a_run_that_was_disturbed_is_inconclusive(own: Timing, copy: Timing, ver
     reference = replace(now.results[0], timing=make_timing(*[1000] * 10, copy=copy))
     change = find_change(old, replace(now, results=(reference, *now.results[1:])), "time")
     assert change.verdict == verdict
-    assert ("× the reference's time" in change.told) == (verdict == "slower")
+    assert isinstance(change.fact, ComparedRatios if verdict == "slower" else UnusableRatios)
 
 
 # Two implementations of one run, timed interleaved
@@ -221,23 +234,24 @@ def compare_aspect(base: Result, new: Result, aspect: str) -> Change:
     ],
 )
 def test_the_speed_verdict_is_the_verdict_on_time(processes_ns: list[int], state: str) -> None:
-    """The verdict on time is the state of the speed verdict; the text gives the ratio and the number of processes."""
+    """The verdict on time is the state of the speed verdict, which the change keeps."""
     base = replace(make_result("mine"), timing=make_timing(*[1000] * 10, copy=make_timing(*[1000] * 10)))
     change = compare_aspect(base, replace(make_result("mine"), timing=make_timing(*processes_ns)), "time")
     assert change.verdict == state
-    assert "× the base's time, 10 of 10 processes are usable" in change.told
-    assert change.told.startswith(f"{sum(processes_ns) / 10_000:.3f} [")
+    assert isinstance(change.fact, ComparedTimes)
+    assert (change.fact.found.counted, change.fact.found.of) == (10, 10)
+    assert change.fact.found.ratio is not None
+    assert change.fact.found.ratio.value == pytest.approx(sum(processes_ns) / 10_000)
 
 
 def test_a_failed_control_is_inconclusive() -> None:
     """The A/A control compares the base with its copy; if the two differ, the change of time is inconclusive."""
     base = replace(make_result("mine"), timing=make_timing(*[1000] * 10, copy=make_timing(*[1050] * 10)))
     change = compare_aspect(base, replace(make_result("mine"), timing=make_timing(*[1050] * 10)), "time")
-    assert (change.verdict, change.told) == (
-        "inconclusive",
-        "1.050 [1.050, 1.050] × the base's time, 10 of 10 processes are usable: A/A control failed: the baseline "
-        "differs from its copy by 5.0 %",
-    )
+    assert change.verdict == "inconclusive"
+    assert isinstance(change.fact, ComparedTimes)
+    assert change.fact.found.reason is not None
+    assert change.fact.found.reason.cause == "control"
 
 
 def test_an_untimed_implementation_has_a_verdict_too() -> None:
@@ -245,13 +259,11 @@ def test_an_untimed_implementation_has_a_verdict_too() -> None:
     timed = make_result("mine")
     untimed = replace(timed, timing=None, untimed="crashed: by itself")
     assert compare_aspect(timed, untimed, "time").verdict == "gone"
-    assert compare_aspect(timed, untimed, "time").told == "new was not timed: crashed: by itself"
-    for new, text in (
-        (timed, "mine was not timed: crashed: by itself"),
-        (untimed, "mine was not timed: crashed: by itself; new was not timed: crashed: by itself"),
-    ):
+    why = "crashed: by itself"
+    assert compare_aspect(timed, untimed, "time").fact == NotTimed(missing=(("new", why),))
+    for new, missing in ((timed, (("mine", why),)), (untimed, (("mine", why), ("new", why)))):
         change = compare_aspect(untimed, new, "time")
-        assert (change.verdict, change.told) == ("inconclusive", text)
+        assert (change.verdict, change.fact) == ("inconclusive", NotTimed(missing=missing))
 
 
 def test_only_common_cases_are_compared() -> None:

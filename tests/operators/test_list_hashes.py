@@ -8,7 +8,8 @@ import pytest
 from attnbench.cases import LEVELS, digest
 from attnbench.plugins.registry import OPERATORS, list_names, load_operator
 
-# For each operator: the version of its case lists, and for each suite the number of cases and the hash of their ids.
+# For each operator: the version of its case lists, and for each suite and the pool the number of cases and
+# the hash of their ids.
 EXPECTED = json.loads((Path(__file__).parents[1] / "data" / "list_hashes.json").read_text())
 # Lengths of the profile cases that were hashed.
 LENGTHS = [32, 128, 512]
@@ -24,5 +25,6 @@ def test_lists_change_only_with_their_version(name: str) -> None:
     """A changed case list needs a new ``list_version`` of its operator and new hashes in ``list_hashes.json``."""
     operator = load_operator(name)
     suites = {level: operator.suite(level) for level in LEVELS} | {"profile": operator.profile(LENGTHS)}
+    suites["pool"] = operator.pool("full")
     found = {level: {"cases": len(cases), "hash": digest(case.id for case in cases)} for level, cases in suites.items()}
     assert {"version": operator.list_version, **found} == EXPECTED[name]

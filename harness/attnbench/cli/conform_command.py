@@ -9,21 +9,22 @@ import click
 from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.api.jobs import (
     Choice,
-    complete_plans,
     conform_into,
     count_planned,
     load_expectations,
     make_session,
     plan_conformance,
     print_stored_path,
+    supplement_plans,
 )
 from attnbench.api.subjects import choose_implementations, drop_unloadable, find_operators
 from attnbench.cli.certifying import print_certificate, refuse_filters, write_certificate
-from attnbench.cli.conform_markdown import write_markdown
+from attnbench.cli.matrix import print_chapters
 from attnbench.cli.options import options
-from attnbench.cli.recording import INCONCLUSIVE, list_coverage, recording, write_json
+from attnbench.cli.recording import INCONCLUSIVE, list_coverage, list_notes, recording, write_json
 from attnbench.cli.resuming import ResumableCommand
-from attnbench.cli.terminal import print_findings
+from attnbench.cli.terminal import print_notes, print_outcome, read_made
+from attnbench.report.markdown import render
 
 
 @click.command("conform", cls=ResumableCommand)
@@ -66,29 +67,32 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     with make_session(given) as session:
         chosen = drop_unloadable(session, chosen, asked=bool(implementations), keep=True)
         plans = plan_conformance(session, choice, find_operators(session, chosen))
-        completed = complete_plans(session, choice, chosen, plans, given)
-        expectations = load_expectations(session, chosen, plans, choice, completed)
+        supplements = supplement_plans(session, choice, chosen, plans, given)
+        expectations = load_expectations(session, chosen, plans, choice, supplements)
         cases = [plan.case for plan in plans]
         with recording(
             session, results=given["results"], suite=choice.suite, cases=cases, implementations=chosen,
             resume=given["resume"],
             whole=choice.whole and (choice.suite in VERDICT_SUITES or given["certificate_file"] is not None),
-            planned=count_planned(session, chosen, plans, completed=completed),
+            planned=count_planned(session, chosen, plans, supplements=supplements),
         ) as recorded:  # fmt: skip
-            conform_into(recorded, session, chosen, plans, choice, expectations, completed)
+            conform_into(recorded, session, chosen, plans, choice, expectations, supplements)
             recorded.exit_code = recorded.choose_exit_code(implementations)
         certificate = None
         if given["certificate_file"]:
             certificate = write_certificate(session, recorded, chosen, plans, choice, given["certificate_file"])
     if given["json_file"]:
         write_json(recorded, given["json_file"])
+    runs, summary = read_made([recorded])
     if given["markdown_file"]:
-        write_markdown(recorded.run, recorded.list_results(), given["markdown_file"], list_coverage(recorded))
+        given["markdown_file"].write(render(summary))
     files = (given[f"{kind}_file"] for kind in ("json", "markdown", "certificate"))
     to_stderr = any(file is not None and file.name == "-" for file in files)
-    print_findings(
-        recorded.list_results(), coverage=list_coverage(recorded), undecided=recorded.find_undecided(), err=to_stderr
-    )
+    if given["matrix"]:
+        print_chapters(recorded.list_results(), err=to_stderr)
+        print_notes(list_coverage(recorded), err=to_stderr)
+    print_notes(list_notes(recorded), err=to_stderr)
+    print_outcome(summary, runs, err=to_stderr)
     print_certificate(certificate, err=to_stderr)
     print_stored_path(recorded)
     sys.stdout.flush()
@@ -109,8 +113,6 @@ def _choose_other_job(given: Mapping[str, Any]) -> Callable[[tuple[str, ...], di
         return time_cheats
     if given["certificate_file"]:
         refuse_filters(given)
-    if given["matrix"] and not given["mutants"]:
-        raise click.UsageError("--matrix needs --mutants: add --mutants")
     if given["operators"] and not given["mutants"]:
         raise click.UsageError("--operator selects the operator of the mutants, and needs --mutants: add --mutants")
     if given["mutants"] and given["suite"] != "fuzz":

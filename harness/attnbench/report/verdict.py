@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from attnbench.analysis.completeness import Completeness, describe_gaps
+from attnbench.analysis.completeness import Completeness
 from attnbench.analysis.coverage import FEWEST_CHECKED, count_cases, count_checked
 from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.cases import CaseId
@@ -19,6 +19,7 @@ from attnbench.report.failing import describe_failing
 from attnbench.report.next_step import RESULTS, NextStep, read_folders
 from attnbench.report.numbers import format_count, format_thousands
 from attnbench.report.series import label_devices
+from attnbench.words.completeness import describe_gaps
 
 __all__ = ["UNDECIDED", "PlaceVerdict", "Sentence", "Verdict", "collect_verdict", "format_lines"]
 

@@ -9,7 +9,7 @@ from attnbench.analysis.root_causes import RootCause
 from attnbench.analysis.summary import Conformance, Mark, Place, Reason, Verdict
 from attnbench.records.outcome_facts import OverWorkLimit
 from attnbench.words.answers import describe_regret, format_percent
-from attnbench.words.causes import name_cause
+from attnbench.words.causes import name_cause, title_cause
 from attnbench.words.say import say
 
 __all__ = [

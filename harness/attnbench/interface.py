@@ -16,6 +16,7 @@ __all__ = [
     "Alignment",
     "Axis",
     "Call",
+    "CannotCompile",
     "CaseTransforms",
     "Choices",
     "Covering",
@@ -26,12 +27,29 @@ __all__ = [
     "HiddenRows",
     "Implementation",
     "Inputs",
+    "Interpreted",
+    "LacksDevice",
+    "LacksGradients",
+    "LacksKeywords",
+    "LacksWeights",
+    "NeedsCapability",
+    "NeedsDevice",
+    "NeedsDtype",
+    "NeedsElements",
+    "NeedsEqualSizes",
+    "NeedsPackage",
+    "NeedsProgram",
+    "NeedsSameTensor",
+    "NeedsVariable",
     "Operator",
+    "OtherRefusal",
     "PaddedQueries",
     "Policies",
     "Precision",
     "Refusal",
     "ReturnedWeights",
+    "TypedRefusal",
+    "UnsupportedSize",
     "Work",
     "reference_arguments",
 ]
@@ -63,7 +81,7 @@ Call = Callable[..., Any]
 
 
 class Refusal(Exception):
-    """Raised, with the reason, where an implementation does not support a case, or a check cannot judge it."""
+    """Raised where an implementation does not support a case; its argument is a text or a typed refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,11 +259,11 @@ class Implementation:
     # runs leave out an implementation that compiles, unless the user names it.
     compiles: bool = False
 
-    def unsupported(self, case: Case) -> str | None:  # noqa: ARG002
+    def unsupported(self, case: Case) -> TypedRefusal | str | None:  # noqa: ARG002
         """Return the reason why this case is refused; None if it is not refused."""
         return None
 
-    def untimed(self, case: Case) -> str | None:  # noqa: ARG002
+    def untimed(self, case: Case) -> TypedRefusal | str | None:  # noqa: ARG002
         """Return why this case is checked but never timed, as for an interpreted kernel; None if it may be timed."""
         return None
 

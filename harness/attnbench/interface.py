@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from attnbench.cases import NESTED, Case, Dtype, Level, Problem, Shape
+from attnbench.refusals import TypedRefusal
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +17,6 @@ __all__ = [
     "Alignment",
     "Axis",
     "Call",
-    "CannotCompile",
     "CaseTransforms",
     "Choices",
     "Covering",
@@ -27,29 +27,12 @@ __all__ = [
     "HiddenRows",
     "Implementation",
     "Inputs",
-    "Interpreted",
-    "LacksDevice",
-    "LacksGradients",
-    "LacksKeywords",
-    "LacksWeights",
-    "NeedsCapability",
-    "NeedsDevice",
-    "NeedsDtype",
-    "NeedsElements",
-    "NeedsEqualSizes",
-    "NeedsPackage",
-    "NeedsProgram",
-    "NeedsSameTensor",
-    "NeedsVariable",
     "Operator",
-    "OtherRefusal",
     "PaddedQueries",
     "Policies",
     "Precision",
     "Refusal",
     "ReturnedWeights",
-    "TypedRefusal",
-    "UnsupportedSize",
     "Work",
     "reference_arguments",
 ]
@@ -81,7 +64,10 @@ Call = Callable[..., Any]
 
 
 class Refusal(Exception):
-    """Raised where an implementation does not support a case; its argument is a text or a typed refusal."""
+    """Raised where an implementation does not support a case, or a check cannot judge it.
+
+    Its argument is a text or a typed refusal; of a built-in check, a phrase of ``attnbench.words``.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Typed refusals: why an implementation does not compute, or must not be timed on, a case.
 
-``Implementation.unsupported``, ``Implementation.untimed`` and the exception ``Refusal`` take a typed refusal or a text. A
-typed refusal can be grouped, compared and told in the same words for all implementations; a text is told as it is.
+``Implementation.unsupported``, ``Implementation.untimed`` and the exception ``Refusal`` take a typed refusal or a text.
+A typed refusal can be grouped, compared and told in the same words for all implementations; a text is told as it is.
 Fields that differ from case to case are left out: the id of the case has them.
 """
 

@@ -112,7 +112,7 @@ def _find_models(session: Session, models: Sequence[str]) -> list[str]:
     lacking: dict[str, str | None] = {}
     with session.supervise_together([]) as worker:
         for model in models or MODELS:
-            lacking[model] = DropInClient(worker).ask(FindMissing(model=model)).reason
+            lacking[model] = _describe_missing(DropInClient(worker).ask(FindMissing(model=model)))
     available = [model for model, reason in lacking.items() if reason is None]
     for model, reason in lacking.items():
         if reason is not None and (models or not available):

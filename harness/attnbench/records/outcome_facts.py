@@ -16,6 +16,7 @@ __all__ = [
     "ClockChanged",
     "ComputesRefusedCase",
     "Crashed",
+    "Death",
     "DeclarationChanged",
     "EmptyBatchRefused",
     "EndedProcesses",
@@ -32,6 +33,7 @@ __all__ = [
     "NoGradient",
     "NotConforming",
     "NotReproduced",
+    "OracleEnded",
     "OtherOperator",
     "OutcomeFact",
     "OverMemoryLimit",
@@ -44,6 +46,7 @@ __all__ = [
     "SamplesChanged",
     "SlowsOthers",
     "TimedOut",
+    "TimingFault",
     "TooLargeForMachine",
     "TooManyDeaths",
     "UnknownFact",
@@ -120,6 +123,12 @@ class CannotLoad(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The implementation cannot be loaded; ``message`` is that of the exception."""
 
     message: str
+
+
+class OracleEnded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The oracle worker's process ended."""
+
+    how: Crashed
 
 
 class NotReproduced(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -324,6 +333,7 @@ OutcomeFact = (
     | CannotJudge
     | EmptyBatchRefused
     | NotReproduced
+    | OracleEnded
     | OverWorkLimit
     | CallOverLimit
     | OverMemoryLimit

@@ -507,7 +507,7 @@ def join_results(before: Result, after: Result) -> Result:
     if broken is None:
         return replace(after, findings=findings, timing=timing, memory=memory)
     measured = timing is not None or memory is not None
-    untimed = after.untimed or (f"{broken.check} {broken.status}: {broken.reason}" if measured else None)
+    untimed = after.untimed or (explain_untimed(broken) if measured else None)
     return replace(after, findings=findings, timing=None, memory=None, untimed=untimed)
 
 

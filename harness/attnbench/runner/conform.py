@@ -171,7 +171,7 @@ def _prepare(
     implementation now declares something else.
     """
     if plan.missing:
-        return _Prepared(plan=plan, checks=(), refusal=Outcome(status="not_run", reason=plan.missing))
+        return _Prepared(plan=plan, checks=(), refusal=Outcome(status="not_run", facts=(plan.missing,)))
     described = worker.ask(Describe(implementation=implementation, case=plan.case))
     changed = ""
     if plan.case in declared:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from attnbench.plugins.registry import display_name, find_baseline
 from attnbench.processes.candidate_requests import TimedSamples
+from attnbench.records.facts import Reason
 from attnbench.records.types import Finding, Result, Timing
 from attnbench.runner.process_samples import ProcessSamples
 from attnbench.runner.session import Plan
@@ -30,8 +31,8 @@ class TimedCase:
     # seconds, added up.
     processes: int = 0
     spent_s: float = 0.0
-    # Excluded implementations, each with the reason, and with the findings of the checks that failed after timing.
-    excluded: dict[str, tuple[str, tuple[Finding, ...]]] = field(default_factory=dict)
+    # Excluded implementations, each with the fact that excludes it, and with the findings of the checks that failed after timing.
+    excluded: dict[str, tuple[Reason, tuple[Finding, ...]]] = field(default_factory=dict)
 
     @property
     def baseline(self) -> str | None:
@@ -63,11 +64,11 @@ class TimedCase:
         """Whether one more process of average duration fits into the time limit; the first process always does."""
         return limit_s is None or not self.processes or self.spent_s * (1 + 1 / self.processes) <= limit_s
 
-    def exclude(self, name: str, reason: str, findings: tuple[Finding, ...] = ()) -> None:
+    def exclude(self, name: str, fact: Reason, findings: tuple[Finding, ...] = ()) -> None:
         """Exclude an implementation from the timing of this case, and discard its samples."""
         self.names.remove(name)
         self.samples.pop(name, None)
-        self.excluded[name] = (reason, findings)
+        self.excluded[name] = (fact, findings)
 
     def add(self, process: int, answer: TimedSamples) -> None:
         """Add the samples of one process, without those of implementations that have been excluded meanwhile."""
@@ -100,10 +101,10 @@ class TimedCase:
         return effort.list_open(self.make_timings(), self.baseline, verdicts=self.against is not None)
 
     def make_results(self, ready: dict[tuple[str, str], Result]) -> Iterator[Result]:
-        """Yield the ``ready`` results of this case with their timing, or with the reason why they have no timing."""
+        """Yield the ``ready`` results of this case with their timing, or with why they have none."""
         for name, timing in self.make_timings().items():
             yield replace(ready[name, self.plan.case], timing=timing)
-        for name, (reason, findings) in self.excluded.items():
+        for name, (fact, findings) in self.excluded.items():
             result = ready[name, self.plan.case]
             changed = {finding.check: finding for finding in findings}
             yield replace(
@@ -111,5 +112,5 @@ class TimedCase:
                 findings=tuple(changed.get(finding.check, finding) for finding in result.findings),
                 memory=None if changed else result.memory,
                 timing=None,
-                untimed=reason,
+                untimed=fact,
             )

@@ -4,16 +4,15 @@ from collections.abc import Iterable
 
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.facts import Fact
-from attnbench.records.outcome_facts import OverWorkLimit
 from attnbench.records.types import Finding
-from attnbench.words.say import say
+from attnbench.records.value_facts import ValueFact
+from attnbench.words.outcomes import describe_outcome_fact
 from attnbench.words.values import describe_value_fact
 
 __all__ = ["describe_fact", "describe_facts", "describe_finding", "describe_warning"]
 
 # What runs of schemas before 8 stored: the requirement, this word, and the fault.
 _OLD_BUT = "But "
-_OVER_WORK = "predicted to take {predicted:.3g} s, but the limit on work is {limit:.3g} s"
 
 
 def describe_finding(finding: Finding) -> str:
@@ -36,6 +35,6 @@ def describe_warning(warning: Fact | str) -> str:
 
 def describe_fact(fact: Fact) -> str:
     """Return what a fact says."""
-    if isinstance(fact, OverWorkLimit):
-        return say(_OVER_WORK, predicted=fact.predicted_s, limit=fact.limit_s)
-    return describe_value_fact(fact)
+    if isinstance(fact, ValueFact):
+        return describe_value_fact(fact)
+    return describe_outcome_fact(fact)

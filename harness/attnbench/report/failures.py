@@ -5,19 +5,19 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pandas as pd
 
 from attnbench.analysis.deviations import find_facts
 from attnbench.analysis.diagnoses import looks_like_fault
-from attnbench.analysis.plain_names import join_words
+from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.root_causes import Failure, RootCause, find_root_causes
+from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun, has_failure
-from attnbench.records.types import Finding, Result, format_reproduce_line
-from attnbench.report.checked import list_cases
+from attnbench.records.types import PERF, Finding, Result, format_reproduce_line
 from attnbench.report.numbers import format_count, format_digits, shorten_text
-from attnbench.report.series import split_by_device
 from attnbench.report.slugs import make_slug
 
 __all__ = [
@@ -25,10 +25,12 @@ __all__ = [
     "FailureGroup",
     "Failures",
     "ListedCase",
+    "MachineDevice",
     "collect_failures",
     "describe_cause",
     "describe_worst",
     "rank_cause",
+    "split_by_device",
     "tabulate_failures",
 ]
 
@@ -66,6 +68,14 @@ COLUMNS = (
     "machine", "implementation", "kind", "checks", "statuses", "findings", "cases", "reason", "worst_over_allowed",
     "worst_check", "worst_case", "worst_reason", "command", "warnings",
 )  # fmt: skip
+
+
+class MachineDevice(NamedTuple):
+    """A machine and one of its devices; ``label`` names the device only if there are results of several."""
+
+    machine: str
+    device: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +220,19 @@ class Failures:
         ]
 
 
+def split_by_device(runs: Iterable[StoredRun], results: Iterable[Result]) -> dict[MachineDevice, list[Result]]:
+    """Return the results of each machine and device, in the order of their names."""
+    machines = {stored.run.id: stored.run.machine.name for stored in runs}
+    found: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        found.setdefault((machines[result.run], CaseId.parse(result.case).device), []).append(result)
+    counts = Counter(machine for machine, _ in found)
+    return {
+        MachineDevice(machine, device, f"{machine}, {device}" if counts[machine] > 1 else machine): own
+        for (machine, device), own in sorted(found.items())
+    }
+
+
 def collect_failures(runs: Iterable[StoredRun], results: Sequence[Result]) -> Failures:
     """Group the failures of these results by machine and root cause, in the order of ``rank_cause``."""
     causes = [
@@ -323,7 +346,7 @@ def _make_group(machine: str, cause: RootCause, failed: Mapping[tuple[str, str],
         told={check: count - followers[check] for check, count in checks.items() if count > followers[check]},
         statuses=dict(Counter(failure.finding.status.replace("_", " ") for failure in failures).most_common()),
         cases=cause.cases,
-        where=join_words([*list_cases([result for case in cases for result in failed[name, case]])]),
+        where=_count_cases(result for case in cases for result in failed[name, case]),
         requirement=_find_requirement(worst.finding.check) if len(checks) == 1 else "",
         # The title says what a cause of these kinds is.
         shared="" if cause.kind in ("scale", "leak") else shorten_text(cause.shared, LONGEST_REASON),
@@ -336,6 +359,20 @@ def _make_group(machine: str, cause: RootCause, failed: Mapping[tuple[str, str],
         listed=tuple(_list_case(failure, LONGEST_OF_CASE) for failure in failures[:MOST_CASES]),
         warnings=tuple(dict.fromkeys(warning for failure in failures for warning in failure.finding.warnings)),
     )
+
+
+def _count_cases(results: Iterable[Result]) -> str:
+    """Return the number of cases of each suite, and of profiles, in words."""
+    suites: defaultdict[str, set[str]] = defaultdict(set)
+    for result in results:
+        suites[result.suite].add(result.case)
+    ordered = sorted(suites.items(), key=lambda item: (item[0] == PERF, item[0]))
+    return join_words(_name_cases(suite, len(cases)) for suite, cases in ordered)
+
+
+def _name_cases(suite: str, count: int) -> str:
+    of = " of the profile" if suite == PERF else f" of {clean_name(suite)}" if suite else ""
+    return format_count(count, "case") + of
 
 
 def _make_following(cause: RootCause, checks: Counter[str]) -> Following:

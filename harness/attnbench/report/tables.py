@@ -1,18 +1,17 @@
 """Data frames from results: one row per timing, memory measurement, finding or call that was not timed."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from operator import attrgetter
 from typing import Any
 
 import pandas as pd
 
 from attnbench.analysis.left_out import LeftOut
-from attnbench.analysis.speed_verdict import State
-from attnbench.analysis.timing_rows import TimingRow, find_reference, make_timing_rows
+from attnbench.analysis.timing_rows import TimingRow
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.compact_reading import load_samples
@@ -22,13 +21,9 @@ from attnbench.report.spelled import spell_out_in
 from attnbench.words.speed import explain_no_verdict
 
 __all__ = [
-    "INCONCLUSIVE",
     "Tables",
     "chapter_of",
-    "find_reference",
-    "list_rows",
-    "select_pending",
-    "select_undecided",
+    "load_spelled",
     "tabulate",
     "tabulate_ceilings",
     "tabulate_findings",
@@ -39,7 +34,6 @@ __all__ = [
     "tabulate_untimed",
 ]
 
-INCONCLUSIVE: State = "inconclusive"
 # The reason of a planned call that was not reached before its run ended.
 ENDED = "the run ended before this call was timed"
 TIMINGS = (
@@ -80,68 +74,39 @@ class Tables:
     kernels: pd.DataFrame
 
 
-def tabulate(results: Sequence[Result], reached: Iterable[Ceiling] = (), *, compact: bool = False) -> Tables:
-    """Make all tables of these results; ``reached`` are the ceilings of their runs.
+def tabulate(results: Sequence[Result], timings: Sequence[TimingRow], *, compact: bool = False) -> Tables:
+    """Make all tables of these results and of their timed calls.
 
     ``compact``: leave out the findings that passed without a warning, of which a large report has millions.
     """
     return Tables(
         findings=tabulate_findings(results, every=not compact),
-        timings=tabulate_timings(results, reached),
+        timings=tabulate_timings(timings),
         memory=tabulate_memory(results),
         untimed=tabulate_untimed(results),
         kernels=tabulate_kernels(results),
     )
 
 
-# Whether a result has a row in each table of measurements.
-HAS_ROW: dict[str, Callable[[Result], bool]] = {
-    "timings": lambda result: result.timing is not None,
-    "memory": lambda result: result.memory is not None,
-    "untimed": lambda result: result.suite == PERF and result.timing is None,
-    "kernels": lambda result: bool(result.kernels),
-}
-
-
-def tabulate_timings(results: Sequence[Result], reached: Iterable[Ceiling] = ()) -> pd.DataFrame:
+def tabulate_timings(rows: Sequence[TimingRow]) -> pd.DataFrame:
     """Tabulate the times of calls, with the speed verdict if they were interleaved with the reference."""
-    # Rows take ten times as much memory as a table of them, so they are put into tables part by part.
-    rows: list[dict[str, Any]] = []
-    parts: list[pd.DataFrame] = []
-    places: list[int] = []
-    for group in make_timing_rows(results, reached, _load):
-        rows += (_list_timing_columns(row) for _, row in group)
-        places += (place for place, _ in group)
-        if len(rows) >= ROWS:
-            parts.append(pd.DataFrame(rows, columns=list(TIMINGS)))
-            rows = []
-    parts += [pd.DataFrame(rows, columns=list(TIMINGS))] * bool(rows or not parts)
-    order = sorted(range(len(places)), key=places.__getitem__)
-    whole = pd.concat(parts) if len(parts) > 1 else parts[0]
-    return whole.iloc[order].reset_index(drop=True)
+    columns = (_list_timing_columns(row) for row in rows)
+    # Dicts take ten times as much memory as a table of them, so they are put into tables part by part.
+    parts = [pd.DataFrame(part, columns=list(TIMINGS)) for part in _split(columns, ROWS)]
+    return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
 
 
-def _load(timing: Timing) -> Timing:
+def _split(rows: Iterator[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows in lists of this size; at least one list, which may be empty."""
+    part = list(islice(rows, size))
+    yield part
+    while part := list(islice(rows, size)):
+        yield part
+
+
+def load_spelled(timing: Timing) -> Timing:
     """Return a timing with its samples in memory; texts that were read from the file again are spelled out."""
     return spell_out_in(load_samples(timing))
-
-
-def list_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table, each by the names of its columns, as ``to_dict`` does in five times the time."""
-    names = [str(name) for name in frame.columns]
-    columns = [frame[name].tolist() for name in names]
-    return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
-
-
-def select_undecided(timings: pd.DataFrame) -> pd.DataFrame:
-    """Return the timings whose speed verdict is ``unknown`` or ``inconclusive``, with the verdict before the reason.
-
-    The reference, which is compared with its own copy only, is left out.
-    """
-    pairs = zip(timings["implementation"], timings["case"], strict=True)
-    compared = pd.Series([name != find_reference(case) for name, case in pairs], index=timings.index, dtype=bool)
-    frame = timings[(timings["reason"] != "") & compared]
-    return frame.assign(reason=[f"{state}: {why}" for state, why in zip(frame["state"], frame["reason"], strict=True)])
 
 
 def tabulate_memory(results: Sequence[Result]) -> pd.DataFrame:
@@ -220,11 +185,6 @@ def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:
         if r.suite == PERF and r.timing is None
     ]
     return pd.DataFrame(rows, columns=list(UNTIMED))
-
-
-def select_pending(untimed: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of planned calls that were not reached before their run ended."""
-    return untimed[untimed["reason"] == ENDED]
 
 
 def chapter_of(check: str) -> str:

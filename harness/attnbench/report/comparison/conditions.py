@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from attnbench.analysis.plain_names import join_words
 from attnbench.records.types import Run
-from attnbench.report.methods import describe_commit
+from attnbench.report.runs import describe_commit
 from attnbench.report.numbers import format_bytes, shorten_text
 
 __all__ = ["Condition", "explain_differences", "list_conditions"]

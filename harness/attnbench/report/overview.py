@@ -1,0 +1,261 @@
+"""The first screen: who is wrong, what to use and what is missing, and a table with a row for each implementation."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from attnbench.analysis.summary import Column, SpeedCell, Summary, SummaryRow, SummaryTable
+from attnbench.report.failures import Failures, describe_cause
+from attnbench.report.forms import describe_form
+from attnbench.report.numbers import format_bytes, format_digits, format_estimate, format_seconds, shorten_text
+from attnbench.report.slugs import make_slug
+from attnbench.words.overview import (
+    LEGEND,
+    MARKS,
+    describe_bound,
+    describe_verdict,
+    list_answers,
+    name_column,
+    name_pass,
+    name_place,
+    tell_missing,
+    tell_wrong,
+)
+
+__all__ = ["Overview", "OverviewRow", "OverviewTable", "Shown", "make_overview", "name_measure", "order_tables"]
+
+# Most tables, and most columns and rows of one, on the first screen; the tables of measures have more.
+MOST_TABLES, MOST_COLUMNS, MOST_ROWS = 12, 24, 60
+# Longest cause and longest reason in a cell, in characters.
+LONGEST = 60
+# Ratios from which on a cell has a stronger colour, on both sides of 1.
+SHADES = (1.1, 1.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A cell: its text, the sign beside it, its shade, and where the evidence is on the page."""
+
+    text: str
+    sign: str = ""
+    # "faster" or "slower" with a number from 1 to 3; empty where no difference is decided.
+    shade: str = ""
+    # The whole number with its interval, or the whole reason.
+    title: str = ""
+    link: str = ""
+    # Whether it is what to use.
+    chosen: bool = False
+    span: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverviewRow:
+    """A subject with its verdict, a cell for each column, and its peak memory."""
+
+    name: str
+    verdict: str
+    conformance: Shown
+    cells: tuple[Shown, ...]
+    peak: Shown | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverviewTable:
+    """The table of one place and form."""
+
+    anchor: str
+    place: str
+    form: str
+    baseline: str
+    # The passes, each with the names of its lengths.
+    passes: tuple[tuple[str, tuple[str, ...]], ...]
+    rows: tuple[OverviewRow, ...]
+    # What to use in each column, and its bound; empty if nothing was timed.
+    answers: tuple[Shown, ...]
+    # The length whose peak memory the last column has; empty without it.
+    peak_at: str
+    # The answers in words, by pass.
+    told: tuple[tuple[str, str], ...]
+    # Whether the answers are among implementations that are known to conform.
+    conforming: bool
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """The first screen."""
+
+    # Who is wrong at each machine and device, and whether anyone is.
+    wrong: tuple[tuple[str, bool], ...]
+    # What is missing, and the commands that complete the runs.
+    missing: tuple[str, ...]
+    commands: tuple[str, ...]
+    tables: tuple[OverviewTable, ...]
+    legend: tuple[tuple[str, str], ...]
+    left_out: int
+
+
+def make_overview(summary: Summary, failures: Failures) -> Overview:
+    """Return the first screen of a report."""
+    tables = order_tables(summary)
+    planned = [cell for table in tables for row in table.rows for cell in row.cells.values()]
+    return Overview(
+        wrong=tuple(_tell_wrong(tables)),
+        missing=tuple(tell_missing(summary.incomplete, sum(cell.pending for cell in planned), len(planned))),
+        commands=tuple(dict.fromkeys(one.resuming for one in summary.incomplete if one.resuming)),
+        tables=tuple(_make_table(one, failures) for one in tables[:MOST_TABLES]),
+        legend=tuple((sign, LEGEND[mark]) for mark, sign in MARKS.items()),
+        left_out=max(0, len(tables) - MOST_TABLES),
+    )
+
+
+def order_tables(summary: Summary) -> list[SummaryTable]:
+    """Return the tables, those with the most timed calls first."""
+    return sorted(summary.tables, key=lambda table: -sum(len(row.cells) for row in table.rows))
+
+
+def _tell_wrong(tables: Sequence[SummaryTable]) -> Iterator[tuple[str, bool]]:
+    """Yield who is wrong at each machine and device; places of one device have the same verdicts."""
+    where = dict.fromkeys((table.place.machine, table.place.device) for table in tables)
+    for machine, device in where:
+        own = next(one for one in tables if (one.place.machine, one.place.device) == (machine, device))
+        wrong = [(row.subject, _name_cause(row)) for row in own.rows if row.conformance.verdict == "no"]
+        checked = sum(row.conformance.checked > 0 for row in own.rows)
+        told = tell_wrong(wrong, checked, len(own.rows))
+        yield (f"{machine}, {device}: {told}" if len(where) > 1 else told), bool(wrong)
+
+
+def _name_cause(row: SummaryRow) -> str:
+    causes = row.conformance.causes
+    return shorten_text(describe_cause(causes[0], by=False), LONGEST) if causes else ""
+
+
+def _make_table(table: SummaryTable, failures: Failures) -> OverviewTable:
+    columns = table.columns[:MOST_COLUMNS]
+    peak = _choose_peak_column(table, columns)
+    rows = [_make_row(table, row, columns, peak, failures) for row in _select_rows(table)]
+    passes = groupby(columns, key=name_pass)
+    return OverviewTable(
+        anchor=make_slug("table", name_place(table.place), table.form),
+        place=name_place(table.place),
+        form=describe_form(table.form) if table.form else "",
+        baseline=table.baseline,
+        passes=tuple((name, tuple(map(name_column, own))) for name, own in passes),
+        rows=tuple(rows),
+        answers=tuple(_show_answer(table, column) for column in columns) if table.answers else (),
+        peak_at=name_column(peak) if peak else "",
+        told=tuple(list_answers(table)),
+        conforming=table.conforming,
+        left_out=len(table.rows) - len(rows),
+    )
+
+
+def _select_rows(table: SummaryTable) -> Sequence[SummaryRow]:
+    """Return the rows of the table; of too many, those that fail a check and the fastest are kept."""
+    if len(table.rows) <= MOST_ROWS:
+        return table.rows
+    wrong = [row for row in table.rows if row.conformance.verdict == "no"][: MOST_ROWS // 2]
+    names = {row.subject for row in wrong}
+    others = [row for row in table.rows if row.subject not in names][: MOST_ROWS - len(wrong)]
+    names |= {row.subject for row in others}
+    return [row for row in table.rows if row.subject in names]
+
+
+def _choose_peak_column(table: SummaryTable, columns: Sequence[Column]) -> Column | None:
+    """Return the longest call of which any peak is known; of several passes, the last one."""
+    known = {
+        column
+        for row in table.rows
+        for column, cell in row.cells.items()
+        if cell.peak_bytes is not None and column in columns
+    }
+    return max(known, key=lambda one: (max(one.queries, one.keys), columns.index(one)), default=None)
+
+
+def _make_row(
+    table: SummaryTable, row: SummaryRow, columns: Sequence[Column], peak: Column | None, failures: Failures
+) -> OverviewRow:
+    cells = {column: row.cells.get(column, SpeedCell()) for column in columns}
+    last = cells[peak].peak_bytes if peak else None
+    return OverviewRow(
+        name=row.subject,
+        verdict=row.conformance.verdict,
+        conformance=_show_conformance(table, row, failures),
+        cells=tuple(_show_cells(table, row, cells)),
+        peak=Shown(text=format_bytes(last) if last is not None else "–") if peak else None,
+    )
+
+
+def _show_conformance(table: SummaryTable, row: SummaryRow, failures: Failures) -> Shown:
+    found = row.conformance
+    refusal = shorten_text(str(found.refused[0][0]), LONGEST) if found.refused else ""
+    place = table.place
+    labels = (place.machine, f"{place.machine}, {place.device}")
+    anchor = next((own for label in labels if (own := failures.headings.get((label, row.subject)))), "failures")
+    return Shown(
+        text=describe_verdict(found, _name_cause(row), refusal),
+        link=anchor if found.verdict == "no" else "conformance",
+    )
+
+
+def _show_cells(table: SummaryTable, row: SummaryRow, cells: Mapping[Column, SpeedCell]) -> Iterator[Shown]:
+    """Yield the cells of a row; neighbours without a time for the same reason are one cell."""
+    for why, group in groupby(cells.items(), key=lambda item: _explain_untimed(item[1])):
+        own = list(group)
+        if why:
+            text = shorten_text(why, LONGEST if len(own) > 2 else 10 * len(own) + 4)
+            yield Shown(text=text, title=why if text != why else "", link="untimed", span=len(own))
+            continue
+        yield from (_show_time(table, row.subject, column, cell) for column, cell in own)
+
+
+def _explain_untimed(cell: SpeedCell) -> str:
+    """Return why a call has no time; empty if it has one."""
+    if cell.timing:
+        return ""
+    if cell.pending:
+        return "not reached"
+    if cell.untimed is None:
+        return "not timed"
+    return str(cell.untimed)
+
+
+def _show_time(table: SummaryTable, name: str, column: Column, cell: SpeedCell) -> Shown:
+    timing = cell.timing
+    assert timing is not None
+    answer = table.answers.get(column)
+    chosen, link = answer is not None and answer.name == name, name_measure(timing.run, name, column.case)
+    time = format_estimate(timing.time.value / 1e6, timing.time.low / 1e6, timing.time.high / 1e6,
+                           timing.time.processes, unit=" ms")  # fmt: skip
+    if name == table.baseline or timing.ratio is None or timing.mark is None:
+        return Shown(text=format_seconds(timing.time.value / 1e9), title=time, link=link, chosen=chosen)
+    ratio = timing.ratio
+    shown = format_estimate(ratio.value, ratio.low, ratio.high, ratio.processes)
+    return Shown(
+        text=format_digits(ratio.value, 3 if ratio.value < 10 else 2),
+        sign=MARKS[timing.mark],
+        shade=_choose_shade(timing.mark, ratio.value),
+        title=f"{shown} × {table.baseline}; {time}",
+        link=link,
+        chosen=chosen,
+    )
+
+
+def _choose_shade(mark: str, ratio: float) -> str:
+    """Return the class of a decided difference; the shade grows with the factor."""
+    if mark not in ("faster", "slower"):
+        return ""
+    factor = max(ratio, 1 / ratio)
+    return f"{mark}-{1 + sum(factor >= step for step in SHADES)}"
+
+
+def _show_answer(table: SummaryTable, column: Column) -> Shown:
+    answer = table.answers.get(column)
+    if answer is None:
+        return Shown(text="–", title="Nothing that conforms was timed.")
+    return Shown(text=answer.name, sign=describe_bound(answer, short=True), title=describe_bound(answer), chosen=True)
+
+
+def name_measure(run: str, name: str, case: str) -> str:
+    """Return the anchor of a timed call in the tables of measures."""
+    return make_slug("m", run, name, case)

@@ -27,7 +27,8 @@ DECIDED = EFFECT
 # ``one_process``: a single process timed the call.
 # ``disturbed``: too many processes were disturbed.
 # ``control``: the A/A control shows a difference, so the times of this call cannot be trusted.
-Unbounded = Literal["alone", "one_process", "disturbed", "control"]
+# ``fallback``: it was not chosen by its time, but named by the user for where the bound is too large.
+Unbounded = Literal["alone", "one_process", "disturbed", "control", "fallback"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from attnbench.analysis.root_causes import RootCause
 from attnbench.analysis.summary import Conformance, Verdict
 from attnbench.cases import LEVELS, NESTED
 from attnbench.records.facts import Fact
@@ -76,7 +77,7 @@ class Counts:
         return f"{self.checked} of {self.cases} cases checked{part}{refused}{left}, {self.failed or 'none'} failed"
 
 
-def judge_conformance(results: Iterable[Result], *, missing: int = 0, causes: Sequence[object] = ()) -> Conformance:
+def judge_conformance(results: Iterable[Result], *, missing: int = 0, causes: Sequence[RootCause] = ()) -> Conformance:
     """Return the verdict on one implementation from all its results at one place.
 
     A failed check of any result is a ``no``, also before timing; results of a search for the max length do not count.

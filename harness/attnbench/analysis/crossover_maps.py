@@ -58,7 +58,7 @@ class MapCell:
     @property
     def timed(self) -> bool:
         """Whether anything was timed."""
-        return any(cell.timing for cell in self._cells)
+        return any(cell.time_ns for cell in self._cells)
 
     @property
     def reasons(self) -> tuple[object, ...]:
@@ -161,7 +161,7 @@ def _make_point(table: SummaryTable, column: Column) -> _Point:
 
 
 def _is_timed(point: _Point) -> bool:
-    return any((cell := row.cells.get(point.call)) and cell.timing for row in point.table.rows)
+    return any((cell := row.cells.get(point.call)) and cell.time_ns for row in point.table.rows)
 
 
 def _varies(axis: Axis, points: Iterable[_Point]) -> bool:

@@ -7,14 +7,18 @@ from typing import Literal
 from attnbench.analysis.answers import Answer
 from attnbench.analysis.completeness import Completeness
 from attnbench.analysis.left_out import LeftOut
+from attnbench.analysis.pairs import PairBounds
 from attnbench.analysis.root_causes import RootCause
 from attnbench.analysis.speed_verdict import State
 from attnbench.analysis.stats import Estimate, Measure
+from attnbench.analysis.timing_rows import TimingRow
 from attnbench.records.facts import Fact
+from attnbench.records.types import Pass
 
 __all__ = [
     "Column",
     "Conformance",
+    "Decision",
     "Disagreement",
     "Mark",
     "Place",
@@ -75,8 +79,8 @@ class Conformance:
 class Column:
     """One timed call: a pass at a length."""
 
-    # "forward" or "forward+backward", and the mode of the case.
-    pass_: str
+    # The pass, and the mode of the case.
+    pass_: Pass
     mode: str
     queries: int
     keys: int
@@ -130,8 +134,42 @@ class SummaryTable:
     baseline: str = ""
     columns: tuple[Column, ...] = ()
     rows: tuple[SummaryRow, ...] = ()
-    # What to use in each column; a column without an entry has no implementation that conforms and was timed.
+    # What to use in each column; a column without an entry has no implementation that may be chosen and was timed.
     answers: Mapping[Column, Answer] = field(default_factory=dict)
+    # The bounds from which each answer was chosen.
+    bounds: Mapping[Column, PairBounds] = field(default_factory=dict)
+    # Whether the answers are among implementations that conform. If not, none is known to conform here, and the answers
+    # are among those that fail no check.
+    conforming: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One column of a table: a timed call with what to use for it."""
+
+    table: SummaryTable
+    column: Column
+
+    @property
+    def answer(self) -> Answer | None:
+        """What to use; None if no implementation that may be chosen was timed."""
+        return self.table.answers.get(self.column)
+
+    @property
+    def cells(self) -> dict[str, SpeedCell]:
+        """The cell of each implementation that was timed, by its name."""
+        own = ((row.subject, row.cells.get(self.column)) for row in self.table.rows)
+        return {name: cell for name, cell in own if cell is not None and cell.time_ns is not None}
+
+    @property
+    def chosen(self) -> SpeedCell | None:
+        """The cell of the implementation to use."""
+        return self.cells.get(self.answer.name) if self.answer else None
+
+    @property
+    def conformance(self) -> dict[str, Conformance]:
+        """The verdict on the conformance of each implementation of the table, by its name."""
+        return {row.subject: row.conformance for row in self.table.rows}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,3 +194,11 @@ class Summary:
     disagreements: tuple[Disagreement, ...] = ()
     # Number of runs behind the tables.
     runs: int = 1
+    # Every timed call, in the order of the results.
+    timings: tuple[TimingRow, ...] = ()
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Every column with a timed call, table by table."""
+        found = (Decision(table=table, column=column) for table in self.tables for column in table.columns)
+        return tuple(one for one in found if one.cells)

@@ -1,10 +1,11 @@
 """Typed rows of timings: for each timed call its time, its speed verdict and its rates."""
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from attnbench.analysis.pairs import PairBounds, bound_pairs
 from attnbench.analysis.sighting import see_ratio
 from attnbench.analysis.speed_verdict import EFFECT, Baseline, Mark, NoVerdict, SpeedVerdict, State
 from attnbench.analysis.stats import (
@@ -23,11 +24,13 @@ from attnbench.plugins.registry import find_operator_baseline
 from attnbench.records.compact_reading import load_samples
 from attnbench.records.types import Ceiling, Pass, Result, Timing, find_pass
 
-__all__ = ["Bound", "Rates", "TimingRow", "find_reference", "make_timing_rows"]
+__all__ = ["Bound", "Calls", "Load", "Rates", "TimingRow", "find_reference", "measure_calls"]
 
 # Which of two shortest possible times is longer: that of the operations at the rate of a matrix product, or that of the
 # bytes at the rate of a copy; empty without a ceiling.
 Bound = Literal["product", "copy", ""]
+# Brings the samples of a timing into memory.
+Load = Callable[[Timing], Timing]
 # If a ratio differs from the quotient of its two times by more than this share, the row has the baseline's time in the
 # calls of the ratio, even if the quotient is within the interval of the ratio: a reader who divides the two times sees
 # more than the rounding of their digits.
@@ -115,21 +118,43 @@ class TimingRow:
         return self.verdict is not None and (not self.is_reference or self.verdict.state == "inconclusive")
 
 
-def make_timing_rows(
-    results: Sequence[Result], reached: Iterable[Ceiling] = (), load: Callable[[Timing], Timing] = load_samples
-) -> Iterator[list[tuple[int, TimingRow]]]:
-    """Yield the rows of the timings of each run and case, each with the place of its timing among all timings.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """All timed calls of some results."""
 
-    The samples of one case are held at a time. ``reached`` are the ceilings of the runs: a call is compared with the
-    ceiling of the same run, device, dtype and number of threads. ``load`` brings the samples of a timing into memory.
+    # In the order of the results.
+    rows: tuple[TimingRow, ...]
+    # By run and case: the bounds of the implementations that may be what to use, over one another.
+    bounds: Mapping[tuple[str, str], PairBounds]
+
+
+def measure_calls(
+    results: Sequence[Result],
+    reached: Iterable[Ceiling] = (),
+    *,
+    may_choose: Callable[[Result], bool],
+    load: Load = load_samples,
+) -> Calls:
+    """Return the rows and the bounds of the timings in these results; the samples of one case are held at a time.
+
+    ``reached`` are the ceilings of the runs: a call is compared with the ceiling of the same run, device, dtype and
+    number of threads. ``may_choose`` says whether a result's implementation may be what to use. ``load`` brings the
+    samples of a timing into memory.
     """
     tops = {(one.run, one.device, one.dtype, one.threads): one for one in reached}
     groups: dict[tuple[str, str], list[tuple[int, Result]]] = {}
     for place, result in enumerate(result for result in results if result.timing):
         groups.setdefault((result.run, result.case), []).append((place, result))
-    for group in groups.values():
-        rows = _make_case_rows([result for _, result in group], tops, load)
-        yield [(place, row) for (place, _), row in zip(group, rows, strict=True)]
+    rows: dict[int, TimingRow] = {}
+    bounds = {}
+    for key, group in groups.items():
+        own = [result for _, result in group]
+        timings = [load(result.timing) for result in own if result.timing]
+        rows |= zip((place for place, _ in group), _make_case_rows(own, timings, tops), strict=True)
+        by_name = {result.implementation: timing for result, timing in zip(own, timings, strict=True)}
+        names = [result.implementation for result in own if may_choose(result)]
+        bounds[key] = bound_pairs(by_name, find_reference(key[1]), names)
+    return Calls(rows=tuple(rows[place] for place in sorted(rows)), bounds=bounds)
 
 
 def find_reference(case: str) -> str:
@@ -140,9 +165,8 @@ def find_reference(case: str) -> str:
 _Tops = Mapping[tuple[str, str, str, int], Ceiling]
 
 
-def _make_case_rows(results: Sequence[Result], tops: _Tops, load: Callable[[Timing], Timing]) -> list[TimingRow]:
+def _make_case_rows(results: Sequence[Result], timings: Sequence[Timing], tops: _Tops) -> list[TimingRow]:
     """Return the rows of the timings of one run on one case."""
-    timings = [load(result.timing) for result in results if result.timing]
     reference = find_reference(results[0].case)
     own = [timing for result, timing in zip(results, timings, strict=True) if result.implementation == reference]
     baseline = Baseline(own[-1]) if own else None

@@ -58,13 +58,13 @@ def _render_files(content: "Content") -> Iterator[tuple[str, Iterable[bytes]]]:
     from attnbench.report.csv_files import render_csv
     from attnbench.report.figures.looks import find_looks
 
-    looks = find_looks(content.summary_tables)
+    looks = find_looks(content.summary.tables)
     drawings: Sequence[Drawing] = ()
     if any(row.cells for table in content.summary.tables for row in table.rows):
         # matplotlib takes a second to import, and only a report on measurements needs it.
         from attnbench.report.figures.drawings import draw_maps, draw_tables
 
-        drawings = list(draw_tables(content.summary_tables, looks))
+        drawings = list(draw_tables(content.summary.tables, looks))
         for one in drawings:
             yield f"{one.stem}.svg", [one.svg]
             yield f"{one.stem}.png", [one.png]

@@ -7,13 +7,12 @@ from functools import cached_property
 from attnbench.analysis.completeness import list_damage
 from attnbench.analysis.left_out import leave_out
 from attnbench.analysis.summarize import summarize
-from attnbench.analysis.summary import Summary, SummaryTable
+from attnbench.analysis.summary import Summary
 from attnbench.records.run_file import StoredRun, merge_runs
 from attnbench.records.types import FRONTIER, Ceiling, Result
 from attnbench.report.failures import Failures, collect_failures
 from attnbench.report.maps import Maps, make_maps
 from attnbench.report.nodes import Nodes, collect_nodes
-from attnbench.report.overview import order_tables
 from attnbench.report.tables import Tables, load_spelled, tabulate
 
 __all__ = ["Content", "collect_content"]
@@ -39,11 +38,6 @@ class Content:
         return tabulate(self.results, self.summary.timings, compact=self.compact)
 
     @property
-    def summary_tables(self) -> list[SummaryTable]:
-        """The tables of the summary, those with the most timed calls first."""
-        return order_tables(self.summary)
-
-    @property
     def compact(self) -> bool:
         """Whether findings that passed without a warning are left out of findings.csv."""
         return any(run.compact for run in self.runs)
@@ -66,10 +60,10 @@ class Content:
 
 def collect_content(runs: Sequence[StoredRun]) -> Content:
     """Collect the content of a report on these runs; what cannot be right is left out first, and named."""
-    runs, left_out = leave_out(runs)
+    summary = summarize(runs, load_spelled)
+    runs, _ = leave_out(runs)
     every = merge_runs(runs)
     results = [result for result in every if result.suite != FRONTIER]
-    summary = summarize(runs, results, left_out=left_out, load=load_spelled)
     return Content(
         runs=tuple(runs),
         results=tuple(results),

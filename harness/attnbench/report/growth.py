@@ -75,9 +75,8 @@ def tabulate_growth(tables: Iterable[SummaryTable]) -> pd.DataFrame:
 
 
 def _measure_undisturbed(cell: SpeedCell) -> Point | None:
-    disturbed = cell.timing is not None and cell.timing.state == "inconclusive"
     point = measure_time(cell)
-    return None if disturbed or (point and point.disturbed) else point
+    return None if point is None or point.disturbed else point
 
 
 def _make_row(

@@ -126,7 +126,7 @@ def _show_cell(cell: MapCell | None) -> ShownCell:
 def _find_ratio(cell: MapCell) -> float | None:
     """Return the time of what to use over the baseline's."""
     name = cell.answer.name if cell.answer else ""
-    own = next((row.cells[cell.call].timing for row in cell.table.rows if row.subject == name), None)
+    own = next((row.cells[cell.call] for row in cell.table.rows if row.subject == name), None)
     return own.ratio.value if own and own.ratio else None
 
 

@@ -9,8 +9,8 @@ from attnbench.analysis.completeness import find_unfinished, judge_completeness
 from attnbench.checks.catalogue import list_chapters, read_checks
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, Result
-from attnbench.report.numbers import shorten_text
 from attnbench.report.failures import MachineDevice, split_by_device
+from attnbench.report.numbers import shorten_text
 from attnbench.report.slugs import make_slug
 from attnbench.report.tables import chapter_of
 

@@ -11,7 +11,7 @@ from attnbench.records.types import Memory, Result
 from attnbench.report.forms import describe_form
 from attnbench.report.kernel_paths import find_way
 from attnbench.report.numbers import format_digits, format_estimate, format_thousands
-from attnbench.report.overview import name_measure, order_tables
+from attnbench.report.overview import name_measure
 from attnbench.words.measures import COLUMNS, describe_mark, list_notes
 from attnbench.words.overview import name_column, name_pass, name_place
 
@@ -86,12 +86,13 @@ class _Call:
     name: str
     column: Column
     cell: SpeedCell
+    timing: TimingRow | None
     doubtful: bool
 
     @property
     def order(self) -> tuple[int, int, int, float, str]:
         """Calls are sorted by length, then by time."""
-        time = self.cell.timing.time.value if self.cell.timing else float("inf")
+        time = self.cell.time_ns.value if self.cell.time_ns else float("inf")
         lengths = self.column.queries, self.column.keys
         return max(lengths), *lengths, time, self.name
 
@@ -104,7 +105,8 @@ def make_measures(
     summary: Summary, runs: Sequence[StoredRun], results: Sequence[Result], *, most: int = MOST_ROWS
 ) -> Measures:
     """Return the tables of measures, with at most ``most`` rows; doubtful rows are kept first."""
-    calls = [call for table in order_tables(summary) for call in _list_calls(table)]
+    timings = {(row.run, row.implementation, row.case): row for row in summary.timings}
+    calls = [call for table in summary.tables for call in _list_calls(table, timings)]
     kept = {id(call) for call in sorted(calls, key=lambda call: not call.doubtful)[:most]}
     shown = [call for call in calls if id(call) in kept]
     wanted = {(call.name, call.column.case) for call in shown}
@@ -116,29 +118,32 @@ def make_measures(
         table.place
         for table in summary.tables
         for row in table.rows
-        for cell in row.cells.values()
-        if cell.timing and (cell.timing.rates.share or 0.0) > MOST_SHARE
+        for column, cell in row.cells.items()
+        if (own := timings.get((cell.run, row.subject, column.case))) and (own.rates.share or 0.0) > MOST_SHARE
     }
     by_pass = groupby(shown, key=lambda call: (id(call.table), name_pass(call.column)))
     tables = tuple(_make_table(list(own), measured, exceeded) for _, own in by_pass)
     return Measures(tables=tables, rows=len(calls), shown=len(shown))
 
 
-def _list_calls(table: SummaryTable) -> Iterator[_Call]:
+def _list_calls(table: SummaryTable, timings: Mapping[tuple[str, str, str], TimingRow]) -> Iterator[_Call]:
     """Yield the calls of a table, pass by pass."""
     for _, columns in groupby(table.columns, key=name_pass):
         found = [
-            _Call(table=table, name=row.subject, column=column, cell=cell, doubtful=_is_doubtful(row, cell))
+            _Call(
+                table=table, name=row.subject, column=column, cell=cell, doubtful=_is_doubtful(row, cell),
+                timing=timings.get((cell.run, row.subject, column.case)),
+            )
             for column in columns
             for row in table.rows
-            if (cell := row.cells.get(column)) and (cell.timing or cell.peak_bytes is not None)
+            if (cell := row.cells.get(column)) and (cell.time_ns or cell.peak_bytes is not None)
         ]
         yield from sorted(found, key=lambda call: call.order)
 
 
 def _is_doubtful(row: SummaryRow, cell: SpeedCell) -> bool:
     wrong = row.conformance.verdict == "no"
-    return wrong or (cell.timing is not None and cell.timing.mark == "undecided")
+    return wrong or cell.mark == "undecided"
 
 
 def _make_table(
@@ -148,7 +153,7 @@ def _make_table(
     rows = tuple(_make_row(call, measured, withheld=table.place in exceeded) for call in calls)
     have = {key for row in rows for key in row.values}
     place = name_place(table.place)
-    timings = [call.cell.timing for call in calls if call.cell.timing]
+    timings = [call.timing for call in calls if call.timing]
     return MeasureTable(
         title=f"{name_pass(first.column)}: {place}; {describe_form(table.form)}",
         place=place,
@@ -160,7 +165,7 @@ def _make_table(
 
 
 def _make_row(call: _Call, measured: _Measured, *, withheld: bool) -> MeasureRow:
-    timing, case = call.cell.timing, call.column.case
+    timing, case = call.timing, call.column.case
     place = call.table.place
     result = measured.get((place.machine, place.threads, call.name, case))
     values: dict[str, Value] = {}

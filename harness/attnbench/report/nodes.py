@@ -6,6 +6,7 @@ that several of them timed, the last timing counts, and of a case that several o
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
 import pandas as pd
 
 from attnbench.analysis.plain_names import clean_name, join_words

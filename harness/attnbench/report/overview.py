@@ -22,7 +22,7 @@ from attnbench.words.overview import (
     tell_wrong,
 )
 
-__all__ = ["Overview", "OverviewRow", "OverviewTable", "Shown", "make_overview", "name_measure", "order_tables"]
+__all__ = ["Overview", "OverviewRow", "OverviewTable", "Shown", "make_overview", "name_measure"]
 
 # Most tables, and most columns and rows of one, on the first screen; the tables of measures have more.
 MOST_TABLES, MOST_COLUMNS, MOST_ROWS = 12, 24, 60
@@ -97,7 +97,7 @@ class Overview:
 
 def make_overview(summary: Summary, failures: Failures) -> Overview:
     """Return the first screen of a report."""
-    tables = order_tables(summary)
+    tables = summary.tables
     planned = [cell for table in tables for row in table.rows for cell in row.cells.values()]
     return Overview(
         wrong=tuple(_tell_wrong(tables)),
@@ -109,11 +109,6 @@ def make_overview(summary: Summary, failures: Failures) -> Overview:
     )
 
 
-def order_tables(summary: Summary) -> list[SummaryTable]:
-    """Return the tables, those with the most timed calls first."""
-    return sorted(summary.tables, key=lambda table: -sum(len(row.cells) for row in table.rows))
-
-
 def _tell_wrong(tables: Sequence[SummaryTable]) -> Iterator[tuple[str, bool]]:
     """Yield who is wrong at each machine and device; places of one device have the same verdicts."""
     where = dict.fromkeys((table.place.machine, table.place.device) for table in tables)
@@ -121,7 +116,7 @@ def _tell_wrong(tables: Sequence[SummaryTable]) -> Iterator[tuple[str, bool]]:
         own = next(one for one in tables if (one.place.machine, one.place.device) == (machine, device))
         wrong = [(row.subject, _name_cause(row)) for row in own.rows if row.conformance.verdict == "no"]
         checked = sum(row.conformance.checked > 0 for row in own.rows)
-        told = tell_wrong(wrong, checked, len(own.rows))
+        told = tell_wrong(wrong, checked)
         yield (f"{machine}, {device}: {told}" if len(where) > 1 else told), bool(wrong)
 
 
@@ -211,7 +206,7 @@ def _show_cells(table: SummaryTable, row: SummaryRow, cells: Mapping[Column, Spe
 
 def _explain_untimed(cell: SpeedCell) -> str:
     """Return why a call has no time; empty if it has one."""
-    if cell.timing:
+    if cell.time_ns is not None:
         return ""
     if cell.pending:
         return "not reached"
@@ -221,21 +216,19 @@ def _explain_untimed(cell: SpeedCell) -> str:
 
 
 def _show_time(table: SummaryTable, name: str, column: Column, cell: SpeedCell) -> Shown:
-    timing = cell.timing
-    assert timing is not None
+    time, ratio = cell.time_ns, cell.ratio
+    assert time is not None
     answer = table.answers.get(column)
-    chosen, link = answer is not None and answer.name == name, name_measure(timing.run, name, column.case)
-    time = format_estimate(timing.time.value / 1e6, timing.time.low / 1e6, timing.time.high / 1e6,
-                           timing.time.processes, unit=" ms")  # fmt: skip
-    if name == table.baseline or timing.ratio is None or timing.mark is None:
-        return Shown(text=format_seconds(timing.time.value / 1e9), title=time, link=link, chosen=chosen)
-    ratio = timing.ratio
+    chosen, link = answer is not None and answer.name == name, name_measure(cell.run, name, column.case)
+    told = format_estimate(time.value / 1e6, time.low / 1e6, time.high / 1e6, time.processes, unit=" ms")
+    if ratio is None or cell.mark in (None, "baseline"):
+        return Shown(text=format_seconds(time.value / 1e9), title=told, link=link, chosen=chosen)
     shown = format_estimate(ratio.value, ratio.low, ratio.high, ratio.processes)
     return Shown(
         text=format_digits(ratio.value, 3 if ratio.value < 10 else 2),
-        sign=MARKS[timing.mark],
-        shade=_choose_shade(timing.mark, ratio.value),
-        title=f"{shown} × {table.baseline}; {time}",
+        sign=MARKS[cell.mark],
+        shade=_choose_shade(cell.mark, ratio.value),
+        title=f"{shown} × {table.baseline}; {told}",
         link=link,
         chosen=chosen,
     )

@@ -104,7 +104,8 @@ def _make_measures(content: Content, _: object, __: object) -> Section | None:
 
 def _make_conformance(content: Content, _: object, __: object) -> Section:
     matrices = make_matrices(content.runs, content.results, content.failures.anchors)
-    values = {"matrices": matrices, "legend": list_legend(matrices)}
+    requirements = {check: text for one in matrices for check, text in one.requirements.items()}
+    values = {"matrices": matrices, "legend": list_legend(matrices), "requirements": requirements}
     return Section(anchor="conformance", title="Conformance", template="matrix.html.j2", values=values)
 
 

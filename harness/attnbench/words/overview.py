@@ -92,11 +92,8 @@ def _describe_failure(found: Conformance, cause: str) -> str:
     return say(template, cause=cause, count=checks)
 
 
-def tell_wrong(wrong: Sequence[tuple[str, str]], checked: int, subjects: int) -> str:
-    """Say who is wrong and why; ``wrong`` has each name with its gravest cause.
-
-    ``checked`` is the number of subjects with a checked case, ``subjects`` that of all.
-    """
+def tell_wrong(wrong: Sequence[tuple[str, str]], checked: int) -> str:
+    """Say who is wrong and why, of ``checked`` subjects; ``wrong`` has each name with its gravest cause."""
     if not checked:
         return say("Nothing was checked.")
     if not wrong:
@@ -161,9 +158,8 @@ def tell_missing(incomplete: Iterable[Completeness], pending: int, planned: int)
     parts += [say("{count} of {planned} planned times", count=pending, planned=planned)] if pending else []
     unreadable = sum(run.unreadable for run in runs)
     parts += [say("{count} lines that cannot be read", count=unreadable)] if unreadable else []
-    names = join_words(clean_name(run.run) for run in runs[:MOST_WRONG])
-    if runs or parts:
-        template = "Missing: {what}. Not complete: run {names}." if parts else "Not complete: run {names}."
-        if not runs:
-            template = "Missing: {what}."
-        yield say(template, what=join_words(parts) if parts else "", names=names if runs else "")
+    if parts:
+        yield say("Missing: {what}.", what=join_words(parts))
+    if runs:
+        names = join_words(clean_name(run.run) for run in runs[:MOST_WRONG])
+        yield say("Not complete: run {names}.", names=names)

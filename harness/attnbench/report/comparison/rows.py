@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attnbench.analysis.run_diff import Change, ComparedTimes, Counted, Quantity, Verdict
 from attnbench.cases import CaseId
 from attnbench.records.types import find_pass
-from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths
+from attnbench.report.forms import describe_form, describe_length, describe_pass
 from attnbench.report.numbers import format_bytes, format_count, format_digits, format_thousands, shorten_text
 from attnbench.words.changes import describe_change, list_kernel_changes
 from attnbench.words.speed import explain_no_verdict
@@ -201,7 +201,7 @@ def _format_share(factor: float) -> str:
 def _describe_case(case: str, common: Collection[str]) -> Iterator[str]:
     """Yield the words of a case; those that all cases have in common are left out."""
     found = CaseId.parse(case)
-    yield f"length {describe_length(*read_lengths(found))}"
+    yield f"length {describe_length(*found.lengths)}"
     yield describe_pass(find_pass(case), found.mode)
     yield from (text for text in _list_words(case) if text and text not in common)
 

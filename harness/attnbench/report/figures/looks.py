@@ -26,4 +26,4 @@ def _list_used(tables: Sequence[SummaryTable]) -> Iterator[str]:
 def _list_fastest(tables: Sequence[SummaryTable]) -> Iterator[str]:
     """Yield the timed implementations of the first table, whose rows are sorted by time."""
     for table in tables[:1]:
-        yield from (row.subject for row in table.rows if any(cell.timing for cell in row.cells.values()))
+        yield from (row.subject for row in table.rows if any(cell.time_ns for cell in row.cells.values()))

@@ -67,18 +67,17 @@ def _bound(end: float, value: float) -> float:
 
 def measure_time(cell: SpeedCell) -> Point | None:
     """Return the time of a call, in nanoseconds."""
-    if cell.timing is None:
+    time = cell.time_ns
+    if time is None:
         return None
-    time, disturbed = cell.timing.time, cell.timing.basis == "disturbed"
-    return Point(length=0, value=time.value, low=time.low, high=time.high, disturbed=disturbed)
+    return Point(length=0, value=time.value, low=time.low, high=time.high, disturbed=cell.state == "inconclusive")
 
 
 def measure_ratio(cell: SpeedCell) -> Point | None:
     """Return the time of a call over the baseline's; None for the baseline, and where calls were disturbed."""
-    timing = cell.timing
-    if timing is None or timing.is_reference or timing.ratio is None or timing.state == "inconclusive":
+    if cell.ratio is None or cell.state == "inconclusive" or cell.mark == "baseline":
         return None
-    return Point(length=0, value=timing.ratio.value, low=timing.ratio.low, high=timing.ratio.high)
+    return Point(length=0, value=cell.ratio.value, low=cell.ratio.low, high=cell.ratio.high)
 
 
 def measure_peak(cell: SpeedCell) -> Point | None:

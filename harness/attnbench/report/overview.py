@@ -1,7 +1,7 @@
 """The first screen: who is wrong, what to use and what is missing, and a table with a row for each implementation."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from attnbench.analysis.summary import Column, SpeedCell, Summary, SummaryRow, SummaryTable
@@ -26,8 +26,8 @@ __all__ = ["Overview", "OverviewRow", "OverviewTable", "Shown", "make_overview",
 
 # Most tables, and most columns and rows of one, on the first screen; the tables of measures have more.
 MOST_TABLES, MOST_COLUMNS, MOST_ROWS = 12, 24, 60
-# Longest cause and longest reason in a cell, in characters.
-LONGEST = 60
+# Longest cause and longest reason in a cell, in characters, and the fewest columns with room for it.
+LONGEST, ROOM = 60, 3
 # Ratios from which on a cell has a stronger colour, on both sides of 1.
 SHADES = (1.1, 1.5)
 
@@ -172,11 +172,16 @@ def _make_row(
 ) -> OverviewRow:
     cells = {column: row.cells.get(column, SpeedCell()) for column in columns}
     last = cells[peak].peak_bytes if peak else None
+    conformance = _show_conformance(table, row, failures)
+    shown = tuple(_show_cells(table, row, cells))
+    if row.conformance.verdict == "refused" and not any(cell.time_ns for cell in cells.values()):
+        # The refusal says why nothing was timed either.
+        conformance, shown = replace(conformance, span=1 + len(columns)), ()
     return OverviewRow(
         name=row.subject,
         verdict=row.conformance.verdict,
-        conformance=_show_conformance(table, row, failures),
-        cells=tuple(_show_cells(table, row, cells)),
+        conformance=conformance,
+        cells=shown,
         peak=Shown(text=format_bytes(last) if last is not None else "–") if peak else None,
     )
 
@@ -198,7 +203,8 @@ def _show_cells(table: SummaryTable, row: SummaryRow, cells: Mapping[Column, Spe
     for why, group in groupby(cells.items(), key=lambda item: _explain_untimed(item[1])):
         own = list(group)
         if why:
-            text = shorten_text(why, LONGEST if len(own) > 2 else 10 * len(own) + 4)
+            # A narrow cell has no room for a reason.
+            text = shorten_text(why, LONGEST) if len(own) >= ROOM else "–"
             yield Shown(text=text, title=why if text != why else "", link="untimed", span=len(own))
             continue
         yield from (_show_time(table, row.subject, column, cell) for column, cell in own)

@@ -97,7 +97,7 @@ def tell_wrong(wrong: Sequence[tuple[str, str]], checked: int) -> str:
     if not checked:
         return say("Nothing was checked.")
     if not wrong:
-        template = "None of {count} is wrong." if checked > 1 else "It is not wrong in what was checked."
+        template = "None of {count} is wrong." if checked > 1 else "Nothing is wrong."
         return say(template, count=checked)
     told = [say("{name} ({cause})", name=clean_name(name), cause=cause) for name, cause in wrong[:MOST_WRONG]]
     left = len(wrong) - len(told)

@@ -6,10 +6,11 @@ import pytest
 
 from attnbench.analysis.root_causes import find_root_causes
 from attnbench.api.outcome import Report
-from attnbench.api.printed import TextTable, describe_cause, format_html, format_reasons
+from attnbench.api.printed import TextTable, format_html, format_reasons
 from attnbench.api.timing_table import tabulate_times
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.types import Finding, Result
+from attnbench.words.causes import describe_cause
 from timed_runs import REFERENCE, case_of, time_calls
 
 CASE = "multihead/B2.L5.S7.E8.H2/-/mask=none/regime=plain/seed=0/float32/cpu/eval"

@@ -21,7 +21,7 @@ import click
 import pytest
 import torch
 
-from attnbench.analysis.completeness import describe_gaps, judge_completeness
+from attnbench.analysis.completeness import judge_completeness
 from attnbench.api.subjects import choose_timed_implementations, plan_cases
 from attnbench.cli.conform_markdown import write_markdown
 from attnbench.cli.recording import Recording, recording, write_json
@@ -32,6 +32,7 @@ from attnbench.records.environment import describe_machine
 from attnbench.records.run_file import ResultsError, RunFile, merge_runs, read_run
 from attnbench.records.types import SCHEMA, Finding, Result, Run
 from attnbench.runner import Session
+from attnbench.words.completeness import describe_gaps
 from commands import PROGRAM, START, run_command, run_new_process
 
 pytestmark = pytest.mark.long

@@ -8,10 +8,11 @@ from typing import Self
 
 from attnbench.analysis.coverage import count_checked, describe_few, list_coverage_lines
 from attnbench.analysis.root_causes import find_root_causes
-from attnbench.api.printed import describe_cause, format_reasons
+from attnbench.api.printed import format_reasons
 from attnbench.checks.catalogue import list_chapters, read_checks
 from attnbench.plugins.registry import display_name
 from attnbench.records.types import FAILURES, Completion, Finding, Result, Status, format_reproduce_line
+from attnbench.words.causes import describe_cause
 
 __all__ = ["DETAILED_CAUSES", "ConformanceError", "Failure", "Report", "format_finding"]
 

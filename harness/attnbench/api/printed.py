@@ -7,10 +7,6 @@ from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from attnbench.analysis.root_causes import RootCause
-from attnbench.checks.catalogue import read_checks
-from attnbench.records.types import Status
-
 if TYPE_CHECKING:
     # Not imported with attnbench.conform: a script that prints nothing does not need it.
     from rich.console import Console
@@ -19,7 +15,6 @@ if TYPE_CHECKING:
 __all__ = [
     "PLAIN_WIDTH",
     "TextTable",
-    "describe_cause",
     "format_html",
     "format_reasons",
     "format_text",
@@ -32,22 +27,8 @@ PLAIN_WIDTH = 110
 MOST_HTML_ROWS = 100
 
 
-# Statuses whose reason says what happened to the call. Such a reason does not begin with the requirement.
-_WITHOUT_REQUIREMENT: tuple[Status, ...] = ("error", "timeout", "crashed", "out_of_memory")
 # Up to this number, all reasons are printed. If there are more, only the most common reason is printed.
 _PRINTED_REASONS = 3
-
-
-def describe_cause(cause: RootCause) -> list[str]:
-    """Return the lines below the title of a cause: requirement and fault, the checks, and the command to reproduce it.
-
-    If several checks have the same exception, no requirement is printed, because the exception belongs to none of them.
-    """
-    known = read_checks().get(cause.finding.check)
-    text = cause.reason
-    if known and len(cause.checks) == 1 and cause.finding.status in _WITHOUT_REQUIREMENT:
-        text = f"{known.requirement} But {text.removeprefix(known.requirement).strip().removeprefix('But ')}"
-    return [line for line in (text, cause.listing, cause.reproduce) if line]
 
 
 def format_reasons(reasons: Counter[str]) -> str:

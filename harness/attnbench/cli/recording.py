@@ -10,20 +10,26 @@ from typing import IO, Any
 import click
 import msgspec
 
-from attnbench.analysis.coverage import list_coverage_lines
+from attnbench.analysis.coverage import describe_asking, list_coverage_lines
 from attnbench.api.command_line import format_command
 from attnbench.api.recording import Recording, record
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE
 from attnbench.records.types import SCHEMA, Planned, format_reproduce_line
 from attnbench.runner import Session
 
-__all__ = ["FAILED", "INCONCLUSIVE", "Recording", "list_coverage", "recording", "write_json"]
+__all__ = ["FAILED", "INCONCLUSIVE", "Recording", "list_coverage", "list_notes", "recording", "write_json"]
 
 
 def list_coverage(recorded: Recording) -> list[str]:
     """Return lines about what the suite's checks covered on each implementation; timed cases do not count."""
     own = [result for result in recorded.list_results() if result.suite == recorded.run.suite]
     return list(list_coverage_lines(own, recorded.completions))
+
+
+def list_notes(recorded: Recording) -> list[str]:
+    """Return what went wrong when implementations were asked which cases they support, one line each."""
+    lines = ((name, line) for name, one in recorded.completions.items() for line in describe_asking(one))
+    return [f"{name}: {line}" for name, line in lines]
 
 
 @contextlib.contextmanager

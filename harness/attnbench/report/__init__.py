@@ -31,8 +31,8 @@ def collect(runs: Sequence[StoredRun]) -> "Content":
 def write_content(content: "Content", folder: Path) -> Path:
     """Write a report into a folder, and return the path of its HTML page.
 
-    The report also has a Markdown file, plots and CSV files. The page and the Markdown file also show each study whose
-    ``study-<name>.json`` is in the folder.
+    The report also has a Markdown file, plots and CSV files. The page also shows each study whose ``study-<name>.json``
+    is in the folder.
 
     Raises: ResultsError where the folder cannot be written.
     """
@@ -75,7 +75,7 @@ def _render_files(content: "Content") -> Iterator[tuple[str, Iterable[bytes]]]:
         yield f"{name}.csv", render_csv(frame)
         filled += [f"{name}.csv"] * bool(len(frame))
     yield "dispatch.json", [_encode_dispatch(content)]
-    yield "report.md", [markdown.render(content, drawings).encode()]
+    yield "report.md", [markdown.render(content.summary).encode()]
     yield "index.html", [page.render(content, drawings, [*filled, "dispatch.json", "report.md"], looks).encode()]
 
 

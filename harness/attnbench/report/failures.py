@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from attnbench.analysis.deviations import find_facts
-from attnbench.analysis.diagnoses import looks_like_fault
 from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.root_causes import Failure, RootCause, find_root_causes
 from attnbench.cases import CaseId
@@ -19,6 +17,7 @@ from attnbench.records.run_file import StoredRun, has_failure
 from attnbench.records.types import PERF, Finding, Result, format_reproduce_line
 from attnbench.report.numbers import format_count, format_digits, shorten_text
 from attnbench.report.slugs import make_slug
+from attnbench.words.causes import name_cause
 
 __all__ = [
     "REPRODUCING",
@@ -27,8 +26,6 @@ __all__ = [
     "ListedCase",
     "MachineDevice",
     "collect_failures",
-    "describe_cause",
-    "describe_worst",
     "rank_cause",
     "split_by_device",
     "tabulate_failures",
@@ -256,24 +253,13 @@ def collect_failures(runs: Iterable[StoredRun], results: Sequence[Result]) -> Fa
     )
 
 
-def describe_cause(cause: RootCause, *, by: bool = True) -> str:
+def _title_cause(cause: RootCause) -> str:
     """Return what is wrong in a few words, such as "the softmax scale is off by +9.62 %"; else the failed check.
 
-    ``by``: begin an error of a scale with the name of the check that measured it.
+    An error of a scale begins with the name of the check that measured it.
     """
-    text = ""
-    if cause.kind == "deviation":
-        text = find_facts(cause.shared)
-    elif cause.kind == "diagnosis":
-        text = f"looks like {cause.name}" if looks_like_fault(cause.finding.reason) else cause.name
-    elif cause.kind in ("scale", "leak"):
-        text = cause.name
-    elif cause.kind == "exception" and len(cause.checks) > 1:
-        text = cause.shared
-    words = shorten_text(" ".join(text.split()).removesuffix("."), LONGEST_CAUSE)
-    if not words:
-        return next(iter(cause.checks)) if len(cause.checks) == 1 else f"{len(cause.checks)} checks, one cause"
-    return f"{cause.finding.check}: {words}" if by and cause.kind == "scale" else words
+    words = shorten_text(name_cause(cause), LONGEST_CAUSE)
+    return f"{cause.finding.check}: {words}" if cause.kind == "scale" else words
 
 
 def rank_cause(cause: RootCause) -> tuple[tuple[int, int, bool], float, float]:
@@ -350,7 +336,7 @@ def _make_group(machine: str, cause: RootCause, failed: Mapping[tuple[str, str],
         requirement=_find_requirement(worst.finding.check) if len(checks) == 1 else "",
         # The title says what a cause of these kinds is.
         shared="" if cause.kind in ("scale", "leak") else shorten_text(cause.shared, LONGEST_REASON),
-        title=describe_cause(cause),
+        title=_title_cause(cause),
         worst=_list_case(worst, LONGEST_REASON),
         is_worst=_order_failure(worst) == _order_failure(failures[0]),
         excess=_find_excess(worst.finding),
@@ -446,12 +432,6 @@ def _describe_excess(finding: Finding, excess: float) -> str:
     if not finding.allowed and finding.measured is not None:
         return f"must be exact; off by up to {format_digits(finding.measured, 2)}".replace("inf", "∞")
     return f"{format_digits(excess).replace('inf', '∞')} × the allowed error"
-
-
-def describe_worst(causes: Iterable[RootCause]) -> str:
-    """Return how large the largest error of these causes is, in words; empty where no error was measured."""
-    worst = min((failure for cause in causes for failure in cause.telling), key=_order_failure).finding
-    return _describe_excess(worst, _find_excess(worst))
 
 
 def _find_excess(finding: Finding) -> float:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from attnbench.analysis.summary import SpeedCell, SummaryTable
 from attnbench.report.figures.points import Panel, Point, list_panels, measure_peak, measure_time
-from attnbench.words.overview import name_place
+from attnbench.words.summary import describe_place
 
 __all__ = ["GROWTH", "LEVEL", "Growth", "fit_growth", "tabulate_growth"]
 
@@ -96,5 +96,5 @@ def _make_row(
         "lengths": len(lengths),
         "shortest": min(lengths),
         "longest": max(lengths),
-        "series": f"{name_place(place)}: {table.form}",
+        "series": f"{describe_place(place)}: {table.form}",
     }

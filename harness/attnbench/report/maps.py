@@ -10,7 +10,9 @@ from attnbench.analysis.summary import SummaryTable
 from attnbench.report.forms import describe_form, describe_length, describe_size, name_size, split_numbers
 from attnbench.report.numbers import format_digits, shorten_text
 from attnbench.report.slugs import make_slug
-from attnbench.words.overview import describe_bound, name_pass, name_place
+from attnbench.report.summary_grid import name_pass
+from attnbench.words.answers import format_percent
+from attnbench.words.summary import describe_place
 
 __all__ = ["COLUMNS", "MOST_CELLS", "MOST_MAPS", "MapTable", "Maps", "ShownCell", "make_maps", "tabulate_maps"]
 
@@ -96,7 +98,7 @@ def _make_table(one: CrossoverMap, stem: str) -> MapTable:
     first = next(iter(one.cells.values())).call
     return MapTable(
         stem=stem,
-        place=name_place(one.place),
+        place=describe_place(one.place),
         title=f"{name_pass(first)}: {axes}; {', '.join(words for words in equal if words)}",
         columns=tuple(_label(one.operator, one.column_axis, value) for value in one.columns),
         rows=tuple(
@@ -119,7 +121,7 @@ def _show_cell(cell: MapCell | None) -> ShownCell:
     return ShownCell(
         name=cell.answer.name,
         ratio="baseline" if cell.answer.name == cell.table.baseline else f"{format_digits(ratio)} ×" if ratio else "",
-        bound=describe_bound(cell.answer, short=True),
+        bound=f"≤ {format_percent(cell.answer.regret)}" if cell.answer.regret is not None else "?",
     )
 
 

@@ -1,65 +1,77 @@
-"""A report as Markdown, short enough for a pull request: what was found, the tables, and the failures."""
+"""The summary as Markdown: the tables and the failures, short enough for a pull request."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from attnbench.report.content import Content
-from attnbench.report.failures import FailureGroup
-from attnbench.report.figures.drawings import Drawing
+from attnbench.analysis.summary import Summary, SummaryTable
 from attnbench.report.markdown_text import escape, format_code, hide_comments
-from attnbench.report.numbers import shorten_text
-from attnbench.report.overview import OverviewTable, Shown, make_overview
-from attnbench.report.placeholders import make_placeholder
+from attnbench.report.summary_grid import Grid, Line, list_answers, list_gaps, list_untimed, make_grid, name_wrong
+from attnbench.words.causes import describe_cause
+from attnbench.words.summary import (
+    count_more_failures,
+    describe_conforming,
+    describe_failures,
+    describe_heading,
+    explain_missing_tables,
+    title_failure,
+)
 
 __all__ = ["render"]
 
-# Most failures, and the longest text of one, in characters.
-MOST_FAILURES, LONGEST = 20, 200
+# Most tables, and most causes of failures; the page has all.
+MOST_TABLES, MOST_CAUSES = 6, 12
+# Longest text about one cause, in characters.
+LONGEST = 600
 
 
-def render(content: Content, drawings: Sequence[Drawing] = ()) -> str:
-    """Return the text of report.md."""
-    overview = make_overview(content.summary, content.failures)
-    parts = [f"# Attention report: {', '.join(escape(one.run.id) for one in content.runs)}"]
-    parts += [escape(text) for text, _ in overview.wrong]
-    parts += [escape(text) for text in overview.missing]
-    parts += [part for table in overview.tables for part in _render_table(table)]
-    parts += [f"![{escape(one.title)}]({one.stem}.png)" for one in drawings[:1]]
-    parts += _render_failures(content.failures.groups)
-    return hide_comments("\n\n".join(parts)) + f"\n\n{make_placeholder('studies')}\n"
+def render(summary: Summary) -> str:
+    """Return the summary and the failures as Markdown."""
+    parts = [f"# {describe_heading()}", escape(name_wrong(summary))]
+    for table in summary.tables[:MOST_TABLES]:
+        parts += _render_table(table)
+    if (left := len(summary.tables) - MOST_TABLES) > 0:
+        parts.append(explain_missing_tables(left))
+    parts.append(_list_lines(list_gaps(summary)))
+    parts += _render_failures(summary)
+    return hide_comments("\n\n".join(part for part in parts if part)) + "\n"
 
 
-def _render_table(table: OverviewTable) -> Iterator[str]:
-    yield f"## {escape(table.place)}{': ' if table.form else ''}{escape(table.form)}"
-    heads = [f"{name} {length}" for name, lengths in table.passes for length in lengths]
-    head = ["", "conforms", *map(escape, heads), *[f"peak at {table.peak_at}"] * bool(table.peak_at)]
-    rows = [
-        [format_code(row.name), escape(row.conformance.text), *_list_cells(row.cells),
-         *([escape(row.peak.text)] if row.peak else [])]
-        for row in table.rows
-    ]  # fmt: skip
-    yield _join_table(head, rows)
-    yield from (f"To use, {escape(name)}: {escape(told)}." for name, told in table.told)
+def _render_table(table: SummaryTable) -> Iterator[str]:
+    grid = make_grid(table)
+    yield f"**{escape(grid.title)}**"
+    columns = [(group.label, name) for group in grid.groups for name in group.headings]
+    head = ["", describe_conforming(), *(f"{label}<br>{name}" for label, name in columns)]
+    rule = ["---", "---", *["---:"] * len(columns)]
+    rows = (_list_cells(line, len(columns)) for line in grid.lines)
+    yield "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
+    yield _list_lines([*_legend(grid), *list_answers(table), *list_untimed(table)])
 
 
-def _list_cells(cells: Iterable[Shown]) -> Iterator[str]:
-    for cell in cells:
-        text = escape(f"{cell.text} {cell.sign}".strip())
-        yield f"**{text}**" if cell.chosen else text
-        yield from [""] * (cell.span - 1)
+def _legend(grid: Grid) -> list[str]:
+    return [grid.legend] if grid.legend else []
 
 
-def _render_failures(groups: Sequence[FailureGroup]) -> Iterator[str]:
-    if not groups:
-        return
-    yield "## Failures"
-    for group in groups[:MOST_FAILURES]:
-        fault = escape(shorten_text(group.worst.fault, LONGEST))
-        yield f"- {format_code(group.implementation)}: {escape(group.title)} ({escape(group.size)}). {fault}"
-    left = len(groups) - MOST_FAILURES
-    if left > 0:
-        yield f"failures.csv has {left} more."
+def _list_cells(line: Line, count: int) -> Sequence[str]:
+    cells = [escape(cell.text) for own in line.cells for cell in own] or [""] * count
+    return [format_code(line.subject), escape(line.conforms), *cells]
 
 
-def _join_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _list_lines(lines: Iterable[str]) -> str:
+    return "  \n".join(escape(line) for line in lines)
+
+
+def _render_failures(summary: Summary) -> Iterator[str]:
+    causes = summary.causes
+    if causes:
+        yield f"## {describe_failures()}"
+    several = len(summary.machines) > 1
+    for place, cause in causes[:MOST_CAUSES]:
+        title = title_failure(cause, place.machine if several else "")
+        told = [line for line in describe_cause(cause) if line != cause.reproduce]
+        lines = [f"**{escape(title)}**", *map(_shorten, told), format_code(cause.reproduce)]
+        yield "  \n".join(lines)
+    if (left := len(causes) - MOST_CAUSES) > 0:
+        yield escape(count_more_failures(left))
+
+
+def _shorten(text: str) -> str:
+    return escape(text if len(text) <= LONGEST else text[: LONGEST - 1] + "…")

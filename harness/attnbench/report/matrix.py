@@ -142,8 +142,10 @@ def make_matrices(runs: Sequence[StoredRun], results: Sequence[Result], anchors:
     findings, and one that was not started has it everywhere.
     """
     unfinished = find_unfinished(map(judge_completeness, runs))
-    return tuple(_make_matrix(place, own, anchors, unfinished.get(place.machine, ())) for place, own in
-                 split_by_device(runs, results).items())
+    return tuple(
+        _make_matrix(place, own, anchors, unfinished.get(place.machine, ()))
+        for place, own in split_by_device(runs, results).items()
+    )
 
 
 def _make_matrix(place: MachineDevice, own: Sequence[Result], anchors: Anchors, late: Collection[str]) -> Matrix:

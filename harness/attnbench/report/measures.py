@@ -12,8 +12,9 @@ from attnbench.report.forms import describe_form
 from attnbench.report.kernel_paths import find_way
 from attnbench.report.numbers import format_digits, format_estimate, format_thousands
 from attnbench.report.overview import name_measure
+from attnbench.report.summary_grid import name_pass, spell
 from attnbench.words.measures import COLUMNS, describe_mark, list_notes
-from attnbench.words.overview import name_column, name_pass, name_place
+from attnbench.words.summary import describe_place
 
 __all__ = ["MOST_ROWS", "TALLEST", "MeasureRow", "MeasureTable", "Measures", "Value", "make_measures"]
 
@@ -111,9 +112,7 @@ def make_measures(
     shown = [call for call in calls if id(call) in kept]
     wanted = {(call.name, call.column.case) for call in shown}
     places = {stored.run.id: (stored.run.machine.name, stored.run.threads) for stored in runs}
-    measured = {
-        (*places[one.run], *key): one for one in results if (key := (one.implementation, one.case)) in wanted
-    }
+    measured = {(*places[one.run], *key): one for one in results if (key := (one.implementation, one.case)) in wanted}
     exceeded = {
         table.place
         for table in summary.tables
@@ -131,7 +130,11 @@ def _list_calls(table: SummaryTable, timings: Mapping[tuple[str, str, str], Timi
     for _, columns in groupby(table.columns, key=name_pass):
         found = [
             _Call(
-                table=table, name=row.subject, column=column, cell=cell, doubtful=_is_doubtful(row, cell),
+                table=table,
+                name=row.subject,
+                column=column,
+                cell=cell,
+                doubtful=_is_doubtful(row, cell),
                 timing=timings.get((cell.run, row.subject, column.case)),
             )
             for column in columns
@@ -146,13 +149,11 @@ def _is_doubtful(row: SummaryRow, cell: SpeedCell) -> bool:
     return wrong or cell.mark == "undecided"
 
 
-def _make_table(
-    calls: Sequence[_Call], measured: _Measured, exceeded: set[Place]
-) -> MeasureTable:
+def _make_table(calls: Sequence[_Call], measured: _Measured, exceeded: set[Place]) -> MeasureTable:
     table, first = calls[0].table, calls[0]
     rows = tuple(_make_row(call, measured, withheld=table.place in exceeded) for call in calls)
     have = {key for row in rows for key in row.values}
-    place = name_place(table.place)
+    place = describe_place(table.place)
     timings = [call.timing for call in calls if call.timing]
     return MeasureTable(
         title=f"{name_pass(first.column)}: {place}; {describe_form(table.form)}",
@@ -178,7 +179,7 @@ def _make_row(call: _Call, measured: _Measured, *, withheld: bool) -> MeasureRow
     return MeasureRow(
         anchor=name_measure(timing.run if timing else "", call.name, case),
         implementation=call.name,
-        length=Value(text=name_column(call.column), number=max(call.column.queries, call.column.keys)),
+        length=Value(text=spell(call.column), number=max(call.column.queries, call.column.keys)),
         values=values,
         disturbed=timing is not None and timing.basis == "disturbed",
         doubtful=call.doubtful,
@@ -222,5 +223,3 @@ def _list_bytes(memory: Memory) -> dict[str, Value]:
         for key, count in numbers.items()
         if count is not None
     }  # fmt: skip
-
-

@@ -5,21 +5,27 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from attnbench.analysis.summary import Column, SpeedCell, Summary, SummaryRow, SummaryTable
-from attnbench.report.failures import Failures, describe_cause
+from attnbench.report.failures import Failures
 from attnbench.report.forms import describe_form
-from attnbench.report.numbers import format_bytes, format_digits, format_estimate, format_seconds, shorten_text
+from attnbench.report.numbers import format_bytes, format_estimate, format_seconds, shorten_text
 from attnbench.report.slugs import make_slug
-from attnbench.words.overview import (
-    LEGEND,
-    MARKS,
-    describe_bound,
-    describe_verdict,
+from attnbench.report.summary_grid import (
+    format_ratio,
     list_answers,
-    name_column,
+    list_gaps,
+    list_untimed,
     name_pass,
-    name_place,
-    tell_missing,
-    tell_wrong,
+    name_wrong,
+    spell,
+)
+from attnbench.words.answers import describe_regret, format_percent
+from attnbench.words.overview import NOTHING_CHOSEN, PENDING
+from attnbench.words.say import say
+from attnbench.words.summary import (
+    MARKS,
+    describe_conformance,
+    describe_place,
+    describe_reason,
 )
 
 __all__ = ["Overview", "OverviewRow", "OverviewTable", "Shown", "make_overview", "name_measure"]
@@ -74,8 +80,9 @@ class OverviewTable:
     answers: tuple[Shown, ...]
     # The length whose peak memory the last column has; empty without it.
     peak_at: str
-    # The answers in words, by pass.
-    told: tuple[tuple[str, str], ...]
+    # What to use for each pass, and what was not timed, in words.
+    told: tuple[str, ...]
+    untimed: tuple[str, ...]
     # Whether the answers are among implementations that are known to conform.
     conforming: bool
     left_out: int = 0
@@ -85,8 +92,9 @@ class OverviewTable:
 class Overview:
     """The first screen."""
 
-    # Who is wrong at each machine and device, and whether anyone is.
-    wrong: tuple[tuple[str, bool], ...]
+    # Who is wrong, and whether anyone is.
+    wrong: str
+    is_wrong: bool
     # What is missing, and the commands that complete the runs.
     missing: tuple[str, ...]
     commands: tuple[str, ...]
@@ -98,31 +106,19 @@ class Overview:
 def make_overview(summary: Summary, failures: Failures) -> Overview:
     """Return the first screen of a report."""
     tables = summary.tables
-    planned = [cell for table in tables for row in table.rows for cell in row.cells.values()]
     return Overview(
-        wrong=tuple(_tell_wrong(tables)),
-        missing=tuple(tell_missing(summary.incomplete, sum(cell.pending for cell in planned), len(planned))),
+        wrong=_capitalize(name_wrong(summary)),
+        is_wrong=any(row.conformance.verdict == "no" for table in tables for row in table.rows),
+        missing=tuple(map(_capitalize, list_gaps(summary))),
         commands=tuple(dict.fromkeys(one.resuming for one in summary.incomplete if one.resuming)),
         tables=tuple(_make_table(one, failures) for one in tables[:MOST_TABLES]),
-        legend=tuple((sign, LEGEND[mark]) for mark, sign in MARKS.items()),
+        legend=tuple(MARKS.values()),
         left_out=max(0, len(tables) - MOST_TABLES),
     )
 
 
-def _tell_wrong(tables: Sequence[SummaryTable]) -> Iterator[tuple[str, bool]]:
-    """Yield who is wrong at each machine and device; places of one device have the same verdicts."""
-    where = dict.fromkeys((table.place.machine, table.place.device) for table in tables)
-    for machine, device in where:
-        own = next(one for one in tables if (one.place.machine, one.place.device) == (machine, device))
-        wrong = [(row.subject, _name_cause(row)) for row in own.rows if row.conformance.verdict == "no"]
-        checked = sum(row.conformance.checked > 0 for row in own.rows)
-        told = tell_wrong(wrong, checked)
-        yield (f"{machine}, {device}: {told}" if len(where) > 1 else told), bool(wrong)
-
-
-def _name_cause(row: SummaryRow) -> str:
-    causes = row.conformance.causes
-    return shorten_text(describe_cause(causes[0], by=False), LONGEST) if causes else ""
+def _capitalize(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _make_table(table: SummaryTable, failures: Failures) -> OverviewTable:
@@ -131,15 +127,16 @@ def _make_table(table: SummaryTable, failures: Failures) -> OverviewTable:
     rows = [_make_row(table, row, columns, peak, failures) for row in _select_rows(table)]
     passes = groupby(columns, key=name_pass)
     return OverviewTable(
-        anchor=make_slug("table", name_place(table.place), table.form),
-        place=name_place(table.place),
+        anchor=make_slug("table", describe_place(table.place), table.form),
+        place=describe_place(table.place),
         form=describe_form(table.form) if table.form else "",
         baseline=table.baseline,
-        passes=tuple((name, tuple(map(name_column, own))) for name, own in passes),
+        passes=tuple((name, tuple(map(spell, own))) for name, own in passes),
         rows=tuple(rows),
         answers=tuple(_show_answer(table, column) for column in columns) if table.answers else (),
-        peak_at=name_column(peak) if peak else "",
-        told=tuple(list_answers(table)),
+        peak_at=spell(peak) if peak else "",
+        told=tuple(map(_capitalize, list_answers(table))),
+        untimed=tuple(map(_capitalize, list_untimed(table))),
         conforming=table.conforming,
         left_out=len(table.rows) - len(rows),
     )
@@ -187,14 +184,12 @@ def _make_row(
 
 
 def _show_conformance(table: SummaryTable, row: SummaryRow, failures: Failures) -> Shown:
-    found = row.conformance
-    refusal = shorten_text(str(found.refused[0][0]), LONGEST) if found.refused else ""
     place = table.place
     labels = (place.machine, f"{place.machine}, {place.device}")
     anchor = next((own for label in labels if (own := failures.headings.get((label, row.subject)))), "failures")
     return Shown(
-        text=describe_verdict(found, _name_cause(row), refusal),
-        link=anchor if found.verdict == "no" else "conformance",
+        text=describe_conformance(row.conformance),
+        link=anchor if row.conformance.verdict == "no" else "conformance",
     )
 
 
@@ -202,23 +197,19 @@ def _show_cells(table: SummaryTable, row: SummaryRow, cells: Mapping[Column, Spe
     """Yield the cells of a row; neighbours without a time for the same reason are one cell."""
     for why, group in groupby(cells.items(), key=lambda item: _explain_untimed(item[1])):
         own = list(group)
-        if why:
+        if why is not None:
             # A narrow cell has no room for a reason.
-            text = shorten_text(why, LONGEST) if len(own) >= ROOM else "–"
+            text = shorten_text(why, LONGEST) if why and len(own) >= ROOM else "–"
             yield Shown(text=text, title=why if text != why else "", link="untimed", span=len(own))
             continue
         yield from (_show_time(table, row.subject, column, cell) for column, cell in own)
 
 
-def _explain_untimed(cell: SpeedCell) -> str:
-    """Return why a call has no time; empty if it has one."""
+def _explain_untimed(cell: SpeedCell) -> str | None:
+    """Return why a call has no time, which is empty if it was not planned; None if it has one."""
     if cell.time_ns is not None:
-        return ""
-    if cell.pending:
-        return "not reached"
-    if cell.untimed is None:
-        return "not timed"
-    return str(cell.untimed)
+        return None
+    return say(PENDING) if cell.pending else describe_reason(cell.untimed or "")
 
 
 def _show_time(table: SummaryTable, name: str, column: Column, cell: SpeedCell) -> Shown:
@@ -231,8 +222,8 @@ def _show_time(table: SummaryTable, name: str, column: Column, cell: SpeedCell) 
         return Shown(text=format_seconds(time.value / 1e9), title=told, link=link, chosen=chosen)
     shown = format_estimate(ratio.value, ratio.low, ratio.high, ratio.processes)
     return Shown(
-        text=format_digits(ratio.value, 3 if ratio.value < 10 else 2),
-        sign=MARKS[cell.mark],
+        text=format_ratio(ratio.value),
+        sign=MARKS[cell.mark][0],
         shade=_choose_shade(cell.mark, ratio.value),
         title=f"{shown} × {table.baseline}; {told}",
         link=link,
@@ -251,8 +242,9 @@ def _choose_shade(mark: str, ratio: float) -> str:
 def _show_answer(table: SummaryTable, column: Column) -> Shown:
     answer = table.answers.get(column)
     if answer is None:
-        return Shown(text="–", title="Nothing that conforms was timed.")
-    return Shown(text=answer.name, sign=describe_bound(answer, short=True), title=describe_bound(answer), chosen=True)
+        return Shown(text="–", title=say(NOTHING_CHOSEN))
+    bound = f"≤ {format_percent(answer.regret)}" if answer.regret is not None else "?"
+    return Shown(text=answer.name, sign=bound, title=describe_regret(answer.regret, answer.unbounded), chosen=True)
 
 
 def name_measure(run: str, name: str, case: str) -> str:

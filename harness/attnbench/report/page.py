@@ -23,7 +23,8 @@ from attnbench.report.overview import make_overview
 from attnbench.report.placeholders import make_placeholder
 from attnbench.report.sections import make_sections
 from attnbench.report.slugs import make_slug
-from attnbench.words.overview import name_column, name_pass, name_place
+from attnbench.report.summary_grid import name_pass, spell
+from attnbench.words.summary import describe_place
 
 __all__ = ["make_environment", "render", "render_template"]
 
@@ -92,12 +93,12 @@ def make_environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters["breakable"] = _add_breaks
-    made.filters["column"] = name_column
+    made.filters["column"] = spell
     made.filters["count"] = format_count
     made.filters["form"] = describe_form
     made.filters["linked"] = _link_files
     made.filters["pass"] = name_pass
-    made.filters["place"] = name_place
+    made.filters["place"] = describe_place
     made.filters["slug"] = make_slug
     made.filters["unbroken"] = _join_numbers
     made.filters["words"] = _keep_words

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from attnbench.analysis.summary import Column
-from attnbench.words.overview import name_pass
 from attnbench.words.say import say
 
 __all__ = ["FIGURES", "FigureText", "Kind", "describe_ends", "name_panel"]
@@ -44,12 +42,11 @@ FIGURES: Mapping[Kind, FigureText] = {
 }
 
 
-def name_panel(column: Column) -> str:
-    """Name the panel of a call: its pass, and the number of queries if it differs from that of the keys."""
-    if column.queries == column.keys or not column.queries or not column.keys:
-        return name_pass(column)
-    template = "{name}, {count} query" if column.queries == 1 else "{name}, {count} queries"
-    return say(template, name=name_pass(column), count=column.queries)
+def name_panel(pass_: str, queries: int) -> str:
+    """Name a panel: its pass, and the number of queries if it differs from that of the keys; else 0."""
+    if not queries:
+        return pass_
+    return say("{name}, {count} query" if queries == 1 else "{name}, {count} queries", name=pass_, count=queries)
 
 
 def describe_ends(

@@ -82,7 +82,8 @@ def draw_curves(curves: Curves) -> Figure:
         colours = [MUTED if one.get_color() == OTHERS else str(one.get_color()) for one in handles]
         figure.legend(
             handles=handles, loc="upper left", bbox_to_anchor=(1 - (key - 0.05) / width, 1 - (above - 0.12) / height),
-            fontsize=SMALL, labelcolor=colours, borderaxespad=0, borderpad=0, labelspacing=0.28, handlelength=1.9, handletextpad=0.7,
+            fontsize=SMALL, labelcolor=colours, borderaxespad=0, borderpad=0, labelspacing=0.28, handlelength=1.9,
+            handletextpad=0.7,
         )  # fmt: skip
     return figure
 

@@ -16,7 +16,7 @@ from attnbench.report.maps import MapTable
 from attnbench.report.numbers import format_bytes, format_digits, format_seconds
 from attnbench.report.slugs import make_slug
 from attnbench.words.figures import FIGURES, Kind, describe_ends
-from attnbench.words.overview import name_place
+from attnbench.words.summary import describe_place
 
 __all__ = ["Drawing", "draw_maps", "draw_table", "draw_tables"]
 
@@ -68,7 +68,7 @@ def draw_tables(tables: Sequence[SummaryTable], looks: Mapping[str, Look]) -> It
 
 def draw_table(table: SummaryTable, looks: Mapping[str, Look], *, several: bool = False) -> Iterator[Drawing]:
     """Yield the figures of a table; ``several``: the report has others, so that the place is in names and figures."""
-    label = f"{name_place(table.place)}: {describe_form(table.form)}"
+    label = f"{describe_place(table.place)}: {describe_form(table.form)}"
     suffix = "-" + make_slug(*map(str, (*_list_place(table), table.form))) if several else ""
     for kind, measure in KINDS.items():
         if panels := list(list_panels(table, measure)):

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnbench.report.figures.svg_files import encode, read_size
-from attnbench.report.markdown_text import escape, hide_comments
 from attnbench.report.page import make_environment
 from attnbench.report.placeholders import fill_placeholder
 from attnbench.report.spelled import spell_out_in
@@ -35,7 +34,7 @@ _Renderers = dict[str, Callable[[Sequence[_Study], Path], str]]
 
 
 def place_studies(folder: Path) -> None:
-    """Write the studies of a folder into the HTML page and the Markdown file of the report in the same folder.
+    """Write the studies of a folder into the HTML page of the report in the same folder.
 
     If the folder has no report, nothing is written.
     """
@@ -69,16 +68,6 @@ def _render_link(found: Sequence[_Study], folder: Path) -> str:  # noqa: ARG001
     return make_environment().get_template("studies-link.html.j2").render()
 
 
-def _render_markdown(found: Sequence[_Study], folder: Path) -> str:  # noqa: ARG001
-    parts = ["## Studies that explain attention"]
-    for study in found:
-        figures = [f"![{escape(study.title)}]({name}.png)" for name in _name_figures(study)]
-        paragraphs = map(escape, study.text.split("\n\n"))
-        numbers = f"Its numbers: [{study.stem}.md]({study.stem}.md)."
-        parts += [f"### {escape(study.title)}", *paragraphs, *figures, numbers]
-    return "\n" + hide_comments("\n\n".join(parts)) + "\n"
-
-
 def _name_figures(study: _Study) -> list[str]:
     """Return the file names of the study's figures, without ``.svg`` or ``.png``."""
     return [study.stem + suffix for suffix in study.figures]
@@ -86,5 +75,4 @@ def _name_figures(study: _Study) -> list[str]:
 
 FILES: dict[str, _Renderers] = {
     "index.html": {"link to studies": _render_link, "studies": _render_page_section},
-    "report.md": {"studies": _render_markdown},
 }

@@ -13,7 +13,7 @@ from attnbench.report.summary_grid import (
     format_ratio,
     list_answers,
     list_gaps,
-    list_untimed,
+    make_grid,
     name_pass,
     name_wrong,
     spell,
@@ -80,9 +80,9 @@ class OverviewTable:
     answers: tuple[Shown, ...]
     # The length whose peak memory the last column has; empty without it.
     peak_at: str
-    # What to use for each pass, and what was not timed, in words.
+    # What to use for each pass, in words, and what the marks of the table mean.
     told: tuple[str, ...]
-    untimed: tuple[str, ...]
+    legend: str
     # Whether the answers are among implementations that are known to conform.
     conforming: bool
     left_out: int = 0
@@ -99,7 +99,6 @@ class Overview:
     missing: tuple[str, ...]
     commands: tuple[str, ...]
     tables: tuple[OverviewTable, ...]
-    legend: tuple[tuple[str, str], ...]
     left_out: int
 
 
@@ -112,7 +111,6 @@ def make_overview(summary: Summary, failures: Failures) -> Overview:
         missing=tuple(map(_capitalize, list_gaps(summary))),
         commands=tuple(dict.fromkeys(one.resuming for one in summary.incomplete if one.resuming)),
         tables=tuple(_make_table(one, failures) for one in tables[:MOST_TABLES]),
-        legend=tuple(MARKS.values()),
         left_out=max(0, len(tables) - MOST_TABLES),
     )
 
@@ -136,7 +134,7 @@ def _make_table(table: SummaryTable, failures: Failures) -> OverviewTable:
         answers=tuple(_show_answer(table, column) for column in columns) if table.answers else (),
         peak_at=spell(peak) if peak else "",
         told=tuple(map(_capitalize, list_answers(table))),
-        untimed=tuple(map(_capitalize, list_untimed(table))),
+        legend=make_grid(table).legend,
         conforming=table.conforming,
         left_out=len(table.rows) - len(rows),
     )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
+from itertools import groupby
 from typing import Any
 
 from attnbench.analysis import max_length
@@ -66,11 +67,13 @@ def _make_failures(content: Content, _: object, __: object) -> Section:
 
 
 def _make_figures(_: object, drawings: Sequence[Drawing], __: object) -> Section | None:
-    # The first figure is on the first screen.
-    shown = drawings[1:]
+    # The first figure is on the first screen, if it shows ratios.
+    shown = drawings[1:] if drawings and drawings[0].kind == "ratio" else drawings
     if not shown:
         return None
-    return Section(anchor="figures", title="Time and memory", template="figures.html.j2", values={"drawings": shown})
+    places = {place: list(own) for place, own in groupby(shown, key=lambda one: one.place)}
+    values = {"places": list(places.items())}
+    return Section(anchor="figures", title="Time and memory", template="figures.html.j2", values=values)
 
 
 def _make_maps(content: Content, _: object, looks: Mapping[str, Look]) -> Section | None:

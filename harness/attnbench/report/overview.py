@@ -95,8 +95,11 @@ class Overview:
     # Who is wrong, and whether anyone is.
     wrong: str
     is_wrong: bool
-    # What is missing, and the commands that complete the runs.
+    # What is missing.
     missing: tuple[str, ...]
+    # For how many calls places disagree on what to use.
+    disagreements: int
+    # The commands that complete the runs.
     commands: tuple[str, ...]
     tables: tuple[OverviewTable, ...]
     left_out: int
@@ -108,7 +111,8 @@ def make_overview(summary: Summary, failures: Failures) -> Overview:
     return Overview(
         wrong=_capitalize(name_wrong(summary)),
         is_wrong=any(row.conformance.verdict == "no" for table in tables for row in table.rows),
-        missing=tuple(map(_capitalize, list_gaps(summary))),
+        missing=tuple(list_gaps(replace(summary, disagreements=()))),
+        disagreements=len(summary.disagreements),
         commands=tuple(dict.fromkeys(one.resuming for one in summary.incomplete if one.resuming)),
         tables=tuple(_make_table(one, failures) for one in tables[:MOST_TABLES]),
         left_out=max(0, len(tables) - MOST_TABLES),
@@ -207,7 +211,7 @@ def _explain_untimed(cell: SpeedCell) -> str | None:
     """Return why a call has no time, which is empty if it was not planned; None if it has one."""
     if cell.time_ns is not None:
         return None
-    return say(PENDING) if cell.pending else describe_reason(cell.untimed or "")
+    return say(PENDING) if cell.pending else describe_reason(cell.untimed) if cell.untimed else ""
 
 
 def _show_time(table: SummaryTable, name: str, column: Column, cell: SpeedCell) -> Shown:

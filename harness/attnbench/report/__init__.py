@@ -82,7 +82,7 @@ def _render_files(content: "Content") -> Iterator[tuple[str, Iterable[bytes]]]:
 def _list_frames(content: "Content") -> Iterator[tuple[str, "pd.DataFrame"]]:
     """Yield the table of each CSV file."""
     from attnbench.report import growth, maps, nodes, tables
-    from attnbench.report.decisions import tabulate_decisions
+    from attnbench.report.decision_rows import tabulate_decisions
     from attnbench.report.failures import tabulate_failures
 
     yield "findings", content.tables.findings
@@ -92,7 +92,7 @@ def _list_frames(content: "Content") -> Iterator[tuple[str, "pd.DataFrame"]]:
     yield "kernels", content.tables.kernels
     yield "ceilings", tables.tabulate_ceilings(content.ceilings)
     yield "growth", growth.tabulate_growth(content.summary.tables)
-    yield "decisions", tabulate_decisions(content.summary)
+    yield "decisions", tabulate_decisions(content.summary.decisions)
     if content.maps.every:
         yield "maps", maps.tabulate_maps(content.maps)
     if content.nodes.rows:

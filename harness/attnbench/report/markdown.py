@@ -51,7 +51,7 @@ def _legend(grid: Grid) -> list[str]:
 
 
 def _list_cells(line: Line, count: int) -> Sequence[str]:
-    cells = [escape(cell.text) for own in line.cells for cell in own] or [""] * count
+    cells = [cell.text for own in line.cells for cell in own] or [""] * count
     return [format_code(line.subject), escape(line.conforms), *cells]
 
 

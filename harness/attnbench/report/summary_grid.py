@@ -112,10 +112,10 @@ def list_answers(table: SummaryTable) -> Iterator[str]:
 
 
 def list_untimed(table: SummaryTable) -> Iterator[str]:
-    """Yield what was not timed and why, and what was not reached; not what cannot run here at all."""
+    """Yield what was not timed and why, and what was not reached; not what fails checks, or cannot run here at all."""
     calls: dict[Reason | None, dict[str, int]] = {}
     for row in table.rows:
-        if row.conformance.verdict == "refused":
+        if row.conformance.verdict in ("no", "refused"):
             continue
         for reason, count in _count_untimed(row):
             calls.setdefault(reason, {})[row.subject] = count

@@ -164,6 +164,8 @@ def describe_reason(reason: Reason, longest: int = LONG) -> str:
 
 def describe_place(place: Place) -> str:
     """Return machine, device, dtype and threads; where nothing was timed, machine and device."""
+    if not place.machine:
+        return clean_name(place.device)
     machine = clean_name(place.machine)
     if not place.dtype:
         return say(_CHECKED_PLACE, machine=machine, device=clean_name(place.device))

@@ -13,6 +13,7 @@ from attnbench.report.failures import MachineDevice, split_by_device
 from attnbench.report.numbers import shorten_text
 from attnbench.report.slugs import make_slug
 from attnbench.report.tables import chapter_of
+from attnbench.words.findings import describe_finding
 
 __all__ = ["Cell", "Chapter", "Matrix", "Row", "Unchecked", "list_legend", "make_matrices"]
 
@@ -196,7 +197,7 @@ def _count_findings(results: Iterable[Result]) -> tuple[Counts, dict[str, Counte
                 row[name] = Counter()
             row[name][finding.status] += 1
             if finding.status in ("unsupported", "not_run"):
-                own[finding.status, finding.reason] += 1
+                own[finding.status, describe_finding(finding)] += 1
             else:
                 checked.add(name)
     return dict(counts), {name: found for name, found in reasons.items() if name not in checked}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from attnbench.analysis.left_out import LeftOut
 from attnbench.records.types import PERF, Result
 from attnbench.report.numbers import shorten_text
+from attnbench.words.findings import describe_finding, describe_warning
 from attnbench.words.reasons import KINDS, Kind
 
 __all__ = ["ReasonRow", "ReasonTable", "collect_left_out", "collect_reasons", "collect_untimed"]
@@ -42,9 +43,9 @@ def collect_reasons(results: Iterable[Result]) -> tuple[ReasonTable, ...]:
     cases: dict[tuple[Kind, _Key], str] = {}
     for result in results:
         for finding in result.findings:
-            told: list[tuple[Kind, str]] = [("warning", warning) for warning in finding.warnings]
+            told: list[tuple[Kind, str]] = [("warning", describe_warning(warning)) for warning in finding.warnings]
             if finding.status in ("unsupported", "not_run", "expected_failure"):
-                told.append((finding.status, finding.reason))
+                told.append((finding.status, describe_finding(finding)))
             for kind, reason in told:
                 key = result.implementation, reason
                 counts[kind][key] += 1

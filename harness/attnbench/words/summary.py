@@ -9,7 +9,7 @@ from attnbench.analysis.root_causes import RootCause
 from attnbench.analysis.summary import Conformance, Mark, Place, Reason, Verdict
 from attnbench.records.outcome_facts import OverWorkLimit
 from attnbench.words.answers import describe_regret, format_percent
-from attnbench.words.causes import name_cause
+from attnbench.words.causes import name_cause, title_cause
 from attnbench.words.say import say
 
 __all__ = [
@@ -241,7 +241,9 @@ def describe_next(found: NextCommand) -> str:
 def title_failure(cause: RootCause, machine: str) -> str:
     """Return the first line about a cause; ``machine``: where it was seen, empty if there is only one."""
     words = _CAUSE_ON if machine else _CAUSE
-    return say(words, name=clean_name(cause.implementation), title=cause.title, machine=clean_name(machine or "-"))
+    return say(
+        words, name=clean_name(cause.implementation), title=title_cause(cause), machine=clean_name(machine or "-")
+    )
 
 
 def count_more_failures(count: int) -> str:

@@ -142,7 +142,7 @@ def test_parts_of_a_suite_have_parts_of_the_further_cases(here: Path) -> None:
 def test_selected_cases_are_not_completed(here: Path, words: tuple[str, ...]) -> None:
     """With a selection of cases, checks or dtypes there is no completion, and few cases are not a missing verdict."""
     write(takes=True)
-    done = run("--suite", "core", *words)
+    run("--suite", "core", *words)
     assert read().completions == ()
     assert here.exists()
 

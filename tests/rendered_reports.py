@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from attnbench.analysis.summarize import summarize
 from attnbench.records.run_file import StoredRun
 from attnbench.report import markdown, page
 from attnbench.report.content import Content, collect_content
@@ -19,8 +20,8 @@ def render_page(runs: Sequence[StoredRun]) -> str:
 
 
 def render_markdown(runs: Sequence[StoredRun]) -> str:
-    """Return the text of report.md on these runs, without figures."""
-    return markdown.render(*_collect(runs))
+    """Return the text of report.md on these runs."""
+    return markdown.render(summarize([spell_out_run(run) for run in runs]))
 
 
 def _collect(runs: Sequence[StoredRun]) -> tuple[Content, list[SeriesFigures]]:

@@ -525,7 +525,7 @@ def test_a_timing_that_does_not_continue_another_one_is_stored_whole() -> None:
 
 def store_processes(folder: Path, processes: int) -> Path:
     """Store the timings of two implementations process by process; the second one is excluded in the last process."""
-    with RunFile.create(folder, RUN) as file:
+    with RunFile.create(folder, make_run()) as file:
         for number in range(1, processes + 1):
             for name in ("one", "other"):
                 whole = make_whole_timing(number)

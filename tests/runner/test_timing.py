@@ -5,7 +5,7 @@ An implementation with a fault is excluded, and processes are added if a speed v
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu
 CHECKS = ("forward_parity", "global_state_untouched")
 CALL_NS = 1_000_000
 PASSED = Finding(check="any", status="passed")
+WRONG = Finding(check="any", status="failed", reason="wrong")
 # Type of a function that decides whether a fake process fails: it gets the names of the implementations and the number
 # of the process, and returns the fault or None.
 Fault = Callable[[list[str], int], Outcome | None]
@@ -599,7 +600,7 @@ def test_results_come_after_each_process() -> None:
 def test_an_excluded_implementation_is_told_once() -> None:
     """Its result, without samples, follows the process that shows its fault; the others keep their samples."""
     fake = FakeSession(factor=make_factor)
-    fake.evaluate = lambda name: FAILED if name == "slow" and len(fake.requests) > 1 else PASSED
+    fake.evaluate = lambda name: WRONG if name == "slow" and len(fake.requests) > 1 else PASSED
     found = list(start(fake, ["torch_mha", "slow"], Effort(processes=3, budget_s=1.0)))
     counts = [(one.implementation, one.timing.processes if one.timing else 0) for one in found]
     assert counts == [("torch_mha", 1), ("slow", 1), ("slow", 0), ("torch_mha", 2), ("torch_mha", 3)]

@@ -193,6 +193,11 @@ class FiledTiming(Timing):
         return made
 
     @property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """The lines of the timing in its file: the first byte and the number of bytes of each."""
+        return self._places
+
+    @property
     def begins(self) -> int:
         """Number of the first process, where the timing continues an earlier one."""
         return self.inspection.begins
@@ -208,7 +213,7 @@ class FiledTiming(Timing):
             return after
         own, its = self.inspection, after.inspection
         joined = Inspection(own.fault or its.fault, its.begins + its.processes, 0, its.partners)
-        return FiledTiming.locate(self._lines, (*self._places, *after._places), joined)
+        return FiledTiming.locate(self._lines, self.places + after.places, joined)
 
     def fill(self, processes: int) -> Timing:
         """Return this timing with this number of processes; the missing ones have no samples."""

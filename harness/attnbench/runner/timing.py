@@ -32,8 +32,8 @@ JUDGED = frozenset({"forward_parity", "input_gradients", "parameter_gradients", 
 EVALUATED, SMALL_FLOP = 3, 5 * 10**8
 # Number of processes that are added at a time while a speed verdict is open.
 STEP = 5
-# Seconds for which one process times a group of cases; the remaining cases form further groups. A long group has a small
-# overhead, since the start of a process takes about two seconds. With short groups, the first cases are complete early.
+# Seconds for which one process times a group of cases; the remaining cases form further groups. A long group has a
+# small overhead, since the start of a process takes about two seconds. With short groups, cases are complete early.
 GROUP_S = 30.0
 # Number of attempts to time a case in one process, if no implementation can be identified as the cause of a crash.
 TRIES = 2

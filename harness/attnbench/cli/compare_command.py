@@ -163,7 +163,8 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
         announce(session, sides, plans, effort, axes)
         with recording(
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
-            implementations=sides, resume=given["resume"], planned=count_planned(session, sides, timed=plans),
+            implementations=sides, resume=given["resume"],
+            planned=count_planned(session, sides, timed=plans, effort=effort),
         ) as recorded:  # fmt: skip
             profile_into(recorded, session, sides, plans, effort=effort, baseline=base)
             found = list(

@@ -10,7 +10,8 @@ History of SCHEMA
 5  new fields of Timing: values, judged
 6  new fields of Run: list_digest, parts, node
 7  new field of Timing: trainable
-8  new field of Finding: facts; new field of Timing: begins, so that the samples of each process are stored when it ends
+8  new field of Finding: facts; new field of Timing: begins (the samples of each process are stored when it ends);
+   new field of Planned: processes
 """
 
 import shlex
@@ -105,6 +106,8 @@ class Planned:
     cases: int
     # Number of cases to time; each of them gets a timing, or the reason why it has none.
     timed: int = 0
+    # Number of processes that time each of them at first; 0 in runs of schemas before 8.
+    processes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

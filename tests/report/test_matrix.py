@@ -103,7 +103,6 @@ def test_implementations_on_which_nothing_was_checked_are_one_line() -> None:
     assert matrix.names == ("good",)
     page = render_page([stored])
     assert "Not checked: <code>one</code>, <code>other</code>: no CUDA device." in page
-    assert "Not checked: `one`, `other`: no CUDA device." in render_markdown([stored])
 
 
 def test_a_run_of_which_nothing_was_checked_has_no_table() -> None:
@@ -230,6 +229,5 @@ def test_names_and_reasons_stay_texts(text: str, machines: int) -> None:
     ids = re.findall(r' id="([^"]*)"', page)
     assert len(ids) == len(set(ids))
     lines = render_markdown(runs).splitlines()
-    start = lines.index("## Conformance")
-    matrix = [line for line in lines[start:] if line.startswith("|")][: 3 * machines]
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in matrix} == {3}
+    table = [line for line in lines if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {3}

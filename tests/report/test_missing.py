@@ -7,7 +7,7 @@ import pytest
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import End, Finding, Result
 from attnbench.report.content import collect_content
-from rendered_reports import render_markdown, render_page
+from rendered_reports import render_page
 from timed_runs import REFERENCE, case_of, check, store, time_calls
 
 
@@ -32,13 +32,12 @@ def finish(stored: StoredRun) -> StoredRun:
 
 
 def test_a_whole_run_lacks_nothing() -> None:
-    """Where every case was checked and every answer is decided, the section says so, on the page and in Markdown."""
+    """Where every case was checked and every answer is decided, the section says so."""
     results = [time_calls(REFERENCE), time_calls("quick", 0.5), *check_cases(REFERENCE, 20), *check_cases("quick", 20)]
     stored = finish(store(results))
     assert list_missing(stored) == []
     section = render_page([stored]).partition('<section id="missing">')[2]
     assert "Nothing: all that was planned" in section.partition("</section>")[0]
-    assert "## What is missing\n\nNothing." in render_markdown([stored])
 
 
 def test_calls_that_were_not_timed_are_named_by_pass_length_and_reason() -> None:

@@ -12,15 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 from attnbench.analysis.completeness import format_resuming, judge_completeness
+from attnbench.analysis.summarize import summarize
 from attnbench.cli.compare_command import command as compare
 from attnbench.cli.report_command import command
 from attnbench.records.run_file import ResultsError, StoredRun, merge_runs, read_run
 from attnbench.records.types import PERF, End, Finding, Machine, Memory, Planned, Result, Run, Timing
 from attnbench.report import write
-from attnbench.report.choice_lines import format_choices
 from attnbench.report.content import WARNINGS, collect_content
+from attnbench.report.terminal import format_summary
 from attnbench.report.verdict import Verdict, collect_verdict, format_lines
-from rendered_reports import render_markdown, render_page
+from rendered_reports import render_page
 
 DATA = Path(__file__).parents[1] / "data"
 # A real run: a profile of three implementations on one short case, with its end.
@@ -205,7 +206,6 @@ def test_a_report_without_times_says_in_place_why_and_leads_to_the_reasons() -> 
     assert page.count('<details id="untimed">') == 1
     sentence = "Not measured, because it failed: sdpa (2 calls)."
     assert sentence in page.partition('<section id="measured">')[2]
-    assert sentence in render_markdown([stored]).partition("## Speed and memory")[2]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_a_run_that_was_cut_says_so_in_the_line_of_the_verdict() -> None:
 
 
 def test_every_section_of_an_incomplete_report_says_what_may_be_missing(tmp_path: Path) -> None:
-    """Failures, conformance and measures each have a sentence, on the page and in Markdown; of several runs the count.
+    """Failures, conformance and measures each have a sentence on the page; of several runs the count.
 
     A complete run has none of them.
     """
@@ -282,20 +282,17 @@ def test_every_section_of_an_incomplete_report_says_what_may_be_missing(tmp_path
     incomplete = "The run is incomplete", "1 of 2 runs is incomplete"
     for runs, start in (([cut], incomplete[0]), ([whole], ""), ([cut, other], incomplete[1])):
         write(runs, tmp_path)
-        for name in ("index.html", "report.md"):
-            text = (tmp_path / name).read_text("utf-8")
-            assert [text.count(f"{start}{sentence}") for sentence in own] == [bool(start)] * 2
-            assert text.count(f"{start}. So far: checks are missing; ") == bool(start)
+        text = (tmp_path / "index.html").read_text("utf-8")
+        assert [text.count(f"{start}{sentence}") for sentence in own] == [bool(start)] * 2
+        assert text.count(f"{start}. So far: checks are missing; ") == bool(start)
 
 
-def test_where_only_timings_are_missing_no_check_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_where_only_timings_are_missing_no_check_is_said_to_be_missing() -> None:
     """All planned calls were checked before timing: the failures are all; without one call they may be more."""
     stored = replace(read_run(REAL), end=None)
     results = merge_runs([stored])
     untimed = replace(stored, results=tuple(replace(one, timing=None, memory=None) for one in results))
     assert judge(untimed).checks_complete
-    write([untimed], tmp_path)
-    assert "## Failures\n\nNone.\n" in (tmp_path / "report.md").read_text("utf-8")
     fewer = replace(untimed, results=untimed.results[1:])
     for one in (fewer, replace(untimed, lost_lines=1), replace(untimed, run=replace(untimed.run, planned={}))):
         assert not judge(one).checks_complete
@@ -398,19 +395,16 @@ def test_names_of_any_kind_are_text(text: str, several: bool) -> None:
     assert set(re.findall(r"</?([a-z0-9]+)", header)) <= {"header", "p", "a", "div", "h1", "span", "pre", "button"}
 
 
-def test_page_markdown_and_terminal_say_the_same(tmp_path: Path) -> None:
-    """Page, Markdown and the command's output have the same sentences; choices and the path of the page follow."""
+def test_the_command_prints_the_table_and_the_path_of_the_page(tmp_path: Path) -> None:
+    """The summary comes first, and the path of the page is the last line; the page has the sentences of the verdict."""
     done = CliRunner().invoke(command, [str(REAL), "--reports", str(tmp_path)], standalone_mode=False)
     *said, path = done.output.splitlines()
     assert (done.return_value, path) == (0, str(tmp_path / "index.html"))
-    content = collect_content([read_run(REAL)])
-    assert said == [*format_lines(judge(read_run(REAL))), *format_choices(content.decisions, content.runs)]
-    for name in ("index.html", "report.md"):
-        text = html.unescape(re.sub(r"<[^>]*>|\\", "", (tmp_path / name).read_text(encoding="utf-8")))
-        shown = " ".join(text.split())
-        for place in judge(read_run(REAL)).places:
-            assert all(one.text in shown for one in place.sentences)
-            assert place.checked in shown
+    shown = format_summary(summarize([read_run(REAL)]))
+    assert "\n".join(said).startswith(shown)
+    text = html.unescape(re.sub(r"<[^>]*>|\\", "", (tmp_path / "index.html").read_text(encoding="utf-8")))
+    for place in judge(read_run(REAL)).places:
+        assert all(one.text in " ".join(text.split()) for one in place.sentences)
 
 
 # A run cut at any byte
@@ -523,9 +517,6 @@ def test_a_cut_run_names_each_implementation_and_the_command_that_finishes_it() 
     assert f'<pre>{command_line}</pre><button class="copy" type="button" hidden data-copy="{command_line}">' in page
     assert "later: not started" in page
     assert "<details open><summary>How much was covered" in page
-    markdown = render_markdown([stored])
-    assert "resume r" in markdown
-    assert "Unreadable lines" not in markdown
 
 
 @pytest.mark.parametrize(

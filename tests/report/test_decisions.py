@@ -14,7 +14,6 @@ from attnbench.cli.report_command import command as report
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Completion, End, Finding, Planned, Result
 from attnbench.report import write
-from attnbench.report.choice_lines import format_choices
 from attnbench.report.choices import Choice
 from attnbench.report.content import collect_content
 from attnbench.report.decisions import Decisions
@@ -157,45 +156,6 @@ def test_the_times_of_a_row_are_in_the_order_of_its_lengths_or_are_a_range(
     ]
     (row,) = decide(store(results)).tables[0].rows
     assert (row.length, row.choices[0].time) == ("64 to 256", time)
-
-
-def test_a_terminal_has_a_line_for_each_cell() -> None:
-    """The heading names the place and the reference; the lines have shape, length, pass and what to use."""
-    results = [time_calls(name, ratio, case=case_of(64)) for name, ratio in ((REFERENCE, 1.0), ("quick", 0.5))]
-    assert list(format_choices(decide(store(results)), [])) == [
-        "What to use on some-cpu, cpu, float32, 2 threads; each time is relative to torch_mha:",
-        "  Nothing here was checked on a suite in this report, so no name is known to conform.",
-        "  batch 1, 4 heads, width 256, length 64, forward: quick 0.500× the time [0.500 to 0.500] "
-        "(conformance not checked)",
-    ]
-
-
-def test_a_terminal_names_each_of_a_tie_once_and_says_what_is_not_known() -> None:
-    """A tie has a time for each name; what was checked on no suite is said above the lines and in them."""
-    results = [
-        time_calls(name, ratio, case=case_of(64)) for name, ratio in ((REFERENCE, 1.0), ("one", 0.5), ("two", 0.5))
-    ]
-    decisions = decide(store(results))
-    _, warning, line = format_choices(decisions, [])
-    assert warning == f"  {decisions.tables[0].warning}"
-    assert line.endswith(
-        "forward: tie: one 0.500× the time [0.500 to 0.500], two 0.500× the time [0.500 to 0.500] "
-        "(conformance not checked)"
-    )
-
-
-def test_a_terminal_says_why_nothing_is_decided() -> None:
-    """What was seen, and the reason, follow the reference; the last lines are the command that times it again."""
-    results = [
-        time_calls(name, ratio, case=case_of(64), processes=3) for name, ratio in ((REFERENCE, 1.0), ("quick", 0.5))
-    ]
-    run = store(results)
-    *_, line, words, command = format_choices(decide(run), [run])
-    assert line.endswith(
-        f"forward: {FOR_NOW} (not decided: quick 0.500× the time; 3 processes are too few for a verdict)"
-    )
-    assert "To decide what is unknown" in words
-    assert command.startswith("  attnbench profile --suite core --processes 30 --lengths 64 ")
 
 
 def test_neighbouring_lengths_without_an_answer_share_a_row_only_with_equal_names_and_reasons() -> None:
@@ -654,29 +614,6 @@ def test_what_is_not_known_to_conform_is_a_note_below_the_fastest_that_conforms(
     assert '<td class="choice winner"><b>even</b>' in render_page([store(results)])
 
 
-def test_a_terminal_ends_with_the_command_that_checks_what_may_be_as_fast() -> None:
-    """Below each answer are its rivals; the command names each rival once, and writes the report again."""
-    results = [
-        *check_many(REFERENCE, 20), *check_many("even", 20), *check_many("quick", 3),
-        *(
-            time_calls(name, ratio, case=case_of(length))
-            for length in (64, 128)
-            for name, ratio in ((REFERENCE, 1.0), ("quick", 0.5), ("even", 0.6 if length == 64 else 0.8), ("slow", 2.0))
-        ),
-    ]  # fmt: skip
-    run = store(results)
-    _, *lines, words, command = format_choices(decide(run), [run])
-    assert [line.strip().partition(" 0.")[0] for line in lines] == [
-        "batch 1, 4 heads, width 256, length 64 to 128, forward: even",
-        "as fast as even or faster, but without a verdict on conformance: quick",
-    ]
-    assert words.startswith("To check more cases")
-    assert command == f"  attnbench conform --suite core quick; attnbench report --since {run.run.id}"
-    large = replace(run, run=replace(run.run, suite="core"))
-    *_, line = format_choices(decide(large), [large])
-    assert "without a verdict on conformance" in line
-
-
 def test_of_what_is_not_known_to_conform_only_what_may_be_faster_is_told() -> None:
     """Beside the reference, the faster and the undecided one are told; the slower one is not."""
     results = [
@@ -747,18 +684,6 @@ def test_calls_that_a_cut_run_did_not_reach_are_cells() -> None:
         ("512", "not timed", "not timed"),
     ]
     assert table.rows[1].choices[0].notes == ("the run ended before; see What is missing",)
-
-
-def test_an_answer_that_missing_calls_may_change_is_for_now() -> None:
-    """Page and terminal name what was not reached first; a call of an implementation that fails is not missed."""
-    late = replace(time_calls("later"), timing=None)
-    timed = [time_calls(REFERENCE), time_calls("quick", 0.5)]
-    assert choose(*timed, late).words == "quick for now"
-    assert choose(*timed, late).notes == ("not reached before the run ended: later", "conformance not checked")
-    *_, line = format_choices(decide(store([*timed, time_calls("swift", 0.5), late])), [])
-    assert "forward: tie for now: quick 0.500×" in line
-    assert line.endswith("(not reached before the run ended: later; conformance not checked)")
-    assert choose(*timed, late, *check_many("later", 1, wrong=True)).words == "quick"
 
 
 def test_an_implementation_whose_checks_were_not_finished_is_not_known_to_conform() -> None:

@@ -23,14 +23,6 @@ from timed_runs import REFERENCE, case_of, check, store, time_calls
 
 LENGTHS, BATCHES = (64, 128, 256), (1, 4, 16)
 HOSTILE = "<script>alert(1)</script>\"'&|\x00\\1/../\u202e"
-# A cell of report.md whose winner takes half the time, and one with the reference as the answer.
-TIME = r"0\.500× the time \[0.500 to 0.500\]"
-TIED = r"quick 0.500× the time \[0.500 to 0.500\], even 0.500× the time \[0.500 to 0.500\]"
-UNCHECKED = "<br>conformance not checked"
-QUICK = f"**quick** {TIME}{UNCHECKED}"
-ESCAPED = "**{}**<br>every other implementation with a verdict is slower{}".format(
-    REFERENCE.replace("_", r"\_"), UNCHECKED
-)
 
 
 def make_case(length: int, batch: int, *, heads: int = 12, mode: str = "inference", mask: str = "none") -> str:

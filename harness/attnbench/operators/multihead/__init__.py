@@ -47,9 +47,9 @@ class Multihead(Operator):
         """Return the cases of a suite, such as ``quick`` or ``full``."""
         return suites.load_suite(level)
 
-    def pool(self, level: Level) -> Sequence[Case]:  # noqa: ARG002
-        """Return the cases from which every suite is supplemented."""
-        return suites.load_pool()
+    def pool(self, level: Level) -> Sequence[Case]:
+        """Return the cases of the pool; for ``quick``, those of ``core`` follow."""
+        return [*suites.load_pool(), *(super().pool(level) if level == "quick" else ())]
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
         """Return two cases to time for each length: one with a forward pass only, and one with forward and backward."""

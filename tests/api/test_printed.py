@@ -51,7 +51,7 @@ def test_a_report_is_shown_in_a_notebook() -> None:
     html = Report(
         implementation="<own>",
         suite="quick",
-        results=(Result(run="r", implementation="x", case=CASE, findings=(passed,)),),
+        results=(passed,),
     )._repr_html_()
     assert html.startswith("<pre>cpu")
     assert "&lt;own&gt;  only 1" in html

@@ -58,7 +58,7 @@ def write(*, takes: bool) -> None:
 
 def run(*words: str) -> Result:
     """Run ``attnbench conform`` on the implementation."""
-    words = ("mine.py:MINE", "--threads", "1", "--matrix", *words)
+    words = ("mine.py:MINE", "--threads", "1", *words)
     with pytest.MonkeyPatch.context() as patch:
         # The stored run has the command line of the process.
         patch.setattr(sys, "argv", ["attnbench", "conform", *words])

@@ -88,7 +88,7 @@ class ListedCase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Following:
+class Attributed:
     """The failures of a group whose reasons do not name its cause, with the worst of them."""
 
     # How many there are, their checks, and why they are counted with this cause.
@@ -110,11 +110,11 @@ class FailureGroup:
     machine: str
     implementation: str
     kind: str
-    # ``checks``, ``statuses``: number of failed findings by check and by status. ``told``: by check, the number of
+    # ``checks``, ``statuses``: number of failed findings by check and by status. ``named``: by check, the number of
     # those whose reasons name the cause. ``cases``: number of cases with a failure. ``where``: these cases by suite, in
     # words.
     checks: dict[str, int]
-    told: dict[str, int]
+    named: dict[str, int]
     statuses: dict[str, int]
     cases: int
     where: str
@@ -132,7 +132,7 @@ class FailureGroup:
     # Error of ``worst`` divided by the allowed error; NaN where no error was measured.
     excess: float
     command: str
-    following: Following | None
+    attributed: Attributed | None
     # The findings that are listed, the worst first; the others are only in findings.csv.
     listed: tuple[ListedCase, ...]
     # Different warnings of the findings.
@@ -163,7 +163,7 @@ class FailureGroup:
     @property
     def by_check(self) -> str:
         """The checks that name a cause, with the number of cases of each; empty if the title is the only check."""
-        return "" if [*self.checks] == [self.title] else _list_checks(self.told)
+        return "" if [*self.checks] == [self.title] else _list_checks(self.named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,7 +329,7 @@ def _make_group(machine: str, cause: RootCause, failed: Mapping[tuple[str, str],
         implementation=name,
         kind=cause.kind,
         checks=checks,
-        told={check: count - followers[check] for check, count in checks.items() if count > followers[check]},
+        named={check: count - followers[check] for check, count in checks.items() if count > followers[check]},
         statuses=dict(Counter(failure.finding.status.replace("_", " ") for failure in failures).most_common()),
         cases=cause.cases,
         where=_count_cases(result for case in cases for result in failed[name, case]),
@@ -341,7 +341,7 @@ def _make_group(machine: str, cause: RootCause, failed: Mapping[tuple[str, str],
         is_worst=_order_failure(worst) == _order_failure(failures[0]),
         excess=_find_excess(worst.finding),
         command=format_reproduce_line(name, worst.case, worst.finding.check),
-        following=_make_following(cause, followers) if followers else None,
+        attributed=_make_attributed(cause, followers) if followers else None,
         listed=tuple(_list_case(failure, LONGEST_OF_CASE) for failure in failures[:MOST_CASES]),
         warnings=tuple(
             dict.fromkeys(describe_warning(warning) for failure in failures for warning in failure.finding.warnings)
@@ -363,10 +363,10 @@ def _name_cases(suite: str, count: int) -> str:
     return format_count(count, "case") + of
 
 
-def _make_following(cause: RootCause, checks: Counter[str]) -> Following:
+def _make_attributed(cause: RootCause, checks: Counter[str]) -> Attributed:
     """Return what a cause does not explain with certainty; ``checks`` counts its findings by check."""
     worst = min(cause.attributed, key=_order_failure)
-    return Following(
+    return Attributed(
         words=(
             f"{format_count(len(cause.attributed), 'more finding')} {_does(cause.attributed)} not name this cause: "
             f"{_list_checks(dict(checks.most_common()))}. {describe_attributions(cause)}"

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.analysis.completeness import describe_gaps, judge_completeness
+from attnbench.analysis.completeness import judge_completeness
 from attnbench.analysis.plain_names import clean_name
 from attnbench.records.run_file import StoredRun, read_run
 from attnbench.records.types import PERF, Completion, End, Finding, Machine, Planned, Result, Run
+from attnbench.words.completeness import describe_gaps
 
 ROOT = Path(__file__).parents[2]
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/eval"

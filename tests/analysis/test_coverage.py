@@ -8,6 +8,7 @@ from attnbench.analysis.coverage import (
     FEWEST_CHECKED,
     count_cases,
     count_checked,
+    describe_asking,
     describe_completion,
     describe_few,
     judge_conformance,
@@ -20,7 +21,7 @@ from attnbench.records.types import CHANGED_MIND, FRONTIER, PERF, Completion, Fi
 MADE = Completion(
     run="r", implementation="a", suite="core", list_digest="d", listed=275, refused={"no": (1, 2)}, strength=2,
     combinations=1000, taken=318, covered_by_list=100, covered=318, cases=("x",) * 92,
-    restrictions=("self-attention", "no weights"), refused_when_called=0,
+    refused_when_called=0,
 )  # fmt: skip
 
 
@@ -34,30 +35,22 @@ def make_result(status: Status, number: int, *, warnings: tuple[str, ...] = (), 
 @pytest.mark.parametrize(
     ("made", "line"),
     [
+        (MADE, "takes 31 % of the reference's pairs; all of them covered, with 92 supplementary cases"),
         (
-            MADE,
-            "takes 31 % of the reference's pairs (self-attention, no weights); "
-            "all of them covered, with 92 further cases",
-        ),
-        (
-            replace(MADE, strength=3, taken=1, covered=1, cases=("x",), restrictions=()),
-            "takes less than 1 % of the reference's triples; all of them covered, with 1 further case",
-        ),
-        (
-            replace(MADE, covered=317, cases=(), restrictions=tuple("abcdef")),
-            "takes 31 % of the reference's pairs (a, b, c, d, and 2 more restrictions); 99 % of them covered",
-        ),
-        (
-            replace(MADE, taken=1000, covered=10, cases=(), restrictions=(), refused={}, refused_when_called=3),
+            replace(MADE, taken=1000, covered=10, cases=(), refused={}, refused_when_called=3),
             "takes all of the reference's pairs; 1 % of them covered; 3 cases were refused only when called",
         ),
         (replace(MADE, taken=0, covered=0, cases=()), "takes none of the reference's pairs: nothing was covered"),
+        (
+            replace(MADE, strength=0, listed=30, suite="quick", cases=("x",)),
+            "refuses 2 of 30 cases of quick; 1 supplementary case of the pool added",
+        ),
         (replace(MADE, refused={}, taken=1000, covered=1000, cases=()), ""),
-        (replace(MADE, strength=0), ""),
+        (replace(MADE, strength=0, cases=()), ""),
     ],
 )
 def test_a_completion_is_one_line(made: Completion, line: str) -> None:
-    """The share that is taken, the restrictions in words, and the share of it that was covered."""
+    """The share that is taken, the share of it that was covered, and the number of supplementary cases."""
     assert describe_completion(made) == line
 
 
@@ -129,9 +122,7 @@ def test_refusals_that_leave_few_cases_are_told() -> None:
     passed = [make_result("passed", number) for number in range(3)]
     refused = [make_result("unsupported", number) for number in range(10, 30)]
     few = "a: 3 of 23 cases checked, 20 refused; a verdict needs 20 checked cases"
-    assert list(list_coverage_lines([*passed, *refused], {})) == [f"{few}; core has more cases"]
-    large = [replace(result, suite="core") for result in (*passed, *refused)]
-    assert list(list_coverage_lines(large, {})) == [few]
+    assert list(list_coverage_lines([*passed, *refused], {})) == [few]
     assert list(list_coverage_lines([*passed, *refused[:5]], {})) == []
     assert list(list_coverage_lines(passed, {})) == []
 
@@ -150,11 +141,19 @@ def test_every_implementation_has_its_counts_where_the_plan_is_given() -> None:
 
 
 def test_faults_of_declarations_are_one_line_each() -> None:
-    """A note of the completion is a line; an answer that changed on several cases is one line."""
+    """A note of an older run, exceptions and missing answers are lines; an answer that changed several times is one."""
     changed = f"{CHANGED_MIND}: supported when the run was planned, now refused (no)"
     results = [make_result("passed", number, warnings=(changed,) * (number < 2)) for number in range(25)]
-    assert list(list_coverage_lines(results, {"a": replace(MADE, notes=("it raised",))})) == [
-        f"a {describe_completion(MADE)}",
+    made = replace(
+        MADE, notes=("it raised",), asked=400, unasked=100, asked_s=30.0, raised=3, first_raised="ValueError: x"
+    )
+    assert list(list_coverage_lines(results, {"a": made})) == [
+        f"a {describe_completion(made)}",
         "a: it raised",
+        "a: declarations raised on 3 of 400 cases that were asked, which count as refused; the first exception: "
+        "ValueError: x",
+        "a: unsupported(case) is slow: 400 cases took 30 s, 75 ms each; 100 further cases not asked",
         f"a: {changed}; the first answer counts (2 cases, the first is {results[0].case})",
     ]
+    (line,) = describe_asking(replace(MADE, unasked=5, no_answer="signal 11"))
+    assert line.endswith("signal 11")

@@ -12,8 +12,8 @@ import pytest
 from attnbench.analysis.root_causes import find_root_causes
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import End, Finding, Machine, Result, Run, Status, format_reproduce_line
-from attnbench.report import failures, groups, write
+from attnbench.records.types import Finding, Machine, Result, Run, Status, format_reproduce_line
+from attnbench.report import failures, write
 from attnbench.report.content import collect_content
 from attnbench.report.failures import Failures, collect_failures
 from attnbench.report.markdown_text import format_console
@@ -166,18 +166,6 @@ def test_a_cause_that_every_finding_names_is_the_whole_fault() -> None:
     assert "mine is wrong: looks like no scale. 2 " in render_page([stored]).replace("\xa0", " ")
 
 
-def test_the_cases_of_a_group_are_counted_by_suite_as_in_the_verdict() -> None:
-    """Cases of a suite and of a profile have numbers of their own, on the card as in the verdict."""
-    stored = make_stored_run(*[("mine", fail("stays_finite"))] * 3)
-    first, *others = stored.results
-    stored = replace(stored, results=(replace(first, suite="perf"), *others))
-    content = collect_content([stored])
-    (group,) = content.failures.shown
-    assert group.size == "failed, 2 cases of quick and 1 case of the profile"
-    (place,) = content.verdict.places
-    assert place.sentences[0].text.endswith("failed, on 2 cases of quick and 1 case of the profile.")
-
-
 def test_a_group_tells_its_worst_case_and_how_to_reproduce_it() -> None:
     """The command is that of the case with the largest error over the allowed error."""
     (group,) = collect(*[("mine", fail("forward_parity", f"{REQUIRED} But {n} differ.", excess=n)) for n in (3, 70, 9)]
@@ -320,61 +308,6 @@ def test_long_reasons_are_cut_on_the_page_and_whole_in_the_csv(tmp_path: Path) -
     assert (tmp_path / "findings.csv").read_text("utf-8").count(long) == 2
 
 
-def test_expected_failures_are_grouped_by_their_declared_reason() -> None:
-    """Expected failures with the same declared reason are one group, whatever text their checks add to the reason."""
-    reasons = [f"hidden rows are NaN (https://example.org/1): {REQUIRED} But {n} values differ" for n in (1, 2)]
-    stored = make_stored_run(*[("mine", fail("forward_parity", reason, "expected_failure")) for reason in reasons])
-    (group,) = collect_content([stored]).expected
-    assert (group.count, group.reason) == (2, "hidden rows are NaN (https://example.org/1)")
-
-
-def test_findings_that_are_no_failures_are_folded_and_counted() -> None:
-    """Expected failures, refusals, omissions and warnings are folded tables; the summary of each has its count."""
-    found = [
-        ("mine", fail("forward_parity", "known", "expected_failure")),
-        *[("mine", fail("forward_parity", "no mask", "unsupported"))] * 2,
-        ("yours", fail("stays_finite", "too long", "not_run", warning="odd")),
-    ]
-    page = render_page([make_stored_run(*found)])
-    summaries = re.findall(r'<details class="others"><summary>(.*?)</summary>', page)
-    assert summaries == [
-        "Expected failures: 1 finding of 1 implementation",
-        "Refused: 2 findings of 1 implementation",
-        "Not run: 1 finding of 1 implementation",
-        "Warnings: 1 finding of 1 implementation",
-    ]
-    markdown = render_markdown([make_stored_run(*found)])
-    assert all(f"### {title}" in markdown for title in ("Expected failures", "Refused", "Not run", "Warnings"))
-
-
-def test_at_most_200_reasons_are_in_a_folded_table() -> None:
-    """Of 230 reasons of refusals the page has the 200 most frequent, and says so."""
-    found = [("mine", fail("forward_parity", f"reason {n}", "unsupported")) for n in (*range(230), 229)]
-    page = render_page([make_stored_run(*found)])
-    assert "231 findings of 1 implementation; the 200 most frequent of 230 reasons, all in findings.csv" in page
-    (table,) = collect_content([make_stored_run(*found)]).folded
-    assert len(table.rows) == groups.MOST_GROUPS == 200
-    assert table.rows[0].reason == "reason 229"
-
-
-def test_a_run_without_failures_says_so(tmp_path: Path) -> None:
-    """A run that passed has no failures; a cut run has none in what was checked; without findings nothing was checked.
-
-    failures.csv has a head only.
-    """
-    passed = make_stored_run(("mine", Finding(check="forward_parity", status="passed")))
-    finished = replace(passed, end=End(run=passed.run.id, time="t", outcome="finished", exit_code=0))
-    assert "## Failures\n\nNone.\n" in write_markdown([finished], tmp_path)
-    cut = write_markdown([passed], tmp_path)
-    warned = "The run is incomplete: what was not checked may fail."
-    assert f"## Failures\n\n{warned}\n\nNone in what was checked.\n" in cut
-    assert f'{warned}</p>\n<p class="note">None in what was checked.</p>' in (tmp_path / "index.html").read_text(
-        "utf-8"
-    )
-    assert (tmp_path / "failures.csv").read_text().startswith("machine,implementation,")
-    assert "Nothing was checked." in write_markdown([make_stored_run()], tmp_path)
-
-
 def test_many_failing_implementations_show_few_groups_each() -> None:
     """One failing implementation shows 5 groups unfolded, and each of ten shows 2; the other groups are folded."""
     checks = list(read_checks())[:8]
@@ -422,19 +355,6 @@ def test_leaks_of_hidden_tokens_are_one_group_and_the_worst_is_told() -> None:
     assert [one.title for one in collect(("mine", small)).groups] == ["padding_cannot_leak"]
 
 
-def test_a_check_that_nearly_fails_is_no_warning_where_it_fails() -> None:
-    """The warning of a passed check is left out if the same check of the implementation fails, and no other warning."""
-    near = replace(fail("forward_parity", "", "passed"), warnings=("uses 99% of the error allowed",))
-    other = replace(near, check="weights_parity")
-    odd = replace(near, warnings=("declares too much",))
-    failing = ("mine", fail("forward_parity"))
-    warned = collect_content([make_stored_run(failing, ("mine", near), ("mine", odd), ("mine", other))]).warned
-    assert {(one.reason, one.of) for one in warned} == {
-        ("declares too much", "forward_parity"), ("uses 99% of the error allowed", "weights_parity"),
-    }  # fmt: skip
-    assert collect_content([make_stored_run(failing, ("mine", near))]).warned == ()
-
-
 def test_a_long_text_is_cut_between_words() -> None:
     """A text is cut after its last whole word; one without a space is cut anywhere."""
     assert shorten_text("must be allowed here", 14) == "must be …"
@@ -461,71 +381,3 @@ def test_title_fault_and_command_of_a_card_are_of_one_finding() -> None:
         "Error: 5.00 × the allowed error:",
     )
     assert group.command == f"attnbench reproduce '{CASE.format(0)}' --check a mine"
-
-
-def test_the_cause_of_most_findings_is_the_first_and_the_verdict_counts_them() -> None:
-    """A diagnosis of two findings comes after a check with three, on the page and in the verdict, with its number."""
-    found = [("mine", fail("bad_dtypes_are_refused", "x But it raised nothing."))] * 3
-    found += [("mine", fail(check, "x But y. Diagnosis: looks like no scale.", excess=5)) for check in ("a", "b")]
-    assert [group.title for group in collect(*found).groups] == ["bad_dtypes_are_refused", "looks like no scale"]
-    (line,) = [
-        place.sentences[0].text for place in collect_content([make_stored_run(*found)]).verdict.places if place.checked
-    ]
-    assert line == (
-        "mine is wrong: bad_dtypes_are_refused fails, in 3 of 5 failed findings; looks like no scale, in 2. 5 findings "
-        "of 3 checks failed, on 5 cases of quick."
-    )
-
-
-def test_checks_without_a_known_cause_are_named_together_with_the_largest_error() -> None:
-    """The largest of their errors is told; of many checks, the first are named, and the others counted."""
-    checks = ("stays_finite", "repeats_itself", "no_stale_state", "strided_inputs", "copies_work", "masks")
-    found = [("mine", fail(check, excess=2 + number)) for number, check in enumerate(checks)]
-    (line,) = [
-        place.sentences[0].text for place in collect_content([make_stored_run(*found)]).verdict.places if place.checked
-    ]
-    assert line.startswith("mine is wrong: ")
-    assert " and 2 more checks fail (worst: 7.00 × the allowed error). 6 findings of 6 checks failed, " in line
-
-
-def test_a_diagnosis_that_is_a_sentence_is_quoted_as_it_is() -> None:
-    """A diagnosis about strides names no fault model, so its title does not begin with "looks like"."""
-    strides = "Diagnosis: the same call with contiguous tensors is right, so strides or offsets are misread."
-    (group,) = collect(*[("mine", fail(name, f"x But y. {strides}")) for name in ("a", "b")]).groups
-    assert group.title == "the same call with contiguous tensors is right, so strides or offsets are misread"
-
-
-def test_the_cause_with_the_most_findings_is_named() -> None:
-    """Exceptions come after wrong values, and are named in the verdict where they are most of the failures."""
-    found = [
-        ("mine", fail(check, f"x But y. Diagnosis: looks like no {fault}."))
-        for fault in ("scale", "mask", "bias")
-        for check in ("a", "b")
-    ]
-    found += [
-        ("mine", Finding(check=check, status="error", reason="RuntimeError: no half precision"))
-        for check in ("masks", "copies_work")
-        for _ in range(3)
-    ]
-    (line,) = [
-        place.sentences[0].text for place in collect_content([make_stored_run(*found)]).verdict.places if place.checked
-    ]
-    assert "in 2 of 12 failed findings; RuntimeError: no half precision, in 6; 2 more causes, in 4. " in line
-
-
-def test_a_cause_that_says_what_to_mend_is_named_however_few_findings_it_has() -> None:
-    """Behind larger causes that do not say what to mend, the verdict names the diagnosis."""
-    found = [
-        ("mine", Finding(check=check, status="error", reason=f"{kind}: no half precision"))
-        for kind in ("RuntimeError", "ValueError", "TypeError")
-        for check in ("masks", "copies_work")
-        for _ in range(3)
-    ]
-    found += [("mine", fail("stays_finite"))] * 9
-    found += [("mine", fail(check, "x But y. Diagnosis: looks like no scale.")) for check in ("a", "b")]
-    (line,) = [
-        place.sentences[0].text for place in collect_content([make_stored_run(*found)]).verdict.places if place.checked
-    ]
-    assert " of 29 failed findings; " in line
-    assert "looks like no scale, in 2; " in line
-    assert " more causes, in " in line

@@ -110,7 +110,8 @@ def make_run(number: int) -> StoredRun:
     completion = Completion(
         run=run.id, implementation="mine", suite="core", list_digest="d", listed=9, refused={"refusal": (1,)},
         unanswered=(2,), strength=2, combinations=100, taken=30, covered_by_list=20, covered=30, cases=("further",),
-        restrictions=("restriction",), notes=("note",),
+        restrictions=("restriction",), notes=("note",), pool_digest="pool", raised=1, first_raised="raised", unasked=1,
+        no_answer="answer",
     )  # fmt: skip
     results = [*_make_checked(run), *_make_timed(run)]
     return StoredRun(

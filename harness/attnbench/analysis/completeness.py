@@ -6,21 +6,19 @@ from its results, and a last line that is cut shows that the run was cut.
 
 import shlex
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Literal
 
-from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun, merge_runs
 from attnbench.records.types import ENDED_SINCE, FRONTIER, PERF, Planned, Result, Run
 
 __all__ = [
     "Completeness",
+    "Ending",
     "Shortfall",
     "Unfinished",
-    "describe_gaps",
     "find_unfinished",
     "format_resuming",
     "judge_completeness",
@@ -32,21 +30,10 @@ Unfinished = Mapping[str, Collection[str]]
 
 # Suites whose number of cases differs from implementation to implementation: the cases are chosen during the run.
 UNLISTED = ("fuzz", FRONTIER)
-# Most implementations that a sentence names; the others are counted, unless there is only one other.
-NAMED = 6
 # ``RESUMABLE``: commands with the option --resume. ``FOLDERS``: options of these commands that a resumed command does
 # not take from the stored run.
 RESUMABLE = ("run", "conform", "profile", "compare")
 FOLDERS = ("--results", "--reports")
-# Why something is missing from a run, by the end of the run.
-CAUSES = {
-    "cut": "was cut",
-    "partial": "lacks parts, or parts of it were cut",
-    "interrupted": "was interrupted",
-    "error": "ended with an error",
-    "finished": "lacks results",
-    "unknown": "lacks results",
-}
 Ending = Literal["finished", "interrupted", "error", "cut", "partial", "unknown"]
 
 
@@ -69,19 +56,6 @@ class Shortfall:
     def unchecked(self) -> bool:
         """Whether checks are missing, and not only timings; also True if it is not known what was planned."""
         return self.cases > 0 or not self.timings
-
-    @property
-    def words(self) -> str:
-        """How much of what was planned was done, such as "12 of 30 cases done"."""
-        if self.unchecked and self.planned_cases == self.cases and self.planned_timings == self.timings:
-            return "not started"
-        parts = []
-        if self.cases:
-            parts.append(f"{self.planned_cases - self.cases} of {self.planned_cases} cases done")
-        # If checks are missing and no call was timed, only the checks are named.
-        if self.timings and not (self.cases and self.timings == self.planned_timings):
-            parts.append(f"{self.planned_timings - self.timings} of {self.planned_timings} calls timed")
-        return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,49 +150,6 @@ def list_damage(stored: StoredRun) -> tuple[str, ...]:
     return stored.problems[:-1] if stored.ends_in_line else stored.problems
 
 
-def describe_gaps(found: Completeness, *, named: bool = False) -> Iterator[str]:
-    """Yield sentences about what a run lacks; none if the run is complete. ``named``: say the id of the run."""
-    run = f"run {clean_name(found.run)}" if named else "the run"
-    unchecked = [one for one in found.unfinished if one.unchecked]
-    untimed = [one for one in found.unfinished if not one.unchecked]
-    if unchecked:
-        verb = "were" if len(unchecked) > 1 else "was"
-        yield f"{_name(unchecked)} {verb} not finished: {run} {CAUSES[found.end]}."
-    if untimed and not found.timed:
-        yield f"Timing had not begun{'' if unchecked else f': {run} {CAUSES[found.end]}'}."
-    else:
-        for begun, words in ((False, "had not begun"), (True, "was not finished")):
-            own = [one for one in untimed if (one.timings < one.planned_timings) is begun]
-            if own:
-                yield f"The timing of {_name(own)} {words}: {run} {CAUSES[found.end]}."
-    if not found.unfinished and found.end not in ("finished", "unknown"):
-        yield f"{_capitalize(run)} {CAUSES[found.end]}."
-    if found.half_written:
-        yield "The last line was half-written when the run was cut."
-    if found.unreadable:
-        lines = "lines" if found.unreadable > 1 else "line"
-        yield f"{found.unreadable} {lines} of {run} could not be read."
-
-
-def _name(some: Sequence[Shortfall]) -> str:
-    """Name the first of these implementations, with how much of each plan was done; neighbours share equal words."""
-    named = some if len(some) <= NAMED + 1 else some[:NAMED]
-    groups = [_name_alike(words, list(own)) for words, own in groupby(named, key=lambda one: one.words)]
-    left = len(some) - len(named)
-    return join_words([*groups, *[f"{left} more implementations"] * (left > 0)])
-
-
-def _name_alike(words: str, some: Sequence[Shortfall]) -> str:
-    """Name implementations whose plans were done to the same extent, which ``words`` describe; they may be empty."""
-    names = [clean_name(one.implementation) for one in some]
-    each = "each " if len(names) > 1 else ""
-    return f"{join_words(names)} ({each}{words})" if words else join_words(names)
-
-
-def _capitalize(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
 def _find_shortfalls(stored: StoredRun) -> Iterator[Shortfall]:
     """Yield what each implementation lacks, in the order of the run."""
     results: defaultdict[str, list[Result]] = defaultdict(list)
@@ -250,8 +181,8 @@ def _guess_planned(stored: StoredRun, results: dict[str, list[Result]]) -> Itera
     """Yield the least that was planned for each implementation that has results in an older run.
 
     All implementations of an operator have the same cases, so an implementation needs as many results as the one that
-    has most. Every profiled case needs a timing, or the reason why it has none. The further cases of an implementation
-    are in its completion; a run of a part of a suite (--shard) runs only a part of these further cases.
+    has most. Every profiled case needs a timing, or the reason why it has none. The supplementary cases of an
+    implementation are in its completion; a run of a part of a suite (--shard) runs only a part of these cases.
     """
     if stored.end is not None or stored.run.suite in UNLISTED:
         return

@@ -167,7 +167,7 @@ def compare_runs(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterat
     for (name, case), old in before.items():
         now = after.get((name, case))
         if now is None:
-            # The further cases of a completion follow from what an implementation declares, and may be others now.
+            # The supplementary cases follow from what an implementation declares, and may be others now.
             if not old.completes and name in new.run.implementations and base.run.suite_digest == new.run.suite_digest:
                 yield _make_change(old, "result", "gone", Gone())
             continue

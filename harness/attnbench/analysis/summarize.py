@@ -205,7 +205,7 @@ def summarize(runs: Sequence[StoredRun], load: Load = load_samples) -> Summary:
     """
     whole, left_out = leave_out(runs)
     maker = _Maker(whole, load)
-    tables = tuple(_sort_tables(list(maker.make_tables())))
+    tables = tuple(_leave_out_repeated(_sort_tables(list(maker.make_tables()))))
     return Summary(
         tables=tables,
         incomplete=tuple(found for found in maker.judged if not found.complete),
@@ -283,6 +283,20 @@ def _sort_tables(tables: Sequence[SummaryTable]) -> list[SummaryTable]:
         return -of_place[place], *words, -times[id(table)], table.form
 
     return sorted(tables, key=rank)
+
+
+def _leave_out_repeated(tables: Iterable[SummaryTable]) -> Iterator[SummaryTable]:
+    """Leave out rows that say nothing new: what cannot run, or has no calls there, is in one table of each device."""
+    shown: set[tuple[_Where, str]] = set()
+    for table in tables:
+        where = _Where(table.place.machine, table.place.device)
+        new = [
+            row
+            for row in table.rows
+            if (where, row.subject) not in shown or (row.cells and row.conformance.verdict != "refused")
+        ]
+        shown.update((where, row.subject) for row in table.rows)
+        yield replace(table, rows=tuple(new))
 
 
 def _sort_rows(rows: Iterable[SummaryRow], columns: Sequence[Column], baseline: str) -> list[SummaryRow]:

@@ -198,6 +198,22 @@ class Summary:
     timings: tuple[TimingRow, ...] = ()
 
     @property
+    def causes(self) -> tuple[tuple[Place, RootCause], ...]:
+        """The causes of failures of all rows, the gravest first; a machine and device has each cause once."""
+        found = {
+            (table.place.machine, table.place.device, row.subject): (table.place, row.conformance.causes)
+            for table in reversed(self.tables)
+            for row in reversed(table.rows)
+        }
+        pairs = [(place, cause) for place, causes in reversed(found.values()) for cause in causes]
+        return tuple(sorted(pairs, key=lambda pair: pair[1].rank))
+
+    @property
+    def machines(self) -> frozenset[str]:
+        """The names of the machines."""
+        return frozenset(table.place.machine for table in self.tables)
+
+    @property
     def decisions(self) -> tuple[Decision, ...]:
         """Every column with a timed call, table by table."""
         found = (Decision(table=table, column=column) for table in self.tables for column in table.columns)

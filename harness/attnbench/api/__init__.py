@@ -47,7 +47,7 @@ def conform(
     checks. By default, all cases of the suite and all checks are run. ``timeout_s`` limits the wall
     time of one check on one case. ``memory_bytes`` limits the memory of a worker process.
     ``threads`` is the number of threads of every worker process. ``completion`` says whether a whole suite is
-    supplemented by further cases for an implementation that declares cases unsupported.
+    supplemented by cases of a pool for an implementation that declares cases unsupported.
 
     ``expected_failures`` are paths of files, or a mapping. A key of the mapping is a pattern of
     check names, or a pair (pattern of check names, pattern of case ids). A value of the mapping is

@@ -19,11 +19,12 @@ from attnbench.api.jobs import (
 )
 from attnbench.api.subjects import choose_implementations, drop_unloadable, find_operators
 from attnbench.cli.certifying import print_certificate, refuse_filters, write_certificate
-from attnbench.cli.conform_markdown import write_markdown
+from attnbench.cli.matrix import print_chapters
 from attnbench.cli.options import options
-from attnbench.cli.recording import INCONCLUSIVE, list_coverage, recording, write_json
+from attnbench.cli.recording import INCONCLUSIVE, list_coverage, list_notes, recording, write_json
 from attnbench.cli.resuming import ResumableCommand
-from attnbench.cli.terminal import print_findings
+from attnbench.cli.terminal import print_notes, print_outcome, read_made
+from attnbench.report.markdown import render
 
 
 @click.command("conform", cls=ResumableCommand)
@@ -82,13 +83,16 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
             certificate = write_certificate(session, recorded, chosen, plans, choice, given["certificate_file"])
     if given["json_file"]:
         write_json(recorded, given["json_file"])
+    runs, summary = read_made([recorded])
     if given["markdown_file"]:
-        write_markdown(recorded.run, recorded.list_results(), given["markdown_file"], list_coverage(recorded))
+        given["markdown_file"].write(render(summary))
     files = (given[f"{kind}_file"] for kind in ("json", "markdown", "certificate"))
     to_stderr = any(file is not None and file.name == "-" for file in files)
-    print_findings(
-        recorded.list_results(), coverage=list_coverage(recorded), undecided=recorded.find_undecided(), err=to_stderr
-    )
+    if given["matrix"]:
+        print_chapters(recorded.list_results(), err=to_stderr)
+        print_notes(list_coverage(recorded), err=to_stderr)
+    print_notes(list_notes(recorded), err=to_stderr)
+    print_outcome(summary, runs, err=to_stderr)
     print_certificate(certificate, err=to_stderr)
     print_stored_path(recorded)
     sys.stdout.flush()
@@ -109,8 +113,6 @@ def _choose_other_job(given: Mapping[str, Any]) -> Callable[[tuple[str, ...], di
         return time_cheats
     if given["certificate_file"]:
         refuse_filters(given)
-    if given["matrix"] and not given["mutants"]:
-        raise click.UsageError("--matrix needs --mutants: add --mutants")
     if given["operators"] and not given["mutants"]:
         raise click.UsageError("--operator selects the operator of the mutants, and needs --mutants: add --mutants")
     if given["mutants"] and given["suite"] != "fuzz":

@@ -11,9 +11,9 @@ import click
 from attnbench.api.jobs import make_session, print_stored_path
 from attnbench.api.progress import show_progress
 from attnbench.api.subjects import choose_checks, choose_implementations, drop_unloadable
-from attnbench.cli.conform_markdown import write_markdown
 from attnbench.cli.recording import Recording, recording, write_json
-from attnbench.cli.terminal import print_findings
+from attnbench.cli.terminal import print_outcome, read_made
+from attnbench.report.markdown import render
 from attnbench.runner import Session, read_expectations, read_expectations_beside
 from attnbench.runner.fuzz import SUITE, Found, SearchEffort, fuzz
 
@@ -51,10 +51,11 @@ def fuzz_all(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
                 raise
     if given["json_file"]:
         write_json(recorded, given["json_file"])
+    runs, summary = read_made([recorded])
     if given["markdown_file"]:
-        write_markdown(recorded.run, recorded.list_results(), given["markdown_file"])
+        given["markdown_file"].write(render(summary))
     to_stderr = any(file is not None and file.name == "-" for file in (given["json_file"], given["markdown_file"]))
-    print_findings(recorded.list_results(), err=to_stderr)
+    print_outcome(summary, runs, err=to_stderr)
     _print_found(found, err=to_stderr)
     click.echo(f"{len(recorded.results)} results; --seed {effort_each.seed} repeats the same cases", err=True)
     print_stored_path(recorded)

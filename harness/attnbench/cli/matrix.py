@@ -4,13 +4,17 @@ The counts are by status. An error ratio is a measured error over the error that
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from rich.table import Table
+from rich.text import Text
+
 from attnbench.checks.catalogue import list_chapters, read_checks
+from attnbench.cli.terminal import make_console
 from attnbench.records.types import FAILURES, Finding, Result, Status
 
-__all__ = ["LEGEND", "Cell", "Matrix", "build_matrix"]
+__all__ = ["print_chapters"]
 
 SIGNS: tuple[tuple[str, str, tuple[Status, ...]], ...] = (
     ("✗", "failed", tuple(sorted(FAILURES))),
@@ -19,6 +23,7 @@ SIGNS: tuple[tuple[str, str, tuple[Status, ...]], ...] = (
     ("–", "refused, with a reason", ("unsupported",)),
     ("·", "not run", ("not_run",)),
 )
+STYLES = {"✗": "bold red", "✓": "green", "~": "yellow", "–": "dim", "·": "dim"}
 LEGEND = "   ".join((*(f"{sign} {words}" for sign, words, _ in SIGNS), "(largest error / allowed)"))
 
 
@@ -71,3 +76,43 @@ def build_matrix(results: Iterable[Result]) -> Matrix:
             row = cells[known.chapter if known else "?"]
             row.setdefault(result.implementation, Cell()).add(finding)
     return {chapter: cells[chapter] for chapter in (*list_chapters(), "?") if chapter in cells}
+
+
+def print_chapters(results: Iterable[Result], *, err: bool = False) -> None:
+    """Print the findings by chapter and implementation, in as many tables as the width of the terminal needs."""
+    stored = list(results)
+    cells = build_matrix(stored)
+    names = list(dict.fromkeys(result.implementation for result in stored))
+    out = make_console(err=err)
+    for some in _split_columns(cells, names, out.width):
+        table = Table("chapter", *some, box=None, pad_edge=False)
+        for chapter, row in cells.items():
+            table.add_row(chapter, *(_format_cell(row.get(name)) for name in some))
+        out.print(table)
+        out.print()
+    out.print(Text(LEGEND, style="dim"))
+    out.print()
+
+
+def _split_columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[list[str]]:
+    """Yield groups of implementation names; the columns of two or more names fit in ``width`` characters."""
+    left = max(map(len, ("chapter", *cells)))
+    some: list[str] = []
+    used = left
+    for name in names:
+        needs = 2 + max(len(name), *(len(_format_cell(row.get(name))) for row in cells.values()), 0)
+        if some and used + needs > width:
+            yield some
+            some, used = [], left
+        some.append(name)
+        used += needs
+    if some or not names:
+        yield some
+
+
+def _format_cell(cell: Cell | None) -> Text:
+    if cell is None:
+        return Text("")
+    marks = [(f"{sign} {count}", STYLES[sign]) for sign, count in cell.list_marks()]
+    ratio = [(cell.ratio, "dim")] if cell.ratio else []
+    return Text(" ").join(Text(*part) for part in (*marks, *ratio))

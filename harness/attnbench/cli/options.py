@@ -286,7 +286,7 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         "--markdown",
         "markdown_file",
         type=JsonFile(),
-        help="File for the matrix and the failures as Markdown; - is standard output.",
+        help="File for the table and the failures as Markdown, short enough for a pull request; - is standard output.",
     ),
     "comparison_html": _make_option(
         "--html", "html_file", type=JsonFile(), help="File for the comparison as an HTML page; - is standard output."
@@ -321,7 +321,9 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         help="With --mutants: run the mutants of this operator.",
     ),
     "matrix": _make_option(
-        "--matrix", is_flag=True, help="With --mutants: run every mutant and every correct variant on every case."
+        "--matrix",
+        is_flag=True,
+        help="Print the findings by chapter. With --mutants: run every mutant and correct variant on every case.",
     ),
     "frontier": _make_option(
         "--frontier",

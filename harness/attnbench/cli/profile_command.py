@@ -8,9 +8,9 @@ import click
 from attnbench.api.jobs import print_stored_path
 from attnbench.api.profile_job import record_profile
 from attnbench.cli.options import AXES, options
-from attnbench.cli.recording import recording, write_json
+from attnbench.cli.recording import Recording, recording, write_json
 from attnbench.cli.resuming import ResumableCommand
-from attnbench.cli.terminal import print_timings
+from attnbench.cli.terminal import print_outcome, read_made
 from attnbench.cli.threads import choose_exit_code, measure_each
 
 
@@ -42,14 +42,17 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
         from attnbench.cli.max_length import search_max_lengths
 
         return choose_exit_code(measure_each(given, partial(search_max_lengths, implementations)))
-    return choose_exit_code(measure_each(given, partial(_profile, implementations)))
+    made = measure_each(given, partial(_profile, implementations))
+    to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
+    runs, summary = read_made(made)
+    print_outcome(summary, runs, err=to_stderr)
+    return choose_exit_code([one.exit_code for one in made])
 
 
-def _profile(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
-    """Profile with one number of threads; return the exit code."""
+def _profile(implementations: tuple[str, ...], given: dict[str, Any]) -> Recording:
+    """Profile with one number of threads; return the stored run."""
     recorded = record_profile(implementations, given, start_recording=recording)
     if given["json_file"]:
         write_json(recorded, given["json_file"])
-    print_timings(recorded.list_results(), err=given["json_file"] is not None and given["json_file"].name == "-")
     print_stored_path(recorded)
-    return recorded.exit_code
+    return recorded

@@ -10,20 +10,31 @@ from typing import IO, Any
 import click
 import msgspec
 
-from attnbench.analysis.coverage import list_coverage_lines
+from attnbench.analysis.coverage import describe_asking, describe_changes, list_coverage_lines
 from attnbench.api.command_line import format_command
 from attnbench.api.recording import Recording, record
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE
-from attnbench.records.types import SCHEMA, Planned, format_reproduce_line
+from attnbench.records.types import SCHEMA, Planned, Result, format_reproduce_line
 from attnbench.runner import Session
+from attnbench.words.findings import describe_finding, describe_warning
 
-__all__ = ["FAILED", "INCONCLUSIVE", "Recording", "list_coverage", "recording", "write_json"]
+__all__ = ["FAILED", "INCONCLUSIVE", "Recording", "list_coverage", "list_notes", "recording", "write_json"]
 
 
 def list_coverage(recorded: Recording) -> list[str]:
     """Return lines about what the suite's checks covered on each implementation; timed cases do not count."""
     own = [result for result in recorded.list_results() if result.suite == recorded.run.suite]
     return list(list_coverage_lines(own, recorded.completions))
+
+
+def list_notes(recorded: Recording) -> list[str]:
+    """Return what went wrong when implementations were asked which cases they support, one line each."""
+    own: dict[str, list[Result]] = {}
+    for result in recorded.list_results():
+        own.setdefault(result.implementation, []).append(result)
+    asked = ((name, line) for name, one in recorded.completions.items() for line in describe_asking(one))
+    changed = ((name, line) for name, results in own.items() for line in describe_changes(results))
+    return [f"{name}: {line}" for name, line in (*asked, *changed)]
 
 
 @contextlib.contextmanager
@@ -64,10 +75,10 @@ def write_json(recorded: Recording, file: IO[str]) -> None:
             "case": result.case,
             "check": finding.check,
             "status": finding.status,
-            "reason": finding.reason,
+            "reason": describe_finding(finding),
             "measured": finding.measured,
             "allowed": finding.allowed,
-            "warnings": list(finding.warnings),
+            "warnings": list(map(describe_warning, finding.warnings)),
             "reproduce": format_reproduce_line(result.implementation, result.case, finding.check),
         }
         for result in recorded.list_results()

@@ -18,16 +18,15 @@ from attnbench.cli.recording import INCONCLUSIVE
 def command(runs: tuple[str, ...], since: str | None, results: Path, reports: Path) -> int:
     """Write an HTML page, plots, CSV and Markdown from stored runs.
 
-    Each RUN is the id of a run or the path of its file. Without RUN the newest run is used. What was found and what to
-    use are printed, and as the last line the path of the page. Exit code 3: a run is incomplete, or a part of it cannot
-    be read.
+    Each RUN is the id of a run or the path of its file. Without RUN the newest run is used. The table of the
+    implementations and what to use are printed, and as the last line the path of the page. Exit code 3: a run is
+    incomplete, or a part of it cannot be read.
     """
     from attnbench.analysis.completeness import list_damage
-    from attnbench.cli.choice_output import print_choices
+    from attnbench.cli.terminal import print_outcome
     from attnbench.records.compact_reading import read_runs
     from attnbench.records.run_file import find_empty_runs, find_runs, find_runs_since
     from attnbench.report import collect, write_content
-    from attnbench.report.verdict import format_lines
 
     named = find_runs(results, runs) if runs or since is None else []
     later = [] if since is None else find_runs_since(results, since)
@@ -44,11 +43,9 @@ def command(runs: tuple[str, ...], since: str | None, results: Path, reports: Pa
     with _pause_collection():
         content = collect(stored)
     page = write_content(content, reports)
-    for line in format_lines(content.verdict):
-        click.echo(line)
-    print_choices(content, reports)
+    print_outcome(content.summary, content.runs, reports=reports)
     click.echo(page)
-    return 0 if content.verdict.complete else INCONCLUSIVE
+    return INCONCLUSIVE if content.summary.incomplete else 0
 
 
 @contextmanager

@@ -24,9 +24,9 @@ from attnbench.api.jobs import (
 )
 from attnbench.api.subjects import choose_implementations, choose_timed_implementations, find_operators
 from attnbench.cli.options import AXES, options
-from attnbench.cli.recording import Recording, list_coverage, recording, write_json
+from attnbench.cli.recording import Recording, list_notes, recording, write_json
 from attnbench.cli.resuming import ResumableCommand
-from attnbench.cli.terminal import print_findings, print_timings
+from attnbench.cli.terminal import print_notes, print_outcome
 from attnbench.cli.threads import choose_exit_code, measure_each
 
 
@@ -39,9 +39,9 @@ from attnbench.cli.threads import choose_exit_code, measure_each
 def command(implementations: tuple[str, ...], **given: Any) -> int:
     """Run conform and profile on the same implementations, then report.
 
-    The last lines of output say what to use; the very last one is the path of the report's page.
+    The last lines of output are the table of the implementations and what to use; the very last one is the path of the
+    report's page.
     """
-    from attnbench.cli.choice_output import print_choices
     from attnbench.records.run_file import read_run
     from attnbench.report import collect, write_content
 
@@ -49,7 +49,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
     content = collect([read_run(one.file.path) for one in made])
     page = write_content(content, given["reports"])
-    print_choices(content, given["reports"], err=to_stderr)
+    print_outcome(content.summary, content.runs, reports=given["reports"], err=to_stderr)
     click.echo(page, err=to_stderr)
     return choose_exit_code([one.exit_code for one in made])
 
@@ -83,9 +83,6 @@ def _run(implementations: tuple[str, ...], given: dict[str, Any]) -> Recording:
     if given["json_file"]:
         write_json(recorded, given["json_file"])
     to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
-    print_findings(
-        recorded.list_results(), coverage=list_coverage(recorded), undecided=recorded.find_undecided(), err=to_stderr
-    )
-    print_timings(recorded.list_results(), err=to_stderr)
+    print_notes(list_notes(recorded), err=to_stderr)
     print_stored_path(recorded)
     return recorded

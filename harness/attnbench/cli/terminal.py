@@ -1,24 +1,23 @@
-"""Tables of findings and timings for a terminal."""
+"""What a command prints of its runs at the end: the summary, the failures, and the one command that leads on."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from attnbench.analysis.root_causes import find_root_causes
-from attnbench.api.printed import PLAIN_WIDTH, describe_cause, print_tables
-from attnbench.api.timing_table import list_left_out, list_untimed, tabulate_times
-from attnbench.cli.matrix import LEGEND, Cell, Matrix, build_matrix
-from attnbench.records.types import CHANGED_MIND, FAILURES, Result
+from attnbench.analysis.next_command import find_next_command
+from attnbench.analysis.summarize import summarize
+from attnbench.analysis.summary import Summary
+from attnbench.api.command_line import name_folders
+from attnbench.api.recording import Recording
+from attnbench.records.environment import describe_machine
+from attnbench.records.run_file import StoredRun, read_run
+from attnbench.report.spelled import spell_out_run
+from attnbench.report.terminal import PLAIN_WIDTH, print_failures, print_next_command, print_summary
 
-__all__ = ["make_console", "print_findings", "print_timings"]
-
-# Number of causes of failures that are printed. The run file has all failures.
-PRINTED = 12
-STYLES = {"✗": "bold red", "✓": "green", "~": "yellow", "–": "dim", "·": "dim"}
+__all__ = ["make_console", "print_notes", "print_outcome", "read_made"]
 
 
 def make_console(*, err: bool = False) -> Console:
@@ -27,111 +26,39 @@ def make_console(*, err: bool = False) -> Console:
     return made if made.is_terminal else Console(stderr=err, highlight=False, width=PLAIN_WIDTH)
 
 
-def print_findings(
-    results: Iterable[Result],
-    *,
-    coverage: Sequence[str] = (),
-    undecided: Mapping[str, str] | None = None,
-    err: bool = False,
+def read_made(made: Iterable[Recording]) -> tuple[list[StoredRun], Summary]:
+    """Return the runs that a command has just made, and their summary; hidden characters are spelled out."""
+    runs = [spell_out_run(read_run(one.file.path)) for one in made]
+    return runs, summarize(runs)
+
+
+def print_outcome(
+    summary: Summary, runs: Sequence[StoredRun], *, reports: Path | None = None, err: bool = False
 ) -> None:
-    """Print findings by chapter (group of checks) and implementation, then failures, what was checked, and a verdict.
+    """Print the summary of these runs, the failures, and the one command that would decide most.
 
-    ``coverage`` are the lines about what was checked. ``undecided`` maps each implementation without a verdict to the
-    reason.
+    ``reports`` is the folder of their report.
     """
-    stored = list(results)
-    cells = build_matrix(stored)
-    names = list(dict.fromkeys(result.implementation for result in stored))
     out = make_console(err=err)
-    for some in _split_columns(cells, names, out.width):
-        table = Table("chapter", *some, box=None, pad_edge=False)
-        for chapter, row in cells.items():
-            table.add_row(chapter, *(_format_cell(row.get(name)) for name in some))
-        out.print(table)
-        out.print()
-    out.print(Text(LEGEND, style="dim"))
-    _print_failures(stored, err=err)
-    undecided = undecided or {}
-    for line in (*coverage, *(f"no verdict on {name}: {reason}" for name, reason in undecided.items())):
-        click.echo(line, err=err)
-    _print_verdict(stored, undecided, err=err)
+    print_summary(summary, out)
+    print_failures(summary, out)
+    if found := find_next_command(summary, runs):
+        change = partial(name_folders, folders=_find_folders(runs, reports))
+        print_next_command(found, change, out)
 
 
-def _split_columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[list[str]]:
-    """Yield groups of implementation names; the columns of two or more names fit in ``width`` characters."""
-    left = max(map(len, ("chapter", *cells)))
-    some: list[str] = []
-    used = left
-    for name in names:
-        needs = 2 + max(len(name), *(len(_format_cell(row.get(name))) for row in cells.values()), 0)
-        if some and used + needs > width:
-            yield some
-            some, used = [], left
-        some.append(name)
-        used += needs
-    if some or not names:
-        yield some
-
-
-def _format_cell(cell: Cell | None) -> Text:
-    if cell is None:
-        return Text("")
-    marks = [(f"{sign} {count}", STYLES[sign]) for sign, count in cell.list_marks()]
-    ratio = [(cell.ratio, "dim")] if cell.ratio else []
-    return Text(" ").join(Text(*part) for part in (*marks, *ratio))
-
-
-def _print_failures(results: Sequence[Result], *, err: bool) -> None:
-    """Print the causes of failures, the reasons for findings that were refused or not run, and warnings."""
-    causes = find_root_causes(results)
-    for cause in causes[:PRINTED]:
-        click.echo(f"\n{cause.implementation}  {cause.title}", err=err)
-        for line in describe_cause(cause):
-            click.echo(f"  {line}", err=err)
-    if len(causes) > PRINTED:
-        left = len(causes) - PRINTED
-        click.echo(f"\n… and {left} more causes of failures; --markdown FILE lists all of them", err=err)
-    for status, words in (("unsupported", "refused"), ("not_run", "not run")):
-        reasons = ((r.implementation, f.reason) for r in results for f in r.findings if f.status == status)
-        _print_left_out(words, "finding", reasons, err=err)
-    # The harness also calls an implementation on cases that the implementation refuses. The
-    # warnings say what these calls revealed.
-    warned = (
-        (r.implementation, f"{f.reason}: {warning}")
-        for r in results
-        for f in r.findings
-        if f.status == "unsupported"
-        for warning in f.warnings
-        if not warning.startswith(CHANGED_MIND)
-    )
-    _print_left_out("warning", "refused case", warned, err=err)
-
-
-def _print_verdict(results: Sequence[Result], undecided: Mapping[str, str], *, err: bool) -> None:
-    """Print how many findings failed.
-
-    If none failed, print how many findings held, without the findings of implementations in ``undecided``.
-    """
-    failed = sum(finding.status in FAILURES for result in results for finding in result.findings)
-    decided = [result for result in results if failed or result.implementation not in undecided]
-    if undecided and not decided:
-        return
-    counts = Counter(finding.status for result in decided for finding in result.findings)
-    asked = counts.total() - counts["unsupported"] - counts["not_run"]
-    others = " of the others" if undecided else ""
-    click.echo(f"{failed} of {asked} findings failed" if failed else f"all {asked} findings{others} held", err=err)
-
-
-def _print_left_out(words: str, thing: str, named_reasons: Iterable[tuple[str, str]], *, err: bool) -> None:
-    """Print for each implementation how many findings or cases were left out; see ``list_left_out``."""
-    for line in list_left_out(words, thing, named_reasons):
+def print_notes(lines: Sequence[str], *, err: bool = False) -> None:
+    """Print further lines, one fact each."""
+    for line in lines:
         click.echo(line, err=err)
 
 
-def print_timings(results: Iterable[Result], *, err: bool = False) -> None:
-    """Print time and memory of every implementation, pass and length, with the speed verdicts against the baseline."""
-    stored = list(results)
-    out = make_console(err=err)
-    print_tables(tabulate_times(stored), out)
-    for line in list_untimed(stored):
-        click.echo(line, err=err)
+def _find_folders(runs: Sequence[StoredRun], reports: Path | None) -> dict[str, Path]:
+    """Return the folders of commands; none if a run is of another machine, or not where a command stores its runs."""
+    places = {(stored.path.parent.parent, stored.path.absolute().parent.name) for stored in runs}
+    if len(places) != 1:
+        return {}
+    ((results, machine),) = places
+    # The description of this machine starts a program, so it comes last.
+    is_here = all(stored.run.machine.name == machine for stored in runs) and machine == describe_machine().name
+    return {"--results": results} | ({"--reports": reports} if reports else {}) if is_here else {}

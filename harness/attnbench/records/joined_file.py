@@ -66,7 +66,7 @@ class _Owned:
     owners: dict[int, int]
     # Numbers of the parts that have a unit of another part.
     repeated: frozenset[int]
-    # Hash of the list of cases that have a result, without further cases.
+    # Hash of the list of cases that have a result, without supplementary cases.
     case_digest: str
 
 

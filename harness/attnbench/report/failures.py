@@ -5,30 +5,31 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pandas as pd
 
-from attnbench.analysis.deviations import find_facts
-from attnbench.analysis.diagnoses import looks_like_fault
-from attnbench.analysis.plain_names import join_words
+from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.root_causes import Failure, RootCause, find_root_causes
+from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun, has_failure
-from attnbench.records.types import Finding, Result, format_reproduce_line
-from attnbench.report.checked import list_cases
+from attnbench.records.types import PERF, Finding, Result, format_reproduce_line
+from attnbench.records.value_facts import BitsDiffer, ValuesOff
 from attnbench.report.numbers import format_count, format_digits, shorten_text
-from attnbench.report.series import split_by_device
 from attnbench.report.slugs import make_slug
+from attnbench.words.causes import describe_attributions, describe_shared, name_cause
+from attnbench.words.findings import describe_finding, describe_warning
 
 __all__ = [
     "REPRODUCING",
     "FailureGroup",
     "Failures",
     "ListedCase",
+    "MachineDevice",
     "collect_failures",
-    "describe_cause",
-    "describe_worst",
     "rank_cause",
+    "split_by_device",
     "tabulate_failures",
 ]
 
@@ -60,12 +61,18 @@ LONGEST_CAUSE = 110
 # The end of a fault, which says how the allowed error was computed. The page leaves it out, because the section on
 # methods says how budgets are made.
 _ORIGIN = re.compile(r"(; allowed [^\s=]+) = .*?(?=\.(?: |$))")
-# The value that a fault says should have been there.
-_WANTED = re.compile(r"must be (?:exactly )?([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
 COLUMNS = (
     "machine", "implementation", "kind", "checks", "statuses", "findings", "cases", "reason", "worst_over_allowed",
     "worst_check", "worst_case", "worst_reason", "command", "warnings",
 )  # fmt: skip
+
+
+class MachineDevice(NamedTuple):
+    """A machine and one of its devices; ``label`` names the device only if there are results of several."""
+
+    machine: str
+    device: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +217,19 @@ class Failures:
         ]
 
 
+def split_by_device(runs: Iterable[StoredRun], results: Iterable[Result]) -> dict[MachineDevice, list[Result]]:
+    """Return the results of each machine and device, in the order of their names."""
+    machines = {stored.run.id: stored.run.machine.name for stored in runs}
+    found: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        found.setdefault((machines[result.run], CaseId.parse(result.case).device), []).append(result)
+    counts = Counter(machine for machine, _ in found)
+    return {
+        MachineDevice(machine, device, f"{machine}, {device}" if counts[machine] > 1 else machine): own
+        for (machine, device), own in sorted(found.items())
+    }
+
+
 def collect_failures(runs: Iterable[StoredRun], results: Sequence[Result]) -> Failures:
     """Group the failures of these results by machine and root cause, in the order of ``rank_cause``."""
     causes = [
@@ -233,24 +253,13 @@ def collect_failures(runs: Iterable[StoredRun], results: Sequence[Result]) -> Fa
     )
 
 
-def describe_cause(cause: RootCause, *, by: bool = True) -> str:
+def _title_cause(cause: RootCause) -> str:
     """Return what is wrong in a few words, such as "the softmax scale is off by +9.62 %"; else the failed check.
 
-    ``by``: begin an error of a scale with the name of the check that measured it.
+    An error of a scale begins with the name of the check that measured it.
     """
-    text = ""
-    if cause.kind == "deviation":
-        text = find_facts(cause.shared)
-    elif cause.kind == "diagnosis":
-        text = f"looks like {cause.name}" if looks_like_fault(cause.finding.reason) else cause.name
-    elif cause.kind in ("scale", "leak"):
-        text = cause.name
-    elif cause.kind == "exception" and len(cause.checks) > 1:
-        text = cause.shared
-    words = shorten_text(" ".join(text.split()).removesuffix("."), LONGEST_CAUSE)
-    if not words:
-        return next(iter(cause.checks)) if len(cause.checks) == 1 else f"{len(cause.checks)} checks, one cause"
-    return f"{cause.finding.check}: {words}" if by and cause.kind == "scale" else words
+    words = shorten_text(name_cause(cause), LONGEST_CAUSE)
+    return f"{cause.finding.check}: {words}" if cause.kind == "scale" else words
 
 
 def rank_cause(cause: RootCause) -> tuple[tuple[int, int, bool], float, float]:
@@ -270,8 +279,8 @@ def _find_effect(finding: Finding) -> float:
         return 0.0
     if measured is None or not math.isfinite(measured):
         return math.inf
-    wanted = _WANTED.search(_find_fault(finding))
-    return abs(measured) / max(1.0, abs(float(wanted[1])) if wanted else 1.0)
+    wanted = next((fact.expected for fact in finding.facts if isinstance(fact, ValuesOff | BitsDiffer)), 1.0)
+    return abs(measured) / max(1.0, abs(float(wanted)))
 
 
 def tabulate_failures(groups: Iterable[FailureGroup]) -> pd.DataFrame:
@@ -311,9 +320,9 @@ def _make_group(machine: str, cause: RootCause, failed: Mapping[tuple[str, str],
     """Return the group of a cause; ``failed`` are the results with a failure, by implementation and case."""
     failures = sorted(cause.failures, key=_order_failure)
     # The title may be about some failures only. The fault and the command beside it are then of the worst of these.
-    worst = min(cause.telling, key=_order_failure)
+    worst = min(cause.evidence, key=_order_failure)
     checks, name = dict(cause.checks), cause.implementation
-    followers = Counter(failure.finding.check for failure in cause.following)
+    followers = Counter(failure.finding.check for failure in cause.attributed)
     cases = dict.fromkeys(failure.case for failure in failures)
     return FailureGroup(
         machine=machine,
@@ -323,28 +332,44 @@ def _make_group(machine: str, cause: RootCause, failed: Mapping[tuple[str, str],
         told={check: count - followers[check] for check, count in checks.items() if count > followers[check]},
         statuses=dict(Counter(failure.finding.status.replace("_", " ") for failure in failures).most_common()),
         cases=cause.cases,
-        where=join_words([*list_cases([result for case in cases for result in failed[name, case]])]),
+        where=_count_cases(result for case in cases for result in failed[name, case]),
         requirement=_find_requirement(worst.finding.check) if len(checks) == 1 else "",
         # The title says what a cause of these kinds is.
-        shared="" if cause.kind in ("scale", "leak") else shorten_text(cause.shared, LONGEST_REASON),
-        title=describe_cause(cause),
+        shared="" if cause.kind in ("scale", "leak") else shorten_text(describe_shared(cause), LONGEST_REASON),
+        title=_title_cause(cause),
         worst=_list_case(worst, LONGEST_REASON),
         is_worst=_order_failure(worst) == _order_failure(failures[0]),
         excess=_find_excess(worst.finding),
         command=format_reproduce_line(name, worst.case, worst.finding.check),
         following=_make_following(cause, followers) if followers else None,
         listed=tuple(_list_case(failure, LONGEST_OF_CASE) for failure in failures[:MOST_CASES]),
-        warnings=tuple(dict.fromkeys(warning for failure in failures for warning in failure.finding.warnings)),
+        warnings=tuple(
+            dict.fromkeys(describe_warning(warning) for failure in failures for warning in failure.finding.warnings)
+        ),
     )
+
+
+def _count_cases(results: Iterable[Result]) -> str:
+    """Return the number of cases of each suite, and of profiles, in words."""
+    suites: defaultdict[str, set[str]] = defaultdict(set)
+    for result in results:
+        suites[result.suite].add(result.case)
+    ordered = sorted(suites.items(), key=lambda item: (item[0] == PERF, item[0]))
+    return join_words(_name_cases(suite, len(cases)) for suite, cases in ordered)
+
+
+def _name_cases(suite: str, count: int) -> str:
+    of = " of the profile" if suite == PERF else f" of {clean_name(suite)}" if suite else ""
+    return format_count(count, "case") + of
 
 
 def _make_following(cause: RootCause, checks: Counter[str]) -> Following:
     """Return what a cause does not explain with certainty; ``checks`` counts its findings by check."""
-    worst = min(cause.following, key=_order_failure)
+    worst = min(cause.attributed, key=_order_failure)
     return Following(
         words=(
-            f"{format_count(len(cause.following), 'more finding')} {_does(cause.following)} not name this cause: "
-            f"{_list_checks(dict(checks.most_common()))}. {cause.tie}"
+            f"{format_count(len(cause.attributed), 'more finding')} {_does(cause.attributed)} not name this cause: "
+            f"{_list_checks(dict(checks.most_common()))}. {describe_attributions(cause)}"
         ),
         worst=_list_case(worst, LONGEST_REASON),
         command=format_reproduce_line(cause.implementation, worst.case, worst.finding.check),
@@ -411,12 +436,6 @@ def _describe_excess(finding: Finding, excess: float) -> str:
     return f"{format_digits(excess).replace('inf', '∞')} × the allowed error"
 
 
-def describe_worst(causes: Iterable[RootCause]) -> str:
-    """Return how large the largest error of these causes is, in words; empty where no error was measured."""
-    worst = min((failure for cause in causes for failure in cause.telling), key=_order_failure).finding
-    return _describe_excess(worst, _find_excess(worst))
-
-
 def _find_excess(finding: Finding) -> float:
     """Return the measured error divided by the allowed error; NaN where no error or no allowed error is known."""
     measured, allowed = finding.measured, finding.allowed
@@ -435,8 +454,7 @@ def _find_requirement(check: str) -> str:
 
 
 def _find_fault(finding: Finding) -> str:
-    """Return what was found, without the requirement that the reason begins with."""
-    return finding.reason.removeprefix(_find_requirement(finding.check)).strip().removeprefix("But ")
+    return describe_finding(finding)
 
 
 def _does(some: Sequence[object]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnbench.cases import Case, Level, Shape
-from attnbench.interface import Axis, CaseTransforms, Choices, Covering, Inputs, Operator, Work
+from attnbench.interface import Axis, CaseTransforms, Choices, Covering, FaultModel, Inputs, Operator, Work
 from attnbench.operators.multihead import suites
 from attnbench.operators.multihead.problem import MultiheadProblem
 
@@ -47,9 +47,9 @@ class Multihead(Operator):
         """Return the cases of a suite, such as ``quick`` or ``full``."""
         return suites.load_suite(level)
 
-    def pool(self, level: Level) -> Sequence[Case]:  # noqa: ARG002
-        """Return the cases from which every suite is supplemented."""
-        return suites.load_pool()
+    def pool(self, level: Level) -> Sequence[Case]:
+        """Return the cases of the pool; for ``quick``, those of ``core`` follow."""
+        return [*suites.load_pool(), *(super().pool(level) if level == "quick" else ())]
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
         """Return two cases to time for each length: one with a forward pass only, and one with forward and backward."""
@@ -100,8 +100,8 @@ class Multihead(Operator):
 
         return evaluate(case, inputs, noise=noise, keep=keep, steps=fault or CORRECT_STEPS)
 
-    def fault_models(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:
-        """Return the fault models that may change these quantities, keyed by fault-model name."""
+    def fault_models(self, case: Case, quantities: Collection[str]) -> Sequence[FaultModel]:
+        """Return the fault models that may change these quantities."""
         from attnbench.operators.multihead.fault_models import list_fault_models
 
         return list_fault_models(case, quantities)

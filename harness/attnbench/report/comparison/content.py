@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from attnbench.analysis.completeness import describe_gaps, judge_completeness, list_damage
+from attnbench.analysis.completeness import judge_completeness, list_damage
 from attnbench.analysis.left_out import LeftOut, count_left_out
 from attnbench.analysis.plain_names import join_words
 from attnbench.analysis.run_diff import Change, index_results
@@ -16,6 +16,7 @@ from attnbench.report.comparison.rows import Row, Section, describe_common, make
 from attnbench.report.failures import Failures, collect_failures
 from attnbench.report.numbers import format_count, shorten_text
 from attnbench.report.spelled import spell_out_in
+from attnbench.words.completeness import describe_gaps
 
 __all__ = ["Comparison", "Only", "Sentence", "collect_comparison"]
 

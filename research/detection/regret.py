@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from attnbench.analysis.answers import DECIDED, Answer, choose
 from attnbench.analysis.pairs import bound_pairs
-from attnbench.analysis.speed_verdict import decide_speed
+from attnbench.runner.timing_processes import Effort
 from research.detection.comparisons import STEP, DrawSettings, draw_comparisons, upper_bound
 from research.detection.plants import BASE, SHARES
 from research.detection.pools import Pool, Process, estimate_size, make_timing
@@ -78,15 +78,13 @@ def _tally(
     counts = dict.fromkeys(("false_at_first", "false", "decided", "unbounded"), 0)
     used, used_by_verdicts = 0, 0
     least = min(true[name] for name in names)
+    effort = Effort(processes=first, most=most, budget_s=0.0)
     for processes in draw_comparisons(pool, most, settings):
-        taken = first
+        counts["false_at_first"] += _is_false(_answer(processes[:first], names, pool.threads), true, least)
+        taken = _count_processes(processes, names, pool.threads, effort, verdicts=False)
         answer = _answer(processes[:taken], names, pool.threads)
-        counts["false_at_first"] += _is_false(answer, true, least)
-        while answer.more_would_help and taken < most:
-            taken = min(taken + STEP, most)
-            answer = _answer(processes[:taken], names, pool.threads)
         used += taken
-        used_by_verdicts += _count_by_verdicts(processes, names, pool.threads, first)
+        used_by_verdicts += _count_processes(processes, names, pool.threads, effort, verdicts=True)
         counts["false"] += _is_false(answer, true, least)
         counts["decided"] += answer.decided
         counts["unbounded"] += answer.regret is None
@@ -110,12 +108,14 @@ def _answer(processes: Sequence[Process], names: Sequence[str], threads: int) ->
     return answer
 
 
-def _count_by_verdicts(processes: Sequence[Process], names: Sequence[str], threads: int, first: int) -> int:
-    """Return the number of processes after which no speed verdict against the reference is ``unknown``."""
-    taken = first
+def _count_processes(
+    processes: Sequence[Process], names: Sequence[str], threads: int, effort: Effort, *, verdicts: bool
+) -> int:
+    """Return the number of processes after which a run adds no more; ``verdicts`` as in ``Effort.list_open``."""
+    taken = effort.processes
     while taken < len(processes):
         timings = {name: make_timing(processes[:taken], name, threads=threads) for name in names}
-        if all(decide_speed(timings[name], timings[BASE]).state != "unknown" for name in names if name != BASE):
+        if not effort.list_open(timings, BASE, verdicts=verdicts):
             break
         taken = min(taken + STEP, len(processes))
     return taken

@@ -1,10 +1,12 @@
 """Tests that the case lists of every registered operator have the hashes that are stored for their version."""
 
 import json
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.cases import LEVELS, digest
 from attnbench.plugins.registry import OPERATORS, list_names, load_operator
 
@@ -28,3 +30,15 @@ def test_lists_change_only_with_their_version(name: str) -> None:
     suites["pool"] = operator.pool("full")
     found = {level: {"cases": len(cases), "hash": digest(case.id for case in cases)} for level, cases in suites.items()}
     assert {"version": operator.list_version, **found} == EXPECTED[name]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_list_that_gives_a_verdict_has_a_mutation_score(name: str) -> None:
+    """The shipped scores are those of the current lists of quick, core and full."""
+    package, _, file = load_operator(name).mutation_scores.partition(":")
+    scores = json.loads(files(package).joinpath(file).read_text(encoding="utf-8"))["scores"]
+    for level in VERDICT_SUITES:
+        stored = scores[EXPECTED[name][level]["hash"]]
+        assert 0 < stored["killed"] <= stored["mutants"]
+        assert stored["level"] == level
+        assert stored["list_versions"] == {name: EXPECTED[name]["version"]}

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from attnbench.analysis.left_out import count_left_out
 from attnbench.records.run_file import StoredRun, format_line, read_run
 from attnbench.records.types import Ceiling, Finding, Machine, Memory, Record, Result, Run, Timing
-from attnbench.report import series as series_module
 from attnbench.report import write
 from attnbench.report.content import Content, collect_content
+from attnbench.report.figures import drawings
 
 RUN = "20260101-000000-abcd"
 NAMES = ("torch_mha", "quick_one")
@@ -32,7 +33,7 @@ VALUES: tuple[Any, ...] = (
 def _draw_no_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the figures out, which take most of the time of a report, except where random damage may reach them."""
     if "seed" not in request.fixturenames:
-        monkeypatch.setattr(series_module, "MOST_DRAWN", 0)
+        monkeypatch.setattr(drawings, "MOST_TABLES", 0)
 
 
 def make_run(**changes: Any) -> Run:
@@ -118,19 +119,19 @@ def test_an_impossible_timing_is_named_and_left_out(
     """A timing that cannot be right is in no table; page, Markdown and left-out.csv say how many there are, and why."""
     results = damage(make_series(series), **changes)
     content, page, text = write_report(tmp_path, store(*results))
-    assert [(one.kind, one.implementation, one.case) for one in content.left_out] == [
+    assert [(one.kind, one.implementation, one.case) for one in content.summary.left_out] == [
         ("timing", "quick_one", results[1].case)
     ]
-    assert reason in content.left_out[0].reason
+    assert reason in content.summary.left_out[0].reason
     assert len(content.tables.timings) == len(results) - 1
-    assert content.left_out_count == "1 timing"
-    assert "Left out of all numbers, because it cannot be right: 1 timing." in page
-    assert "Left out of all numbers, because it cannot be right: 1 timing." in text
+    assert count_left_out(content.summary.left_out) == "1 timing"
+    assert "left out of all numbers, because it cannot be right: 1 timing" in page
+    assert "left out of all numbers, because it cannot be right: 1 timing" in text
     assert "quick_one" in page.partition('id="left-out"')[2]
     (row,) = csv.DictReader((tmp_path / "left-out.csv").read_text("utf-8").splitlines())
     assert reason in row["reason"]
     # The call is listed as one that has no time, and its findings are kept.
-    assert f"left out: {content.left_out[0].reason}" in content.tables.untimed["reason"].tolist()
+    assert f"left out: {content.summary.left_out[0].reason}" in content.tables.untimed["reason"].tolist()
     assert len(content.tables.findings) == len(results)
 
 
@@ -139,7 +140,7 @@ def test_contradicting_timings_are_not_compared(tmp_path: Path, series: int) -> 
     """Timings of the same run and case with other numbers of processes keep their times, and have no ratio."""
     results = damage(make_series(series), samples_ns=SAMPLES[:4])
     content, page, _ = write_report(tmp_path, store(*results))
-    assert content.left_out_count == "2 comparisons"
+    assert count_left_out(content.summary.left_out) == "2 comparisons"
     assert "it has 4 processes, and torch_mha, with which it was timed, has 9" in page
     rows = content.tables.timings[content.tables.timings["case"] == results[1].case].set_index("implementation")
     assert rows.loc["quick_one", "processes"] == 4
@@ -152,7 +153,7 @@ def test_absent_partners_are_named(tmp_path: Path, series: int) -> None:
     """A timing that names an implementation that is not in the run keeps its time; the name is reported."""
     results = damage(make_series(series), interleaved_with=("torch_mha", "never_there"))
     content, page, _ = write_report(tmp_path, store(*results))
-    assert content.left_out_count == "1 comparison"
+    assert count_left_out(content.summary.left_out) == "1 comparison"
     assert "timed with never_there, which is not in its run" in page
     assert content.tables.timings["ratio"].notna().all()
 
@@ -164,9 +165,9 @@ def test_an_impossible_ceiling_is_left_out(tmp_path: Path, rate: float, series: 
     content, page, _ = write_report(
         tmp_path, store(*make_series(series), ceilings=(replace(CEILING, flop_per_s=rate),))
     )
-    assert content.left_out_count == "1 ceiling"
+    assert count_left_out(content.summary.left_out) == "1 ceiling"
     assert "flop_per_s is" in page
-    assert content.ceilings is None
+    assert content.ceilings == []
     assert content.tables.timings["share"].isna().all()
 
 
@@ -177,7 +178,7 @@ def test_impossible_memory_and_work_are_left_out(tmp_path: Path, series: int) ->
     memory = replace(first.memory, peak_bytes=-1)  # type: ignore[type-var]
     results = [replace(first, memory=memory), replace(second, flop=10**400), *others]
     content, page, _ = write_report(tmp_path, store(*results))
-    assert content.left_out_count == "1 memory measurement, 1 number of operations"
+    assert count_left_out(content.summary.left_out) == "1 memory measurement, 1 number of operations"
     assert "peak_bytes is -1" in page
     assert len(content.tables.memory) == len(results) - 1
     assert len(content.tables.timings) == len(results)
@@ -194,7 +195,7 @@ def test_unreadable_and_endless_case_ids_are_left_out(tmp_path: Path, series: in
         *others,
     ]
     content, _, _ = write_report(tmp_path, store(*results))
-    kept = [one for one in content.left_out if one.kind == "result"]
+    kept = [one for one in content.summary.left_out if one.kind == "result"]
     assert len(kept) == 3
     assert "a case id has 9 parts" in kept[0].reason
     assert "without tokens" in kept[1].reason
@@ -207,7 +208,7 @@ def test_a_search_of_an_unknown_operator_is_left_out(tmp_path: Path, series: int
     results = make_series(series)
     unknown = replace(results[0], case=results[0].case.replace("multihead", "elsewhere"), suite="frontier")
     content, page, _ = write_report(tmp_path, store(*results, unknown))
-    assert [one.kind for one in content.left_out] == ["result"]
+    assert [one.kind for one in content.summary.left_out] == ["result"]
     assert "elsewhere" in page
 
 
@@ -215,7 +216,7 @@ def test_two_runs_with_one_id_are_not_mixed(tmp_path: Path) -> None:
     """Of two different runs with the same id, the second is left out and named."""
     other = make_run(machine=replace(make_run().machine, name="other-cpu"))
     content, page, _ = write_report(tmp_path, store(*make_series(1)), store(*make_series(1), run=other))
-    assert content.left_out_count == "1 run"
+    assert count_left_out(content.summary.left_out) == "1 run"
     assert len(content.runs) == 1
     assert "another run of this report has the same id" in page
 
@@ -223,7 +224,7 @@ def test_two_runs_with_one_id_are_not_mixed(tmp_path: Path) -> None:
 def test_a_sound_run_has_no_list_of_what_was_left_out(tmp_path: Path) -> None:
     """Where nothing is left out, the report does not speak of it."""
     content, page, text = write_report(tmp_path, store(*make_series(2)))
-    assert content.left_out == ()
+    assert content.summary.left_out == ()
     assert "Left out" not in page + text
     assert not (tmp_path / "left-out.csv").exists()
 
@@ -278,5 +279,5 @@ def test_a_run_that_was_cut_at_any_byte_is_reported(tmp_path: Path, share: int) 
     path.write_bytes(whole[: first + (len(whole) - first) * share // 8])
     content, page, _ = write_report(tmp_path / "report", read_run(path))
     # The line that was cut is told beside the cut, and not as damage of its own.
-    assert content.unreadable == ()
+    assert content.unreadable == []
     assert "The last line was half-written when the run was cut." in page

@@ -22,6 +22,7 @@ from attnbench.analysis.run_diff import compare_runs
 from attnbench.records import types as records
 from attnbench.records.run_file import StoredRun, read_run
 from attnbench.records.types import Ceiling, Completion, End, Finding, Machine, Memory, Planned, Result, Run, Timing
+from attnbench.records.value_facts import Compared, WrongDtype
 from attnbench.report import studies, write
 from attnbench.report.comparison import markdown as comparison_markdown
 from attnbench.report.comparison import page as comparison_page
@@ -30,6 +31,7 @@ from attnbench.report.csv_files import render_csv
 from attnbench.report.markdown_text import escape, format_code, format_console
 from attnbench.report.spelled import spell_out, spell_out_in
 from attnbench.report.studies.section import place_studies
+from rendered_reports import render_markdown, render_page
 
 RAN = "window.ran=1"
 # Texts that do harm where a program reads them as something else than text. ``window.ran`` tells that one was run.
@@ -110,8 +112,7 @@ def make_run(number: int) -> StoredRun:
     completion = Completion(
         run=run.id, implementation="mine", suite="core", list_digest="d", listed=9, refused={"refusal": (1,)},
         unanswered=(2,), strength=2, combinations=100, taken=30, covered_by_list=20, covered=30, cases=("further",),
-        restrictions=("restriction",), notes=("note",), pool_digest="pool", raised=1, first_raised="raised", unasked=1,
-        no_answer="answer",
+        restrictions=("restriction",), notes=("note",), pool_digest="pool", first_raised="raised", no_answer="silent",
     )  # fmt: skip
     results = [*_make_checked(run), *_make_timed(run)]
     return StoredRun(
@@ -341,8 +342,7 @@ def assert_is_plain(path: Path) -> None:
     """Assert that a Markdown file has no HTML, links, images or headings but those of the report itself."""
     text = path.read_text("utf-8")
     tokens = MarkdownIt("gfm-like", {"linkify": False, "html": True}).parse(text)
-    blocks = [token.content.strip() for token in tokens if token.type == "html_block"]
-    assert blocks == ["<!-- studies -->", "<!-- end of studies -->"]
+    assert not [token for token in tokens if token.type == "html_block"]
     for token in tokens:
         if token.type == "fence":
             assert token.info == "console"
@@ -351,11 +351,25 @@ def assert_is_plain(path: Path) -> None:
             assert child.type not in {"link_open", "s_open"}, child
             assert child.type != "html_inline" or child.content == "<br>"
             assert child.type != "image" or re.fullmatch(r"[a-z0-9-]+\.png", str(child.attrs["src"]))
-    assert text.count("\n<!-- studies -->\n<!-- end of studies -->\n") == 1
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_texts_of_facts_are_texts(text: str) -> None:
+    """Whatever the texts of a fact hold, page and Markdown show them as text."""
+    fact = WrongDtype(compared=Compared(quantity=text), dtype=text, expected=text)
+    finding = Finding(check="forward_parity", status="failed", facts=(fact,))
+    refused = Finding(check="forward_parity", status="unsupported", reason=text or "-", warnings=(text,))
+    results = [Result(run="run-0", implementation=name, case=CASE.format(length=8, mode="eval"), findings=(one,))
+               for name, one in (("mine", finding), ("other", refused))]  # fmt: skip
+    stored = replace(make_run(0), results=tuple(results), ceilings=(), completions=())
+    page = render_page([stored])
+    assert page.count("<script") == 1  # the page's own
+    assert "<img src=x" not in page
+    assert "<script" not in render_markdown([stored]).replace("\\<", "")
 
 
 @pytest.mark.parametrize("machines", [1, 2])
-def test_text_that_looks_like_a_slot_of_studies_is_text(tmp_path: Path, machines: int) -> None:
+def test_text_that_looks_like_a_placeholder_is_text(tmp_path: Path, machines: int) -> None:
     """A study is inserted once, and nothing else of a report changes, whatever a run and a study have as their text."""
     slots = [one for one in HOSTILE if "<!--" in one]
     runs = [make_run(number) for number in range(machines)]
@@ -368,19 +382,18 @@ def test_text_that_looks_like_a_slot_of_studies_is_text(tmp_path: Path, machines
         runs[place] = replace(one, run=run, results=tuple(results), problems=tuple(slots))
     before, after = tmp_path / "before", tmp_path / "after"
     write(runs, before)
-    plain = {name: (before / name).read_text("utf-8") for name in ("index.html", "report.md")}
+    plain = (before / "index.html").read_text("utf-8")
     for folder in (before, after):
         for _ in range(2):
             make_study(slots[0] + slots[1], folder)
     write(runs, after)
-    for name in plain:
-        with_study = (before / name).read_text("utf-8")
-        assert with_study == (after / name).read_text("utf-8")
-        assert with_study.count("Studies that explain attention") == 1
+    with_study = (before / "index.html").read_text("utf-8")
+    assert with_study == (after / "index.html").read_text("utf-8")
+    assert with_study.count("Studies that explain attention") == 1
     for path in before.glob("study-*.json"):
         path.unlink()
     place_studies(before)
-    assert {name: (before / name).read_text("utf-8") for name in plain} == plain
+    assert (before / "index.html").read_text("utf-8") == plain
 
 
 def make_study(text: str, folder: Path) -> None:

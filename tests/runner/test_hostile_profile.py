@@ -16,6 +16,7 @@ import click
 import pytest
 
 import attnbench
+from attnbench.analysis.completeness import judge_completeness
 from attnbench.cli.profile_command import command
 from attnbench.processes.fork_server import AVAILABLE
 from attnbench.processes.oracle_requests import DescribeCases, ListProfile
@@ -254,7 +255,7 @@ class Own(torch.nn.MultiheadAttention):
 
 
 TINY = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/inference"
-PROFILE = ("profile", "--lengths", "8,16", "--passes", "forward", "--processes", "1", "--timeout", "1000")
+PROFILE = ("profile", "--lengths", "8,16", "--passes", "forward", "--processes", "3", "--timeout", "1000")
 CONFORM = ("conform", "--case", TINY, "--check", "forward_parity")
 # Arguments of all commands: results are written to a folder beside the one in which the command runs.
 COMMON = ("own.py:Own", "--threads", "1", "--results", "../results")
@@ -279,7 +280,8 @@ def wait_for_hang(folder: Path, done: int) -> tuple[Path, int]:
 def test_a_killed_run_is_resumed_and_disturbs_no_other(done: list[tuple[str, int]], tmp_path: Path) -> None:
     """A run is killed by SIGKILL, during its checks or its timing: its processes end, and the run can be resumed.
 
-    Stored results are kept. A second run that writes to the same results folder at the same time is not affected.
+    Stored results are kept, with the samples of each process that ended. The resumed run adds the others. A second run
+    that writes to the same results folder at the same time is not affected.
     A process that times is not forked: the addresses of forked processes are alike, and times depend on them.
     """
     killed, other = tmp_path / "killed", tmp_path / "other"
@@ -305,21 +307,29 @@ def test_a_killed_run_is_resumed_and_disturbs_no_other(done: list[tuple[str, int
     (beside,) = (path for path in tmp_path.glob("results/*/*.jsonl") if path != file)
     assert [finding.status for result in read_run(beside).results for finding in result.findings] == ["passed"]
     before = read_run(file)
-    stored = [(result.implementation, make_key(result)[1]) for result in before.results]
-    # Implementations are checked in parallel, so the order of results varies. No timing is stored before all calls are
-    # timed.
-    assert sorted(stored) == sorted(done)
+    probed = [(result.implementation, make_key(result)[1]) for result in before.results if result.timing is None]
+    # Implementations are checked in parallel, so the order of results varies.
+    assert sorted(probed) == sorted(done)
+    kept = {make_key(result): result.timing for result in before.results if result.timing is not None}
+    # The call of length 16 hangs, so a process has stored samples of length 8 only, of both implementations.
+    assert {length for _, length, *_ in kept} >= ({8} if done == PROBES else set())
     assert before.problems == ()
+    found = judge_completeness(before)
+    assert (found.end, [planned for _, planned, _ in found.cut_calls]) == ("cut", [3] * len(found.cut_calls))
+    assert sum(count for _, _, count in found.cut_calls) == len(kept)
     (killed / "hang").unlink()
     again = run_command(*PROFILE, *COMMON, "--resume", file.stem, cwd=killed)
     assert again.returncode == 0, again.stderr
     after = read_run(file)
-    # Each result is stored twice: without a timing after the checks, which the resumed run does not repeat, and with
-    # its timing.
+    # Each result is stored without a timing after the checks, which the resumed run does not repeat, and with its
+    # timing in parts, which are joined.
     times = Counter((result.implementation, make_key(result)[1], result.timing is not None) for result in after.results)
     names = ("torch_mha", "own.py:Own")
     assert times == {(name, length, timed): 1 for name in names for length in (8, 16) for timed in (False, True)}
-    assert after.results[: len(before.results)] == before.results
+    timings = {make_key(result): result.timing for result in after.results if result.timing is not None}
+    assert {timing.processes for timing in timings.values()} == {3}
+    for key, timing in kept.items():
+        assert timings[key].samples_ns[: timing.processes] == timing.samples_ns
     assert len(list(tmp_path.glob("results/*/*.jsonl"))) == 2
 
 

@@ -5,7 +5,7 @@ An implementation with a fault is excluded, and processes are added if a speed v
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu
 CHECKS = ("forward_parity", "global_state_untouched")
 CALL_NS = 1_000_000
 PASSED = Finding(check="any", status="passed")
+WRONG = Finding(check="any", status="failed", reason="wrong")
 # Type of a function that decides whether a fake process fails: it gets the names of the implementations and the number
 # of the process, and returns the fault or None.
 Fault = Callable[[list[str], int], Outcome | None]
@@ -585,27 +586,40 @@ def test_any_implementation_may_be_the_baseline() -> None:
     assert fake.started[-1] == ["own", "open"]
 
 
-def test_results_come_as_each_group_of_cases_is_done() -> None:
-    """Results are yielded as soon as their group of cases is done, so that an interrupted profile keeps them."""
+def test_results_come_after_each_process() -> None:
+    """The results of a case are yielded when a process has timed it, with all samples so far."""
     fake = FakeSession()
     results = start(fake, ["torch_mha"], Effort(processes=3, budget_s=GROUP_S / 2), cases=4)
-    next(results)
-    assert {request.case for request in fake.requests} == {CASE.format(0), CASE.format(1)}
-    assert len(fake.requests) == 6
-    assert len(list(results)) == 3
+    first = [next(results) for _ in range(3)]
+    assert [one.case for one in first] == [CASE.format(0), CASE.format(1), CASE.format(0)]
+    assert [one.timing.processes for one in first if one.timing] == [1, 1, 2]
+    assert len(fake.requests) == 3
+    assert len(list(results)) == 4 * 3 - 3
 
 
-def test_decided_cases_come_before_processes_are_added() -> None:
-    """A case whose verdicts are known is yielded before further processes time the other cases of its group."""
+def test_an_excluded_implementation_is_told_once() -> None:
+    """Its result, without samples, follows the process that shows its fault; the others keep their samples."""
+    fake = FakeSession(factor=make_factor)
+    fake.evaluate = lambda name: WRONG if name == "slow" and len(fake.requests) > 1 else PASSED
+    found = list(start(fake, ["torch_mha", "slow"], Effort(processes=3, budget_s=1.0)))
+    counts = [(one.implementation, one.timing.processes if one.timing else 0) for one in found]
+    assert counts == [("torch_mha", 1), ("slow", 1), ("slow", 0), ("torch_mha", 2), ("torch_mha", 3)]
+
+
+def test_decided_cases_get_no_further_processes() -> None:
+    """A case on which it is decided what to use is not timed again beside the other cases of its group."""
     fake = FakeSession()
     fake.factor = lambda process, name: make_factor(
         process, name if fake.requests[-1].case == CASE.format(0) else "slow" if name == "open" else name
     )
-    results = start(fake, ["torch_mha", "open"], Effort(processes=10, most=30, budget_s=1.0), cases=2)
-    assert [next(results).case for _ in range(2)] == [CASE.format(1)] * 2
-    assert len(fake.requests) == 20
-    assert [result.case for result in results] == [CASE.format(0)] * 2
-    assert len(fake.requests) == 40
+    found = list(start(fake, ["torch_mha", "open"], Effort(processes=10, most=30, budget_s=1.0), cases=2))
+    counts = {one.case: one.timing.processes for one in found if one.timing}
+    assert counts == {CASE.format(0): 30, CASE.format(1): 10}
+
+
+def keep_last(results: Iterable[Result]) -> list[Result]:
+    """Return the last result of each implementation and case, which has all samples."""
+    return list({(one.implementation, one.case): one for one in results}.values())
 
 
 def interrupt_in_process(number: int, case: str, **effort: Any) -> dict[str, list[int]]:
@@ -624,7 +638,7 @@ def interrupt_in_process(number: int, case: str, **effort: Any) -> dict[str, lis
         found.extend(results)
     assert len(fake.started) == fake.closed
     counts: dict[str, list[int]] = {}
-    for result in found:
+    for result in keep_last(found):
         assert result.timing is not None
         counts.setdefault(result.case, []).append(len(result.timing.samples_ns))
     return counts
@@ -640,7 +654,7 @@ def test_an_interrupted_case_keeps_the_samples_that_it_has() -> None:
 def resume(names: Sequence[str], stored: Sequence[Result], cases: int) -> tuple[FakeSession, list[Result]]:
     """Time cases again in seven processes, with stored results of them; return the session and the results."""
     fake, effort = FakeSession(factor=make_factor), Effort(processes=7, budget_s=1.0)
-    return fake, list(start(fake, names, effort, cases=cases, progress=RecordingProgress(), stored=stored))
+    return fake, keep_last(start(fake, names, effort, cases=cases, progress=RecordingProgress(), stored=stored))
 
 
 def test_a_resumed_run_adds_the_processes_that_an_interrupted_case_lacks() -> None:
@@ -682,7 +696,7 @@ def test_samples_that_are_not_interleaved_are_taken_anew(change: str) -> None:
     """If the stored timings of a case were not made together, all processes time the case again."""
     names = ["torch_mha", "slow"]
     effort = Effort(processes=3, budget_s=1.0)
-    base, slow = start(FakeSession(factor=make_factor), names, effort)
+    base, slow = keep_last(start(FakeSession(factor=make_factor), names, effort))
     assert base.timing is not None
     assert slow.timing is not None
     if change == "fewer processes":
@@ -703,12 +717,15 @@ def test_samples_that_are_not_interleaved_are_taken_anew(change: str) -> None:
     assert [request.seed for request in kept.requests] == [3, 4, 5, 6]
 
 
-def test_an_interrupted_case_with_time_left_has_no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a time limit for each case, an interrupt keeps only the cases that have no time left."""
-    clock = itertools.count()
-    monkeypatch.setattr(timing.time, "monotonic", lambda: next(clock))
-    assert interrupt_in_process(3, CASE.format(1), case_s=100.0) == {}
-    assert interrupt_in_process(0, CASE.format(1), case_s=1.0) == {CASE.format(0): [1, 1]}
+def test_a_resumed_case_has_only_the_time_that_is_left() -> None:
+    """With a time limit for each case, the time of the stored samples counts as spent."""
+    names = ["torch_mha", "slow"]
+    stored = keep_last(start(FakeSession(factor=make_factor), names, Effort(processes=3, budget_s=1.0)))
+    spent_s = sum(sum(map(sum, one.timing.samples_ns)) for one in stored if one.timing) / 1e9
+    for limit_s, requests in ((spent_s, 0), (100.0, 4)):
+        fake = FakeSession(factor=make_factor)
+        list(start(fake, names, Effort(processes=7, budget_s=1.0, case_s=limit_s), stored=stored))
+        assert len(fake.requests) == requests
 
 
 @pytest.mark.parametrize(
@@ -718,7 +735,6 @@ def test_an_interrupted_case_with_time_left_has_no_timing(monkeypatch: pytest.Mo
         ({"processes": 10}, {"processes": 10}, False),
         ({"processes": 9}, {"processes": 10}, True),
         ({"processes": 15}, {"processes": 10, "most": 30}, True),
-        ({"processes": 3, "case_s": 9.0}, {"processes": 10, "case_s": 9.0}, False),
     ],
 )
 def test_a_resumed_run_times_incomplete_cases_again(made: dict[str, Any], asked: dict[str, Any], again: bool) -> None:

@@ -5,7 +5,7 @@ from its results, and a last line that is cut shows that the run was cut.
 """
 
 import shlex
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -76,6 +76,9 @@ class Completeness:
     timed: bool = True
     # Whether it is known what was planned.
     planned: bool = True
+    # Calls of a run that did not finish which fewer processes timed than were planned: number of processes, planned
+    # number, and number of such calls.
+    cut_calls: tuple[tuple[int, int, int], ...] = ()
     # The command that finishes the run; empty if the run is finished, or if it cannot be resumed.
     resuming: str = ""
 
@@ -112,8 +115,18 @@ def judge_completeness(stored: StoredRun) -> Completeness:
         half_written=cut,
         timed=any(result.timing is not None for result in stored.results),
         planned=bool(stored.run.planned),
+        cut_calls=() if end in ("finished", "unknown") else tuple(_count_cut_calls(stored)),
         resuming=format_resuming(stored.run) if end in ("cut", "interrupted", "error") else "",
     )
+
+
+def _count_cut_calls(stored: StoredRun) -> Iterator[tuple[int, int, int]]:
+    counts: Counter[tuple[int, int]] = Counter()
+    for result in merge_runs([stored]):
+        planned = stored.run.planned.get(result.implementation, Planned(cases=0)).processes
+        if result.timing is not None and result.timing.processes < planned:
+            counts[result.timing.processes, planned] += 1
+    yield from ((processes, planned, count) for (processes, planned), count in sorted(counts.items()))
 
 
 def find_unfinished(judged: Iterable[Completeness]) -> Unfinished:

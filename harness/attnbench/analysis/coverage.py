@@ -29,6 +29,7 @@ __all__ = [
     "count_cases",
     "count_checked",
     "describe_asking",
+    "describe_changes",
     "describe_completion",
     "describe_few",
     "is_checked",
@@ -246,7 +247,7 @@ def list_coverage_lines(
             if line := describe_completion(completions[name]):
                 yield f"{name} {line}"
             yield from (f"{name}: {line}" for line in describe_asking(completions[name]))
-        yield from (f"{name}: {line}" for line in _describe_changes(own))
+        yield from (f"{name}: {line}" for line in describe_changes(own))
         if planned is None and (line := _describe_refusals(own)):
             yield f"{name}: {line}"
 
@@ -266,7 +267,7 @@ def _is_refused(result: Result) -> bool:
     return not is_checked(result) and any(f.status == "unsupported" for f in result.findings)
 
 
-def _describe_changes(results: Iterable[Result]) -> Iterator[str]:
+def describe_changes(results: Iterable[Result]) -> Iterator[str]:
     """Yield on how many cases the declaration changed after the run was planned, with the first of these cases."""
     changed = [
         (result.case, warning)

@@ -1,18 +1,18 @@
 """Crossover maps over two axes: cells of which two sizes vary, such as length and batch, and all else is equal.
 
-The answers are those of the entries of the crossover map; nothing is decided here.
+The answers are those of the summary; nothing is decided here.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 
-from attnbench.analysis.crossover import Entry
+from attnbench.analysis.answers import Answer
+from attnbench.analysis.summary import Column, Place, SpeedCell, SummaryTable
 from attnbench.cases import CaseId
-from attnbench.records.types import find_pass
 
-__all__ = ["AXES", "LENGTH", "Axis", "CrossoverMap", "MapCell", "Untimed", "find_maps"]
+__all__ = ["AXES", "LENGTH", "Axis", "CrossoverMap", "MapCell", "find_maps"]
 
 # A number of queries and of keys, or another size.
 Value = tuple[int, ...]
@@ -41,35 +41,41 @@ AXES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Untimed:
-    """A call that was planned for timing but not timed, with the reason."""
-
-    machine: str
-    threads: int
-    case: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MapCell:
     """A cell of a map; ``row`` and ``column`` are values of the axes."""
 
     row: Value
     column: Value
-    case: str
-    # None if nothing was timed. ``reasons``: why not.
-    entry: Entry | None
-    reasons: tuple[str, ...] = ()
+    # The call, and the table that has its times.
+    call: Column
+    table: SummaryTable
+
+    @property
+    def answer(self) -> Answer | None:
+        """What to use; None if nothing that may be chosen was timed."""
+        return self.table.answers.get(self.call)
+
+    @property
+    def timed(self) -> bool:
+        """Whether anything was timed."""
+        return any(cell.time_ns for cell in self._cells)
+
+    @property
+    def reasons(self) -> tuple[object, ...]:
+        """Why calls have no time, each reason once."""
+        found = (cell.untimed for cell in self._cells)
+        return tuple(dict.fromkeys(one for one in found if one is not None))
+
+    @property
+    def _cells(self) -> list[SpeedCell]:
+        return [row.cells[self.call] for row in self.table.rows if self.call in row.cells]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossoverMap:
     """The answers of one machine, device, dtype, number of threads, pass and mode, over two axes."""
 
-    machine: str
-    device: str
-    dtype: str
-    threads: int
+    place: Place
     pass_: str
     mode: str
     operator: str
@@ -90,34 +96,33 @@ class CrossoverMap:
 class _Point:
     """A call with its sizes by letter; the length has the empty letter."""
 
-    # Machine, device, dtype, threads, pass, mode, and operator.
-    place: tuple[str, str, str, int, str, str, str]
+    # Place, pass, mode, and operator.
+    place: tuple[Place, str, str, str]
     sizes: Mapping[str, Value]
     # Parts of the sizes that are not a letter with a number.
     others: tuple[str, ...]
     # Flags, mask, regime and seed.
     rest: str
-    case: str
-    entry: Entry | None
-    reasons: list[str] = field(default_factory=list)
+    call: Column
+    table: SummaryTable
 
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
     """What is equal in all cells of a map."""
 
-    place: tuple[str, str, str, int, str, str, str]
+    place: tuple[Place, str, str, str]
     form: str
     length: Value
 
 
-def find_maps(entries: Iterable[Entry], untimed: Iterable[Untimed]) -> Iterator[CrossoverMap]:
-    """Yield the maps of these entries; ``untimed`` are calls that have no timing, with the reasons.
+def find_maps(tables: Iterable[SummaryTable]) -> Iterator[CrossoverMap]:
+    """Yield the maps of these tables.
 
     A value of an axis is in a map if at least two cells with it were planned. A pair of axes has a map only if the map
     has a timed cell that no map of an earlier pair has. If a third size varies, each of its values has a map.
     """
-    points = _list_points(entries, untimed)
+    points = [_make_point(table, column) for table in tables for column in table.columns]
     varying = [axis for axis in AXES if _varies(axis, points)]
     covered: set[int] = set()
     for column_axis, row_axis in combinations(varying, 2):
@@ -128,27 +133,14 @@ def find_maps(entries: Iterable[Entry], untimed: Iterable[Untimed]) -> Iterator[
                 found.setdefault(frame, {})[pair] = point
         for frame, cells in found.items():
             kept = _keep_repeated(cells)
-            timed = {id(point) for point in kept.values() if point.entry is not None}
+            timed = {id(point) for point in kept.values() if _is_timed(point)}
             if timed - covered:
                 covered |= timed
                 yield _make_map(frame, kept, row_axis, column_axis)
 
 
-def _list_points(entries: Iterable[Entry], untimed: Iterable[Untimed]) -> list[_Point]:
-    points: dict[tuple[str, int, str], _Point] = {}
-    for entry in entries:
-        points[entry.machine, entry.threads, entry.case] = _make_point(entry.machine, entry.threads, entry.case, entry)
-    for call in untimed:
-        key = call.machine, call.threads, call.case
-        if key not in points:
-            points[key] = _make_point(*key, None)
-        if call.reason not in points[key].reasons:
-            points[key].reasons.append(call.reason)
-    return list(points.values())
-
-
-def _make_point(machine: str, threads: int, text: str, entry: Entry | None) -> _Point:
-    case = CaseId.parse(text)
+def _make_point(table: SummaryTable, column: Column) -> _Point:
+    case = CaseId.parse(column.case)
     own, _, rest = case.problem.partition("/")
     parts = own.split(".")
     sizes = {found[1]: int(found[2]) for part in parts if (found := _SIZE.fullmatch(part))}
@@ -159,13 +151,17 @@ def _make_point(machine: str, threads: int, text: str, entry: Entry | None) -> _
     length = tuple(sizes.pop(letter) for letter in "LS" if letter in sizes)
     known: dict[str, Value] = {letter: (size,) for letter, size in sizes.items()}
     return _Point(
-        place=(machine, case.device, case.dtype, threads, find_pass(text), case.mode, case.operator),
+        place=(table.place, column.pass_, case.mode, case.operator),
         sizes=known | ({LENGTH.letter: length} if length else {}),
         others=others,
         rest=rest,
-        case=text,
-        entry=entry,
+        call=column,
+        table=table,
     )
+
+
+def _is_timed(point: _Point) -> bool:
+    return any((cell := row.cells.get(point.call)) and cell.time_ns for row in point.table.rows)
 
 
 def _varies(axis: Axis, points: Iterable[_Point]) -> bool:
@@ -220,12 +216,9 @@ def _keep_repeated(cells: Mapping[tuple[Value, Value], _Point]) -> dict[tuple[Va
 def _make_map(
     frame: _Frame, points: Mapping[tuple[Value, Value], _Point], row_axis: Axis, column_axis: Axis
 ) -> CrossoverMap:
-    machine, device, dtype, threads, pass_, mode, operator = frame.place
+    place, pass_, mode, operator = frame.place
     return CrossoverMap(
-        machine=machine,
-        device=device,
-        dtype=dtype,
-        threads=threads,
+        place=place,
         pass_=pass_,
         mode=mode,
         operator=operator,
@@ -236,9 +229,7 @@ def _make_map(
         rows=_order(row for row, _ in points),
         columns=_order(column for _, column in points),
         cells={
-            (row, column): MapCell(
-                row=row, column=column, case=point.case, entry=point.entry, reasons=tuple(point.reasons)
-            )
+            (row, column): MapCell(row=row, column=column, call=point.call, table=point.table)
             for (row, column), point in points.items()
         },
     )

@@ -172,6 +172,8 @@ def count_planned(
     plans: Sequence[Plan] = (),
     timed: Sequence[Plan] = (),
     supplements: Mapping[str, Supplement] | None = None,
+    *,
+    effort: Effort | None = None,
 ) -> dict[str, Planned]:
     """Return the numbers of cases to check and to time for each loaded implementation, by display name."""
     found: dict[str, Planned] = {}
@@ -180,7 +182,8 @@ def count_planned(
         further = supplements[name].plans if supplements and name in supplements else ()
         checked = {plan.case for plan in (*plans, *further) if plan.operator == operator}
         profiled = {plan.case for plan in timed if plan.operator == operator}
-        found[display_name(name)] = Planned(cases=len(checked), timed=len(profiled))
+        processes = effort.processes if effort and profiled else 0
+        found[display_name(name)] = Planned(cases=len(checked), timed=len(profiled), processes=processes)
     return found
 
 

@@ -1,32 +1,31 @@
 """The report of a conformance run, as Python values and as text."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass, replace
 from html import escape
+from pathlib import Path
 from typing import Self
 
-from attnbench.analysis.coverage import count_checked, describe_few, list_coverage_lines
-from attnbench.analysis.root_causes import find_root_causes
-from attnbench.api.printed import format_reasons
-from attnbench.checks.catalogue import list_chapters, read_checks
+from attnbench.analysis.coverage import count_checked, describe_asking, describe_few
+from attnbench.analysis.summarize import summarize
+from attnbench.analysis.summary import Summary
+from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import display_name
-from attnbench.records.types import FAILURES, Completion, Finding, Result, Status, format_reproduce_line
-from attnbench.words.causes import describe_cause, title_cause
-from attnbench.words.findings import describe_finding
-
-__all__ = ["DETAILED_CAUSES", "ConformanceError", "Failure", "Report", "format_finding"]
-
-SIGNS: tuple[tuple[str, tuple[Status, ...]], ...] = (
-    ("✗", tuple(sorted(FAILURES))),
-    ("✓", ("passed",)),
-    ("~", ("expected_failure",)),
-    ("–", ("unsupported",)),
-    ("·", ("not_run",)),
+from attnbench.records.run_file import StoredRun
+from attnbench.records.types import (
+    FAILURES,
+    Completion,
+    End,
+    Finding,
+    Machine,
+    Result,
+    Run,
+    Status,
+    format_reproduce_line,
 )
-LEGEND = "✓ passed   ✗ failed   ~ expected to fail   – refused, with a reason   · not run"
-# Largest number of causes of failures that a printed report describes. ``Report.failures`` contains all failures.
-DETAILED_CAUSES = 12
+from attnbench.report.terminal import format_summary
+
+__all__ = ["ConformanceError", "Failure", "Report", "format_finding"]
 
 
 class ConformanceError(AssertionError):
@@ -50,7 +49,7 @@ class Failure:
         return format_finding(self.implementation, self.case, self.finding)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report:
     """Results of one implementation on the cases of a suite."""
 
@@ -107,8 +106,22 @@ class Report:
             raise ConformanceError(f"{display_name(self.implementation)} does not conform\n{self}")
         return self
 
+    @property
+    def summary(self) -> Summary:
+        """The verdict on conformance and the causes of failures, as a table with one row."""
+        # The command to reproduce a failure needs the name by which the implementation is loaded.
+        results = tuple(replace(result, implementation=self.implementation, run="") for result in self.results)
+        machine = Machine(name="", cpu="", cores=0, memory_bytes=0)
+        run = Run(id="", time="", command="", machine=machine, versions={}, threads=1, suite=self.suite)
+        end = End(run="", time="", outcome="finished", exit_code=0)
+        return summarize([StoredRun(run=run, results=results, path=Path(), end=end)])
+
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
-        return "\n".join(_format_report(self))
+        notes = describe_asking(self.completion) if self.completion else ()
+        return "\n".join((format_summary(self.summary), *notes))
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
@@ -118,67 +131,10 @@ def format_finding(implementation: str, case: str, finding: Finding) -> str:
     """Format a failed finding: the fault, the requirement, and the command that re-runs the check."""
     known = read_checks().get(finding.check)
     requirement = known.requirement if known else finding.check
+    fault = finding.reason.removeprefix(requirement).strip().removeprefix("But ")
     status = "" if finding.status == "failed" else f"{finding.status.replace('_', ' ')}: "
     return (
-        f"{status}{describe_finding(finding)}\n"
+        f"{status}{fault}\n"
         f"  requirement  {requirement}\n"
         f"  reproduce    {format_reproduce_line(implementation, case, finding.check)}"
     )
-
-
-def _format_report(report: Report) -> Iterator[str]:
-    """Yield the lines of the report: counts by chapter, failures, refused cases and cases not run, and a summary."""
-    cases = _pluralize(len(report.results), "case")
-    yield f"{display_name(report.implementation)}: {cases} of the suite {report.suite}"
-    by_chapter: defaultdict[str, Counter[Status]] = defaultdict(Counter)
-    for finding in report.findings:
-        known = read_checks().get(finding.check)
-        by_chapter[known.chapter if known else "?"][finding.status] += 1
-    width = max(map(len, by_chapter), default=0)
-    for chapter in (*list_chapters(), "?"):
-        if chapter in by_chapter:
-            yield f"  {chapter:{width}}  {_format_counts(by_chapter[chapter])}"
-    yield LEGEND
-    yield from _format_failures(report)
-    for status, words in (("unsupported", "refused"), ("not_run", "not run")):
-        reasons = Counter(describe_finding(finding) for finding in report.findings if finding.status == status)
-        if reasons:
-            yield f"{words}: {_pluralize(reasons.total(), 'finding')}: {format_reasons(reasons)}"
-    yield from list_coverage_lines(report.results, _get_completions(report))
-    counts = report.counts
-    asked = counts.total() - counts["unsupported"] - counts["not_run"]
-    failed = len(report.failures)
-    if report.undecided:
-        yield f"no verdict: {report.undecided}"
-    if report.undecided and not failed:
-        return
-    if not asked:
-        yield "nothing was checked"
-    else:
-        yield f"{failed} of {asked} findings failed" if failed else f"all {asked} findings held"
-
-
-def _get_completions(report: Report) -> dict[str, Completion]:
-    return {report.completion.implementation: report.completion} if report.completion else {}
-
-
-def _format_counts(counts: Counter[Status]) -> str:
-    totals = ((sign, sum(counts[status] for status in statuses)) for sign, statuses in SIGNS)
-    return "   ".join(f"{sign} {total}" for sign, total in totals if total)
-
-
-def _format_failures(report: Report) -> Iterator[str]:
-    # The command to reproduce a failure needs the name by which the implementation is loaded.
-    named = (replace(result, implementation=report.implementation) for result in report.results)
-    causes = find_root_causes(named)
-    for cause in causes[:DETAILED_CAUSES]:
-        yield f"\n{title_cause(cause)}"
-        yield from (f"  {line}" for line in describe_cause(cause))
-    if len(causes) > DETAILED_CAUSES:
-        yield f"\n… and {_pluralize(len(causes) - DETAILED_CAUSES, 'more cause')} of failures"
-    if causes:
-        yield ""
-
-
-def _pluralize(count: int, thing: str) -> str:
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

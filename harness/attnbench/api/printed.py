@@ -1,11 +1,12 @@
 """Texts and tables that the terminal and the results of Python calls share."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING
+
+from attnbench.report.terminal import PLAIN_WIDTH
 
 if TYPE_CHECKING:
     # Not imported with attnbench.conform: a script that prints nothing does not need it.
@@ -13,35 +14,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = [
-    "PLAIN_WIDTH",
     "TextTable",
     "format_html",
-    "format_reasons",
     "format_text",
     "print_tables",
 ]
 
-# Width of a table in characters, if the output is not a terminal.
-PLAIN_WIDTH = 110
 # Largest number of rows of a table in a notebook; a line says how many are left out. The data frame has all rows.
 MOST_HTML_ROWS = 100
-
-
-# Up to this number, all reasons are printed. If there are more, only the most common reason is printed.
-_PRINTED_REASONS = 3
-
-
-def format_reasons(reasons: Counter[str]) -> str:
-    """Return the reasons, each with its count; a single reason has no count.
-
-    If there are more than ``_PRINTED_REASONS``, return the most common reason, and the number of other reasons.
-    """
-    (first, count), *others = reasons.most_common()
-    if not others:
-        return first
-    if len(reasons) <= _PRINTED_REASONS:
-        return "; ".join(f"{number} × {reason}" for reason, number in reasons.most_common())
-    return f"{count} × {first} (and {len(others)} more reasons)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

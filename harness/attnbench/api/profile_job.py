@@ -44,11 +44,13 @@ def record_profile(
         )
         operators = find_operators(session, chosen)
         plans = plan_profile(session, choice, operators, axes=axes, passes=given["passes"])
+        effort = choose_effort(EFFORTS[given["suite"]], given)
         if announces:
-            announce(session, chosen, plans, choose_effort(EFFORTS[given["suite"]], given), axes)
+            announce(session, chosen, plans, effort, axes)
         with start_recording(
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
-            implementations=chosen, resume=given["resume"], planned=count_planned(session, chosen, timed=plans),
+            implementations=chosen, resume=given["resume"],
+            planned=count_planned(session, chosen, timed=plans, effort=effort),
         ) as recorded:  # fmt: skip
             profile_with_ceilings(recorded, session, chosen, plans, given, show=show)
             recorded.exit_code = recorded.choose_exit_code(implementations)

@@ -3,10 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Unpack, get_args
 
+from attnbench.analysis.summarize import summarize
+from attnbench.analysis.summary import Summary
 from attnbench.api.arguments import (
     list_counts,
     list_lengths,
@@ -18,13 +21,11 @@ from attnbench.api.arguments import (
 from attnbench.api.axes import MODELS, Length
 from attnbench.api.choosing import Asked, Choice, choose
 from attnbench.api.command_line import format_command
-from attnbench.api.printed import format_html, format_text
 from attnbench.api.profile_job import record_profile
 from attnbench.api.progress import is_watched, show_interactive_progress
 from attnbench.api.recording import record
 from attnbench.api.results import Table, tabulate_runs
 from attnbench.api.stored import RESULTS
-from attnbench.api.timing_table import list_untimed, tabulate_times
 from attnbench.api.usage import UsageError, name_arguments
 from attnbench.api.worker_pool import LocalSession, refuse_in_worker
 from attnbench.cases import DEVICES, DTYPES, LEVELS
@@ -32,6 +33,7 @@ from attnbench.plugins.importable import find_name
 from attnbench.records.environment import count_cores
 from attnbench.records.run_file import StoredRun, merge_runs, read_run
 from attnbench.records.types import Pass, Result
+from attnbench.report.terminal import format_summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +43,7 @@ __all__ = ["ProfileResult", "profile"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ProfileResult:
-    """Time and memory of a profile; it prints as the tables of ``attnbench profile``."""
+    """Time and memory of a profile; it prints as the table of ``attnbench profile``."""
 
     run: StoredRun
     # The run file; None if the run was not stored.
@@ -66,18 +68,20 @@ class ProfileResult:
         """
         return choose(self, queries=queries, **asked)
 
-    def _list_lines(self) -> list[str]:
-        stored = [] if self.path is None else [f"stored in {self.path}"]
-        return [*list_untimed(self.results), *stored]
+    @property
+    def summary(self) -> Summary:
+        """The table of the run, as typed rows."""
+        return summarize([self.run])
 
     def __repr__(self) -> str:
         return str(self)
 
     def __str__(self) -> str:
-        return format_text(tabulate_times(self.results), self._list_lines())
+        stored = [] if self.path is None else [f"stored in {self.path}"]
+        return "\n".join((format_summary(self.summary), *stored))
 
     def _repr_html_(self) -> str:
-        return format_html(tabulate_times(self.results), self._list_lines())
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def profile(

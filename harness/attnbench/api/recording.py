@@ -68,9 +68,15 @@ class Recording:
 
     def add(self, result: Result) -> None:
         """Store a result, and join it to the earlier result of the same implementation and case, if there is one."""
-        self.file.append(result)
         key = (result.implementation, result.case)
-        self.results[key] = join_results(self.results[key], result) if key in self.results else result
+        before = self.results.get(key)
+        if result.timing is None:
+            self.file.append(result)
+        else:
+            # The file has the samples of earlier processes already.
+            new = result.timing.select_new(before.timing if before else None)
+            self.file.append(replace(result, timing=new))
+        self.results[key] = join_results(before, result) if before else result
 
     def end(self, outcome: Literal["finished", "interrupted", "error"], exit_code: int) -> None:
         """Store how and when the run ended, as its last record."""

@@ -13,11 +13,14 @@ if TYPE_CHECKING:
 __all__ = ["Table", "read", "tabulate_runs"]
 
 # docs/python.md describes the columns.
-Table = Literal["timings", "memory", "findings", "untimed", "kernels"]
+Table = Literal["summary", "timings", "memory", "findings", "untimed", "kernels"]
 
 
 def read(*runs: str | Path, table: Table = "timings", folder: str | Path = RESULTS) -> "pd.DataFrame":
-    """Return a table of stored runs; each table but ``untimed`` has the columns of the report's CSV file of this name.
+    """Return a table of stored runs.
+
+    ``summary`` has a row for each cell of the tables that the terminal shows. Each other table but ``untimed`` has the
+    columns of the report's CSV file of this name.
 
     ``runs`` are ids of runs below ``folder``, or paths of files; without them, the newest run is read. Measurements
     that cannot be right are left out, as in the report.
@@ -34,8 +37,14 @@ def tabulate_runs(runs: Sequence[StoredRun], table: Table) -> "pd.DataFrame":
     """
     if table not in get_args(Table):
         raise ValueError(f"table must be one of {', '.join(get_args(Table))}, got {table!r}")
-    from attnbench.report.content import collect_content
+    if table == "summary":
+        from attnbench.analysis.summarize import summarize
+        from attnbench.report.summary_table import tabulate_summary
 
-    frame: pd.DataFrame = getattr(collect_content(runs).tables, table)
+        frame = tabulate_summary(summarize(runs))
+    else:
+        from attnbench.report.content import collect_content
+
+        frame = getattr(collect_content(runs).tables, table)
     frame.attrs[FILES] = [str(run.path) for run in runs]
     return frame

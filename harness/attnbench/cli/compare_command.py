@@ -163,15 +163,12 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
         announce(session, sides, plans, effort, axes)
         with recording(
             session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
-            implementations=sides, resume=given["resume"], planned=count_planned(session, sides, timed=plans),
+            implementations=sides, resume=given["resume"],
+            planned=count_planned(session, sides, timed=plans, effort=effort),
         ) as recorded:  # fmt: skip
             profile_into(recorded, session, sides, plans, effort=effort, baseline=base)
             found = list(
-                compare_implementations(
-                    list(recorded.results.values()),
-                    base=display_name(base),
-                    new=display_name(new),
-                )
+                compare_implementations(list(recorded.results.values()), base=display_name(base), new=display_name(new))
             )
             recorded.exit_code = _choose_exit_code(found, undecided=UNDECIDED)
     content = _collect_interleaved(found, recorded, display_name(base), display_name(new))

@@ -14,7 +14,7 @@ from attnbench.checks.catalogue import list_chapters, read_checks, read_operator
 from attnbench.cli.terminal import make_console
 from attnbench.plugins.registry import OPERATORS, PluginError, list_names, load_operator
 from attnbench.processes.oracle_requests import GetListVersion, ListSuite
-from attnbench.runner import Session
+from attnbench.runner import Plan, Session
 from attnbench.runner.mutation import FEW, Matrix, run_mutants
 
 __all__ = ["print_matrix", "to_json", "try_mutants"]
@@ -39,17 +39,17 @@ def try_mutants(implementations: Sequence[str], given: Mapping[str, Any]) -> int
         plans = plan_conformance(session, choice, operators)
         lists = {operator: _list_cases(session, operator, choice.suite) for operator in operators}
         versions = {operator: session.ask_oracle(GetListVersion(operator=operator)) for operator in operators}
-    # Every mutant runs on the cases in ``first`` that are not compiled. ``first`` has the cases of
-    # the smallest listed suite, and the cases that --case names but the suite lacks.
+    # Every mutant runs on the cases in ``first`` that are not compiled. ``first`` has the cases of core, or of quick if
+    # that is the suite, and the cases that --case names but the suite lacks.
     listed = {case for own in lists.values() for case in own[choice.suite]}
-    first = {case for own in lists.values() for case in next(iter(own.values()))}
+    first = {case for own in lists.values() for case in own.get("core", own[choice.suite])}
     first |= {plan.case for plan in plans if plan.case not in listed}
     with show_progress() as progress:
         matrix = run_mutants(plans, first, progress=progress, whole=given["matrix"])
     asked = [check for check in read_checks() if any(check in plan.checks for plan in plans)]
     whole = {} if any(given[name] for name in FILTERS) else lists
     scores = {
-        digest(cases): _compute_score(matrix, operator, level, cases, versions[operator])
+        digest(cases): _compute_score(matrix, plans, operator, level, cases, versions[operator])
         for operator, own in whole.items()
         for level, cases in own.items()
         if matrix.find_mutants_of(operator)
@@ -80,25 +80,29 @@ def _choose_operators(asked: Sequence[str]) -> list[str]:
 
 
 def _list_cases(session: Session, operator: str, suite: Level) -> dict[str, list[str]]:
-    """Return the case ids of an operator for each nested suite from ``core`` up to ``suite``, smallest suite first.
+    """Return the case ids of an operator for each nested suite up to ``suite``, smallest suite first.
 
-    Each nested suite contains the suite before it: quick ⊂ core ⊂ full ⊂ slow. If ``suite`` is quick,
-    or is not nested, return only the case ids of ``suite``.
+    Each nested suite contains the suite before it: quick ⊂ core ⊂ full ⊂ slow. If ``suite`` is not nested, return only
+    the case ids of ``suite``.
     """
-    places = {level: number for number, level in enumerate(NESTED)}
-    levels: list[Level] = [level for level in NESTED[1:] if suite in places and places[level] <= places[suite]]
-    return {level: session.ask_oracle(ListSuite(operator=operator, level=level)) for level in levels or [suite]}
+    levels = NESTED[: NESTED.index(suite) + 1] if suite in NESTED else (suite,)
+    return {level: session.ask_oracle(ListSuite(operator=operator, level=level)) for level in levels}
 
 
-def _compute_score(matrix: Matrix, operator: str, level: str, cases: Collection[str], version: str) -> dict[str, Any]:
-    own = set(matrix.find_mutants_of(operator))
-    killed, total = len(own & set(matrix.find_killed_on(set(cases)))), len(own - set(matrix.find_unasked()))
+def _compute_score(
+    matrix: Matrix, plans: Sequence[Plan], operator: str, level: str, cases: Collection[str], version: str
+) -> dict[str, Any]:
+    """Return the score of a list; a mutant is left out if it passes, and the check that it names applies to no case."""
+    own, killed = set(matrix.find_mutants_of(operator)), set(matrix.find_killed_on(set(cases)))
+    listed = set(cases)
+    asked = {check for plan in plans if plan.case in listed for check in plan.checks}
+    counted = [name for name in own if name in killed or matrix.mutants[name] in asked]
     return {
         "level": level,
         "list_versions": {operator: version},
-        "mutants": total,
-        "killed": killed,
-        "score": round(killed / total, 4),
+        "mutants": len(counted),
+        "killed": len(own & killed),
+        "score": round(len(own & killed) / len(counted), 4),
     }
 
 

@@ -10,11 +10,11 @@ from typing import IO, Any
 import click
 import msgspec
 
-from attnbench.analysis.coverage import describe_asking, list_coverage_lines
+from attnbench.analysis.coverage import describe_asking, describe_changes, list_coverage_lines
 from attnbench.api.command_line import format_command
 from attnbench.api.recording import Recording, record
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE
-from attnbench.records.types import SCHEMA, Planned, format_reproduce_line
+from attnbench.records.types import SCHEMA, Planned, Result, format_reproduce_line
 from attnbench.runner import Session
 from attnbench.words.findings import describe_finding, describe_warning
 
@@ -29,8 +29,12 @@ def list_coverage(recorded: Recording) -> list[str]:
 
 def list_notes(recorded: Recording) -> list[str]:
     """Return what went wrong when implementations were asked which cases they support, one line each."""
-    lines = ((name, line) for name, one in recorded.completions.items() for line in describe_asking(one))
-    return [f"{name}: {line}" for name, line in lines]
+    own: dict[str, list[Result]] = {}
+    for result in recorded.list_results():
+        own.setdefault(result.implementation, []).append(result)
+    asked = ((name, line) for name, one in recorded.completions.items() for line in describe_asking(one))
+    changed = ((name, line) for name, results in own.items() for line in describe_changes(results))
+    return [f"{name}: {line}" for name, line in (*asked, *changed)]
 
 
 @contextlib.contextmanager

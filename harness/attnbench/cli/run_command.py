@@ -75,7 +75,7 @@ def _run(implementations: tuple[str, ...], given: dict[str, Any]) -> Recording:
             session, results=given["results"], suite=choice.suite, cases=[plan.case for plan in plans + timed],
             implementations=chosen, resume=given["resume"],
             whole=choice.whole and choice.suite in VERDICT_SUITES,
-            planned=count_planned(session, chosen, plans, timed, supplements),
+            planned=count_planned(session, chosen, plans, timed, supplements, effort=effort),
         ) as recorded:  # fmt: skip
             conform_into(recorded, session, chosen, plans, choice, expectations, supplements)
             profile_with_ceilings(recorded, session, chosen, timed, given)

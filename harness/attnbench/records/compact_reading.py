@@ -163,8 +163,9 @@ class Inspection(NamedTuple):
 
     # Why the timing cannot be used; empty if it can.
     fault: str
-    # Number of its processes.
+    # Number of its processes, and of the first of them where it continues an earlier timing.
     processes: int
+    begins: int
     # Names of the other implementations that were timed in the same cycles.
     partners: tuple[str, ...]
 
@@ -173,24 +174,52 @@ def inspect_timing(timing: Timing) -> Inspection:
     """Return what is asked of every timing; of a timing that stays in its file, as it was when the file was read."""
     if isinstance(timing, FiledTiming):
         return timing.inspection
-    return Inspection(find_timing_fault(timing), len(timing.samples_ns), timing.interleaved_with)
+    return Inspection(find_timing_fault(timing), len(timing.samples_ns), timing.begins, timing.interleaved_with)
 
 
 class FiledTiming(Timing):
     """A timing whose fields are read from its run file when they are used."""
 
-    __slots__ = ("_lines", "_place", "inspection")
+    __slots__ = ("_lines", "_places", "inspection")
     _lines: _FiledLines
-    _place: tuple[int, int]
+    # The lines of the timing: the first one, and those that continue it.
+    _places: tuple[tuple[int, int], ...]
     inspection: Inspection
 
     @classmethod
-    def locate(cls, lines: _FiledLines, place: tuple[int, int], inspection: Inspection) -> "FiledTiming":
-        """Return the timing of the line at this place; no field is read."""
+    def locate(cls, lines: _FiledLines, places: tuple[tuple[int, int], ...], inspection: Inspection) -> "FiledTiming":
+        """Return the timing of the lines at these places; no field is read."""
         made = object.__new__(cls)
-        for name, value in (("_lines", lines), ("_place", place), ("inspection", inspection)):
+        for name, value in (("_lines", lines), ("_places", places), ("inspection", inspection)):
             object.__setattr__(made, name, value)
         return made
+
+    @property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """The lines of the timing in its file: the first byte and the number of bytes of each."""
+        return self._places
+
+    @property
+    def begins(self) -> int:
+        """Number of the first process, where the timing continues an earlier one."""
+        return self.inspection.begins
+
+    @property
+    def processes(self) -> int:
+        """Number of processes."""
+        return self.inspection.processes
+
+    def join(self, after: Timing) -> Timing:
+        """Return this timing with the processes of ``after``, which is of the same file."""
+        if not after.begins or not isinstance(after, FiledTiming):
+            return after
+        own, its = self.inspection, after.inspection
+        joined = Inspection(own.fault or its.fault, its.begins + its.processes, 0, its.partners)
+        return FiledTiming.locate(self._lines, self.places + after.places, joined)
+
+    def fill(self, processes: int) -> Timing:
+        """Return this timing with this number of processes; the missing ones have no samples."""
+        return FiledTiming.locate(self._lines, self._places, self.inspection._replace(processes=processes))
 
     # Called only for an attribute that is not set, as all fields of ``locate`` are.
     def __getattr__(self, name: str) -> Any:
@@ -200,7 +229,10 @@ class FiledTiming(Timing):
 
     def load(self) -> Timing:
         """Return the timing with all its fields."""
-        return self._lines.read_timing(self._place)
+        joined, *further = map(self._lines.read_timing, self._places)
+        for timing in further:
+            joined = joined.join(timing)
+        return joined.fill(self.processes) if joined.processes < self.processes else joined
 
 
 def load_samples(timing: Timing) -> Timing:
@@ -237,7 +269,7 @@ class _Compacting:
         )
 
     def _file_timing(self, timing: Timing, place: tuple[int, int]) -> Timing:
-        return FiledTiming.locate(self.lines, place, self.shared.share(inspect_timing(timing)))
+        return FiledTiming.locate(self.lines, (place,), self.shared.share(inspect_timing(timing)))
 
     def _share_memory(self, memory: Memory | None) -> Memory | None:
         return None if memory is None else replace(memory, method=self.shared.share(memory.method))

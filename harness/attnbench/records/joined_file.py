@@ -139,14 +139,18 @@ def _count_planned(owned: _Owned) -> dict[str, Planned]:
     """Return what was planned in all parts together; a unit of several parts is counted once."""
     cases: Counter[str] = Counter()
     timed: Counter[str] = Counter()
+    processes: Counter[str] = Counter()
     for part in owned.group.parts:
         for name, own in part.run.planned.items():
             cases[name] += own.cases
             timed[name] += own.timed
+            processes[name] = max(processes[name], own.processes)
     for number in owned.repeated:
         for suite, name, _ in _list_dropped(owned, number):
             (timed if suite == PERF else cases)[name] -= 1
-    return {name: Planned(cases=max(0, cases[name]), timed=max(0, timed[name])) for name in cases}
+    return {
+        name: Planned(cases=max(0, cases[name]), timed=max(0, timed[name]), processes=processes[name]) for name in cases
+    }
 
 
 def _list_dropped(owned: _Owned, number: int) -> set[tuple[str, str, int]]:

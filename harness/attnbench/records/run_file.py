@@ -30,6 +30,7 @@ from attnbench.records.types import (
     Result,
     Resumption,
     Run,
+    Timing,
 )
 
 __all__ = [
@@ -216,6 +217,8 @@ class _Reading:
     records: list[Further] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     timed_lines: dict[tuple[str, str], int] = field(default_factory=dict)
+    # By implementation and case, the place in ``records`` of the last record with a timing that continues no other.
+    timed: dict[tuple[str, str], int] = field(default_factory=dict)
     # Number of problems when the run was last resumed.
     before_resumption: int = 0
     # The End that was just read; None after any other line.
@@ -251,9 +254,23 @@ class _Reading:
                 record = self.change(record, place) if self.change else record
                 if record.timing is not None:
                     self.timed_lines[record.implementation, record.case] = number
+                    if self._continue_timing(record, record.timing):
+                        return
             self._add(record)
         else:
             self.problems.append(f"{self.path.name} line {number}: unknown record {kind!r}")
+
+    def _continue_timing(self, record: Result, timing: Timing) -> bool:
+        """Add the samples of a record that continues an earlier one to that record; return whether it does so."""
+        key = record.implementation, record.case
+        place = self.timed.setdefault(key, len(self.records))
+        before = self.records[place] if place < len(self.records) else None
+        if not timing.begins or not isinstance(before, Result) or before.timing is None:
+            self.timed[key] = len(self.records)
+            return False
+        self.records[place] = replace(record, timing=before.timing.join(timing))
+        self.end = None
+        return True
 
     def _add(self, record: Further) -> None:
         self.records.append(record)
@@ -270,9 +287,10 @@ class _Reading:
         if self.run is None:
             raise ResultsError(f"{self.path} contains no run: it is not a run file, or its first line is lost")
         completions = {one.implementation: one for one in self.records if isinstance(one, Completion)}
+        results = [one for one in self.records if isinstance(one, Result)]
         return StoredRun(
             run=self.run,
-            results=tuple(one for one in self.records if isinstance(one, Result)),
+            results=tuple(results if self.end else _fill_timings(results)),
             ceilings=tuple(one for one in self.records if isinstance(one, Ceiling)),
             completions=tuple(completions.values()),
             path=self.path,
@@ -282,6 +300,22 @@ class _Reading:
             end=self.end,
             timed_lines=self.timed_lines,
         )
+
+
+def _fill_timings(results: Sequence[Result]) -> Iterator[Result]:
+    """Yield the results of a run that was cut while it stored the samples of a process.
+
+    Where the process timed a case, and some of its samples are missing, their timings get a process without samples.
+    """
+    processes: dict[str, int] = {}
+    for result in results:
+        if result.timing is not None:
+            processes[result.case] = max(processes.get(result.case, 0), result.timing.processes)
+    for result in results:
+        if result.timing is not None and result.timing.processes == processes[result.case] - 1:
+            yield replace(result, timing=result.timing.fill(processes[result.case]))
+        else:
+            yield result
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -10,12 +10,14 @@ History of SCHEMA
 5  new fields of Timing: values, judged
 6  new fields of Run: list_digest, parts, node
 7  new field of Timing: trainable
+8  new field of Finding: facts; new field of Timing: begins (the samples of each process are stored when it ends);
+   new field of Planned: processes
 """
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 from attnbench.cases import CaseId, digest
 from attnbench.records.facts import Fact, Reason
@@ -50,7 +52,7 @@ __all__ = [
     "format_reproduce_line",
 ]
 
-SCHEMA = 7
+SCHEMA = 8
 # First schema whose runs have an End as their last record: a run of this schema without an End was cut.
 ENDED_SINCE = 4
 
@@ -100,6 +102,8 @@ class Planned:
     cases: int
     # Number of cases to time; each of them gets a timing, or the reason why it has none.
     timed: int = 0
+    # Number of processes that time each of them at first; 0 in runs of schemas before 8.
+    processes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +219,64 @@ class Timing:
     throttle_reasons: tuple[tuple[int, ...], ...] = ()
     # On CUDA: the source of the clock rates, or the reason why no clock rates were read.
     clock: str = ""
+    # Number of the first process of these samples. Above 0 in a record of a run file that adds the samples of further
+    # processes to those of earlier records of the call.
+    begins: int = 0
+
+    @property
+    def processes(self) -> int:
+        """Number of processes, also of those without samples of this implementation."""
+        return len(self.samples_ns)
+
+    def select_new(self, before: "Timing | None") -> "Timing":
+        """Return the part of this timing that adds to ``before``, or all of it if it does not begin with ``before``."""
+        count = len(before.samples_ns) if before is not None else 0
+        if before is None or not 0 < count < len(self.samples_ns) or self.samples_ns[:count] != before.samples_ns:
+            return self
+        twin = self.twin.select_new(before.twin) if self.twin else None
+        return replace(
+            self,
+            **{name: getattr(self, name)[count:] for name in ("samples_ns", *SAMPLE_FIELDS)},
+            build_ns=self.build_ns[len(before.build_ns) :],
+            first_call_ns=self.first_call_ns[len(before.first_call_ns) :],
+            judged=self.judged - before.judged,
+            twin=twin,
+            begins=count,
+        )
+
+    def join(self, after: "Timing") -> "Timing":
+        """Return this timing with the processes of ``after``, the result of ``select_new``."""
+        if not after.begins:
+            return after
+        processes = after.begins + len(after.samples_ns)
+        twin = after.twin if self.twin is None or after.twin is None else self.twin.join(after.twin)
+        columns: dict[str, Any] = {
+            name: self._join_column(after, name, processes) for name in ("samples_ns", *SAMPLE_FIELDS)
+        }
+        return replace(
+            after,
+            **columns,
+            build_ns=self.build_ns + after.build_ns,
+            first_call_ns=self.first_call_ns + after.first_call_ns,
+            judged=self.judged + after.judged,
+            twin=twin,
+            begins=0,
+        )
+
+    def _join_column(self, after: "Timing", name: str, processes: int) -> tuple[tuple[int, ...], ...]:
+        """Return the samples of both in one field; a process without a number of this field has an empty tuple."""
+        own, its = getattr(self, name), getattr(after, name)
+        if not own and not its:
+            return ()
+        column = (*own[: after.begins], *((),) * (after.begins - len(own)), *its)
+        return (*column, *((),) * (processes - len(column)))
+
+    def fill(self, processes: int) -> "Timing":
+        """Return this timing with this number of processes; the missing ones have no samples."""
+        missing = ((),) * (processes - len(self.samples_ns))
+        names = [name for name in ("samples_ns", *SAMPLE_FIELDS) if getattr(self, name)]
+        columns = {name: getattr(self, name) + missing for name in names}
+        return replace(self, **columns, twin=self.twin.fill(processes) if self.twin else None)
 
 
 # Fields of a Timing that have one number per sample, besides ``samples_ns``.

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from attnbench.records.run_file import ResultsError, StoredRun
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from attnbench.report.content import Content
-    from attnbench.report.figures.drawing import SeriesFigures
+    from attnbench.report.figures.drawings import Drawing
 
 __all__ = ["collect", "write", "write_content"]
 
@@ -19,7 +21,7 @@ def write(runs: Sequence[StoredRun], folder: Path) -> Path:
 
 
 def collect(runs: Sequence[StoredRun]) -> "Content":
-    """Return what a report on these runs shows; hidden characters in stored texts are spelled out."""
+    """Return what a report on these runs shows; hidden characters in stored texts are escaped."""
     from attnbench.report.content import collect_content
     from attnbench.report.spelled import spell_out_run
 
@@ -29,8 +31,8 @@ def collect(runs: Sequence[StoredRun]) -> "Content":
 def write_content(content: "Content", folder: Path) -> Path:
     """Write a report into a folder, and return the path of its HTML page.
 
-    The report also has a Markdown file, plots and CSV files. The page and the Markdown file also show each study whose
-    ``study-<name>.json`` is in the folder.
+    The report also has a Markdown file, plots and CSV files. The page also shows each study whose ``study-<name>.json``
+    is in the folder.
 
     Raises: ResultsError where the folder cannot be written.
     """
@@ -52,51 +54,55 @@ def write_content(content: "Content", folder: Path) -> Path:
 def _render_files(content: "Content") -> Iterator[tuple[str, Iterable[bytes]]]:
     """Yield the name and the parts of each file; a file is written before the next one is made."""
     # Imported here, because pandas takes a second to import, and only a report needs it.
-    from attnbench.analysis.dispatch import encode_dispatch
-    from attnbench.report import markdown, page, tables
+    from attnbench.report import markdown, page
     from attnbench.report.csv_files import render_csv
-    from attnbench.report.decision_rows import tabulate_decisions
-    from attnbench.report.dispatch import make_dispatch
-    from attnbench.report.failures import tabulate_failures
-    from attnbench.report.figures.contenders import describe_colours, find_looks
-    from attnbench.report.maps import tabulate_maps
-    from attnbench.report.nodes import tabulate_nodes
-    from attnbench.report.series import join_growths
-    from attnbench.report.slots import make_slot
+    from attnbench.report.figures.looks import find_looks
 
-    looks = find_looks(content.series, content.decisions.entries)
-    figures: Sequence[SeriesFigures] = ()
-    if content.series:
+    looks = find_looks(content.summary.tables)
+    drawings: Sequence[Drawing] = ()
+    if any(row.cells for table in content.summary.tables for row in table.rows):
         # matplotlib takes a second to import, and only a report on measurements needs it.
-        from attnbench.report.figures.series_figures import draw_figures, draw_maps
+        from attnbench.report.figures.drawings import draw_maps, draw_tables
 
-        coloured = describe_colours(content.series, content.decisions.entries)
-        figures = draw_figures(content.series, looks, coloured)
-        for one in (one for own in figures for one in own.drawings):
+        drawings = list(draw_tables(content.summary.tables, looks))
+        for one in drawings:
             yield f"{one.stem}.svg", [one.svg]
             yield f"{one.stem}.png", [one.png]
-        for name, drawn in draw_maps(content.maps.shown, looks).items():
+        for name, drawn in draw_maps(content.maps.shown, looks):
             yield name, [drawn]
-    reached = [ceiling for run in content.runs for ceiling in run.ceilings]
-    frames = {
-        "findings": content.tables.findings,
-        "failures": tabulate_failures(content.failures.groups),
-        "timings": content.tables.timings,
-        "memory": content.tables.memory,
-        "kernels": content.tables.kernels,
-        "ceilings": tables.tabulate_ceilings(reached),
-        "growth": join_growths(content.series),
-        "decisions": tabulate_decisions(content.summary.decisions),
-    }
-    if content.maps.every:
-        frames["maps"] = tabulate_maps(content.maps)
-    if content.nodes.rows:
-        frames["nodes"] = tabulate_nodes(content.nodes)
-    if content.left_out:
-        frames["left-out"] = tables.tabulate_left_out(content.left_out)
-    for name, frame in frames.items():
+    filled = []
+    for name, frame in _list_frames(content):
         yield f"{name}.csv", render_csv(frame)
-    yield "dispatch.json", [encode_dispatch(make_dispatch(content.runs, content.summary))]
-    yield "report.md", [f"{markdown.render(content.summary)}\n{make_slot('studies')}\n".encode()]
-    filled = [f"{name}.csv" for name, frame in frames.items() if len(frame)]
-    yield "index.html", [page.render(content, figures, [*filled, "dispatch.json", "report.md"], looks).encode()]
+        filled += [f"{name}.csv"] * bool(len(frame))
+    yield "dispatch.json", [_encode_dispatch(content)]
+    yield "report.md", [markdown.render(content.summary).encode()]
+    yield "index.html", [page.render(content, drawings, [*filled, "dispatch.json", "report.md"], looks).encode()]
+
+
+def _list_frames(content: "Content") -> Iterator[tuple[str, "pd.DataFrame"]]:
+    """Yield the table of each CSV file."""
+    from attnbench.report import growth, maps, nodes, tables
+    from attnbench.report.decision_rows import tabulate_decisions
+    from attnbench.report.failures import tabulate_failures
+
+    yield "findings", content.tables.findings
+    yield "failures", tabulate_failures(content.failures.groups)
+    yield "timings", content.tables.timings
+    yield "memory", content.tables.memory
+    yield "kernels", content.tables.kernels
+    yield "ceilings", tables.tabulate_ceilings(content.ceilings)
+    yield "growth", growth.tabulate_growth(content.summary.tables)
+    yield "decisions", tabulate_decisions(content.summary.decisions)
+    if content.maps.every:
+        yield "maps", maps.tabulate_maps(content.maps)
+    if content.nodes.rows:
+        yield "nodes", nodes.tabulate_nodes(content.nodes)
+    if content.summary.left_out:
+        yield "left-out", tables.tabulate_left_out(content.summary.left_out)
+
+
+def _encode_dispatch(content: "Content") -> bytes:
+    from attnbench.analysis.dispatch import encode_dispatch
+    from attnbench.report.dispatch import make_dispatch
+
+    return encode_dispatch(make_dispatch(content.runs, content.summary))

@@ -26,7 +26,9 @@ def make_dispatch(runs: Sequence[StoredRun], summary: Summary) -> Dispatch:
 def _make_cell(decision: Decision, limits: LimitsOfRuns, types: Mapping[str, type[Problem]]) -> Cell:
     table, column = decision.table, decision.column
     bounds = table.bounds.get(column)
-    names = sorted(bounds.over if bounds else (), key=lambda name: _find_time_ns(decision, name))
+    # Of a damaged or merged run, the bounds may name an implementation whose time is left out.
+    timed = [name for name in (bounds.over if bounds else ()) if name in decision.cells]
+    names = sorted(timed, key=lambda name: _find_time_ns(decision, name))
     cell = Cell(
         machine=table.place.machine,
         device=table.place.device,

@@ -5,18 +5,18 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pandas as pd
 
-from attnbench.analysis.plain_names import join_words
+from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.root_causes import Failure, RootCause, find_root_causes
+from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun, has_failure
-from attnbench.records.types import Finding, Result, format_reproduce_line
+from attnbench.records.types import PERF, Finding, Result, format_reproduce_line
 from attnbench.records.value_facts import BitsDiffer, ValuesOff
-from attnbench.report.checked import list_cases
 from attnbench.report.numbers import format_count, format_digits, shorten_text
-from attnbench.report.series import split_by_device
 from attnbench.report.slugs import make_slug
 from attnbench.words.causes import describe_attributions, describe_shared, name_cause
 from attnbench.words.findings import describe_finding, describe_warning
@@ -26,10 +26,10 @@ __all__ = [
     "FailureGroup",
     "Failures",
     "ListedCase",
+    "MachineDevice",
     "collect_failures",
-    "describe_cause",
-    "describe_worst",
     "rank_cause",
+    "split_by_device",
     "tabulate_failures",
 ]
 
@@ -61,11 +61,18 @@ LONGEST_CAUSE = 110
 # The end of a fault, which says how the allowed error was computed. The page leaves it out, because the section on
 # methods says how budgets are made.
 _ORIGIN = re.compile(r"(; allowed [^\s=]+) = .*?(?=\.(?: |$))")
-# The value that a fault says should have been there.
 COLUMNS = (
     "machine", "implementation", "kind", "checks", "statuses", "findings", "cases", "reason", "worst_over_allowed",
     "worst_check", "worst_case", "worst_reason", "command", "warnings",
 )  # fmt: skip
+
+
+class MachineDevice(NamedTuple):
+    """A machine and one of its devices; ``label`` names the device only if there are results of several."""
+
+    machine: str
+    device: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +88,7 @@ class ListedCase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Following:
+class Attributed:
     """The failures of a group whose reasons do not name its cause, with the worst of them."""
 
     # How many there are, their checks, and why they are counted with this cause.
@@ -103,11 +110,11 @@ class FailureGroup:
     machine: str
     implementation: str
     kind: str
-    # ``checks``, ``statuses``: number of failed findings by check and by status. ``told``: by check, the number of
+    # ``checks``, ``statuses``: number of failed findings by check and by status. ``named``: by check, the number of
     # those whose reasons name the cause. ``cases``: number of cases with a failure. ``where``: these cases by suite, in
     # words.
     checks: dict[str, int]
-    told: dict[str, int]
+    named: dict[str, int]
     statuses: dict[str, int]
     cases: int
     where: str
@@ -125,7 +132,7 @@ class FailureGroup:
     # Error of ``worst`` divided by the allowed error; NaN where no error was measured.
     excess: float
     command: str
-    following: Following | None
+    attributed: Attributed | None
     # The findings that are listed, the worst first; the others are only in findings.csv.
     listed: tuple[ListedCase, ...]
     # Different warnings of the findings.
@@ -156,7 +163,7 @@ class FailureGroup:
     @property
     def by_check(self) -> str:
         """The checks that name a cause, with the number of cases of each; empty if the title is the only check."""
-        return "" if [*self.checks] == [self.title] else _list_checks(self.told)
+        return "" if [*self.checks] == [self.title] else _list_checks(self.named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +217,19 @@ class Failures:
         ]
 
 
+def split_by_device(runs: Iterable[StoredRun], results: Iterable[Result]) -> dict[MachineDevice, list[Result]]:
+    """Return the results of each machine and device, in the order of their names."""
+    machines = {stored.run.id: stored.run.machine.name for stored in runs}
+    found: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        found.setdefault((machines[result.run], CaseId.parse(result.case).device), []).append(result)
+    counts = Counter(machine for machine, _ in found)
+    return {
+        MachineDevice(machine, device, f"{machine}, {device}" if counts[machine] > 1 else machine): own
+        for (machine, device), own in sorted(found.items())
+    }
+
+
 def collect_failures(runs: Iterable[StoredRun], results: Sequence[Result]) -> Failures:
     """Group the failures of these results by machine and root cause, in the order of ``rank_cause``."""
     causes = [
@@ -233,13 +253,13 @@ def collect_failures(runs: Iterable[StoredRun], results: Sequence[Result]) -> Fa
     )
 
 
-def describe_cause(cause: RootCause, *, by: bool = True) -> str:
+def _title_cause(cause: RootCause) -> str:
     """Return what is wrong in a few words, such as "the softmax scale is off by +9.62 %"; else the failed check.
 
-    ``by``: begin an error of a scale with the name of the check that measured it.
+    An error of a scale begins with the name of the check that measured it.
     """
     words = shorten_text(name_cause(cause), LONGEST_CAUSE)
-    return f"{cause.finding.check}: {words}" if by and cause.kind == "scale" else words
+    return f"{cause.finding.check}: {words}" if cause.kind == "scale" else words
 
 
 def rank_cause(cause: RootCause) -> tuple[tuple[int, int, bool], float, float]:
@@ -309,19 +329,19 @@ def _make_group(machine: str, cause: RootCause, failed: Mapping[tuple[str, str],
         implementation=name,
         kind=cause.kind,
         checks=checks,
-        told={check: count - followers[check] for check, count in checks.items() if count > followers[check]},
+        named={check: count - followers[check] for check, count in checks.items() if count > followers[check]},
         statuses=dict(Counter(failure.finding.status.replace("_", " ") for failure in failures).most_common()),
         cases=cause.cases,
-        where=join_words([*list_cases([result for case in cases for result in failed[name, case]])]),
+        where=_count_cases(result for case in cases for result in failed[name, case]),
         requirement=_find_requirement(worst.finding.check) if len(checks) == 1 else "",
         # The title says what a cause of these kinds is.
         shared="" if cause.kind in ("scale", "leak") else shorten_text(describe_shared(cause), LONGEST_REASON),
-        title=describe_cause(cause),
+        title=_title_cause(cause),
         worst=_list_case(worst, LONGEST_REASON),
         is_worst=_order_failure(worst) == _order_failure(failures[0]),
         excess=_find_excess(worst.finding),
         command=format_reproduce_line(name, worst.case, worst.finding.check),
-        following=_make_following(cause, followers) if followers else None,
+        attributed=_make_attributed(cause, followers) if followers else None,
         listed=tuple(_list_case(failure, LONGEST_OF_CASE) for failure in failures[:MOST_CASES]),
         warnings=tuple(
             dict.fromkeys(describe_warning(warning) for failure in failures for warning in failure.finding.warnings)
@@ -329,10 +349,24 @@ def _make_group(machine: str, cause: RootCause, failed: Mapping[tuple[str, str],
     )
 
 
-def _make_following(cause: RootCause, checks: Counter[str]) -> Following:
+def _count_cases(results: Iterable[Result]) -> str:
+    """Return the number of cases of each suite, and of profiles, in words."""
+    suites: defaultdict[str, set[str]] = defaultdict(set)
+    for result in results:
+        suites[result.suite].add(result.case)
+    ordered = sorted(suites.items(), key=lambda item: (item[0] == PERF, item[0]))
+    return join_words(_name_cases(suite, len(cases)) for suite, cases in ordered)
+
+
+def _name_cases(suite: str, count: int) -> str:
+    of = " of the profile" if suite == PERF else f" of {clean_name(suite)}" if suite else ""
+    return format_count(count, "case") + of
+
+
+def _make_attributed(cause: RootCause, checks: Counter[str]) -> Attributed:
     """Return what a cause does not explain with certainty; ``checks`` counts its findings by check."""
     worst = min(cause.attributed, key=_order_failure)
-    return Following(
+    return Attributed(
         words=(
             f"{format_count(len(cause.attributed), 'more finding')} {_does(cause.attributed)} not name this cause: "
             f"{_list_checks(dict(checks.most_common()))}. {describe_attributions(cause)}"
@@ -400,12 +434,6 @@ def _describe_excess(finding: Finding, excess: float) -> str:
     if not finding.allowed and finding.measured is not None:
         return f"must be exact; off by up to {format_digits(finding.measured, 2)}".replace("inf", "∞")
     return f"{format_digits(excess).replace('inf', '∞')} × the allowed error"
-
-
-def describe_worst(causes: Iterable[RootCause]) -> str:
-    """Return how large the largest error of these causes is, in words; empty where no error was measured."""
-    worst = min((failure for cause in causes for failure in cause.evidence), key=_order_failure).finding
-    return _describe_excess(worst, _find_excess(worst))
 
 
 def _find_excess(finding: Finding) -> float:

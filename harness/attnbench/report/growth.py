@@ -2,12 +2,16 @@
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-__all__ = ["GROWTH", "LEVEL", "Growth", "fit_growth", "fit_growths"]
+from attnbench.analysis.summary import SpeedCell, SummaryTable
+from attnbench.report.figures.points import Panel, Point, list_panels, measure_peak, measure_time
+from attnbench.words.summary import describe_place
+
+__all__ = ["GROWTH", "LEVEL", "Growth", "fit_growth", "tabulate_growth"]
 
 LEVEL = 0.95
 # Two-sided 95 % quantiles of Student's t distribution with 1 to 20 degrees of freedom. For more degrees of freedom, the
@@ -22,7 +26,7 @@ STUDENT_T = (
 FEWEST = 5
 GROWTH = (
     "implementation", "pass", "measure", "dtype", "device", "exponent", "low", "high", "level", "lengths", "shortest",
-    "longest",
+    "longest", "series",
 )  # fmt: skip
 
 
@@ -54,41 +58,43 @@ def fit_growth(lengths: Sequence[float], values: Sequence[float]) -> Growth | No
     return Growth(exponent=slope, low=slope - half, high=slope + half)
 
 
-def fit_growths(timings: pd.DataFrame, memory: pd.DataFrame) -> pd.DataFrame:
-    """Return the growth exponents of one series: a row for each implementation and pass, for time and for peak memory.
+def tabulate_growth(tables: Iterable[SummaryTable]) -> pd.DataFrame:
+    """Return the rows of growth.csv: exponents of time and of peak memory, for each implementation and pass.
 
-    Times with the speed verdict ``inconclusive`` and times of disturbed calls are left out.
+    Times of disturbed calls, and those whose comparison is inconclusive, are left out.
     """
-    undisturbed = timings[(timings["state"] != "inconclusive") & (timings["calls"] != "disturbed")]
     rows = [
-        row
-        for measure, frame, column in (("time", undisturbed, "median_ns"), ("peak memory", memory, "peak_bytes"))
-        for row in _make_rows(measure, frame, column)
+        _make_row(table, panel, name, measure, fitted, [point.length for point in points])
+        for table in tables
+        for measure, read in (("time", _measure_undisturbed), ("peak memory", measure_peak))
+        for panel in list_panels(table, read)
+        for name, points in panel.curves.items()
+        if (fitted := fit_growth([point.length for point in points], [point.value for point in points]))
     ]
     return pd.DataFrame(rows, columns=list(GROWTH))
 
 
-def _make_rows(measure: str, frame: pd.DataFrame, column: str) -> Iterator[dict[str, object]]:
-    # Not by pandas: a report may have thousands of groups, and each group of a data frame costs 0.3 ms.
-    keys = zip(*(frame[name].tolist() for name in ("implementation", "pass", "dtype", "device")), strict=True)
-    points: dict[tuple[str, ...], list[tuple[float, float]]] = {}
-    for key, length, value in zip(keys, frame["length"].tolist(), frame[column].tolist(), strict=True):
-        points.setdefault(key, []).append((length, value))
-    for (name, pass_, dtype, device), own in points.items():
-        lengths, values = zip(*own, strict=True)
-        found = fit_growth(lengths, values)
-        if found is not None:
-            yield {
-                "implementation": name,
-                "pass": pass_,
-                "measure": measure,
-                "dtype": dtype,
-                "device": device,
-                "exponent": found.exponent,
-                "low": found.low,
-                "high": found.high,
-                "level": LEVEL,
-                "lengths": len(lengths),
-                "shortest": min(lengths),
-                "longest": max(lengths),
-            }
+def _measure_undisturbed(cell: SpeedCell) -> Point | None:
+    point = measure_time(cell)
+    return None if point is None or point.disturbed else point
+
+
+def _make_row(
+    table: SummaryTable, panel: Panel, name: str, measure: str, found: Growth, lengths: Sequence[int]
+) -> dict[str, object]:
+    place = table.place
+    return {
+        "implementation": name,
+        "pass": panel.title,
+        "measure": measure,
+        "dtype": place.dtype,
+        "device": place.device,
+        "exponent": found.exponent,
+        "low": found.low,
+        "high": found.high,
+        "level": LEVEL,
+        "lengths": len(lengths),
+        "shortest": min(lengths),
+        "longest": max(lengths),
+        "series": f"{describe_place(place)}: {table.form}",
+    }

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from attnbench.analysis.summary import Summary, SummaryTable
 from attnbench.report.markdown_text import escape, format_code, hide_comments
-from attnbench.report.summary_grid import Grid, Line, list_answers, list_gaps, list_untimed, make_grid, name_wrong
+from attnbench.report.summary_grid import Grid, Line, list_answers, list_gaps, list_left_out, make_grid, name_wrong
 from attnbench.words.causes import describe_cause
 from attnbench.words.summary import (
     count_more_failures,
@@ -43,7 +43,7 @@ def _render_table(table: SummaryTable) -> Iterator[str]:
     rule = ["---", "---", *["---:"] * len(columns)]
     rows = (_list_cells(line, len(columns)) for line in grid.lines)
     yield "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
-    yield _list_lines([*_legend(grid), *list_answers(table), *list_untimed(table)])
+    yield _list_lines([*_legend(grid), *list_answers(table), *list_left_out(table)])
 
 
 def _legend(grid: Grid) -> list[str]:
@@ -51,7 +51,7 @@ def _legend(grid: Grid) -> list[str]:
 
 
 def _list_cells(line: Line, count: int) -> Sequence[str]:
-    cells = [escape(cell.text) for own in line.cells for cell in own] or [""] * count
+    cells = [cell.text for own in line.cells for cell in own] or [""] * count
     return [format_code(line.subject), escape(line.conforms), *cells]
 
 

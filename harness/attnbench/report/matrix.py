@@ -1,21 +1,21 @@
 """The matrix: of each machine and device the numbers of findings by status, chapter, check and implementation."""
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from attnbench.analysis.completeness import Unfinished
+from attnbench.analysis.completeness import find_unfinished, judge_completeness
 from attnbench.checks.catalogue import list_chapters, read_checks
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, Result
+from attnbench.report.failures import MachineDevice, split_by_device
 from attnbench.report.numbers import shorten_text
-from attnbench.report.series import split_by_device
 from attnbench.report.slugs import make_slug
 from attnbench.report.tables import chapter_of
+from attnbench.words.findings import describe_finding
 
-__all__ = ["Cell", "Chapter", "Matrix", "Row", "Unchecked", "list_legend", "make_matrix"]
+__all__ = ["Cell", "Chapter", "Matrix", "Row", "Unchecked", "list_legend", "make_matrices"]
 
 # Each kind of finding status with its mark. A cell of the matrix lists its marks in this order.
 MARKS = (("bad", "✗"), ("good", "✓"), ("known", "~"), ("refused", "–"), ("left", "·"))
@@ -29,11 +29,6 @@ LEGEND = (
 EMPTY = "empty: no findings"
 # Longest reason of an implementation on which nothing was checked, in characters.
 LONGEST_REASON = 200
-# Pattern of a reason about the device. Such a reason comes first: without the device, no case can be checked.
-_DEVICE = re.compile(r"\b(cuda|device|gpu)\b", re.IGNORECASE)
-# ``_ONLY_CUDA``: the reason of an implementation that declares CUDA as its only device. ``NEEDS_CUDA``: plain words for
-# this reason.
-_ONLY_CUDA, NEEDS_CUDA = re.compile(r"device=\w+ \(supported: \{'cuda'\}\)"), "needs a CUDA device"
 # Number of findings by check, implementation and status.
 Counts = dict[str, dict[str, Counter[str]]]
 # Anchor of the group of failures on the page, by machine, implementation and check.
@@ -141,32 +136,35 @@ def list_legend(matrices: Iterable[Matrix]) -> tuple[tuple[str, str, str], ...]:
     return (*found, ("", "", EMPTY)) if any(not cell.marks for cell in cells) else found
 
 
-def make_matrix(
-    runs: Iterable[StoredRun], results: Sequence[Result], anchors: Anchors, unfinished: Unfinished
-) -> Iterator[Matrix]:
-    """Yield the matrix of each machine and device; ``anchors`` says where the failures of a cell are on the page.
+def make_matrices(runs: Sequence[StoredRun], results: Sequence[Result], anchors: Anchors) -> tuple[Matrix, ...]:
+    """Return the matrix of each machine and device; ``anchors`` says where the failures of a cell are on the page.
 
     Implementations with failures come first. An implementation that a run did not finish has "not run" where it has no
     findings, and one that was not started has it everywhere.
     """
-    for place, own in split_by_device(runs, results).items():
-        machine = place.label
-        started = dict.fromkeys(result.implementation for result in own)
-        late = unfinished.get(place.machine, ())
-        names = [*started, *(name for name in late if name not in started)]
-        counts, reasons = _count_findings(own)
-        checked = [name for name in names if name not in reasons]
-        failing = _find_failing(counts)
-        checked.sort(key=lambda name: name not in failing)
-        rows = _make_chapters(machine, counts, checked, anchors, frozenset(late)) if counts and checked else ()
-        chapters = tuple(rows)
-        yield Matrix(
-            machine=machine,
-            names=tuple(checked) if chapters else (),
-            chapters=chapters,
-            unchecked=tuple(_fold_unchecked(reasons)),
-            unfinished=frozenset(late) & started.keys(),
-        )
+    unfinished = find_unfinished(map(judge_completeness, runs))
+    return tuple(
+        _make_matrix(place, own, anchors, unfinished.get(place.machine, ()))
+        for place, own in split_by_device(runs, results).items()
+    )
+
+
+def _make_matrix(place: MachineDevice, own: Sequence[Result], anchors: Anchors, late: Collection[str]) -> Matrix:
+    started = dict.fromkeys(result.implementation for result in own)
+    names = [*started, *(name for name in late if name not in started)]
+    counts, reasons = _count_findings(own)
+    checked = [name for name in names if name not in reasons]
+    failing = _find_failing(counts)
+    checked.sort(key=lambda name: name not in failing)
+    rows = _make_chapters(place.label, counts, checked, anchors, frozenset(late)) if counts and checked else ()
+    chapters = tuple(rows)
+    return Matrix(
+        machine=place.label,
+        names=tuple(checked) if chapters else (),
+        chapters=chapters,
+        unchecked=tuple(_fold_unchecked(reasons)),
+        unfinished=frozenset(late) & started.keys(),
+    )
 
 
 def _find_failing(counts: Counts) -> frozenset[str]:
@@ -199,7 +197,7 @@ def _count_findings(results: Iterable[Result]) -> tuple[Counts, dict[str, Counte
                 row[name] = Counter()
             row[name][finding.status] += 1
             if finding.status in ("unsupported", "not_run"):
-                own[finding.status, finding.reason] += 1
+                own[finding.status, describe_finding(finding)] += 1
             else:
                 checked.add(name)
     return dict(counts), {name: found for name, found in reasons.items() if name not in checked}
@@ -215,16 +213,11 @@ def _fold_unchecked(reasons: Mapping[str, Counter[tuple[str, str]]]) -> Iterator
 
 
 def _choose_reason(counts: Mapping[tuple[str, str], int]) -> str:
-    """Return a reason about the device if there is one, else one of a refusal; of several, the most frequent."""
-
-    def rate(key: tuple[str, str]) -> tuple[bool, bool, int]:
-        status, reason = key
-        return status == "unsupported" and bool(_DEVICE.search(reason)), status == "unsupported", counts[key]
-
+    """Return the most frequent reason, that of a refusal first."""
     if not counts:
         return "no findings"
-    _, reason = max(counts, key=rate)
-    return NEEDS_CUDA if _ONLY_CUDA.fullmatch(reason) else shorten_text(reason, LONGEST_REASON)
+    _, reason = max(counts, key=lambda key: (key[0] == "unsupported", counts[key]))
+    return shorten_text(reason, LONGEST_REASON)
 
 
 def _make_chapters(

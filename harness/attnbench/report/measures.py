@@ -1,152 +1,68 @@
-"""Tables of measured quantities: one for each place and pass, with one row per implementation, length and form."""
+"""Tables of measures: for each place, form and pass, a row for each timed call."""
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from string import ascii_lowercase
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
-from attnbench.analysis.plain_names import join_words
-from attnbench.analysis.speed_verdict import STATES
-from attnbench.cases import CaseId
-from attnbench.report.forms import describe_form, describe_length, describe_pass
-from attnbench.report.numbers import format_bytes, format_count, format_digits, format_estimate, format_thousands
-from attnbench.report.series import Place, Series
-from attnbench.report.tables import list_rows
+from attnbench.analysis.summary import Column, Place, SpeedCell, Summary, SummaryRow, SummaryTable
+from attnbench.analysis.timing_rows import TimingRow
+from attnbench.records.run_file import StoredRun
+from attnbench.records.types import Memory, Result
+from attnbench.report.forms import describe_form
+from attnbench.report.kernel_paths import find_way
+from attnbench.report.numbers import format_digits, format_estimate, format_thousands
+from attnbench.report.overview import name_measure
+from attnbench.report.summary_grid import name_pass, spell
+from attnbench.words.measures import COLUMNS, describe_mark, list_notes
+from attnbench.words.summary import describe_place
 
-__all__ = ["MAIN", "MOST_ROWS", "REST", "TALLEST", "Cell", "MeasureRow", "MeasureTable", "Measures", "collect_measures"]
+__all__ = ["MOST_ROWS", "TALLEST", "MeasureRow", "MeasureTable", "Measures", "Value", "make_measures"]
 
-# Most rows of all tables of a report. A browser sorts this many rows of 20 cells in a fraction of a second, and they
+# Most rows of all tables of a report. A browser sorts this many rows of 15 cells in a fraction of a second, and they
 # take about 1 MB of the page.
 MOST_ROWS = 1500
 # Most rows of a table that stands on the page as it is; a longer one scrolls in a box.
 TALLEST = 24
-# ``MAIN``: columns of the table. ``REST``: columns of the folded table below it. Each column has a key, a heading, and
-# whether it is sorted by numbers.
-MAIN = (
-    ("time", "time, ms", True),
-    ("ratio", "time ÷ reference", True),
-    ("verdict", "verdict", False),
-    ("rate", "Gflop/s", True),
-    ("share", "share of the ceiling", True),
-    ("peak", "peak, MiB", True),
-    ("workspace", "workspace, MiB", True),
-    ("saved", "saved, MiB", True),
-)
-REST = (
-    ("end_to_end", "end to end, ms", True),
-    ("graph", "CUDA graph, ms", True),
-    ("build", "building, ms", True),
-    ("first_call", "first call, ms", True),
-    ("peak_bytes", "peak, B", True),
-    ("workspace_bytes", "workspace, B", True),
-    ("saved_bytes", "saved, B", True),
-    ("physical", "physical peak, MiB", True),
-    ("outside", "outside the allocator", True),
-    ("reserved", "reserved, MiB", True),
-)
-# Verdicts that decide nothing.
-UNDECIDED = ("unknown", "inconclusive")
-FIXED = (
-    "Every timed call had the same input values, as the policy fixed_values declares, so results may have been kept "
-    "from earlier calls."
-)
-# Before a time from disturbed calls, and the note at it.
-ABOUT = "≈ "
-DISTURBED = (
-    "Disturbed: other work took the cores during too many of these calls, so the time may be far too long. It is not "
-    "to be compared with other times."
-)
-CONTROL_FAILED = (
-    "The A/A control is inconclusive: calls of the reference were disturbed, too few, or differ from those of its copy."
-)
-FEW = "From all calls: each process made too few for a verdict."
-END_TO_END = "End to end: wall time until the device was done."
-EXCEEDED = (
-    "Without shares of the ceiling: a call was faster than the measured ceiling allows, so the measured ceiling is too "
-    "low here."
-)
-# A ratio may differ from the quotient of the two times beside it. This difference is explained by the reference's time
-# in the cycles of the ratio if the quotient with this time is closer by at least this share, in logarithms.
-EXPLAINED = 0.5
-_Columns = tuple[tuple[str, str, bool], ...]
+# Largest share of the ceiling; beyond it, the measured ceiling is too low, and no share of its place is shown.
+MOST_SHARE = 1.005
+# Unit: bytes in a MiB, nanoseconds in a millisecond.
+MIB, MS = 2**20, 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """A cell: its text, a sentence about it, and the number by which it is sorted; without a number, by its text.
-
-    ``bound`` is the rate that bounds the call, product or copy; only a cell of the share of the ceiling has it.
-    """
+class Value:
+    """A measured quantity: its text, and the number by which it is sorted; without a number, by its text."""
 
     text: str
-    note: str = ""
-    bound: str = ""
-    value: float | None = None
-    # Whether the number is from disturbed calls.
-    disturbed: bool = False
-
-
-EMPTY = Cell(text="–")
+    number: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureRow:
     """What was measured of one implementation on one case."""
 
+    anchor: str
     implementation: str
-    form: str
-    # The length as text, and the number by which it is sorted.
-    length: Cell
-    # Cells by the keys of ``MAIN`` and ``REST``; a quantity that was not measured has no cell.
-    cells: Mapping[str, Cell]
-    # Whether the row has a time without a verdict, or its implementation failed a check.
-    is_doubtful: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """What was measured of one implementation on one case. In a large report, most calls have no row on the page."""
-
-    series: Series
-    implementation: str
-    case: CaseId
-    # Rows of timings.csv and of memory.csv; None if the call was not timed, or its memory was not measured.
-    timed: Mapping[str, Any] | None
-    used: Mapping[str, Any] | None
-    # Time of the reference on the same case.
-    base_ns: float | None = None
-    is_doubtful: bool = False
-
-    @property
-    def pass_(self) -> str:
-        """The pass in words."""
-        return describe_pass(str((self.timed or self.used or {})["pass"]), self.case.mode)
+    length: Value
+    # By the keys of ``COLUMNS``; a quantity that was not measured has no value.
+    values: Mapping[str, Value]
+    # Whether the time is from disturbed calls.
+    disturbed: bool
+    # Whether the comparison is not decided, or the implementation fails a check: such rows are kept first.
+    doubtful: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureTable:
-    """The measures of one place and pass."""
+    """The measures of one place, form and pass."""
 
-    place: Place
-    pass_: str
-    reference: str
-    # ``forms``: whether the rows have several forms. ``form``: the form of the first row.
-    forms: bool
-    form: str
-    main: _Columns
-    rest: _Columns
+    title: str
+    place: str
+    # The key and the heading of each measured column, and whether it is sorted by numbers.
+    columns: tuple[tuple[str, str, bool], ...]
     rows: tuple[MeasureRow, ...]
-    # A mark for each note of the cells: the note stands below the table, and its mark in the cells.
-    marks: Mapping[str, str]
-    # Sentences about the whole table.
-    remarks: tuple[str, ...] = ()
-
-    @property
-    def label(self) -> str:
-        """Pass and place in words."""
-        return f"{self.pass_}, {self.place.label}"
+    # Sentences about marks in the table.
+    notes: tuple[str, ...]
 
     @property
     def tall(self) -> bool:
@@ -156,219 +72,154 @@ class MeasureTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """All tables of measures; ``rows`` is the number of measured rows, and ``shown`` the number in the tables."""
+    """All tables of measures; ``rows`` is the number of measured calls, and ``shown`` the number in the tables."""
 
     tables: tuple[MeasureTable, ...]
     rows: int
     shown: int
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One timed or measured call; in a large report, most calls have no row on the page."""
+
+    table: SummaryTable
+    name: str
+    column: Column
+    cell: SpeedCell
+    timing: TimingRow | None
+    doubtful: bool
+
     @property
-    def by_place(self) -> tuple[tuple[Place, str, tuple[MeasureTable, ...]], ...]:
-        """The tables of each place, with a line that sums them up."""
-        places = dict.fromkeys(table.place for table in self.tables)
-        own = {place: tuple(table for table in self.tables if table.place == place) for place in places}
-        return tuple((place, _summarise(tables), tables) for place, tables in own.items())
+    def order(self) -> tuple[int, int, int, float, str]:
+        """Calls are sorted by length, then by time."""
+        time = self.cell.time_ns.value if self.cell.time_ns else float("inf")
+        lengths = self.column.queries, self.column.keys
+        return max(lengths), *lengths, time, self.name
 
 
-def _summarise(tables: Sequence[MeasureTable]) -> str:
-    """Return the passes, the number of rows and the verdicts of these tables, in a line."""
-    rows = [row for table in tables for row in table.rows]
-    verdicts = Counter(row.cells["verdict"].text for row in rows if "verdict" in row.cells)
-    compared = sum(verdicts[word] for word in STATES)
-    passes = join_words(dict.fromkeys(table.pass_ for table in tables))
-    counted = [f"{verdicts[word]} {word}" for word in STATES if verdicts[word]]
-    told = [f"{format_count(compared, 'comparison')}: {', '.join(counted)}"] if counted else []
-    return "; ".join([passes, format_count(len(rows), "row"), *told])
+# Results by machine, number of threads, implementation and case.
+_Measured = Mapping[tuple[str, int, str, str], Result]
 
 
-def collect_measures(series: Sequence[Series], failing: Iterable[str] = (), *, most: int = MOST_ROWS) -> Measures:
-    """Return the tables of measures, with at most ``most`` rows.
-
-    ``failing`` are implementations that failed a check. If there are more rows, those without a verdict and those of
-    failing implementations are kept first; the order of the rows does not change.
-    """
-    failed = frozenset(failing)
-    exceeded = {one.place for one in series if one.exceeds_ceiling}
-    # Of each table, the calls that may be shown: as many with a verdict, and as many without one, as a page has rows.
-    by_table: dict[tuple[Place, str], list[_Call]] = {}
-    counts: Counter[tuple[Place, str, bool]] = Counter()
-    for one in series:
-        for call in _list_calls(one, failed):
-            counts[one.place, call.pass_, call.is_doubtful] += 1
-            if counts[one.place, call.pass_, call.is_doubtful] <= max(most, 1):
-                by_table.setdefault((one.place, call.pass_), []).append(call)
-    every = [call for calls in by_table.values() for call in calls]
-    # The sort is stable, so that the first rows of each kind are kept.
-    kept = {id(call) for call in sorted(every, key=lambda call: not call.is_doubtful)[:most]}
-    tables = []
-    for (place, pass_), calls in by_table.items():
-        if selected := tuple(_make_row(call) for call in calls if id(call) in kept):
-            remarks = (EXCEEDED,) if place in exceeded else ()
-            tables.append(_make_table(place, pass_, calls[0].series.reference, selected, remarks))
-    rows = counts.total()
-    return Measures(tables=tuple(tables), rows=rows, shown=min(most, rows))
-
-
-def _make_table(
-    place: Place, pass_: str, reference: str, rows: tuple[MeasureRow, ...], remarks: tuple[str, ...]
-) -> MeasureTable:
-    measured = {key for row in rows for key in row.cells}
-    forms = {row.form for row in rows}
-    bounds = {row.cells["share"].bound for row in rows if "share" in row.cells}
-    if len(bounds) > 1:
-        rows = tuple(map(_name_bound, rows))
-    headings = {"ratio": f"time ÷ {reference} (below 1 is faster)"}
-    if len(bounds) == 1:
-        headings["share"] = f"share of the {bounds.pop()} ceiling"
-
-    def select(columns: _Columns) -> _Columns:
-        return tuple((key, headings.get(key, heading), number) for key, heading, number in columns if key in measured)
-
-    notes = dict.fromkeys(cell.note for row in rows for cell in row.cells.values() if cell.note)
-    return MeasureTable(
-        place=place,
-        pass_=pass_,
-        reference=reference,
-        forms=len(forms) > 1,
-        form=rows[0].form,
-        main=select(MAIN),
-        rest=select(REST),
-        rows=rows,
-        marks={note: ascii_lowercase[place] for place, note in enumerate(notes)},
-        remarks=remarks,
-    )
-
-
-def _name_bound(row: MeasureRow) -> MeasureRow:
-    """Name the bound in the share of the ceiling, for a table whose rows have different bounds."""
-    if (share := row.cells.get("share")) is None:
-        return row
-    named = replace(share, text=f"{share.text} of {share.bound}")
-    return replace(row, cells={**row.cells, "share": named})
-
-
-def _list_calls(series: Series, failing: frozenset[str]) -> list[_Call]:
-    """Return the calls of each case and implementation, by mode, length and time."""
-    timings = {(row["implementation"], row["case"]): row for row in list_rows(series.timings)}
-    memory = {(row["implementation"], row["case"]): row for row in list_rows(series.memory)}
-    reference_ns = {
-        (row["run"], row["case"]): row["median_ns"] for (name, _), row in timings.items() if name == series.reference
+def make_measures(
+    summary: Summary, runs: Sequence[StoredRun], results: Sequence[Result], *, most: int = MOST_ROWS
+) -> Measures:
+    """Return the tables of measures, with at most ``most`` rows; doubtful rows are kept first."""
+    timings = {(row.run, row.implementation, row.case): row for row in summary.timings}
+    calls = [call for table in summary.tables for call in _list_calls(table, timings)]
+    kept = {id(call) for call in sorted(calls, key=lambda call: not call.doubtful)[:most]}
+    shown = [call for call in calls if id(call) in kept]
+    wanted = {(call.name, call.column.case) for call in shown}
+    places = {stored.run.id: (stored.run.machine.name, stored.run.threads) for stored in runs}
+    measured = {(*places[one.run], *key): one for one in results if (key := (one.implementation, one.case)) in wanted}
+    exceeded = {
+        table.place
+        for table in summary.tables
+        for row in table.rows
+        for column, cell in row.cells.items()
+        if (own := timings.get((cell.run, row.subject, column.case))) and (own.rates.share or 0.0) > MOST_SHARE
     }
-    found = []
-    for key in timings.keys() | memory.keys():
-        timed, used, (name, case) = timings.get(key), memory.get(key), key
-        one = _Call(series=series, implementation=name, case=CaseId.parse(case), timed=timed, used=used)
-        if timed is not None:
-            base_ns = reference_ns.get((timed["run"], timed["case"]))
-            one = replace(one, base_ns=base_ns, is_doubtful=timed["state"] in UNDECIDED)
-        found.append(replace(one, is_doubtful=True) if name in failing else one)
-    return sorted(found, key=_order_call)
+    by_pass = groupby(shown, key=lambda call: (id(call.table), name_pass(call.column)))
+    tables = tuple(_make_table(list(own), measured, exceeded) for _, own in by_pass)
+    return Measures(tables=tables, rows=len(calls), shown=len(shown))
 
 
-def _order_call(call: _Call) -> tuple[str, int, int, int, float, str]:
-    queries, keys = call.case.lengths
-    time_ns = call.timed["median_ns"] if call.timed else math.inf
-    return call.case.mode, max(queries, keys), queries, keys, time_ns, call.implementation
+def _list_calls(table: SummaryTable, timings: Mapping[tuple[str, str, str], TimingRow]) -> Iterator[_Call]:
+    """Yield the calls of a table, pass by pass."""
+    for _, columns in groupby(table.columns, key=name_pass):
+        found = [
+            _Call(
+                table=table,
+                name=row.subject,
+                column=column,
+                cell=cell,
+                doubtful=_is_doubtful(row, cell),
+                timing=timings.get((cell.run, row.subject, column.case)),
+            )
+            for column in columns
+            for row in table.rows
+            if (cell := row.cells.get(column)) and (cell.time_ns or cell.peak_bytes is not None)
+        ]
+        yield from sorted(found, key=lambda call: call.order)
 
 
-def _make_row(call: _Call) -> MeasureRow:
-    queries, keys = call.case.lengths
-    cells: dict[str, Cell] = {}
-    if call.timed is not None:
-        cells |= _make_time_cells(call.timed, call.series.reference, call.base_ns, withheld=call.series.exceeds_ceiling)
-    if call.used is not None:
-        cells |= _make_memory_cells(call.used)
+def _is_doubtful(row: SummaryRow, cell: SpeedCell) -> bool:
+    wrong = row.conformance.verdict == "no"
+    return wrong or cell.mark == "undecided"
+
+
+def _make_table(calls: Sequence[_Call], measured: _Measured, exceeded: set[Place]) -> MeasureTable:
+    table, first = calls[0].table, calls[0]
+    rows = tuple(_make_row(call, measured, withheld=table.place in exceeded) for call in calls)
+    have = {key for row in rows for key in row.values}
+    place = describe_place(table.place)
+    timings = [call.timing for call in calls if call.timing]
+    return MeasureTable(
+        title=f"{name_pass(first.column)}: {place}; {describe_form(table.form)}",
+        place=place,
+        columns=tuple((key, heading.format(baseline=table.baseline), number)
+                      for key, (heading, number) in COLUMNS.items() if key in have),
+        rows=rows,
+        notes=tuple(list_notes(timings, withheld=table.place in exceeded)),
+    )  # fmt: skip
+
+
+def _make_row(call: _Call, measured: _Measured, *, withheld: bool) -> MeasureRow:
+    timing, case = call.timing, call.column.case
+    place = call.table.place
+    result = measured.get((place.machine, place.threads, call.name, case))
+    values: dict[str, Value] = {}
+    if timing:
+        values |= _list_times(timing, withheld=withheld)
+    if result and result.memory:
+        values |= _list_bytes(result.memory)
+    if result and result.kernels:
+        values["path"] = Value(text=find_way(result.kernels))
     return MeasureRow(
-        implementation=call.implementation,
-        form=describe_form(call.series.form),
-        length=Cell(text=describe_length(queries, keys), value=max(queries, keys)),
-        cells=cells,
-        is_doubtful=call.is_doubtful,
+        anchor=name_measure(timing.run if timing else "", call.name, case),
+        implementation=call.name,
+        length=Value(text=spell(call.column), number=max(call.column.queries, call.column.keys)),
+        values=values,
+        disturbed=timing is not None and timing.basis == "disturbed",
+        doubtful=call.doubtful,
     )
 
 
-def _make_time_cells(
-    row: Mapping[Any, Any], reference: str, base_ns: float | None, *, withheld: bool
-) -> dict[str, Cell]:
-    """Return the cells of a time; ``withheld``: without the share of the ceiling."""
-    median_ns, processes = row["median_ns"], row["processes"]
-    time = format_estimate(median_ns / 1e6, row["low_ns"] / 1e6, row["high_ns"] / 1e6, processes)
-    on_host = row["device"] != "cpu" and row["measure"] == "wall"
-    disturbed = row["calls"] == "disturbed"
-    basis = {"disturbed": DISTURBED, "few": FEW}.get(row["calls"], "")
-    note = " ".join(filter(None, (basis, END_TO_END if on_host else "")))
-    time = ABOUT * disturbed + time
-    made = {"time": Cell(text=time, note=note, value=median_ns / 1e6, disturbed=disturbed)}
-    if row["implementation"] == reference:
-        # The reference is compared with its second copy only: the A/A control. It is no comparison that counts.
-        made["verdict"] = Cell(text="reference", note=CONTROL_FAILED if row["state"] else "")
-    elif row["state"]:
-        made["verdict"] = Cell(text=row["state"], note=FIXED if row["values"] == "fixed" else "")
-        if not math.isnan(row["ratio"]):
-            made["ratio"] = _make_ratio_cell(row, reference, base_ns)
-    else:
-        made["verdict"] = Cell(text="not compared", note=f"{reference} was not timed in the same processes.")
-    if not math.isnan(row["gflop_per_s"]):
-        note = "From calls whose speed verdict is inconclusive." if row["state"] == "inconclusive" else ""
-        note = DISTURBED if disturbed else note
-        rate = ABOUT * disturbed + format_digits(row["gflop_per_s"])
-        made["rate"] = Cell(text=rate, note=note, value=row["gflop_per_s"], disturbed=disturbed)
-    if not math.isnan(row["share"]) and not withheld and not disturbed:
-        made["share"] = Cell(text=f"{row['share'] * 100:.0f} %", value=row["share"], bound=row["bound"])
-    for key, column in (
-        ("end_to_end", "end_to_end_ns"), ("graph", "graph_ns"), ("build", "build_ns"), ("first_call", "first_call_ns")
-    ):  # fmt: skip
-        if not math.isnan(row[column]):
-            made[key] = Cell(text=format_digits(row[column] / 1e6), value=row[column] / 1e6)
-    return made
+def _list_times(timing: TimingRow, *, withheld: bool) -> dict[str, Value]:
+    """Return the values of a timed call; ``withheld``: without the share of the ceiling."""
+    time, ratio, rates = timing.time, timing.ratio, timing.rates
+    shown = format_estimate(time.value / MS, time.low / MS, time.high / MS, time.processes)
+    disturbed = timing.basis == "disturbed"
+    values = {
+        "time": Value(text=("≈ " if disturbed else "") + shown, number=time.value / MS),
+        "processes": Value(text=str(time.processes), number=time.processes),
+        "verdict": Value(text=describe_mark(timing)),
+    }
+    if ratio and not timing.is_reference:
+        text = format_estimate(ratio.value, ratio.low, ratio.high, ratio.processes)
+        values["ratio"] = Value(text=text + " *" * (timing.reference_ns is not None), number=ratio.value)
+    if rates.gflop_per_s is not None:
+        values["rate"] = Value(text=format_digits(rates.gflop_per_s), number=rates.gflop_per_s)
+    if rates.share is not None and not withheld and not disturbed:
+        values["share"] = Value(text=f"{100 * rates.share:.0f} % of {rates.bound}", number=rates.share)
+    numbers = {
+        "end_to_end": timing.end_to_end_ns, "graph": timing.graph_ns, "build": timing.build_ns,
+        "first_call": timing.first_call_ns,
+    }  # fmt: skip
+    return values | {
+        key: Value(text=format_digits(ns / MS), number=ns / MS) for key, ns in numbers.items() if ns is not None
+    }
 
 
-def _make_ratio_cell(row: Mapping[Any, Any], reference: str, base_ns: float | None) -> Cell:
-    ratio = row["ratio"]
-    text = format_estimate(ratio, row["ratio_low"], row["ratio_high"], row["counted"])
-    return Cell(text=text, note=_explain_ratio(row, reference, base_ns), value=ratio)
-
-
-def _explain_ratio(row: Mapping[Any, Any], reference: str, base_ns: float | None) -> str:
-    """Return why a ratio is not the quotient of the two times beside it; empty if it nearly is the quotient.
-
-    ``base_ns`` is the time of the reference in its own row.
-    """
-    if base_ns is None or math.isnan(row["reference_ns"]):
-        return ""
-    gap = abs(math.log(row["median_ns"] / base_ns / row["ratio"]))
-    left = abs(math.log(row["median_ns"] / row["reference_ns"] / row["ratio"]))
-    if left <= EXPLAINED * gap:
-        return (
-            f"Not the quotient of the two times: {reference} took another time in the cycles that called both "
-            "implementations; timings.csv has this time as reference_ns."
-        )
-    if row["counted"] < row["processes"]:
-        return (
-            "Not the quotient of the two times: the ratio is from the undisturbed processes only; timings.csv has "
-            "their number."
-        )
-    return "Not the quotient of the two times: the ratio is the median over cycles, which vary."
-
-
-def _make_memory_cells(row: Mapping[Any, Any]) -> dict[str, Cell]:
-    made = {}
-    for key in ("peak", "workspace", "saved"):
-        count = _read_bytes(row, f"{key}_bytes")
-        if count is not None:
-            made[key] = Cell(text=format_digits(count / 2**20), value=count)
-            made[f"{key}_bytes"] = Cell(text=format_thousands(count), value=count)
-    for key in ("physical", "reserved"):
-        count = _read_bytes(row, f"{key}_bytes")
-        if count is not None:
-            made[key] = Cell(text=format_digits(count / 2**20), value=count)
-    outside = _read_bytes(row, "outside_bytes")
-    if outside is not None:
-        made["outside"] = Cell(text=format_bytes(outside), value=outside)
-    return made
-
-
-def _read_bytes(row: Mapping[Any, Any], column: str) -> int | None:
-    """Return a number of bytes, or None where the data frame has ``pandas.NA``."""
-    value = row[column]
-    return value if isinstance(value, int) else None
+def _list_bytes(memory: Memory) -> dict[str, Value]:
+    numbers = {
+        "peak": memory.peak_bytes, "workspace": memory.workspace_bytes, "saved": memory.saved_bytes,
+        "physical": memory.physical_bytes, "outside": memory.outside_bytes, "reserved": memory.reserved_bytes,
+    }  # fmt: skip
+    return {
+        key: Value(text=format_digits(count / MIB) if abs(count) >= 1024 else f"{format_thousands(count)} B",
+                   number=count)
+        for key, count in numbers.items()
+        if count is not None
+    }  # fmt: skip

@@ -12,13 +12,13 @@ import pandas as pd
 from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.speed_verdict import EFFECT, LEVEL
 from attnbench.analysis.stats import Estimate, rank_of
-from attnbench.analysis.timing_rows import TimingRow, measure_calls
+from attnbench.analysis.timing_rows import TimingRow, find_reference, measure_calls
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun, has_failure, identify_code
 from attnbench.records.types import Result, find_pass
 from attnbench.report.forms import describe_form, describe_length, describe_pass
 from attnbench.report.numbers import format_count, format_estimate
-from attnbench.report.tables import find_reference, load_spelled
+from attnbench.report.tables import load_spelled
 
 __all__ = ["NodeRow", "Nodes", "collect_nodes", "tabulate_nodes"]
 
@@ -243,6 +243,6 @@ def _select_repeated(runs: Iterable[StoredRun]) -> list[Result]:
 
 def _read_ratio(row: TimingRow) -> Estimate | None:
     """Return the ratio of a timed call; None if it has no interval that may be compared."""
-    if row.state in (None, "inconclusive") or row.ratio is None or not rank_of(row.ratio.processes, LEVEL):
+    if row.is_reference or row.state in (None, "inconclusive") or row.ratio is None:
         return None
-    return row.ratio
+    return row.ratio if rank_of(row.ratio.processes, LEVEL) else None

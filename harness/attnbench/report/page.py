@@ -14,31 +14,20 @@ from markupsafe import Markup
 
 from attnbench.report.content import Content
 from attnbench.report.failures import REPRODUCING
-from attnbench.report.figures.drawing import SeriesFigures
+from attnbench.report.figures.drawings import Drawing
 from attnbench.report.figures.marks import make_mark, make_rules
 from attnbench.report.figures.style import Look
-from attnbench.report.groups import group_left_out
-from attnbench.report.listings import make_listings
-from attnbench.report.matrix import list_legend
-from attnbench.report.methods import describe_commit, describe_machine, describe_suite, explain_measures
+from attnbench.report.forms import describe_form
 from attnbench.report.numbers import format_count
-from attnbench.report.slots import make_slot
+from attnbench.report.overview import make_overview
+from attnbench.report.placeholders import make_placeholder
+from attnbench.report.sections import make_sections
 from attnbench.report.slugs import make_slug
+from attnbench.report.summary_grid import name_pass, spell
+from attnbench.words.summary import describe_place
 
-__all__ = ["SECTIONS", "make_environment", "render", "render_template"]
+__all__ = ["make_environment", "render", "render_template"]
 
-# The sections of the page in their order: id, words of the link, and template. A section whose template writes no
-# element with the id is not in the navigation. ``None``: the slot of the studies.
-SECTIONS = (
-    ("use", "What to use here", "decisions.html.j2"),
-    ("failures", "Failures", "failures.html.j2"),
-    ("missing", "What is missing", "missing.html.j2"),
-    ("conformance", "Conformance", "matrix.html.j2"),
-    ("measured", "Speed and memory", "measures.html.j2"),
-    ("studies", "Studies", None),
-    ("runs", "Runs", "runs.html.j2"),
-    ("methods", "Methods", "methods.html.j2"),
-)
 # The style sheet with the rules of the whole page comes first, the one of the printed page last.
 FIRST, LAST = "page.css", "print.css"
 
@@ -49,31 +38,28 @@ FILE_NAME = re.compile(r"\b[a-z][a-z-]*\.(?:csv|md)\b")
 
 def render(
     content: Content,
-    figures: Sequence[SeriesFigures],
+    drawings: Sequence[Drawing] = (),
     files: Collection[str] = (),
     looks: Mapping[str, Look] = MappingProxyType({}),
 ) -> str:
     """Return the HTML page of a report.
 
-    ``figures`` are those of each series. ``files`` are the names of files beside the page to which it links.
-    ``looks`` are those of implementations in the figures; an implementation without one has no mark.
+    ``files`` are the names of files beside the page to which it links. ``looks`` are those of implementations in the
+    figures; an implementation without one has no mark.
     """
+    overview = make_overview(content.summary, content.failures)
+    names = {row.name for table in overview.tables for row in table.rows}
     return render_template(
         "report.html.j2",
-        content=content,
+        runs=content.runs,
+        overview=overview,
+        drawings=drawings,
         files=tuple(files),
-        sections=SECTIONS,
-        slot=lambda name: Markup(make_slot(name)),  # noqa: S704  # two comments with a name from a template
-        legend=list_legend(content.matrices),
-        commit=describe_commit,
-        machine=describe_machine,
-        suite=describe_suite,
-        explain_measures=explain_measures,
-        left_out=group_left_out(content.left_out),
-        listings=make_listings,
+        sections=tuple(make_sections(content, drawings, looks)),
+        marks={name: make_mark(look) for name, look in looks.items() if name in names},
         reproducing=REPRODUCING,
-        marks={name: make_mark(look) for name, look in looks.items()},
-        measured=list(zip(content.series, figures, strict=True)),
+        from_string=make_environment().from_string,
+        placeholder=lambda name: Markup(make_placeholder(name)),  # noqa: S704  # two comments with a template's name
     )
 
 
@@ -107,8 +93,12 @@ def make_environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters["breakable"] = _add_breaks
+    made.filters["column"] = spell
     made.filters["count"] = format_count
+    made.filters["form"] = describe_form
     made.filters["linked"] = _link_files
+    made.filters["pass"] = name_pass
+    made.filters["place"] = describe_place
     made.filters["slug"] = make_slug
     made.filters["unbroken"] = _join_numbers
     made.filters["words"] = _keep_words

@@ -13,12 +13,12 @@ from attnbench.words import completeness as run_words
 from attnbench.words import summary as words
 from attnbench.words.say import say
 
-__all__ = ["Cell", "Grid", "Group", "Line", "list_answers", "list_gaps", "list_untimed", "make_grid", "name_wrong"]
+__all__ = ["Cell", "Grid", "Group", "Line", "list_answers", "list_gaps", "list_left_out", "make_grid", "name_wrong"]
 
 # What stands in a cell without a number.
 NOTHING = "–"
-# Most lines about calls that were not timed.
-MOST_UNTIMED = 6
+# Most reasons why cases were not checked, and why calls were not timed.
+MOST_REASONS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,16 +111,20 @@ def list_answers(table: SummaryTable) -> Iterator[str]:
         yield words.describe_answers(name, [(spell(column), table.answers.get(column)) for column in own])
 
 
-def list_untimed(table: SummaryTable) -> Iterator[str]:
-    """Yield what was not timed and why, and what was not reached; not what cannot run here at all."""
+def list_left_out(table: SummaryTable) -> Iterator[str]:
+    """Yield what was not checked or timed and why, and what was not reached; failures are told elsewhere."""
+    cases: dict[Reason, dict[str, int]] = {}
     calls: dict[Reason | None, dict[str, int]] = {}
     for row in table.rows:
-        if row.conformance.verdict == "refused":
-            continue
-        for reason, count in _count_untimed(row):
-            calls.setdefault(reason, {})[row.subject] = count
-    found = sorted(calls.items(), key=lambda one: (one[0] is None, -len(one[1])))
-    yield from (words.describe_untimed(names, reason) for reason, names in found[:MOST_UNTIMED])
+        for why, _ in row.conformance.not_run[:1]:
+            cases.setdefault(why, {})[row.subject] = sum(others for _, others in row.conformance.not_run)
+        if row.conformance.verdict not in ("no", "refused"):
+            for reason, count in _count_untimed(row):
+                calls.setdefault(reason, {})[row.subject] = count
+    unchecked = sorted(cases.items(), key=lambda one: -len(one[1]))
+    yield from (words.describe_unchecked(names, why) for why, names in unchecked[:MOST_REASONS])
+    untimed = sorted(calls.items(), key=lambda one: (one[0] is None, -len(one[1])))
+    yield from (words.describe_untimed(names, reason) for reason, names in untimed[:MOST_REASONS])
 
 
 def list_gaps(summary: Summary) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Data frames from results: one row per timing, memory measurement, finding or call that was not timed."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import chain, islice, repeat
@@ -11,8 +11,7 @@ from typing import Any
 import pandas as pd
 
 from attnbench.analysis.left_out import LeftOut
-from attnbench.analysis.speed_verdict import State
-from attnbench.analysis.timing_rows import TimingRow, find_reference
+from attnbench.analysis.timing_rows import TimingRow
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.compact_reading import load_samples
@@ -23,14 +22,9 @@ from attnbench.words.findings import describe_finding, describe_warning
 from attnbench.words.speed import explain_no_verdict
 
 __all__ = [
-    "INCONCLUSIVE",
     "Tables",
     "chapter_of",
-    "find_reference",
-    "list_rows",
     "load_spelled",
-    "select_pending",
-    "select_undecided",
     "tabulate",
     "tabulate_ceilings",
     "tabulate_findings",
@@ -41,7 +35,6 @@ __all__ = [
     "tabulate_untimed",
 ]
 
-INCONCLUSIVE: State = "inconclusive"
 # The reason of a planned call that was not reached before its run ended.
 ENDED = "the run ended before this call was timed"
 TIMINGS = (
@@ -96,15 +89,6 @@ def tabulate(results: Sequence[Result], timings: Sequence[TimingRow], *, compact
     )
 
 
-# Whether a result has a row in each table of measurements.
-HAS_ROW: dict[str, Callable[[Result], bool]] = {
-    "timings": lambda result: result.timing is not None,
-    "memory": lambda result: result.memory is not None,
-    "untimed": lambda result: result.suite == PERF and result.timing is None,
-    "kernels": lambda result: bool(result.kernels),
-}
-
-
 def tabulate_timings(rows: Sequence[TimingRow]) -> pd.DataFrame:
     """Tabulate the times of calls, with the speed verdict if they were interleaved with the reference."""
     columns = (_list_timing_columns(row) for row in rows)
@@ -124,24 +108,6 @@ def _split(rows: Iterator[dict[str, Any]], size: int) -> Iterator[list[dict[str,
 def load_spelled(timing: Timing) -> Timing:
     """Return a timing with its samples in memory; texts that were read from the file again are spelled out."""
     return spell_out_in(load_samples(timing))
-
-
-def list_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table, each by the names of its columns, as ``to_dict`` does in five times the time."""
-    names = [str(name) for name in frame.columns]
-    columns = [frame[name].tolist() for name in names]
-    return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
-
-
-def select_undecided(timings: pd.DataFrame) -> pd.DataFrame:
-    """Return the timings whose speed verdict is ``unknown`` or ``inconclusive``, with the verdict before the reason.
-
-    The reference, which is compared with its own copy only, is left out.
-    """
-    pairs = zip(timings["implementation"], timings["case"], strict=True)
-    compared = pd.Series([name != find_reference(case) for name, case in pairs], index=timings.index, dtype=bool)
-    frame = timings[(timings["reason"] != "") & compared]
-    return frame.assign(reason=[f"{state}: {why}" for state, why in zip(frame["state"], frame["reason"], strict=True)])
 
 
 def tabulate_memory(results: Sequence[Result]) -> pd.DataFrame:
@@ -221,11 +187,6 @@ def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:
         if r.suite == PERF and r.timing is None
     ]
     return pd.DataFrame(rows, columns=list(UNTIMED))
-
-
-def select_pending(untimed: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of planned calls that were not reached before their run ended."""
-    return untimed[untimed["reason"] == ENDED]
 
 
 def chapter_of(check: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from attnbench.analysis.next_command import NextCommand
 from attnbench.analysis.summary import Mark, Summary, SummaryTable, Verdict
-from attnbench.report.summary_grid import Cell, Grid, Group, Line, list_answers, list_gaps, list_untimed, make_grid
+from attnbench.report.summary_grid import Cell, Grid, Group, Line, list_answers, list_gaps, list_left_out, make_grid
 from attnbench.words.causes import describe_cause
 from attnbench.words.summary import (
     UNBROKEN,
@@ -65,7 +65,8 @@ def print_summary(summary: Summary, out: "Console") -> None:
 
 def print_failures(summary: Summary, out: "Console") -> None:
     """Print the causes of failures: what failed, by how much, and the command that reproduces it."""
-    for line in _list_failures(summary):
+    width = max(out.width, NARROWEST)
+    for line in _list_failures(summary, width):
         out.print(_make_text(line), soft_wrap=True)
 
 
@@ -74,13 +75,15 @@ def print_next_command(found: NextCommand, change: Callable[[str], str], out: "C
     out.print(_make_text(describe_next(replace(found, command=change(found.command)))), soft_wrap=True)
 
 
-def _list_failures(summary: Summary) -> Iterator[str]:
+def _list_failures(summary: Summary, width: int) -> Iterator[str]:
+    """Yield the lines about the gravest causes; a command is never divided, so that it can be copied."""
     causes = summary.causes
     several = len(summary.machines) > 1
     for place, cause in causes[:MOST_CAUSES]:
         yield ""
-        yield title_failure(cause, place.machine if several else "")
-        yield from (f"  {line}" for line in describe_cause(cause))
+        yield from _wrap(title_failure(cause, place.machine if several else ""), width)
+        for line in describe_cause(cause):
+            yield from [f"  {line}"] if line == cause.reproduce else _wrap(f"  {line}", width)
     if (left := len(causes) - MOST_CAUSES) > 0:
         yield ""
         yield count_more_failures(left)
@@ -117,7 +120,7 @@ def _lay_out(table: SummaryTable, width: int) -> Iterator["Text"]:
     yield from (_make_text(text, "dim") for line in [*notes, grid.legend] if line for text in _wrap(line, width))
     if grid.groups:
         yield from (_make_text(text) for line in list_answers(table) for text in _wrap(line, width))
-    yield from (_make_text(text) for line in list_untimed(table) for text in _wrap(line, width))
+    yield from (_make_text(text) for line in list_left_out(table) for text in _wrap(line, width))
 
 
 def _divide(grid: Grid, width: int, notes: list[str]) -> Iterator[Grid]:
@@ -274,8 +277,9 @@ def _cut(text: str, size: int) -> str:
 
 
 def _wrap(line: str, width: int) -> list[str]:
-    """Break a line between words; a word that is longer than a line stays whole."""
-    lines = textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    """Break a line between words, with its own indent; a word that is longer than a line stays whole."""
+    indent = " " * (len(line) - len(line.lstrip()) or 2)
+    lines = textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
     return [part.replace(UNBROKEN, " ") for part in lines]
 
 

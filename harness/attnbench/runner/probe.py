@@ -1,4 +1,4 @@
-"""Probe one implementation alone on one case: gating checks, memory, kernels, and why it must not be timed, if it must not.
+"""Probe one implementation alone on one case: gating checks, memory, kernels, and why it must not be timed.
 
 The probe runs in a process with its own address space, time-out and process group, so that a failure there does not
 affect the timing processes, which several implementations share.
@@ -103,4 +103,4 @@ def _find_background_work(worker: Supervisor) -> KeepsWorking | None:
         cores = worker.measure_core_demand(window_s)
         if cores is None or cores < BUSY_CORES:
             return None
-    return KeepsWorking(cores=cores)
+    return KeepsWorking(cores=cores or 0.0)

@@ -148,8 +148,6 @@ def _is_timed(case: str, timings: Mapping[str, Timing | None], effort: Effort, b
     stored = [timing for timing in timings.values() if timing is not None]
     if len(stored) < len(timings):
         return False
-    if effort.case_s is not None:  # with a time limit for each case, only complete timings are stored
-        return True
     (processes, *others) = {len(timing.samples_ns) for timing in stored}
     if others or processes < effort.processes:
         return False

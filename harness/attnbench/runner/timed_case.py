@@ -1,6 +1,6 @@
 """One case that is being timed: its implementations, their samples, and the excluded implementations."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from attnbench.plugins.registry import display_name, find_baseline
@@ -31,8 +31,10 @@ class TimedCase:
     # seconds, added up.
     processes: int = 0
     spent_s: float = 0.0
-    # Excluded implementations, each with the fact that excludes it, and with the findings of the checks that failed after timing.
+    # Excluded implementations, each with the reason, and with the findings of the checks that failed after timing.
     excluded: dict[str, tuple[Reason, tuple[Finding, ...]]] = field(default_factory=dict)
+    # Excluded implementations whose results were yielded.
+    reported: set[str] = field(default_factory=set)
 
     @property
     def baseline(self) -> str | None:
@@ -59,16 +61,19 @@ class TimedCase:
         if base is not None and base.twin is not None:
             self.control = ProcessSamples.from_timing(base.twin)
         (self.processes,), self.threads = counts, next(iter(timings.values())).threads
+        every = [*timings.values(), *([base.twin] if base is not None and base.twin is not None else [])]
+        # The calls themselves are most of what a process takes for a case.
+        self.spent_s = sum(sum(map(sum, timing.samples_ns)) for timing in every) / 1e9
 
     def can_afford(self, limit_s: float | None) -> bool:
         """Whether one more process of average duration fits into the time limit; the first process always does."""
         return limit_s is None or not self.processes or self.spent_s * (1 + 1 / self.processes) <= limit_s
 
-    def exclude(self, name: str, fact: Reason, findings: tuple[Finding, ...] = ()) -> None:
+    def exclude(self, name: str, reason: Reason, findings: tuple[Finding, ...] = ()) -> None:
         """Exclude an implementation from the timing of this case, and discard its samples."""
         self.names.remove(name)
         self.samples.pop(name, None)
-        self.excluded[name] = (fact, findings)
+        self.excluded[name] = (reason, findings)
 
     def add(self, process: int, answer: TimedSamples) -> None:
         """Add the samples of one process, without those of implementations that have been excluded meanwhile."""
@@ -100,17 +105,25 @@ class TimedCase:
         """Return the implementations that further processes must time to decide what is open; empty if nothing is."""
         return effort.list_open(self.make_timings(), self.baseline, verdicts=self.against is not None)
 
-    def make_results(self, ready: dict[tuple[str, str], Result]) -> Iterator[Result]:
-        """Yield the ``ready`` results of this case with their timing, or with why they have none."""
+    def make_results(self, ready: Mapping[tuple[str, str], Result]) -> Iterator[Result]:
+        """Yield the ``ready`` results of this case with their timing so far, or with the reason why they have none.
+
+        A result with such a reason is yielded once.
+        """
+        for name, (reason, findings) in self.excluded.items():
+            if name not in self.reported:
+                self.reported.add(name)
+                yield _explain_exclusion(ready[name, self.plan.case], reason, findings)
         for name, timing in self.make_timings().items():
             yield replace(ready[name, self.plan.case], timing=timing)
-        for name, (fact, findings) in self.excluded.items():
-            result = ready[name, self.plan.case]
-            changed = {finding.check: finding for finding in findings}
-            yield replace(
-                result,
-                findings=tuple(changed.get(finding.check, finding) for finding in result.findings),
-                memory=None if changed else result.memory,
-                timing=None,
-                untimed=fact,
-            )
+
+
+def _explain_exclusion(result: Result, reason: Reason, findings: Sequence[Finding]) -> Result:
+    changed = {finding.check: finding for finding in findings}
+    return replace(
+        result,
+        findings=tuple(changed.get(finding.check, finding) for finding in result.findings),
+        memory=None if changed else result.memory,
+        timing=None,
+        untimed=reason,
+    )

@@ -1,12 +1,12 @@
 """Timing: several fresh processes each time all implementations of a case with interleaved calls.
 
 An implementation that makes a timing process fail is found by bisection and excluded; the other implementations are
-then timed. Further processes time the cases on which they may decide a speed verdict against the baseline that is open.
+then timed. Further processes time the cases on which they may decide what is open.
 """
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from random import Random, SystemRandom
@@ -34,9 +34,8 @@ JUDGED = frozenset({"forward_parity", "input_gradients", "parameter_gradients", 
 EVALUATED, SMALL_FLOP = 3, 5 * 10**8
 # Number of processes that are added at a time while a speed verdict is open.
 STEP = 5
-# Seconds for which one process times a group of cases; the remaining cases form further groups. A short group loses
-# little if the run is killed, since the results of a group are stored after its last planned process. A long group has
-# a small overhead, since the start of a process takes about two seconds.
+# Seconds for which one process times a group of cases; the remaining cases form further groups. A long group has a
+# small overhead, since the start of a process takes about two seconds. With short groups, cases are complete early.
 GROUP_S = 30.0
 # Number of attempts to time a case in one process, if no implementation can be identified as the cause of a crash.
 TRIES = 2
@@ -54,14 +53,10 @@ def time_cases(
     against: str | None = None,
     without: frozenset[Defence] = frozenset(),
 ) -> Iterator[Result]:
-    """Time the cases; yield the results of a case as soon as no further process will time it.
+    """Time the cases; yield the results of a case after each process that timed it.
 
-    Each result has a timing, or the reason why it has none.
-
-    After an interrupt, the results of unfinished cases are yielded with the samples taken so far; if ``ready`` has such
-    results, further processes are added to them. With the time limit ``effort.case_s``, however, a resumed run takes
-    every stored timing for a complete one. An unfinished case is then yielded only if its time limit leaves no time for
-    another process.
+    Each result has the timing by all processes so far, or the reason why it has none. So what was measured before a run
+    is stopped can be stored. If ``ready`` has timings, further processes are added to them.
 
     ``ready`` has the results of the implementations that passed their probe; its keys are (name, case). ``against`` is
     the baseline, by default the operator's reference. ``without`` names defences that are switched off.
@@ -71,22 +66,16 @@ def time_cases(
         for plan in plans
     ]
     cases = [case for case in cases if case.names]
-    for case in cases if effort.case_s is None else ():
+    for case in cases:
         case.restore({name: ready[name, case.plan.case].timing for name in case.names})
     size = max(1, int(GROUP_S / effort.budget_s))
     processes = TimingProcesses(session=session, effort=effort, without=without)
     search = FaultSearch(processes=processes, progress=progress)
-    shared = _TimingRun(session=session, progress=progress, effort=effort, processes=processes, search=search)
+    shared = _TimingRun(
+        session=session, progress=progress, effort=effort, processes=processes, search=search, ready=ready
+    )
     for first in range(0, len(cases), size):
-        left = {case.plan.case: case for case in cases[first : first + size]}
-        try:
-            for case in shared.run(list(left.values())):
-                yield from left.pop(case.plan.case).make_results(ready)
-        except KeyboardInterrupt:
-            for case in left.values():
-                if effort.case_s is None or not case.can_afford(effort.case_s):
-                    yield from case.make_results(ready)
-            raise
+        yield from shared.run(cases[first : first + size])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,34 +87,36 @@ class _TimingRun:
     effort: Effort
     processes: TimingProcesses
     search: FaultSearch
+    # The results that get a timing.
+    ready: Mapping[tuple[str, str], Result]
     # Chooses the processes that are evaluated.
     random: Random = field(default_factory=SystemRandom)
     # Number of timing processes that each implementation has ended by a crash or a time-out.
     deaths: Counter[str] = field(default_factory=Counter)
 
-    def run(self, cases: Sequence[TimedCase]) -> Iterator[TimedCase]:
-        """Time all cases in the planned processes, then cases with an open speed verdict in further processes.
+    def run(self, cases: Sequence[TimedCase]) -> Iterator[Result]:
+        """Time all cases in the planned processes, then cases on which something is open in further processes.
 
-        Yield each case when no further process times it.
+        Yield the results of a case after each process that timed it.
         """
         try:
-            self._time_in_processes(
+            yield from self._time_in_processes(
                 "time", range(self.effort.processes), {case.plan.case: (case, case.names) for case in cases}
             )
             most = self.effort.most or 0
             for first in range(self.effort.processes, most, STEP):
                 undecided = {case.plan.case: (case, names) for case in cases if (names := case.list_open(self.effort))}
-                yield from (case for case in cases if case.plan.case not in undecided)
                 if not undecided:
                     return
                 cases = [case for case, _ in undecided.values()]
-                self._time_in_processes("decide", range(first, min(first + STEP, most)), undecided)
-            yield from cases
+                yield from self._time_in_processes("decide", range(first, min(first + STEP, most)), undecided)
         finally:
             self.processes.end_idle()
             self.search.end_alone()
 
-    def _time_in_processes(self, title: str, numbers: range, cases: dict[str, tuple[TimedCase, list[str]]]) -> None:
+    def _time_in_processes(
+        self, title: str, numbers: range, cases: dict[str, tuple[TimedCase, list[str]]]
+    ) -> Iterator[Result]:
         left = self._select_affordable(cases)
         # A resumed run has samples of the first processes of some cases.
         steps = sum(len(_find_remaining(numbers, case)) for case, _ in left.values())
@@ -136,7 +127,7 @@ class _TimingRun:
             due = {name: one for name, one in left.items() if one[0].processes <= number}
             if due:
                 judged = frozenset(name for name in due if number in evaluated[name])
-                self._time_in_process(number, numbers.stop - number, due, evaluated=judged)
+                yield from self._time_in_process(number, numbers.stop - number, due, evaluated=judged)
             left = self._select_affordable(left)
 
     def _choose_evaluated(self, numbers: range, case: TimedCase) -> frozenset[int]:
@@ -154,10 +145,11 @@ class _TimingRun:
 
     def _time_in_process(
         self, number: int, left: int, cases: dict[str, tuple[TimedCase, list[str]]], *, evaluated: frozenset[str]
-    ) -> None:
+    ) -> Iterator[Result]:
         """Time the cases in one fresh process; ``left`` planned processes remain, this one included.
 
-        ``evaluated`` has the cases whose judged calls are evaluated.
+        Yield the results of each case, unless none of its timed calls has been evaluated yet: ``evaluated`` has the
+        cases whose judged calls are evaluated in this process.
         """
         worker = self._start_process(cases, left)
         try:
@@ -170,6 +162,8 @@ class _TimingRun:
                     self._time_case(worker, number, case, names, evaluated=case.plan.case in evaluated)
                 case.spent_s += time.monotonic() - begin
                 self.progress.done(case.plan.case)
+                if self._is_judged(case):
+                    yield from case.make_results(self.ready)
                 if not case.can_afford(self.effort.case_s):
                     # The remaining processes do not time this case, so their steps are reported as done.
                     for _ in range(left - 1):
@@ -177,6 +171,12 @@ class _TimingRun:
         finally:
             if worker is not None:
                 worker.close()
+
+    def _is_judged(self, case: TimedCase) -> bool:
+        """Whether a timed call of each implementation was evaluated, where the case has checks for it."""
+        if not JUDGED & set(case.plan.checks) or "judging" in self.processes.without:
+            return True
+        return all(own.judged for name, own in case.samples.items() if name in case.names)
 
     def _start_process(self, cases: dict[str, tuple[TimedCase, list[str]]], left: int) -> Supervisor | None:
         """Start a process with all implementations; exclude the implementations that do not load."""

@@ -19,6 +19,7 @@ _MORE = ", and on {cases}"
 _CASES = ("{count} case", "{count} cases")
 _MORE_CASES = ("{count} more case", "{count} more cases")
 _FINDINGS = ("{count} finding", "{count} findings")
+_MORE_FINDINGS = ("{count} more finding", "{count} more findings")
 _AGAINST = "{requirement} But {fault}"
 _CHECKS = "failed: {checks}"
 _CHECK = "{check} on {count}"
@@ -27,11 +28,11 @@ _SENTENCE = "{text}."
 _NAMED_BY = "{text} (named by {findings})."
 _SHARE = "{count} of {total} findings: {diagnosis}."
 _ATTRIBUTED: dict[Attribution, str] = {
-    "wrong_scale": "{count} more may follow from it, since a wrong scale changes all values",
-    "masked_rows": "{count} more are wrong in fully masked rows only",
-    "same_case": "{count} more are on cases on which another finding names it",
-    "same_check": "{count} more are of checks of which another finding names it",
-    "same_worst": "{count} more have the same worst element as another finding of the case",
+    "wrong_scale": "{findings} may follow from it, since a wrong scale changes all values",
+    "masked_rows": "{findings} may have the same cause: only fully masked rows are wrong",
+    "same_case": "{findings} may have the same cause: another finding of the case names it",
+    "same_check": "{findings} may have the same cause: another finding of the check names it",
+    "same_worst": "{findings} may have the same cause: the worst element is that of another finding of the case",
 }
 
 
@@ -92,7 +93,11 @@ def describe_shared(cause: RootCause) -> str:
 def describe_attributions(cause: RootCause) -> str:
     """Return why failures that do not name the cause are counted with it; empty if there are none."""
     counts = cause.count_attributions()
-    texts = (say(template, count=counts[why]) for why, template in _ATTRIBUTED.items() if counts[why])
+    texts = (
+        say(template, findings=_count(_MORE_FINDINGS, counts[why]))
+        for why, template in _ATTRIBUTED.items()
+        if counts[why]
+    )
     return " ".join(say(_SENTENCE, text=text) for text in texts)
 
 

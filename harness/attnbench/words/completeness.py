@@ -30,6 +30,10 @@ _TIMING = {
 _RUN_OF_SEVERAL = "run {id}"
 _RUN = "the run"
 _ENDED = "{run} {cause}."
+_CUT_CALLS = (
+    "{processes} of {planned} processes timed {count} call.",
+    "{processes} of {planned} processes timed {count} calls.",
+)
 _HALF_WRITTEN = "The last line was half-written when the run was cut."
 _UNREADABLE = ("{count} line of {run} could not be read.", "{count} lines of {run} could not be read.")
 _NOT_STARTED = "not started"
@@ -57,6 +61,8 @@ def describe_gaps(found: Completeness, *, named: bool = False) -> Iterator[str]:
     if not found.unfinished and found.end not in ("finished", "unknown"):
         text = say(_ENDED, run=run, cause=cause)
         yield text[0].upper() + text[1:]
+    for processes, planned, count in found.cut_calls:
+        yield say(_CUT_CALLS[count > 1], processes=processes, planned=planned, count=count)
     if found.half_written:
         yield say(_HALF_WRITTEN)
     if found.unreadable:

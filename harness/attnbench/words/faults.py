@@ -1,11 +1,9 @@
 """What fault models are called: "looks like" and a text of this module is a diagnosis."""
 
-from collections.abc import Sequence
-
 from attnbench.records.value_facts import Acts, Fault, LooksLike, Phrase, StridesMisread
 from attnbench.words.say import say
 
-__all__ = ["FAULTS", "name_diagnosis", "name_fault"]
+__all__ = ["FAULTS", "describe_diagnosis", "name_diagnosis"]
 
 _DROPPED = {
     "zero_key": "the add_zero_attn key",
@@ -15,7 +13,7 @@ _DROPPED = {
     "extra_keys": "the bias_k key and the add_zero_attn key",
     "keys_tile": "keys {first} and beyond (the last tile at tile size {tiles})",
 }
-# Templates by the names of the fault models of the built-in operators. D is the width of a head, E the whole width.
+# Templates by the names of the fault models of the built-in operators.
 FAULTS = {
     "alibi_ignored": "ALiBi ignored",
     "alibi_negated": "ALiBi of the wrong sign",
@@ -35,7 +33,7 @@ FAULTS = {
     "features_merged_interleaved": "features merged as (head_dim, heads) in place of (heads, head_dim)",
     "features_split_interleaved": "features split as (head_dim, heads) in place of (heads, head_dim)",
     "first_key_head_for_all": "the first key head used for all query heads",
-    "given_scale_ignored": "the scale 1/√D in place of the given scale",
+    "given_scale_ignored": "scale 1/√head_dim in place of the given scale",
     "gradient_strides_ignored": "the strides of the heads' gradient ignored in the backward pass",
     "heads_merged_before_batch": "(batch, heads) merged as (heads, batch)",
     "heads_merged_by_view": "heads merged by a view, without the transpose",
@@ -68,15 +66,15 @@ FAULTS = {
     "padding_heads_first": "the key_padding_mask repeated as (heads, batch) in place of (batch, heads)",
     "padding_of_first_sequence": "the key_padding_mask of the first sequence used for all sequences",
     "query_bias_missing": "the query bias missing",
-    "scale_missing": "the scale 1/√D missing",
-    "scale_of_columns": "the scale 1/√S of the number of keys with the extra keys in place of 1/√D",
-    "scale_of_keys": "the scale 1/√S of the number of keys in place of 1/√D",
-    "scale_of_queries": "the scale 1/√L of the number of queries in place of 1/√D",
-    "scale_of_reciprocal": "the scale 1/D in place of 1/√D",
-    "scale_of_root": "the scale √D in place of 1/√D",
-    "scale_of_value_width": "the scale 1/√V of the values' width in place of 1/√D",
-    "scale_of_width": "the scale 1/√E of the whole width in place of 1/√D",
-    "scale_squared": "the scale squared",
+    "scale_missing": "scale missing",
+    "scale_of_columns": "scale 1/√(number of keys and extra keys) in place of 1/√head_dim",
+    "scale_of_keys": "scale 1/√(number of keys) in place of 1/√head_dim",
+    "scale_of_queries": "scale 1/√(number of queries) in place of 1/√head_dim",
+    "scale_of_reciprocal": "scale 1/head_dim in place of 1/√head_dim",
+    "scale_of_root": "scale √head_dim in place of 1/√head_dim",
+    "scale_of_value_width": "scale 1/√value_dim in place of 1/√head_dim",
+    "scale_of_width": "scale 1/√embed_dim in place of 1/√head_dim",
+    "scale_squared": "scale squared",
     "softcap_after_bias": "the soft-cap applied after bias and ALiBi",
     "softcap_after_mask": "the soft-cap applied after the mask",
     "softcap_missing": "the soft-cap missing",
@@ -100,17 +98,25 @@ _ACTS: dict[Acts, str] = {
 }
 _LOOKS_LIKE = "looks like {faults}"
 _OR = " or "
-_STRIDES = "strides or offsets are misread: the same call with contiguous tensors is right"
+_STRIDES = "strides or offsets misread"
+_CONTIGUOUS = "the same call with contiguous tensors is right, so strides or offsets are misread"
+
+
+def describe_diagnosis(diagnosis: LooksLike | StridesMisread) -> str:
+    """Return what values look like, as the end of a sentence."""
+    if isinstance(diagnosis, StridesMisread):
+        return say(_CONTIGUOUS)
+    return say(_LOOKS_LIKE, faults=name_diagnosis(diagnosis))
 
 
 def name_diagnosis(diagnosis: LooksLike | StridesMisread) -> str:
-    """Return what values look like, as the end of a sentence."""
+    """Return the mistakes that a diagnosis found, in a few words."""
     if isinstance(diagnosis, StridesMisread):
         return say(_STRIDES)
-    return say(_LOOKS_LIKE, faults=_join_faults(diagnosis.faults))
+    return say(_OR).join(map(_name_fault, diagnosis.faults))
 
 
-def name_fault(fault: Fault) -> str:
+def _name_fault(fault: Fault) -> str:
     """Return the name of a fault model, and where it acts if that is not the whole pass."""
     return say(_ACTS[fault.acts], fault=_name_model(fault.model))
 
@@ -121,7 +127,3 @@ def _name_model(model: Phrase) -> str:
         return say(FAULTS[model.key], **model.values)
     except (LookupError, ValueError, TypeError):
         return model.key
-
-
-def _join_faults(faults: Sequence[Fault]) -> str:
-    return say(_OR).join(map(name_fault, faults))

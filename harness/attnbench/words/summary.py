@@ -30,6 +30,7 @@ __all__ = [
     "describe_next",
     "describe_place",
     "describe_reason",
+    "describe_unchecked",
     "describe_untimed",
     "describe_wrong",
     "explain_marks",
@@ -40,6 +41,8 @@ __all__ = [
 
 # Most names in one sentence; the others are counted.
 NAMED = 6
+# Most neighbouring lengths that are listed one by one.
+MOST_LENGTHS = 3
 # Longest reason in the table, and in a line below it, in characters.
 SHORT, LONG = 60, 200
 # Sign after a ratio, and what it means; the baseline has none.
@@ -72,6 +75,7 @@ DECLARED = "†"
 _DECLARED = "expected failures ({counts})"
 _MISSING = "{verdict}, {count} not reached"
 _CHECKS = ("{count} check", "{count} checks")
+_CASES = ("{count} case", "{count} cases")
 _CALLS = ("{count} call", "{count} calls")
 _CAUSES = "{cause} and {count} more"
 _PLACE = "{machine}, {device}, {dtype}, {threads}"
@@ -86,10 +90,12 @@ _USE_NONE = "to use {pass_}: nothing that conforms was timed"
 _CHOICE = "{name} at {lengths} ({bound})"
 _FACTOR = "at most {factor} × the time of any other"
 _NO_BOUND = "no bound"
+_RANGE = "{first} to {last}"
 _BOUND_AGAIN = "at most {percent}"
 _AND_MORE = "{count} more"
+_UNCHECKED = "not checked: {who}: {reason}"
 _UNTIMED = "not timed: {who}: {reason}"
-_WHO = ("{names} ({calls})", "{names} (each {calls})")
+_WHO = ("{names} ({count})", "{names} (each {count})")
 _PENDING = "not reached: {who}"
 _LEFT_OUT = "left out of all numbers, because it cannot be right: {things}"
 _PLACES_DISAGREE = "places disagree on {pass_} at {length}: {choices}"
@@ -164,6 +170,8 @@ def describe_reason(reason: Reason, longest: int = LONG) -> str:
 
 def describe_place(place: Place) -> str:
     """Return machine, device, dtype and threads; where nothing was timed, machine and device."""
+    if not place.machine:
+        return clean_name(place.device)
     machine = clean_name(place.machine)
     if not place.dtype:
         return say(_CHECKED_PLACE, machine=machine, device=clean_name(place.device))
@@ -200,18 +208,19 @@ def describe_answers(pass_: str, answers: Sequence[tuple[str, Answer | None]]) -
         kind = own[0].unbounded or ("regret" if any(answer.regret for answer in own) else "")
         bound = _describe_bound(own, again=kind in explained)
         explained |= {kind} - {""}
-        texts.append(say(_CHOICE, name=clean_name(name), lengths=join_words(lengths), bound=bound))
+        shown = _list_lengths(lengths, [length for length, _ in answers])
+        texts.append(say(_CHOICE, name=clean_name(name), lengths=shown, bound=bound))
     return say(_USE, pass_=pass_, choices=", ".join(texts))
+
+
+def describe_unchecked(names: Mapping[str, int], reason: Reason) -> str:
+    """Return on how many cases no check ran on these implementations, and why."""
+    return say(_UNCHECKED, who=_name_counts(names, _CASES), reason=describe_reason(reason))
 
 
 def describe_untimed(names: Mapping[str, int], reason: Reason | None) -> str:
     """Return which implementations were not timed on how many calls, and why; without a reason: not reached."""
-    alike: dict[int, list[str]] = {}
-    for name, count in names.items():
-        alike.setdefault(count, []).append(name)
-    who = "; ".join(
-        say(_WHO[len(own) > 1], names=_list_names(own), calls=_count(_CALLS, count)) for count, own in alike.items()
-    )
+    who = _name_counts(names, _CALLS)
     return say(_PENDING, who=who) if reason is None else say(_UNTIMED, who=who, reason=describe_reason(reason))
 
 
@@ -265,6 +274,14 @@ def _name_causes(causes: Sequence[RootCause]) -> str:
     return say(_CAUSES, cause=first, count=len(causes) - 1) if len(causes) > 1 else first
 
 
+def _list_lengths(lengths: Sequence[str], every: Sequence[str]) -> str:
+    """Return lengths in words; many that are neighbours among ``every`` as a range."""
+    start = every.index(lengths[0])
+    if len(lengths) > MOST_LENGTHS and list(lengths) == list(every[start : start + len(lengths)]):
+        return say(_RANGE, first=lengths[0], last=lengths[-1])
+    return join_words(lengths)
+
+
 def _describe_bound(answers: Sequence[Answer], *, again: bool) -> str:
     """Return the largest bound on the regret of these answers; ``again``: what it bounds was said before."""
     regret = max((answer.regret or 0.0 for answer in answers), default=0.0)
@@ -273,6 +290,16 @@ def _describe_bound(answers: Sequence[Answer], *, again: bool) -> str:
     if regret >= 1:
         return say(_FACTOR, factor=f"{1 + regret:.2g}")
     return say(_BOUND_AGAIN, percent=format_percent(regret)) if again else describe_regret(regret, None)
+
+
+def _name_counts(names: Mapping[str, int], things: tuple[str, str]) -> str:
+    """Return names with their numbers of things; those with equal numbers are named together."""
+    alike: dict[int, list[str]] = {}
+    for name, count in names.items():
+        alike.setdefault(count, []).append(name)
+    return "; ".join(
+        say(_WHO[len(own) > 1], names=_list_names(own), count=_count(things, count)) for count, own in alike.items()
+    )
 
 
 def _list_names(names: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ from attnbench.records.value_facts import (
     WrongShape,
 )
 from attnbench.words.checks import describe_violation, name_compared
-from attnbench.words.faults import name_diagnosis
+from attnbench.words.faults import describe_diagnosis
 from attnbench.words.places import describe_place, describe_shared
 from attnbench.words.say import say
 
@@ -137,7 +137,7 @@ def describe_value_fact(fact: ValueFact) -> str:  # noqa: C901  # one case for e
         case ConditionViolated():
             return say(_SENTENCE, text=describe_violation(fact.violation, fact.rows))
         case LooksLike() | StridesMisread():
-            return say(_DIAGNOSIS, diagnosis=name_diagnosis(fact))
+            return say(_DIAGNOSIS, diagnosis=describe_diagnosis(fact))
         case NotDiagnosed():
             return say(_NOT_DIAGNOSED, limit=fact.limit)
         case PolicyDeviation():

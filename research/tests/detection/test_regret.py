@@ -28,7 +28,7 @@ def test_disturbed_processes_give_no_bound() -> None:
     """Answers without a bound promise nothing, and are counted apart."""
     tallies = evaluate_regret("busy", make_pool(disturbed=True), None, SETTINGS)
     assert [(one.field, one.unbounded, one.false) for one in tallies] == [("identical code", 20, 0)]
-    assert tallies[0].processes == tallies[0].most
+    assert tallies[0].processes == tallies[0].first
 
 
 def test_the_table_has_a_row_for_each_question() -> None:

@@ -217,10 +217,13 @@ def make_bad_dtypes(case: Case, inputs: Inputs) -> Iterator[BadCall]:
     for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64):
         plain = str(dtype).removeprefix("torch.")
         other = _change_tokens(inputs, lambda tensor, dtype=dtype: tensor.to(dtype))  # type: ignore[misc]
-        dtypes = {"dtype": plain, "own": case.dtype}
-        yield BadCall(accepted=phrase("tokens_of_dtype", **dtypes), arguments=other)
-        yield BadCall(accepted=phrase("query_of_dtype", **dtypes), arguments={"query": other["query"]})
-        yield BadCall(accepted=phrase("value_of_dtype", **dtypes), arguments={"value": other["value"]})
+        calls = (
+            (phrase("tokens_of_dtype", dtype=plain, own=case.dtype), other),
+            (phrase("query_of_dtype", dtype=plain, own=case.dtype), {"query": other["query"]}),
+            (phrase("value_of_dtype", dtype=plain, own=case.dtype), {"value": other["value"]}),
+        )
+        for accepted, arguments in calls:
+            yield BadCall(accepted=accepted, arguments=arguments)
     problem, device = case.problem, inputs.tensors["query"].device
     padding = (problem.keys,) if problem.batch is None else (problem.batch, problem.keys)
     for name, shape in (("attn_mask", (problem.queries, problem.keys)), ("key_padding_mask", padding)):

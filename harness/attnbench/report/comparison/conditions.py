@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from attnbench.analysis.plain_names import join_words
 from attnbench.records.types import Run
-from attnbench.report.methods import describe_commit
 from attnbench.report.numbers import format_bytes, shorten_text
+from attnbench.report.runs import describe_commit
 
 __all__ = ["Condition", "explain_differences", "list_conditions"]
 

@@ -1,4 +1,4 @@
-"""Figure: a crossover map, with what to use and its gain in each cell."""
+"""Figure: a crossover map, with what to use and its bound in each cell."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,13 +18,11 @@ __all__ = ["plot_map"]
 # a marker with its gap. ``HEAD``: height of the labels of the columns. ``APART``: space between two cells.
 # ``NARROWEST``: smallest width of a cell.
 LINE, PAD, SYMBOL, HEAD, APART, NARROWEST = 0.17, 0.09, 0.17, 0.26, 0.03, 1.2
-# Most implementations of a tie that a cell names.
-MOST_NAMED = 4
 # Longest title, in characters; it takes about three lines of a figure with three columns.
 LONGEST_TITLE = 300
 # Opacity of the colour of a cell; text on it has a contrast of at least 7.
 TINT = 0.16
-# Opacity of the colour of the reference, which is dark, and of the grey of a tie.
+# Opacity of the colour of the baseline, which is dark.
 GREY_TINT = 0.08
 
 
@@ -45,23 +43,12 @@ def plot_map(table: MapTable, looks: Mapping[str, Look]) -> Figure:
 
 
 def _list_lines(cell: ShownCell, looks: Mapping[str, Look]) -> Iterator[_Line]:
-    """Yield the lines of a cell: each name to use with its marker, then its time; or that nothing is decided."""
-    if not cell.names:
-        yield _Line(text=clean(cell.choice.words))
+    """Yield the lines of a cell: what to use with its marker, its ratio and its bound; or why there is no answer."""
+    if not cell.name:
+        yield _Line(text=clean(cell.reason))
         return
-    if len(cell.names) > 1:
-        yield _Line(text="tie:")
-    times = dict(cell.choice.times)
-    for name in cell.names[:MOST_NAMED]:
-        yield _Line(text=clean(name), look=looks.get(name), bold=True)
-        if name in times:
-            yield _Line(text=times[name])
-    if len(cell.names) > MOST_NAMED:
-        yield _Line(text=f"and {len(cell.names) - MOST_NAMED} more")
-    if cell.choice.is_for_now:
-        yield _Line(text="for now")
-    if cell.choice.kind == "no_difference":
-        yield _Line(text="no useful difference")
+    yield _Line(text=clean(cell.name), look=looks.get(cell.name), bold=True)
+    yield from (_Line(text=text) for text in (cell.ratio, cell.bound) if text)
 
 
 def _plot(table: MapTable, grid: list[list[list[_Line]]], looks: Mapping[str, Look]) -> Figure:
@@ -74,7 +61,7 @@ def _plot(table: MapTable, grid: list[list[list[_Line]]], looks: Mapping[str, Lo
     left = measure_width(labels, SIZE) + 0.2
     heights = [max(map(len, row)) * LINE + 2 * PAD for row in grid]
     width = left + len(columns) * cell + 0.1
-    title = wrap(clean(f"{table.place.label}. {table.title}", LONGEST_TITLE), width - 0.2, SIZE)
+    title = wrap(clean(f"{table.place}. {table.title}", LONGEST_TITLE), width - 0.2, SIZE)
     above = len(title) * LINE + 0.1
     height = above + HEAD + sum(heights) + 0.1
     figure = Figure(figsize=(width, height))
@@ -91,7 +78,7 @@ def _plot(table: MapTable, grid: list[list[list[_Line]]], looks: Mapping[str, Lo
     for label, row, high, (_, cells) in zip(labels, grid, heights, table.rows, strict=True):
         axes.text(0.1, top + PAD + LINE / 2, label, color=MUTED, va="center")
         for index, (own, shown) in enumerate(zip(row, cells, strict=True)):
-            look = looks.get(shown.names[0]) if len(shown.names) == 1 else None
+            look = looks.get(shown.name)
             _draw_cell(axes, own, (left + index * cell, top), (cell - APART, high - APART), look, shown)
         top += high
     return figure
@@ -101,8 +88,8 @@ def _draw_cell(
     axes: Axes, lines: list[_Line], corner: tuple[float, float], size: tuple[float, float], look: Look | None,
     shown: ShownCell,
 ) -> None:  # fmt: skip
-    """Draw a cell: in the colour of what to use, in grey for a tie, and only as an outline if nothing is decided."""
-    if shown.names:
+    """Draw a cell: in the colour of what to use, and only as an outline without an answer."""
+    if shown.name:
         fill, tint = (look.colour, TINT) if look and look.colour != INK else (INK, GREY_TINT)
         axes.add_patch(Rectangle(corner, *size, facecolor=fill, alpha=tint, linewidth=0))
     axes.add_patch(Rectangle(corner, *size, facecolor="none", edgecolor=RULE, linewidth=0.5))
@@ -114,7 +101,7 @@ def _draw_cell(
                 x + 0.05, y, marker=line.look.marker, markersize=6, color=line.look.colour, markerfacecolor=fill,
                 linestyle="",
             )  # fmt: skip
-        colour = INK if shown.names else MUTED
+        colour = INK if shown.name else MUTED
         at = x + (SYMBOL if line.look is not None else 0)
         weight = "bold" if line.bold else "normal"
         axes.text(at, y, line.text, color=colour, va="center", fontsize=SIZE if line.bold else SMALL, fontweight=weight)

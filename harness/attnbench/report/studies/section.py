@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnbench.report.figures.svg_files import encode, read_size
-from attnbench.report.markdown_text import escape, hide_comments
 from attnbench.report.page import make_environment
-from attnbench.report.slots import fill_slot
+from attnbench.report.placeholders import fill_placeholder
 from attnbench.report.spelled import spell_out_in
 
 __all__ = ["place_studies"]
@@ -30,12 +29,12 @@ class _Study:
     rows: Sequence[Sequence[str]]
 
 
-# What fills each slot of a file of the report, by the name of the slot.
-_Slots = dict[str, Callable[[Sequence[_Study], Path], str]]
+# What renders each part of a file of the report, by the name of its placeholder.
+_Renderers = dict[str, Callable[[Sequence[_Study], Path], str]]
 
 
 def place_studies(folder: Path) -> None:
-    """Write the studies of a folder into the HTML page and the Markdown file of the report in the same folder.
+    """Write the studies of a folder into the HTML page of the report in the same folder.
 
     If the folder has no report, nothing is written.
     """
@@ -43,12 +42,12 @@ def place_studies(folder: Path) -> None:
         spell_out_in(_Study(stem=path.stem, **json.loads(path.read_text(encoding="utf-8"))))
         for path in sorted(folder.glob("study-*.json"))
     ]
-    for name, slots in FILES.items():
+    for name, renderers in FILES.items():
         path = folder / name
         if path.exists():
             text = path.read_text(encoding="utf-8")
-            for slot, render in slots.items():
-                text = fill_slot(text, slot, render(found, folder) if found else "")
+            for place, render in renderers.items():
+                text = fill_placeholder(text, place, render(found, folder) if found else "")
             path.write_text(text, encoding="utf-8")
 
 
@@ -69,22 +68,11 @@ def _render_link(found: Sequence[_Study], folder: Path) -> str:  # noqa: ARG001
     return make_environment().get_template("studies-link.html.j2").render()
 
 
-def _render_markdown(found: Sequence[_Study], folder: Path) -> str:  # noqa: ARG001
-    parts = ["## Studies that explain attention"]
-    for study in found:
-        figures = [f"![{escape(study.title)}]({name}.png)" for name in _name_figures(study)]
-        paragraphs = map(escape, study.text.split("\n\n"))
-        numbers = f"Its numbers: [{study.stem}.md]({study.stem}.md)."
-        parts += [f"### {escape(study.title)}", *paragraphs, *figures, numbers]
-    return "\n" + hide_comments("\n\n".join(parts)) + "\n"
-
-
 def _name_figures(study: _Study) -> list[str]:
     """Return the file names of the study's figures, without ``.svg`` or ``.png``."""
     return [study.stem + suffix for suffix in study.figures]
 
 
-FILES: dict[str, _Slots] = {
+FILES: dict[str, _Renderers] = {
     "index.html": {"link to studies": _render_link, "studies": _render_page_section},
-    "report.md": {"studies": _render_markdown},
 }

@@ -31,6 +31,7 @@ from attnbench.records.types import (
     Resumption,
     Run,
     Timing,
+    explain_untimed,
 )
 
 __all__ = [

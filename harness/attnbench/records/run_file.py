@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, TypeVar
@@ -33,6 +34,7 @@ from attnbench.records.types import (
     Timing,
     explain_untimed,
 )
+from attnbench.records.unknown_facts import decode_tolerantly
 
 __all__ = [
     "PARSED",
@@ -373,7 +375,7 @@ def _require_run(record: _OfRun, run: Run | None) -> _OfRun:
 
 
 def _parse_result(line: bytes) -> Result:
-    result = _RESULT.decode(line)
+    result = decode_tolerantly(line, _RESULT)
     CaseId.parse(result.case)
     return result
 
@@ -382,7 +384,7 @@ def _parse_result(line: bytes) -> Result:
 PARSED: dict[str, Callable[[bytes], Further]] = {
     "result": _parse_result,
     "ceiling": msgspec.json.Decoder(Ceiling).decode,
-    "completion": msgspec.json.Decoder(Completion).decode,
+    "completion": partial(decode_tolerantly, decoder=msgspec.json.Decoder(Completion)),
     "resumption": msgspec.json.Decoder(Resumption).decode,
     "end": msgspec.json.Decoder(End).decode,
 }

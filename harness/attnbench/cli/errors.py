@@ -37,9 +37,8 @@ def one_line() -> Iterator[None]:
         missing = _describe_missing_module(cause) if isinstance(cause, ModuleNotFoundError) else None
         _fail(missing or str(error))
     except (ChildDied, ChildTimeout) as error:
-        _fail(
-            f"the oracle worker ended: {_describe_end(error)}; run again with fewer or smaller cases (--case, --lengths)"
-        )
+        ended = _describe_end(error)
+        _fail(f"the oracle worker ended: {ended}; run again with fewer or smaller cases (--case, --lengths)")
     except OSError as error:
         if error.filename is None:
             raise

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from attnbench.analysis.summary import Column, SpeedCell, Summary, SummaryRow, SummaryTable
+from attnbench.analysis.summary import Column, Place, SpeedCell, Summary, SummaryRow, SummaryTable
 from attnbench.report.failures import Failures
 from attnbench.report.forms import describe_form
 from attnbench.report.numbers import format_bytes, format_estimate, format_seconds, shorten_text
@@ -129,7 +129,7 @@ def _make_table(table: SummaryTable, failures: Failures) -> OverviewTable:
     rows = [_make_row(table, row, columns, peak, failures) for row in _select_rows(table)]
     passes = groupby(columns, key=name_pass)
     return OverviewTable(
-        anchor=make_slug("table", describe_place(table.place), table.form),
+        anchor=make_slug("table", *_list_place(table.place), table.form),
         place=describe_place(table.place),
         form=describe_form(table.form) if table.form else "",
         baseline=table.baseline,
@@ -252,3 +252,7 @@ def _show_answer(table: SummaryTable, column: Column) -> Shown:
 def name_measure(run: str, name: str, case: str) -> str:
     """Return the anchor of a timed call in the tables of measures."""
     return make_slug("m", run, name, case)
+
+
+def _list_place(place: Place) -> tuple[str, ...]:
+    return place.machine, place.device, place.dtype, str(place.threads)

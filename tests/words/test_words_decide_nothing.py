@@ -59,7 +59,20 @@ CASES = (
     "multihead/B2.L0.S7.E24.H3/bias+batch_first/mask=pad/regime=plain/seed=0/float32/cpu/eval",
 )
 # Columns of CSV files, and keys of JSON objects, that hold words.
-TOLD = {"reason", "warnings", "told", "cause", "title", "requirement", "summary", "notes", "doubts", "fault", "why"}
+TOLD = {
+    "reason",
+    "worst_reason",
+    "warnings",
+    "told",
+    "cause",
+    "title",
+    "requirement",
+    "summary",
+    "notes",
+    "doubts",
+    "fault",
+    "why",
+}
 
 
 def use_other_words(template: str, **values: Any) -> str:
@@ -159,7 +172,7 @@ def test_the_summary_is_the_same(folder: Path) -> None:
         with_both_words(lambda own=own: summarize(own))
 
 
-@pytest.mark.parametrize("stored", ["made", *sorted(path.stem for path in DATA.glob("run-schema-*.jsonl"))])
+@pytest.mark.parametrize("stored", ["made", "run-schema-1", "run-schema-6"])
 def test_a_report_has_the_same_numbers_and_parts(folder: Path, stored: str) -> None:
     """Every file of a report has the same rows, numbers, anchors and links, in the same order."""
     paths = list_runs(folder) if stored == "made" else [DATA / f"{stored}.jsonl"]

@@ -7,7 +7,6 @@ from the file that ``attnbench conform --mutants --suite full --operator multihe
 
 import argparse
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +16,12 @@ from typing import Any
 
 import torch
 
-from attnbench.analysis.deviations import find_sentence
+from attnbench.analysis.diagnoses import Diagnosis
 from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
-from attnbench.checks.catalogue import load_check_function, read_checks
-from attnbench.checks.evaluation.verdict import evaluate
+from attnbench.checks.catalogue import load_check_function
+from attnbench.checks.evaluation.verdict import judge
 from attnbench.checks.observations import deserialize, serialize
 from attnbench.interface import Refusal
 from attnbench.mutants.multihead import MUTANTS
@@ -30,8 +29,9 @@ from attnbench.mutants.mutant import Mutant
 from attnbench.oracle.expected import CaseOracle
 from attnbench.oracle.tensor_file import copy_value
 from attnbench.plugins.registry import load_operator, load_problem_types
+from attnbench.records.value_facts import PolicyDeviation
+from attnbench.words.findings import describe_facts
 
-DIAGNOSIS = re.compile(r"Diagnosis: (?:looks like )?(.*)\.$", re.DOTALL)
 TABLE = Path("research/data/kinds.md")
 HEAD = ("mutant", "what is wrong", "caught on", "by the check", "diagnosis")
 
@@ -66,9 +66,8 @@ def diagnose_mutant(mutant: Mutant, check: str) -> str:
         observations = deserialize(copy_value(serialize(list(load_check_function(check)(candidate)))))
     except (Malformed, Refusal):
         return ""
-    finding = evaluate(check, read_checks()[check].requirement, observations, case_oracle, policies)
-    found = DIAGNOSIS.search(finding.reason)
-    return found[1] if found else find_sentence(finding.reason)
+    found = judge(observations, case_oracle, policies).facts
+    return describe_facts(fact for fact in found if isinstance(fact, Diagnosis | PolicyDeviation))
 
 
 def make_rows(results: Mapping[str, Any]) -> Iterator[Row]:

@@ -31,6 +31,7 @@ from attnbench.oracle.expected import CaseOracle
 from attnbench.oracle.tensor_file import copy_value
 from attnbench.plugins.registry import load_operator
 from attnbench.runner.fuzz import draw_cases
+from attnbench.words.findings import describe_facts
 
 # Upper ends of the histogram's bins, as ratios of the measured to the allowed error. The allowed error is 4 times the
 # rounding error of the case, so an error as large as this rounding error has the ratio 0.25.
@@ -89,8 +90,8 @@ def check_variants(case: Case) -> Tally:
                 expected = find_expected(observation, case_oracle)
                 for comparison in compare(observation, expected, case_oracle, variant.policies):
                     tally.comparisons += 1
-                    if comparison.fault:
-                        tally.faults.append((variant.name, name, case.id, comparison.fault))
+                    if comparison.facts:
+                        tally.faults.append((variant.name, name, case.id, describe_facts(comparison.facts)))
                     # Leave out the comparison of a declared NaN, whose share is NaN.
                     if comparison.measured is not None and comparison.allowed and not math.isnan(comparison.share):
                         share = comparison.share

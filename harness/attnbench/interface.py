@@ -20,6 +20,7 @@ __all__ = [
     "Choices",
     "Covering",
     "EmptyBatches",
+    "FaultModel",
     "HiddenNan",
     "HiddenRowGradients",
     "HiddenRows",
@@ -187,6 +188,29 @@ class Axis:
     # True if this axis groups the positions of another axis of the same dimension. For example, an axis of heads groups
     # the positions of the axis of features.
     belongs: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultModel:
+    """A known mistake in the formula, with which the oracle evaluates a case to diagnose a failure."""
+
+    # The text that users read, as in "looks like …". Of a built-in operator: the key of a template of
+    # ``attnbench.words``, which is filled with ``values``.
+    name: str
+    values: Mapping[str, int | float | str] = field(default_factory=dict)
+    # The mistake, as ``Operator.evaluate`` takes it.
+    fault: Any
+    # The factor by which the mistake changes the softmax scale of the case, if it changes nothing else.
+    scale: float | None = None
+    # The mistake is one of a mask, so that hidden tokens may have an effect.
+    of_mask: bool = False
+    # The mistake is one of the backward pass; the outputs are right.
+    of_backward: bool = False
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What tells the fault model from the others of a case."""
+        return (self.name, *sorted(self.values.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -424,14 +448,14 @@ class Operator:
         """Return outputs and gradients, keyed by name, computed from the formula in the dtype of the inputs.
 
         The oracle calls this method with inputs in float64. ``noise`` is applied after every step of the formula.
-        ``keep`` is the dropout mask; None means no dropout. ``fault`` is the mistake to make, a value of
-        ``fault_models``; None means the correct formula.
+        ``keep`` is the dropout mask; None means no dropout. ``fault`` is the mistake to make, the ``fault`` of a
+        ``FaultModel``; None means the correct formula.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define evaluate(case, inputs)")
 
-    def fault_models(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return the known mistakes that can change these quantities of the case, keyed by the text that users read."""
-        return {}
+    def fault_models(self, case: Case, quantities: Collection[str]) -> Sequence[FaultModel]:  # noqa: ARG002
+        """Return the known mistakes that can change these quantities of the case."""
+        return ()
 
     def axes(self, case: Case, quantity: str) -> Sequence[Axis]:  # noqa: ARG002
         """Return the axes of a quantity, for messages; without axes, messages give the index of an element."""
@@ -466,7 +490,7 @@ class Operator:
     def declare_hidden_rows(self, choices: Choices, fault: Any = None) -> Any:
         """Return the ``fault`` with which ``evaluate`` computes fully masked rows as ``choices`` says.
 
-        ``fault`` is a further mistake to make, a value of ``fault_models``, or None. An operator needs this
+        ``fault`` is a further mistake to make, as for ``evaluate``, or None. An operator needs this
         method if its ``row_policies`` have more than the default.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define declare_hidden_rows(choices)")

@@ -60,13 +60,14 @@ class ConformanceCase:
         __tracebackhide__ = True
         from attnbench.api import format_finding
         from attnbench.records.types import FAILURES
+        from attnbench.words.findings import describe_finding
 
         finding = self.finding()
         expected = finding.status == "expected_failure"
         if expected:
-            pytest.xfail(finding.reason)  # with --runxfail, this call returns and the test fails below
+            pytest.xfail(describe_finding(finding))  # with --runxfail, this call returns and the test fails below
         if finding.status in ("unsupported", "not_run"):
-            pytest.skip(finding.reason)
+            pytest.skip(describe_finding(finding))
         if expected or finding.status in FAILURES:
             pytest.fail(format_finding(self.implementation, self.case, finding), pytrace=False)
 

@@ -1,41 +1,31 @@
-"""Tests of the sentences about deviations from declared policies."""
+"""Tests of deviations from declared policies: what to declare or to remove."""
 
 import pytest
 
-from attnbench.analysis.deviations import describe_deviation, find_declaration, find_sentence, join_sentences
+from attnbench.analysis.deviations import find_remedy, is_default, join_deviations, make_deviation
 from attnbench.interface import Policies
 
 
-def test_an_undeclared_deviation_names_the_policy() -> None:
-    """The sentence says what was seen, and the policy that declares it."""
-    assert describe_deviation(Policies(), detached_weights=True) == (
-        "Deviation: the returned weights are detached from the graph; if this is meant, declare "
-        "Policies(detached_weights=True)."
-    )
+def test_an_undeclared_deviation_is_to_be_declared() -> None:
+    """The remedy has the policies with the values that were seen."""
+    deviation = make_deviation(Policies(), hidden_rows="mean", hidden_row_gradients="softmax")
+    assert find_remedy(deviation) == {"hidden_rows": "mean", "hidden_row_gradients": "softmax"}
+    assert not is_default(deviation)
 
 
 def test_a_false_declaration_is_to_be_removed() -> None:
-    """If the default is seen where something else is declared, the sentence says to remove the declaration."""
-    assert describe_deviation(Policies(hidden_rows="mean"), hidden_rows="zero") == (
-        "Deviation: a fully masked row is zero, but Policies(hidden_rows='mean') is declared: remove "
-        "Policies(hidden_rows='mean')."
-    )
+    """If the default is seen where something else is declared, the remedy has the declaration."""
+    deviation = make_deviation(Policies(hidden_rows="mean"), hidden_rows="zero", hidden_row_gradients="exact")
+    assert (is_default(deviation), find_remedy(deviation)) == (True, {"hidden_rows": "mean"})
 
 
-def test_sentences_are_found_in_reasons() -> None:
-    """A sentence and its policies are found in a longer reason; a reason without one has none."""
-    sentence = describe_deviation(Policies(), hidden_rows="mean", hidden_row_gradients="softmax")
-    assert find_sentence(f"Needed. But off (by 3.0). {sentence}") == sentence
-    assert find_declaration(sentence) == {"hidden_rows": "'mean'", "hidden_row_gradients": "'softmax'"}
-    assert find_sentence("Needed. But off.") == ""
-    assert find_declaration("") == {}
-
-
-def test_sentences_are_joined() -> None:
-    """Facts and policies of several sentences become one sentence, each told once."""
-    one = describe_deviation(Policies(), hidden_rows="nan")
-    both = describe_deviation(Policies(), hidden_rows="nan", hidden_row_gradients="nan")
-    assert join_sentences([one, describe_deviation(Policies(), hidden_row_gradients="nan"), one]) == both
+def test_deviations_are_joined_by_their_remedy() -> None:
+    """Policies to declare become one deviation, each once, and those to remove another."""
+    one = make_deviation(Policies(), hidden_rows="nan")
+    both = make_deviation(Policies(), hidden_rows="nan", hidden_row_gradients="nan")
+    removed = make_deviation(Policies(detached_weights=True), detached_weights=False)
+    other = make_deviation(Policies(), hidden_row_gradients="nan")
+    assert join_deviations([one, removed, other, one]) == (both, removed)
 
 
 def test_gradients_of_a_softmax_need_the_mean() -> None:

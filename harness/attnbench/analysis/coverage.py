@@ -274,7 +274,7 @@ def describe_changes(results: Iterable[Result]) -> Iterator[str]:
         for result in results
         for finding in result.findings
         for warning in finding.warnings
-        if warning.startswith(CHANGED_MIND)
+        if isinstance(warning, str) and warning.startswith(CHANGED_MIND)
     ]
     if changed:
         case, warning = changed[0]

@@ -1,17 +1,31 @@
-"""Joining failures of one implementation that have one cause, by what their reasons say."""
+"""Joining failures of one implementation that have one cause, by their facts."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Literal
+from itertools import groupby
+from typing import Any, Literal
 
-from attnbench.analysis.deviations import FULLY_MASKED, HIDDEN_ROW_POLICIES, find_declaration, find_sentence
-from attnbench.analysis.diagnoses import fits_most, list_faults, may_have_fault
+import msgspec
+
+from attnbench.analysis.deviations import HIDDEN_ROW_POLICIES, find_remedy
+from attnbench.analysis.diagnoses import (
+    Diagnosis,
+    concerns_masked_rows,
+    find_fact,
+    find_scale,
+    fits_most,
+    has_wrong_numbers,
+    has_wrong_values,
+    list_diagnoses,
+    may_have_diagnosis,
+)
+from attnbench.records.facts import Fact
 from attnbench.records.types import Finding
+from attnbench.records.value_facts import LooksLike, NotEvaluated, PolicyDeviation, ScaleOff, ValueFact, ValuesOff
 
-__all__ = ["LEAKS", "Failure", "Key", "Kind", "describe_scale", "find_raised", "is_refusal", "join_failures"]
+__all__ = ["LEAKS", "Failure", "Key", "Kind", "find_outcome", "join_failures"]
 
 Kind = Literal["deviation", "exception", "diagnosis", "scale", "leak", "check"]
 # Of two causes that explain equally many findings, the one whose kind comes first in this tuple is reported.
@@ -19,24 +33,12 @@ _PREFERRED: tuple[Kind, ...] = ("deviation", "exception", "diagnosis", "scale", 
 # A diagnosis, a scale or a leak joins findings of this many checks or more; the findings of fewer checks are grouped by
 # check.
 _JOINED_CHECKS = 2
-_NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?(?:[\s,x×]+\d+(?:\.\d+)?(?:e[+-]?\d+)?)*")
-# Stands for numbers in a text that several findings have in common.
+# Stands for the numbers in the message of an exception, which differ from case to case.
 NUMBER = "…"
-_PLACE = re.compile(r" \(at [^()]*:\d+ in [^()]*\)")
-# The shapes of the arguments, which ``describe_arguments`` appends to an exception.
-_ARGUMENTS = re.compile(r" Arguments of the case: [^.:]*\.")
-_REFUSAL = re.compile(r"declared unsupported \(.*?\), yet the call [^:]*")
-# What a check of scales measured: the softmax scale or the amplitude, a quantity, and its relative error.
-_SCALE = re.compile(
-    r"the (?P<what>softmax scale|amplitude) estimated from \S+ is off by (?P<off>[-+]\d+(?:\.\d+)?(?:e[-+]?\d+)?)"
-)
-# What a check measures as one number: an error of a scale, or of the sums of rows. The number says how large a fault
-# is, and not which fault it is.
-_QUANTIFIED = re.compile(rf"{_SCALE.pattern}|the sum of a row of \S+ is off by")
-# The worst element, the value there and the right value.
-_WORST = re.compile(r"the worst by [^;]*?, must be [^)]*\)")
-# Words of a check that compares values within an error budget.
-_OFF = " are off"
+# What may stand between two numbers of a list, such as a shape.
+_SEPARATORS = (".", "e-", "e+", "e", ", ", ",", " x ", "x", " × ", "×", " ")
+# Fields of facts that say where an exception was raised, and on which arguments.
+_DETAILS = frozenset({"place", "arguments"})
 # Checks that fail if a hidden token has an effect. They allow no error.
 LEAKS = frozenset(
     {
@@ -44,10 +46,6 @@ LEAKS = frozenset(
         "weights_of_hidden_keys_are_zero",
     }
 )  # fmt: skip
-# A word in the name of each fault model of a mask.
-_MASK = "mask"
-# What a check requires, and what was found instead, are joined by this word.
-_BUT = " But "
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +56,9 @@ class Failure:
     finding: Finding
 
 
-# The kind of a cause, and what its findings have in common.
-Key = tuple[Kind, str]
+# The kind of a cause, and what its findings have in common: a diagnosis, an error of a scale, or what tells a policy,
+# an exception or a check from others.
+Key = tuple[Kind, Any]
 # A key, and the numbers of the failures that have one cause.
 _Group = tuple[Key, list[int]]
 
@@ -75,37 +74,46 @@ def join_failures(failures: Sequence[Failure]) -> list[tuple[Key, list[Failure]]
     _join_same_case(groups, failures, left)
     _join_same_worst(groups, failures, left)
     groups += [*_join_scale(failures, left), *_join_leaks(failures, left)]
-    by_check: defaultdict[str, list[int]] = defaultdict(list)
+    by_check: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for number in sorted(left):
-        by_check[failures[number].finding.check].append(number)
+        finding = failures[number].finding
+        by_check[finding.check, finding.status].append(number)
     groups += [(("check", check), members) for check, members in by_check.items()]
     groups.sort(key=lambda group: group[1][0])
     return [(key, [failures[number] for number in members]) for key, members in groups]
 
 
-def is_refusal(text: str) -> bool:
-    """Whether a text begins with the words about a declared refusal whose call raised no exception."""
-    return _REFUSAL.match(text) is not None
+def find_outcome(finding: Finding) -> Fact | None:
+    """Return the fact about the call itself, such as an exception; None if values were compared."""
+    return next(
+        (fact for fact in finding.facts if isinstance(fact, NotEvaluated) or not isinstance(fact, ValueFact)), None
+    )
 
 
 def _list_keys(finding: Finding) -> list[Key]:
     """Return what a finding may have in common with other findings."""
-    reason = finding.reason
-    sentence = find_sentence(reason)
-    found: list[Key] = [("deviation", f"{name}={value}") for name, value in find_declaration(sentence).items()]
-    if refusal := _REFUSAL.match(reason):
-        return [*found, ("exception", refusal.group())]
-    if not sentence:
-        found += [("diagnosis", fault) for fault in list_faults(reason)]
-    if (finding.status != "failed" or _BUT not in reason) and (raised := find_raised(finding)):
-        found.append(("exception", f"{finding.status}: {_NUMBERS.sub(NUMBER, raised)}"))
-    return found
+    deviation, outcome = find_fact(finding, PolicyDeviation), find_outcome(finding)
+    found: list[Key] = [("deviation", policy) for policy in find_remedy(deviation).items()] if deviation else []
+    if outcome is not None:
+        return [*found, ("exception", (finding.status, _make_outcome_key(outcome)))]
+    return found or [("diagnosis", diagnosis) for diagnosis in list_diagnoses(finding)]
 
 
-def find_raised(finding: Finding) -> str:
-    """Return the exception in a finding's reason, without its place in the source and the arguments of the case."""
-    raised = finding.reason.replace(find_sentence(finding.reason), "")
-    return " ".join(_PLACE.sub("", _ARGUMENTS.sub("", raised)).split()).removesuffix(".")
+def _make_outcome_key(outcome: Fact) -> bytes:
+    """Return what outcomes have in common that differ only in numbers of a message, in place and in arguments."""
+    fields = {name: value for name, value in msgspec.to_builtins(outcome).items() if name not in _DETAILS}
+    if "message" in fields:
+        fields["message"] = _blank_numbers(fields["message"])
+    return msgspec.json.encode(fields)
+
+
+def _blank_numbers(message: str) -> str:
+    """Return the message of an exception with a mark for each number, or for each list of numbers."""
+    text = "".join(NUMBER if number else "".join(part) for number, part in groupby(message, str.isdigit))
+    for separator in _SEPARATORS:
+        while (pair := f"{NUMBER}{separator}{NUMBER}") in text:
+            text = text.replace(pair, NUMBER)
+    return text
 
 
 def _join_by_key(failures: Sequence[Failure], keys: Sequence[Sequence[Key]], left: set[int]) -> Iterator[_Group]:
@@ -125,10 +133,10 @@ def _join_by_key(failures: Sequence[Failure], keys: Sequence[Sequence[Key]], lef
 
     # A rank only becomes worse as failures are removed, so a key is ranked again only when its turn comes. Ranking
     # every key again in each round takes minutes for 10,000 failures that all have different messages.
-    waiting = [(rank(key), key) for key in members]
+    waiting = [(rank(key), number, key) for number, key in enumerate(members)]
     heapify(waiting)
     while waiting:
-        ranked, key = heappop(waiting)
+        ranked, number, key = heappop(waiting)
         joined = members[key] = [number for number in members[key] if number in left]
         checks = {failures[number].finding.check for number in joined}
         if not joined or (key[0] == "diagnosis" and len(checks) < _JOINED_CHECKS):
@@ -137,7 +145,7 @@ def _join_by_key(failures: Sequence[Failure], keys: Sequence[Sequence[Key]], lef
             yield key, joined
             left.difference_update(joined)
         else:
-            heappush(waiting, (rank(key), key))
+            heappush(waiting, (rank(key), number, key))
 
 
 def _join_hidden_rows(groups: list[_Group], failures: Sequence[Failure], left: set[int]) -> None:
@@ -148,22 +156,22 @@ def _join_hidden_rows(groups: list[_Group], failures: Sequence[Failure], left: s
     about = sorted((group for group in groups if _is_about_rows(group[0])), key=lambda group: -len(group[1]))
     if not about:
         return
-    (first, members), *others = about
-    names = {first[1].partition("=")[0]}
+    ((_, (policy, _)), members), *others = about
+    names = {policy}
     for group in others:
-        name = group[0][1].partition("=")[0]
+        name = group[0][1][0]
         if name not in names:
             names.add(name)
             members += group[1]
             groups.remove(group)
-    confined = [number for number in left if FULLY_MASKED in failures[number].finding.reason]
+    confined = [number for number in left if concerns_masked_rows(failures[number].finding)]
     members += confined
     left.difference_update(confined)
     members.sort()
 
 
 def _is_about_rows(key: Key) -> bool:
-    return key[0] == "deviation" and key[1].partition("=")[0] in HIDDEN_ROW_POLICIES
+    return key[0] == "deviation" and key[1][0] in HIDDEN_ROW_POLICIES
 
 
 def _join_same_check(groups: list[_Group], failures: Sequence[Failure], left: set[int]) -> None:
@@ -210,10 +218,10 @@ def _join_same_case(groups: Sequence[_Group], failures: Sequence[Failure], left:
     """
     of_case: dict[str, _Group] = {}
     for group in sorted(groups, key=lambda group: -len(group[1])):
-        (kind, fault), members = group
+        (kind, diagnosis), members = group
         if kind == "diagnosis":
             for number in members:
-                if may_have_fault(fault, failures[number].finding):
+                if may_have_diagnosis(diagnosis, failures[number].finding):
                     of_case.setdefault(failures[number].case, group)
     for number in sorted(left):
         if (found := of_case.get(failures[number].case)) and _may_follow(failures[number].finding, found[0][1]):
@@ -228,31 +236,31 @@ def _join_same_worst(groups: Sequence[_Group], failures: Sequence[Failure], left
 
     Two checks that see the same wrong value on the same case see one fault.
     """
-    of_worst: dict[tuple[str, str], _Group] = {}
+    of_worst: dict[tuple[object, ...], _Group] = {}
     for group in groups:
         if group[0][0] == "diagnosis":
             for number in group[1]:
-                if found := _WORST.search(failures[number].finding.reason):
-                    of_worst.setdefault((failures[number].case, found[0]), group)
+                if worst := _find_worst(failures[number]):
+                    of_worst.setdefault(worst, group)
     for number in sorted(left):
-        worst = _WORST.search(failures[number].finding.reason)
-        if worst and (failures[number].case, worst[0]) in of_worst:
-            of_worst[failures[number].case, worst[0]][1].append(number)
+        worst = _find_worst(failures[number])
+        if worst in of_worst:
+            of_worst[worst][1].append(number)
             left.discard(number)
     for _, members in groups:
         members.sort()
 
 
-def _may_follow(finding: Finding, fault: str) -> bool:
+def _find_worst(failure: Failure) -> tuple[object, ...]:
+    """Return case, place and values of the worst element; empty if no values are off."""
+    found = find_fact(failure.finding, ValuesOff)
+    return (failure.case, found.place, found.value, found.expected) if found else ()
+
+
+def _may_follow(finding: Finding, diagnosis: Diagnosis) -> bool:
     """Whether a fault of the formula may also cause this failure on a case whose values it explains."""
-    if _has_wrong_values(finding) or _QUANTIFIED.search(finding.reason):
-        return True
-    return _MASK in fault and _is_leak(finding)
-
-
-def _has_wrong_values(finding: Finding) -> bool:
-    """Whether a finding says that values differ from others by more than an allowed error above 0."""
-    return bool(finding.allowed) and _OFF in finding.reason
+    of_mask = isinstance(diagnosis, LooksLike) and any(fault.of_mask for fault in diagnosis.faults)
+    return has_wrong_numbers(finding) or (of_mask and _is_leak(finding))
 
 
 def _is_leak(finding: Finding) -> bool:
@@ -265,22 +273,19 @@ def _join_scale(failures: Sequence[Failure], left: set[int]) -> Iterator[_Group]
     These are the failures of checks that compare values within an error budget, since a wrong scale changes all values.
     If the values have another fault, too, it is not told apart from the wrong scale.
     """
-    measured = {n: found for n in sorted(left) if (found := _SCALE.search(failures[n].finding.reason))}
+    measured = {n: scale for n in sorted(left) if (scale := find_scale(failures[n].finding))}
     if not measured:
         return
-    off = [n for n in left if _has_wrong_values(failures[n].finding)]
+    off = [n for n in left if has_wrong_values(failures[n].finding)]
     joined = sorted({*measured, *off})
     if len({failures[n].finding.check for n in joined}) < _JOINED_CHECKS:
         return
     left.difference_update(joined)
-    best = max(measured.values(), key=lambda found: (found["what"] == "softmax scale", abs(float(found["off"]))))
-    yield ("scale", describe_scale(best.string)), joined
+    yield ("scale", max(measured.values(), key=_rank_scale)), joined
 
 
-def describe_scale(reason: str) -> str:
-    """Return the error of a scale that a reason tells; empty if it tells none."""
-    found = _SCALE.search(reason)
-    return f"the {found['what']} is off by {100 * float(found['off']):+.3g} %" if found else ""
+def _rank_scale(scale: ScaleOff) -> tuple[bool, float]:
+    return scale.probe == "softmax_scale", abs(float(scale.off))
 
 
 def _join_leaks(failures: Sequence[Failure], left: set[int]) -> Iterator[_Group]:
@@ -288,4 +293,4 @@ def _join_leaks(failures: Sequence[Failure], left: set[int]) -> Iterator[_Group]
     joined = sorted(n for n in left if _is_leak(failures[n].finding))
     if len({failures[n].finding.check for n in joined}) >= _JOINED_CHECKS:
         left.difference_update(joined)
-        yield ("leak", "hidden tokens change results"), joined
+        yield ("leak", None), joined

@@ -160,7 +160,8 @@ def compare_runs(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterat
 
     Counters (bytes, flop, kernel calls) and times are compared only if both runs used the same
     machine. If they did not change, they are included with the verdict ``same``. ``threshold`` is
-    the relative change of time above which the verdict is slower or faster.
+    the relative change of time above which the verdict is slower or faster. ``describe`` returns
+    what a failed finding says.
     """
     before, after = index_results(base), index_results(new)
     same_machine = base.run.machine.name == new.run.machine.name
@@ -180,8 +181,8 @@ def compare_runs(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterat
 def compare_implementations(results: Sequence[Result], *, base: str, new: str) -> Iterator[Change]:
     """Compare two implementations that were timed interleaved, on every case of one run.
 
-    ``base`` and ``new`` are names as stored in results. Every case with results of both implementations has a verdict
-    on time, even if it was not timed.
+    ``base`` and ``new`` are names as stored in results; ``describe`` returns what a failed finding says. Every case
+    with results of both implementations has a verdict on time, even if it was not timed.
     """
     before = {result.case: result for result in results if result.implementation == base}
     for now in results:

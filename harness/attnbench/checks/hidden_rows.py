@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from attnbench.analysis.deviations import FULLY_MASKED
 from attnbench.candidate.candidate import Candidate
 from attnbench.checks.observations import Equal, Observation
 from attnbench.oracle.expected import blank_rows
+from attnbench.records.value_facts import Phrase, Rows
 
 __all__ = ["compare_rows", "find_hidden_tokens", "split_hidden_rows"]
 
@@ -24,7 +24,9 @@ def find_hidden_tokens(candidate: Candidate) -> Tensor:
     return found.expand(output.shape[:-1])
 
 
-def compare_rows(candidate: Candidate, after: Tensor, before: Tensor, rows: Tensor, what: str) -> Iterator[Observation]:
+def compare_rows(
+    candidate: Candidate, after: Tensor, before: Tensor, rows: Tensor, how: Phrase
+) -> Iterator[Observation]:
     """Observe that output rows keep their bits although hidden tokens changed.
 
     Fully masked rows are compared apart. If the policies declare them to be the mean of all values, they are not
@@ -34,14 +36,14 @@ def compare_rows(candidate: Candidate, after: Tensor, before: Tensor, rows: Tens
     """
     hidden = find_hidden_tokens(candidate)
     seen = rows & ~hidden
-    yield Equal(value=after[seen], expected=before[seen], what=what)
+    yield Equal(value=after[seen], expected=before[seen], quantity="output", how=how)
     masked = rows & hidden
     if bool(masked.any()) and candidate.implementation.policies.hidden_rows != "mean":
-        yield Equal(value=after[masked], expected=before[masked], what=f"{what} {FULLY_MASKED}")
+        yield Equal(value=after[masked], expected=before[masked], quantity="output", how=how, rows="masked")
 
 
-def split_hidden_rows(candidate: Candidate, outputs: Mapping[str, Tensor]) -> Iterator[tuple[dict[str, Tensor], str]]:
-    """Yield outputs with 0 in fully masked rows, then outputs with 0 in all other rows and the words for messages.
+def split_hidden_rows(candidate: Candidate, outputs: Mapping[str, Tensor]) -> Iterator[tuple[dict[str, Tensor], Rows]]:
+    """Yield outputs with 0 in fully masked rows, then outputs with 0 in all other rows.
 
     The second part is left out if no row is fully masked, or if the policies declare fully masked rows to be the mean
     of all values.
@@ -49,4 +51,4 @@ def split_hidden_rows(candidate: Candidate, outputs: Mapping[str, Tensor]) -> It
     rows = candidate.operator.hidden_rows(candidate.case, candidate.inputs)
     yield blank_rows(outputs, rows), ""
     if rows and candidate.implementation.policies.hidden_rows != "mean":
-        yield blank_rows(outputs, {name: ~row for name, row in rows.items()}), f" {FULLY_MASKED}"
+        yield blank_rows(outputs, {name: ~row for name, row in rows.items()}), "masked"

@@ -7,7 +7,10 @@ with the expected values; it runs in the oracle worker, a process that loads no 
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import msgspec
 from torch import Tensor
+
+from attnbench.records.value_facts import Phrase, PolicyDeviation, Rows
 
 __all__ = [
     "Agree",
@@ -64,11 +67,14 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equal:
-    """Two tensors must be equal bit for bit."""
+    """Two values of a quantity must be equal bit for bit."""
 
     value: Tensor
     expected: Tensor
-    what: str
+    quantity: str
+    # How the calls differ that gave the two values; the text of a plug-in's check is shown as it is.
+    how: Phrase | str | None
+    rows: Rows = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +84,8 @@ class Agree:
     value: Tensor
     expected: Tensor
     quantity: str
-    what: str
+    how: Phrase | str | None
+    rows: Rows = ""
     # For two runs that differ only in the strides of their arguments, if ``expected`` comes from contiguous arguments:
     # the tensors whose values differ from the case's. The keys are names of inputs, and ``cotangent.<output>`` for
     # cotangents. None for other runs.
@@ -108,8 +115,7 @@ class RowSum:
     off: float
     # Allowed error of the sum of a row if the softmax divides each weight by the sum of the row.
     allowed: float
-    # Words for the message that say which rows are compared; empty for rows that are not fully masked.
-    where: str = ""
+    rows: Rows = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,30 +130,36 @@ class Slope:
     derivative: float
     # Central difference with the step ``step``.
     slope: float
-    # Central difference with twice the step.
-    wider: float
+    # Central difference with twice the step; None: the loss is in float64, and its rounding does not count.
+    wider: float | None
     step: float
     # The loss is a sum of elements of quantities, each times a factor. For each quantity, by name: the sum of the
     # absolute values of the factors.
     weights: dict[str, float]
-    what: str
+    # The derivative, and of what it is; None: of the loss.
+    quantity: str
+    how: Phrase | str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holds:
-    """A condition, which the check itself evaluated, must hold; ``what`` describes the violation."""
+    """A condition, which the check itself evaluated, must hold."""
 
     holds: bool
-    what: str
+    # What is wrong if it does not hold; the text of a plug-in's check is shown as it is.
+    violation: Phrase | str
+    rows: Rows = ""
     # The number that the condition bounds; None if the condition bounds no number.
     measured: float | None = None
     # The largest number that meets the condition; None if the condition bounds no number.
     allowed: float | None = None
-    # The sentence of ``analysis.deviations`` about a violation, or an empty string.
-    deviation: str = ""
+    # The policies under which the condition would hold, if there are any.
+    deviation: PolicyDeviation | None = None
 
 
 Observation = Match | Exact | Scale | Equal | Agree | Average | RowSum | Slope | Holds
+# Fields of observations that are structs.
+_STRUCTS = {"how": Phrase | str | None, "violation": Phrase | str, "deviation": PolicyDeviation | None}
 _KINDS = {kind.__name__: kind for kind in (Match, Exact, Scale, Equal, Agree, Average, RowSum, Slope, Holds)}
 
 
@@ -163,12 +175,19 @@ def serialize(observations: list[Observation]) -> list[dict[str, Any]]:
 def deserialize(observations: list[dict[str, Any]]) -> list[Observation]:
     """Convert the result of ``serialize`` back to observations."""
     return [
-        _KINDS[observation["kind"]](**{k: v for k, v in observation.items() if k != "kind"})
+        _KINDS[observation["kind"]](**{k: _restore(k, v) for k, v in observation.items() if k != "kind"})
         for observation in observations
     ]
+
+
+def _restore(field: str, value: Any) -> Any:
+    wanted: Any = _STRUCTS.get(field)
+    return value if wanted is None else msgspec.convert(value, wanted)
 
 
 def _move_to_cpu(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().cpu()
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
     return {k: _move_to_cpu(v) for k, v in value.items()} if isinstance(value, dict) else value

@@ -9,6 +9,7 @@ from torch import Tensor
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.checks.observations import Agree, Equal, Observation
 from attnbench.interface import Refusal
+from attnbench.records.value_facts import Phrase, Rows
 
 __all__ = ["compare_bitwise", "compare_runs", "compute_gradient_alone", "try_call"]
 
@@ -20,36 +21,38 @@ MESSAGE = 200
 def compare_runs(
     found: Mapping[str, Tensor],
     expected: Mapping[str, Tensor],
-    how: str,
+    how: Phrase | str,
     *,
+    rows: Rows = "",
     contiguous: dict[str, Tensor] | None = None,
 ) -> Iterator[Observation]:
     """Observe that two calls agree in each quantity that both calls returned.
 
-    ``how`` describes the two calls, for messages. ``contiguous`` is described at ``Agree``.
+    ``how`` says how the two calls differ. ``contiguous`` is described at ``Agree``.
     """
     for name in [name for name in found if name in expected]:
         yield Agree(
             value=found[name].detach(),
             expected=expected[name].detach(),
             quantity=name,
-            what=f"{name} {how}",
+            how=how,
+            rows=rows,
             contiguous=contiguous,
         )
 
 
 def compare_bitwise(
-    candidate: Candidate, value: Tensor, expected: Tensor, how: str, quantity: str = "output"
+    candidate: Candidate, value: Tensor, expected: Tensor, how: Phrase | str, quantity: str = "output"
 ) -> Observation:
     """Observe that two calls give the same bits of a quantity.
 
     If the implementation declares the quantity not deterministic, observe that the two values agree
     within twice the error budget.
     """
-    value, expected, what = value.detach(), expected.detach(), f"{quantity} {how}"
+    value, expected = value.detach(), expected.detach()
     if candidate.implementation.policies.repeats_bitwise(quantity, candidate.case.device):
-        return Equal(value=value, expected=expected, what=what)
-    return Agree(value=value, expected=expected, quantity=quantity, what=what)
+        return Equal(value=value, expected=expected, quantity=quantity, how=how)
+    return Agree(value=value, expected=expected, quantity=quantity, how=how)
 
 
 def compute_gradient_alone(candidate: Candidate, tensor: Tensor) -> Tensor:

@@ -6,9 +6,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from attnbench.checks.observations import Holds, Observation, Slope
+from attnbench.checks.observations import Observation, Slope
 from attnbench.interface import Precision
-from attnbench.oracle.error_budget import allowed_slope_error, choose_difference_step
+from attnbench.oracle.error_budget import choose_difference_step
+from attnbench.records.value_facts import Phrase
 
 __all__ = ["compare_with_slope"]
 
@@ -17,15 +18,17 @@ def compare_with_slope(
     derivative: Tensor,
     tensor: Tensor,
     loss: Callable[[], Tensor],
-    what: str,
+    quantity: str,
     *,
+    how: Phrase | str | None = None,
     precision: Precision = "float64",
     weights: Mapping[str, Tensor] | None = None,
 ) -> Observation:
     """Observe that the derivative of ``loss`` by ``tensor`` equals a central finite difference.
 
     The difference is taken along one direction that changes every element of ``tensor``. The tensor, which is in
-    float64, is changed in place and then restored. ``what`` names the derivative in messages.
+    float64, is changed in place and then restored. ``quantity`` is the derivative; ``how`` says of what,
+    unless it is that of the loss.
 
     ``precision`` is that of the implementation's arithmetic. If it is coarser than float64, the rounding of the loss
     decides the step and the allowed error. ``weights`` is then needed: the loss is a sum of elements of
@@ -33,22 +36,14 @@ def compare_with_slope(
     """
     direction = torch.cos(torch.arange(tensor.numel(), dtype=tensor.dtype, device=tensor.device)).view_as(tensor)
     step, along = choose_difference_step(precision), float((derivative * direction).sum())
-    slope = _measure_slope(tensor, loss, direction, step)
-    if precision != "float64":
-        return Slope(
-            derivative=along,
-            slope=slope,
-            wider=_measure_slope(tensor, loss, direction, 2 * step),
-            step=step,
-            weights={name: float(factors.abs().sum()) for name, factors in (weights or {}).items()},
-            what=what,
-        )
-    off, allowed = abs(along - slope), allowed_slope_error(slope)
-    return Holds(
-        holds=off <= allowed,
-        what=f"{what} differs by {off:.3g} from the central difference {slope:.3g}; allowed {allowed:.3g}",
-        measured=off,
-        allowed=allowed,
+    return Slope(
+        derivative=along,
+        slope=_measure_slope(tensor, loss, direction, step),
+        wider=None if precision == "float64" else _measure_slope(tensor, loss, direction, 2 * step),
+        step=step,
+        weights={name: float(factors.abs().sum()) for name, factors in (weights or {}).items()},
+        quantity=quantity,
+        how=how,
     )
 
 

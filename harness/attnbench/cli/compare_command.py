@@ -167,7 +167,11 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
         ) as recorded:  # fmt: skip
             profile_into(recorded, session, sides, plans, effort=effort, baseline=base)
             found = list(
-                compare_implementations(list(recorded.results.values()), base=display_name(base), new=display_name(new))
+                compare_implementations(
+                    list(recorded.results.values()),
+                    base=display_name(base),
+                    new=display_name(new),
+                )
             )
             recorded.exit_code = _choose_exit_code(found, undecided=UNDECIDED)
     content = _collect_interleaved(found, recorded, display_name(base), display_name(new))

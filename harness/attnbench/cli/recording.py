@@ -16,6 +16,7 @@ from attnbench.api.recording import Recording, record
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE
 from attnbench.records.types import SCHEMA, Planned, Result, format_reproduce_line
 from attnbench.runner import Session
+from attnbench.words.findings import describe_finding, describe_warning
 
 __all__ = ["FAILED", "INCONCLUSIVE", "Recording", "list_coverage", "list_notes", "recording", "write_json"]
 
@@ -74,10 +75,10 @@ def write_json(recorded: Recording, file: IO[str]) -> None:
             "case": result.case,
             "check": finding.check,
             "status": finding.status,
-            "reason": finding.reason,
+            "reason": describe_finding(finding),
             "measured": finding.measured,
             "allowed": finding.allowed,
-            "warnings": list(finding.warnings),
+            "warnings": list(map(describe_warning, finding.warnings)),
             "reproduce": format_reproduce_line(result.implementation, result.case, finding.check),
         }
         for result in recorded.list_results()

@@ -18,6 +18,7 @@ from attnbench.processes.script_subject import SHOWN_CHECKS, Form, Subject
 from attnbench.records.types import FAILURES
 from attnbench.runner import Session, conform
 from attnbench.runner.progress import NoProgress
+from attnbench.words.findings import describe_finding, describe_warning
 
 
 @click.command("reproduce")
@@ -68,14 +69,13 @@ def _run_check(session: Session, case: str, implementation: str, check: str) -> 
         raise _describe_other_operator(session, case, implementation)
     (finding,) = results[0].findings
     click.echo(f"{implementation}  {check}: {finding.status}")
-    requirement = read_checks()[check].requirement
-    click.echo(f"  requirement  {requirement}")
-    if finding.reason:
-        click.echo(f"  reason       {finding.reason.removeprefix(requirement).strip()}")
+    click.echo(f"  requirement  {read_checks()[check].requirement}")
+    if finding.status != "passed":
+        click.echo(f"  reason       {describe_finding(finding)}")
     if finding.measured is not None:
         click.echo(f"  measured     {finding.measured:.6g}, allowed {finding.allowed:.6g}")
     for warning in finding.warnings:
-        click.echo(f"  warning      {warning}")
+        click.echo(f"  warning      {describe_warning(warning)}")
     if finding.status in FAILURES:
         return 1
     return 0 if finding.status == "passed" else 3

@@ -114,13 +114,6 @@ class Allowance:
         """Largest error that passes."""
         return self.factor * max(self.model, min(self.yardstick, YARDSTICK_CAP * self.model), self.floor)
 
-    def describe_origin(self) -> str:
-        """Return how the allowed error was computed, as a phrase for messages."""
-        return (
-            f"{self.factor:.3g} × the larger of the rounding model's error {self.model:.3g} "
-            f"and the reference's own {self.yardstick:.3g}"
-        )
-
 
 def allowed_row_sum_error(precision: Precision, terms: int) -> float:
     """Allowed difference between 1 and the sum of a row of ``terms`` attention weights.

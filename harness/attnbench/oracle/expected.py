@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case, Mode
-from attnbench.interface import DEFAULT_CHOICES, Choices, Inputs, Operator, Precision
+from attnbench.interface import DEFAULT_CHOICES, Choices, FaultModel, Inputs, Operator, Precision
 from attnbench.oracle.error_budget import (
     ROUNDOFF,
     SCALE_STEP,
@@ -20,6 +20,7 @@ from attnbench.oracle.error_budget import (
     largest_error,
 )
 from attnbench.oracle.inputs import change_tensors, round_inputs
+from attnbench.records.value_facts import ProbeName
 
 __all__ = ["WEIGHTS", "CaseOracle", "Expected", "Probe", "blank_rows"]
 
@@ -97,7 +98,7 @@ class CaseOracle:
         # The last values that were drawn for one call, with their expected values, which several checks compare: the
         # key tells whether the allowed errors are those of the drawn values.
         self._drawn_once: tuple[Mapping[str, Tensor], dict[bool, Expected]] = {}, {}
-        self._fault_quantities: dict[tuple[str, Mode, bool], dict[str, Tensor]] = {}
+        self._fault_quantities: dict[tuple[tuple[object, ...], Mode, bool], dict[str, Tensor]] = {}
         if expected is not None:
             self.expected = expected
 
@@ -192,17 +193,17 @@ class CaseOracle:
         parameters = {name: changed.get(f"parameter.{name}", given) for name, given in inputs.parameters.items()}
         return replace(inputs, parameters=parameters, cotangents=blank_rows(cotangents, self._excluded_rows))
 
-    def find_probes(self, quantity: str) -> dict[str, Probe]:
+    def find_probes(self, quantity: str) -> dict[ProbeName, Probe]:
         """Return the probes of a quantity (softmax scale, amplitude) by name, except those whose direction is zero."""
         return {
             name: probes[quantity] for name, probes in self._probes.items() if bool(probes[quantity].direction.any())
         }
 
     @cached_property
-    def _probes(self) -> dict[str, dict[str, Probe]]:
+    def _probes(self) -> dict[ProbeName, dict[str, Probe]]:
         """Probes (directions g) by name and quantity; the error along g is ⟨value − expected, g⟩ / ⟨g, g⟩."""
         expected = self.expected.quantities
-        directions: dict[str, dict[str, Tensor]] = {}
+        directions: dict[ProbeName, dict[str, Tensor]] = {}
         scaled = [
             self.operator.scale_logits(self.case, self.exact_inputs, 1 + step) for step in (SCALE_STEP, -SCALE_STEP)
         ]
@@ -210,7 +211,7 @@ class CaseOracle:
         if len(ends) == len(scaled):
             up, down = ends
             # The derivative of a quantity with respect to the logarithm of the softmax scale, by a central difference.
-            directions["softmax scale"] = {name: (up[name] - down[name]) / (2 * SCALE_STEP) for name in expected}
+            directions["softmax_scale"] = {name: (up[name] - down[name]) / (2 * SCALE_STEP) for name in expected}
         directions["amplitude"] = expected
         models = list(self.run_rounding_model(self.case, self.exact_inputs))
         return {
@@ -254,18 +255,18 @@ class CaseOracle:
             yield self._evaluate(case, exact, noise=operator.noise(ROUNDOFF[self.precision], seed), keep=keep)
 
     def evaluate_fault_model(
-        self, words: str, fault: Any, case: Case, keep: Tensor | None = None, *, noisy: bool = False
+        self, model: FaultModel, case: Case, keep: Tensor | None = None, *, noisy: bool = False
     ) -> dict[str, Tensor]:
         """Compute the quantities of ``case`` with a fault model in the formula; ``noisy`` adds rounding noise.
 
-        ``words`` is the name of the fault model. Small results are cached: an implementation that fails a case usually
-        fails several of its checks, and other implementations fail the same case.
+        Small results are cached: an implementation that fails a case usually fails several of its checks, and other
+        implementations fail the same case.
         """
-        key = (words, case.mode, noisy)
+        key = (model.identity, case.mode, noisy)
         if keep is None and key in self._fault_quantities:
             return self._fault_quantities[key]
         noise = self.operator.noise(ROUNDOFF[self.precision], 0) if noisy else None
-        found = self._evaluate(case, self.exact_inputs, noise=noise, keep=keep, fault=fault)
+        found = self._evaluate(case, self.exact_inputs, noise=noise, keep=keep, fault=model.fault)
         if keep is None and sum(value.nbytes for value in found.values()) <= KEPT_BYTES:
             self._fault_quantities[key] = found
         return found

@@ -9,6 +9,7 @@ from attnbench.interface import Policies
 from attnbench.processes.request import Fault, Request
 from attnbench.processes.script_subject import Form
 from attnbench.processes.sources import Sources
+from attnbench.records.facts import Fact
 from attnbench.records.types import Memory, Status
 
 __all__ = [
@@ -58,7 +59,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The answer if a request about an implementation has no result: a status and a reason."""
 
     status: Status
-    reason: str
+    facts: tuple[Fact, ...] = ()
+    reason: str = ""
     # The implementation that raised the error, if the request names several implementations.
     culprit: str | None = None
 

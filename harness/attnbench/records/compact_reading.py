@@ -80,7 +80,9 @@ class Shared:
         if finding.status in FAILURES or finding.warnings:
             return replace(finding, check=self.share(finding.check))
         if finding.status != "passed":
-            return self._share_by((finding.check, finding.status, finding.reason, finding.measured), finding)
+            return self._share_by(
+                (finding.check, finding.status, finding.facts, finding.reason, finding.measured), finding
+            )
         return self._share_by(finding.check, finding, passed=True)
 
     def _share_by(self, key: Any, finding: Finding, *, passed: bool = False) -> Finding:

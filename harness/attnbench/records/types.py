@@ -152,7 +152,8 @@ class Finding:
     measured: float | None = None
     # Allowed error, in the units of the compared tensor.
     allowed: float | None = None
-    warnings: tuple[str, ...] = ()
+    # Texts only in runs of schemas before 8.
+    warnings: tuple[Fact | str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse an unknown status. Refuse a finding that did not pass, and has neither facts nor a reason."""

@@ -43,7 +43,7 @@ def describe_failing(by_name: Mapping[str, Sequence[Result]]) -> Iterator[tuple[
             statuses = {failure.finding.status for cause in causes for failure in cause.failures}
             words = next(words for status, words in FAILING.items() if status in statuses)
             cases = {failure.case for cause in causes for failure in cause.failures}
-            words += " in at least one way" * any(cause.following for cause in causes)
+            words += " in at least one way" * any(cause.attributed for cause in causes)
             failing.append((name, words, causes, cases))
     failing.sort(key=lambda one: (rank_cause(one[2][0]), -len(one[3]), one[0]))
     for name, words, causes, cases in failing[:NAMED_FAILING]:
@@ -65,7 +65,7 @@ def _describe_causes(causes: Sequence[RootCause]) -> str:
     groups = [[cause] for cause in causes if not _is_unknown(cause)]
     if unknown:
         groups.insert(causes.index(unknown[0]), unknown)
-    if len(groups) == 1 and not any(cause.following for cause in groups[0]):
+    if len(groups) == 1 and not any(cause.attributed for cause in groups[0]):
         return _describe_group(groups[0])
     total = sum(len(cause.failures) for cause in causes)
     # If only one more is left, it is named, because a count would take as many words.
@@ -93,7 +93,7 @@ def _count_findings(group: Sequence[RootCause]) -> int:
 
 
 def _count_following(group: Sequence[RootCause]) -> int:
-    return sum(len(cause.following) for cause in group)
+    return sum(len(cause.attributed) for cause in group)
 
 
 def _tell_following(group: Sequence[RootCause]) -> str:

@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from attnbench.analysis.deviations import find_facts
-from attnbench.analysis.diagnoses import looks_like_fault
 from attnbench.analysis.plain_names import join_words
 from attnbench.analysis.root_causes import Failure, RootCause, find_root_causes
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun, has_failure
 from attnbench.records.types import Finding, Result, format_reproduce_line
+from attnbench.records.value_facts import BitsDiffer, ValuesOff
 from attnbench.report.checked import list_cases
 from attnbench.report.numbers import format_count, format_digits, shorten_text
 from attnbench.report.series import split_by_device
 from attnbench.report.slugs import make_slug
+from attnbench.words.causes import describe_attributions, describe_shared, name_cause
+from attnbench.words.findings import describe_finding, describe_warning
 
 __all__ = [
     "REPRODUCING",
@@ -61,7 +62,6 @@ LONGEST_CAUSE = 110
 # methods says how budgets are made.
 _ORIGIN = re.compile(r"(; allowed [^\s=]+) = .*?(?=\.(?: |$))")
 # The value that a fault says should have been there.
-_WANTED = re.compile(r"must be (?:exactly )?([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
 COLUMNS = (
     "machine", "implementation", "kind", "checks", "statuses", "findings", "cases", "reason", "worst_over_allowed",
     "worst_check", "worst_case", "worst_reason", "command", "warnings",
@@ -238,18 +238,7 @@ def describe_cause(cause: RootCause, *, by: bool = True) -> str:
 
     ``by``: begin an error of a scale with the name of the check that measured it.
     """
-    text = ""
-    if cause.kind == "deviation":
-        text = find_facts(cause.shared)
-    elif cause.kind == "diagnosis":
-        text = f"looks like {cause.name}" if looks_like_fault(cause.finding.reason) else cause.name
-    elif cause.kind in ("scale", "leak"):
-        text = cause.name
-    elif cause.kind == "exception" and len(cause.checks) > 1:
-        text = cause.shared
-    words = shorten_text(" ".join(text.split()).removesuffix("."), LONGEST_CAUSE)
-    if not words:
-        return next(iter(cause.checks)) if len(cause.checks) == 1 else f"{len(cause.checks)} checks, one cause"
+    words = shorten_text(name_cause(cause), LONGEST_CAUSE)
     return f"{cause.finding.check}: {words}" if by and cause.kind == "scale" else words
 
 
@@ -270,8 +259,8 @@ def _find_effect(finding: Finding) -> float:
         return 0.0
     if measured is None or not math.isfinite(measured):
         return math.inf
-    wanted = _WANTED.search(_find_fault(finding))
-    return abs(measured) / max(1.0, abs(float(wanted[1])) if wanted else 1.0)
+    wanted = next((fact.expected for fact in finding.facts if isinstance(fact, ValuesOff | BitsDiffer)), 1.0)
+    return abs(measured) / max(1.0, abs(float(wanted)))
 
 
 def tabulate_failures(groups: Iterable[FailureGroup]) -> pd.DataFrame:
@@ -311,9 +300,9 @@ def _make_group(machine: str, cause: RootCause, failed: Mapping[tuple[str, str],
     """Return the group of a cause; ``failed`` are the results with a failure, by implementation and case."""
     failures = sorted(cause.failures, key=_order_failure)
     # The title may be about some failures only. The fault and the command beside it are then of the worst of these.
-    worst = min(cause.telling, key=_order_failure)
+    worst = min(cause.evidence, key=_order_failure)
     checks, name = dict(cause.checks), cause.implementation
-    followers = Counter(failure.finding.check for failure in cause.following)
+    followers = Counter(failure.finding.check for failure in cause.attributed)
     cases = dict.fromkeys(failure.case for failure in failures)
     return FailureGroup(
         machine=machine,
@@ -326,7 +315,7 @@ def _make_group(machine: str, cause: RootCause, failed: Mapping[tuple[str, str],
         where=join_words([*list_cases([result for case in cases for result in failed[name, case]])]),
         requirement=_find_requirement(worst.finding.check) if len(checks) == 1 else "",
         # The title says what a cause of these kinds is.
-        shared="" if cause.kind in ("scale", "leak") else shorten_text(cause.shared, LONGEST_REASON),
+        shared="" if cause.kind in ("scale", "leak") else shorten_text(describe_shared(cause), LONGEST_REASON),
         title=describe_cause(cause),
         worst=_list_case(worst, LONGEST_REASON),
         is_worst=_order_failure(worst) == _order_failure(failures[0]),
@@ -334,17 +323,19 @@ def _make_group(machine: str, cause: RootCause, failed: Mapping[tuple[str, str],
         command=format_reproduce_line(name, worst.case, worst.finding.check),
         following=_make_following(cause, followers) if followers else None,
         listed=tuple(_list_case(failure, LONGEST_OF_CASE) for failure in failures[:MOST_CASES]),
-        warnings=tuple(dict.fromkeys(warning for failure in failures for warning in failure.finding.warnings)),
+        warnings=tuple(
+            dict.fromkeys(describe_warning(warning) for failure in failures for warning in failure.finding.warnings)
+        ),
     )
 
 
 def _make_following(cause: RootCause, checks: Counter[str]) -> Following:
     """Return what a cause does not explain with certainty; ``checks`` counts its findings by check."""
-    worst = min(cause.following, key=_order_failure)
+    worst = min(cause.attributed, key=_order_failure)
     return Following(
         words=(
-            f"{format_count(len(cause.following), 'more finding')} {_does(cause.following)} not name this cause: "
-            f"{_list_checks(dict(checks.most_common()))}. {cause.tie}"
+            f"{format_count(len(cause.attributed), 'more finding')} {_does(cause.attributed)} not name this cause: "
+            f"{_list_checks(dict(checks.most_common()))}. {describe_attributions(cause)}"
         ),
         worst=_list_case(worst, LONGEST_REASON),
         command=format_reproduce_line(cause.implementation, worst.case, worst.finding.check),
@@ -413,7 +404,7 @@ def _describe_excess(finding: Finding, excess: float) -> str:
 
 def describe_worst(causes: Iterable[RootCause]) -> str:
     """Return how large the largest error of these causes is, in words; empty where no error was measured."""
-    worst = min((failure for cause in causes for failure in cause.telling), key=_order_failure).finding
+    worst = min((failure for cause in causes for failure in cause.evidence), key=_order_failure).finding
     return _describe_excess(worst, _find_excess(worst))
 
 
@@ -435,8 +426,7 @@ def _find_requirement(check: str) -> str:
 
 
 def _find_fault(finding: Finding) -> str:
-    """Return what was found, without the requirement that the reason begins with."""
-    return finding.reason.removeprefix(_find_requirement(finding.check)).strip().removeprefix("But ")
+    return describe_finding(finding)
 
 
 def _does(some: Sequence[object]) -> str:

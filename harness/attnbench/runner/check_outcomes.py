@@ -38,7 +38,7 @@ class CheckOutcomes:
 
 def make_finding(check: str, outcome: Outcome) -> Finding:
     """Make the finding of a check from the reason why it has no observations."""
-    return Finding(check=check, status=outcome.status, reason=outcome.reason)
+    return Finding(check=check, status=outcome.status, facts=outcome.facts, reason=outcome.reason)
 
 
 def evaluate_observations(session: Session, case: str, seen: CheckOutcomes, policies: Policies) -> dict[str, Finding]:

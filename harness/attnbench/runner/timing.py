@@ -11,16 +11,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from random import Random, SystemRandom
 
-from attnbench.checks.catalogue import read_checks
 from attnbench.processes.candidate_requests import Defence, Outcome, TimedSamples
 from attnbench.processes.oracle_requests import Evaluate
 from attnbench.records.types import Finding, Result
+from attnbench.records.value_facts import TimedCallChecked
 from attnbench.runner.check_outcomes import DEADLY
 from attnbench.runner.progress import Progress
 from attnbench.runner.session import Plan, Session, Supervisor
 from attnbench.runner.timed_case import TimedCase
 from attnbench.runner.timing_faults import FaultSearch, bisect
 from attnbench.runner.timing_processes import Effort, TimingProcesses
+from attnbench.words.findings import describe_finding
 
 __all__ = ["time_cases"]
 
@@ -248,7 +249,7 @@ class _TimingRun:
             findings = tuple(_describe_timed_call(evaluated[check], calls) for check in checks)
             failed = tuple(finding for finding in findings if finding.status != "passed")
             if failed:
-                case.exclude(name, f"{failed[0].status}: {failed[0].reason}", failed)
+                case.exclude(name, f"{failed[0].status}: {describe_finding(failed[0])}", failed)
             else:
                 case.count_judged(name)
 
@@ -266,7 +267,4 @@ def _describe_timed_call(finding: Finding, calls: int) -> Finding:
     """Return the finding of a check of one of ``calls`` timed calls; a failure says that the call was timed."""
     if finding.status == "passed":
         return finding
-    requirement = read_checks()[finding.check].requirement
-    reason = finding.reason.removeprefix(requirement).strip().removeprefix("But ")
-    checked = f"Checked in one of {calls} timed calls, chosen at random, and in a call after them"
-    return replace(finding, reason=f"{requirement} {checked}: {reason}")
+    return replace(finding, facts=(*finding.facts, TimedCallChecked(calls=calls)))

@@ -17,6 +17,7 @@ from attnbench.analysis.run_diff import (
 from attnbench.analysis.speed_verdict import NoVerdict
 from attnbench.analysis.stats import Estimate
 from attnbench.records.types import FAILURES
+from attnbench.words.findings import describe_finding
 from attnbench.words.say import say
 from attnbench.words.speed import explain_no_verdict
 
@@ -33,7 +34,7 @@ def describe_change(change: Change) -> str:
     """Say what changed; the value of the key ``told`` of ``attnbench compare --json``."""
     match change.fact:
         case StatusChange(before=before, finding=finding):
-            why = say(": {reason}", reason=finding.reason) if finding.status in FAILURES else ""
+            why = say(": {reason}", reason=describe_finding(finding)) if finding.status in FAILURES else ""
             return say("{before} → {now}{why}", before=before, now=finding.status, why=why)
         case Gone():
             return say("the new run has no result")

@@ -1,13 +1,41 @@
-"""What a finding says, in one sentence; the requirement of its check is left to the caller."""
+"""What a finding says; the requirement of its check is left to the caller."""
+
+from collections.abc import Iterable
 
 from attnbench.checks.catalogue import read_checks
+from attnbench.records.facts import Fact
+from attnbench.records.outcome_facts import OverWorkLimit
 from attnbench.records.types import Finding
+from attnbench.words.say import say
+from attnbench.words.values import describe_value_fact
 
-__all__ = ["describe_finding"]
+__all__ = ["describe_fact", "describe_facts", "describe_finding", "describe_warning"]
+
+# What runs of schemas before 8 stored: the requirement, this word, and the fault.
+_OLD_BUT = "But "
+_OVER_WORK = "predicted to take {predicted:.3g} s, but the limit on work is {limit:.3g} s"
 
 
 def describe_finding(finding: Finding) -> str:
     """Return what was found, without the requirement; empty for a finding that passed."""
+    if finding.facts:
+        return describe_facts(finding.facts)
     known = read_checks().get(finding.check)
-    requirement = known.requirement if known else ""
-    return finding.reason.removeprefix(requirement).strip().removeprefix("But ")
+    return finding.reason.removeprefix(known.requirement if known else "").strip().removeprefix(_OLD_BUT)
+
+
+def describe_facts(facts: Iterable[Fact]) -> str:
+    """Return what facts say, one sentence after the other."""
+    return " ".join(map(describe_fact, facts))
+
+
+def describe_warning(warning: Fact | str) -> str:
+    """Return a warning of a finding; a run of a schema before 8, and a plug-in, has a text."""
+    return warning if isinstance(warning, str) else describe_fact(warning)
+
+
+def describe_fact(fact: Fact) -> str:
+    """Return what a fact says."""
+    if isinstance(fact, OverWorkLimit):
+        return say(_OVER_WORK, predicted=fact.predicted_s, limit=fact.limit_s)
+    return describe_value_fact(fact)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from attnbench.analysis.deviations import describe_deviation
+from attnbench.analysis.deviations import make_deviation
 from attnbench.cases import Case
 from attnbench.interface import Policies
 from attnbench.processes.candidate_requests import Outcome
@@ -27,10 +27,10 @@ def judge_empty_batch(
         outcome = run_for_outcome(run_check)
         if outcome is None or outcome.status != "error":
             return outcome
-        return replace(outcome, reason=f"{outcome.reason} {describe_deviation(policies, empty_batches='refused')}")
+        return replace(outcome, facts=(*outcome.facts, make_deviation(policies, empty_batches="refused")))
     called = run_for_outcome(call)
     if not isinstance(called, Outcome):
-        return Outcome(status="failed", reason=describe_deviation(policies, empty_batches="computed"))
+        return Outcome(status="failed", facts=(make_deviation(policies, empty_batches="computed"),))
     if called.status == "error":
         return Outcome(status="unsupported", reason="a batch without sequences is refused, as the policies declare")
     return called

@@ -49,6 +49,7 @@ from attnbench.processes.request import Fault, Handler
 from attnbench.processes.rpc import serve
 from attnbench.records.environment import read_available_memory_bytes
 from attnbench.records.types import Finding
+from attnbench.records.value_facts import NotEvaluated
 from attnbench.workers.script import write_script
 
 __all__ = ["OracleWorker"]
@@ -247,16 +248,14 @@ def _applies_to_case(check: str, case: Case, operator: Operator) -> bool:
 
 def _evaluate_one(check: str, plain: Any, case_oracle: CaseOracle, policies: Policies, *, explain: bool) -> Finding:
     try:
-        return evaluate(
-            check, read_checks()[check].requirement, deserialize(plain), case_oracle, policies, explain=explain
-        )
+        return evaluate(check, deserialize(plain), case_oracle, policies, explain=explain)
     except Exception as error:  # noqa: BLE001  # an implementation may store anything; the error becomes a finding
         return _make_error_finding(check, error)
 
 
 def _make_error_finding(check: str, error: Exception) -> Finding:
     text = " ".join(str(error).split())[:400]
-    return Finding(check=check, status="error", reason=f"cannot be evaluated: {type(error).__name__}: {text}")
+    return Finding(check=check, status="error", facts=(NotEvaluated(raised=type(error).__name__, message=text),))
 
 
 def _list_variants(case: str) -> Sequence[str]:

@@ -40,14 +40,14 @@ def shares_sum_to_one(candidate: Candidate) -> Iterator[Observation]:
     weights = _get_weights(candidate).detach()
     weights = weights.reshape(visible.shape)  # (batch, queries, keys); pooling has one query
     there = weights[~visible]
-    yield Equal(value=there, expected=torch.zeros_like(there), what="weights of hidden tokens")
+    yield Equal(value=there, expected=torch.zeros_like(there), quantity="weights", how="of hidden tokens")
     smallest = float(weights.amin())
-    yield Holds(holds=smallest >= 0, what=f"attention weights must be at least 0, got {smallest:g}")
+    yield Holds(holds=smallest >= 0, violation=f"attention weights must be at least 0, got {smallest:g}")
     off = float((weights.double().sum(dim=-1) - visible.any(dim=-1).double()).abs().max())
     allowed = allowed_row_sum_error(candidate.precision, weights.shape[-1])
     yield Holds(
         holds=off <= allowed,
-        what=f"a row of attention weights must sum to 1 (0 if fully masked), error {off:.3g}, allowed {allowed:.3g}",
+        violation=f"a row of weights must sum to 1 (0 if fully masked), error {off:.3g}, allowed {allowed:.3g}",
         measured=off, allowed=allowed,
     )  # fmt: skip
 
@@ -61,7 +61,8 @@ def padded_tokens_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
     with candidate.overwrite({"tokens": poisoned}):
         after = candidate.run()["output"].detach()
     real = slice(None) if _pools(candidate) else ~hide
-    yield Equal(value=after[real], expected=before[real], what="output of real tokens (after padded tokens changed)")
+    how = "of real tokens (after padded tokens changed)"
+    yield Equal(value=after[real], expected=before[real], quantity="output", how=how)
 
 
 @check(when=is_eager)
@@ -95,7 +96,7 @@ def further_padding_changes_nothing(candidate: Candidate) -> Iterator[Observatio
         value=again,
         expected=before,
         quantity="weights",
-        what="weights of a call after a call with additional padded tokens (compared with the first call)",
+        how="of a call after a call with additional padded tokens (compared with the first call)",
     )
 
 
@@ -155,17 +156,14 @@ def _has_accurate_differences(case: Case) -> bool:
 @check(when=_has_accurate_differences)
 def gradients_are_slopes(candidate: Candidate) -> Iterator[Observation]:
     """Gradients of tokens and parameters equal finite differences, also if the loss ignores the attention weights."""
-    for what, outputs in (
-        ("the loss", candidate.operator.outputs),
-        ("a loss that ignores the attention weights", ("output",)),
-    ):
-        yield from _compare_slopes(candidate, what, outputs)
+    yield from _compare_slopes(candidate, None, candidate.operator.outputs)
+    yield from _compare_slopes(candidate, "of a loss that ignores the attention weights", ("output",))
 
 
-def _compare_slopes(candidate: Candidate, what: str, outputs: Sequence[str]) -> Iterator[Observation]:
+def _compare_slopes(candidate: Candidate, how: str | None, outputs: Sequence[str]) -> Iterator[Observation]:
     """Compare the gradients of a loss with finite differences.
 
-    The loss depends only on the outputs named in ``outputs``. ``what`` names the loss in messages.
+    The loss depends only on the outputs named in ``outputs``. ``how`` says which loss it is.
     """
 
     def loss() -> Tensor:
@@ -175,7 +173,7 @@ def _compare_slopes(candidate: Candidate, what: str, outputs: Sequence[str]) -> 
     found = torch.autograd.grad(loss(), list(leaves.values()), allow_unused=True, materialize_grads=True)
     for (name, leaf), gradient in zip(leaves.items(), found, strict=True):
         yield compare_with_slope(
-            gradient, leaf, loss, f"the gradient of {what} with respect to {name}",
+            gradient, leaf, loss, f"grad.{name}", how=how,
             precision=candidate.precision,
             weights={output: candidate.inputs.cotangents[output] for output in outputs},
         )  # fmt: skip
@@ -204,7 +202,7 @@ def parameters_need_no_company(candidate: Candidate) -> Iterator[Observation]:
             value=compute_gradient_alone(candidate, parameter),
             expected=expected,
             quantity=f"grad.{name}",
-            what=f"grad.{name} computed alone (compared with all gradients computed together)",
+            how="computed alone (compared with all gradients computed together)",
         )
 
 

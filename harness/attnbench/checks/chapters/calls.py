@@ -14,6 +14,7 @@ from attnbench.checks.observations import Holds, Match, Observation
 from attnbench.checks.requirement import check, has_tokens, is_eager
 from attnbench.checks.runs import compare_bitwise, try_call
 from attnbench.interface import Refusal
+from attnbench.records.value_facts import phrase
 
 # Largest number of query-key pairs, over all sequences and heads, of the cases of this chapter. How a call passes its
 # arguments does not depend on the sizes.
@@ -41,7 +42,8 @@ def positional_arguments(candidate: Candidate) -> Iterator[Observation]:
             candidate,
             partial(_call_by_position, candidate.call, list(arguments.values()), rest),
             candidate.run(**changes) if changes else candidate.outputs,
-            f"with {', '.join(arguments)} by position",
+            "by_position",
+            ", ".join(arguments),
         )
 
 
@@ -57,7 +59,8 @@ def default_arguments(candidate: Candidate) -> Iterator[Observation]:
         candidate,
         lambda **_: candidate.call(**given),
         candidate.run(**changes) if changes else candidate.outputs,
-        f"without {', '.join(left_out)}, which have their defaults",
+        "by_default",
+        ", ".join(left_out),
     )
     accepted = _find_keywords(candidate.call)
     absent = {
@@ -70,7 +73,8 @@ def default_arguments(candidate: Candidate) -> Iterator[Observation]:
             candidate,
             partial(candidate.call, **absent),
             candidate.outputs,
-            f"with {' and '.join(f'{name}=None' for name in absent)}",
+            "with_none",
+            ", ".join(f"{name}=None" for name in absent),
         )
 
 
@@ -157,16 +161,18 @@ def _get_function(call: Any) -> Callable[..., Any]:
 
 
 def _compare_call(
-    candidate: Candidate, call: Callable[..., Any], expected: Mapping[str, Tensor], how: str
+    candidate: Candidate, call: Callable[..., Any], expected: Mapping[str, Tensor], how: str, names: str
 ) -> Iterator[Observation]:
-    """Observe that a call returns the same outputs as another call, bit for bit."""
+    """Observe that a call returns the same outputs as another call, bit for bit.
+
+    ``how`` is the key of a phrase that says how the call passes the arguments ``names``.
+    """
     found, fault = try_call(lambda: candidate.run(call))
-    yield Holds(holds=not fault, what=f"the call {how} raised {fault}")
+    yield Holds(holds=not fault, violation=phrase(f"{how}_raised", names=names, raised=fault))
     if found is None:
         return
-    yield Holds(
-        holds=found.keys() == expected.keys(),
-        what=f"the call {how} returned {' and '.join(found)}, must return {' and '.join(expected)}",
-    )
+    returned, wanted = ", ".join(found), ", ".join(expected)
+    violation = phrase(f"{how}_returned", names=names, returned=returned, wanted=wanted)
+    yield Holds(holds=found.keys() == expected.keys(), violation=violation)
     for name in [name for name in found if name in expected]:
-        yield compare_bitwise(candidate, found[name], expected[name], f"{how} (compared with keywords)", name)
+        yield compare_bitwise(candidate, found[name], expected[name], phrase(how, names=names), name)

@@ -7,6 +7,7 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.checks.observations import Agree, Match, Observation
 from attnbench.checks.requirement import check, draws_dropout
 from attnbench.interface import Refusal
+from attnbench.records.value_facts import phrase
 
 
 @check(when=lambda case: case.compiler is not None and not draws_dropout(case))
@@ -33,5 +34,5 @@ def compiled_for_other_lengths(candidate: Candidate) -> Iterator[Observation]:
         value=compiled,
         expected=eager,
         quantity="output",
-        what="the compiled output at another length (compared with the eager output)",
+        how=phrase("compiled_at_another_length"),
     )

@@ -8,6 +8,7 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.checks.observations import Observation
 from attnbench.checks.requirement import check, is_eager
 from attnbench.checks.runs import compare_bitwise
+from attnbench.records.value_facts import phrase
 
 # Number of forward and backward passes that ``repeats_many_times`` compares. A race condition that
 # changes one of ten passes is detected with a probability of 199 in 200.
@@ -18,7 +19,7 @@ REPETITIONS = 50
 def repeats_itself(candidate: Candidate) -> Iterator[Observation]:
     """Two equal calls give the same bits or, if the policies let bits differ, agree within twice the error budget."""
     first, second = candidate.run()["output"].detach(), candidate.run()["output"].detach()
-    yield compare_bitwise(candidate, second, first, "of a second call (compared with the first call)")
+    yield compare_bitwise(candidate, second, first, phrase("second_call"))
 
 
 @check(when=lambda case: is_eager(case) and case.mode == "train" and case.problem.regime == "plain")
@@ -28,10 +29,7 @@ def repeats_many_times(candidate: Candidate) -> Iterator[Observation]:
     strays = dict(first)
     for _ in range(REPETITIONS - 1):
         strays |= {name: value for name, value in _run_pass(candidate).items() if not value.equal(first[name])}
-    yield from (
-        compare_bitwise(candidate, strays[name], first[name], "of a later pass (compared with the first pass)", name)
-        for name in first
-    )
+    yield from (compare_bitwise(candidate, strays[name], first[name], phrase("later_pass"), name) for name in first)
 
 
 def _run_pass(candidate: Candidate) -> dict[str, Tensor]:

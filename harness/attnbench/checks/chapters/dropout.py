@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from attnbench.analysis.deviations import describe_deviation
+from attnbench.analysis.deviations import make_deviation
 from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
@@ -17,6 +17,7 @@ from attnbench.checks.observations import Average, Equal, Holds, Match, Observat
 from attnbench.checks.requirement import check, draws_dropout
 from attnbench.checks.slopes import compare_with_slope
 from attnbench.interface import Refusal
+from attnbench.records.value_facts import phrase
 
 # Number of calls, each with a different seed. ``dropout_is_unbiased`` compares their mean output
 # with the output without dropout.
@@ -44,12 +45,13 @@ def dropout_rests_in_eval(candidate: Candidate) -> Iterator[Observation]:
     state = torch.get_rng_state()
     first = candidate.run()["output"].detach().clone()
     drew = not torch.equal(state, torch.get_rng_state())
-    yield Holds(holds=not drew, what="a call in eval mode advanced the random number generator")
+    yield Holds(holds=not drew, violation=phrase("random_state_advanced_in_eval"))
     global_state.seed(1)
     yield Equal(
         value=candidate.run()["output"].detach(),
         expected=first,
-        what="output under a second seed (compared with the first seed)",
+        quantity="output",
+        how=phrase("second_seed"),
     )
 
 
@@ -93,7 +95,7 @@ def dropout_is_told_by_weights(candidate: Candidate) -> Iterator[Observation]:
     outputs = candidate.run()
     weights = outputs.get("weights")
     if weights is None:
-        yield Holds(holds=False, what="need_weights=True returned None as weights")
+        yield Holds(holds=False, violation=phrase("weights_missing"))
         return
     keep = weights.detach() != 0
     clean = _compute_clean_weights(candidate)
@@ -104,22 +106,22 @@ def dropout_is_told_by_weights(candidate: Candidate) -> Iterator[Observation]:
     if policies.returned_weights == "before_dropout":
         yield Holds(
             holds=not dropped,
-            what=f"{dropped} of {trials} returned weights are zero",
-            deviation=describe_deviation(policies, returned_weights="after_dropout"),
+            violation=phrase("weights_are_zero", count=dropped, total=trials),
+            deviation=make_deviation(policies, returned_weights="after_dropout"),
         )
         yield Match(quantities={"weights": weights})
         return
     if not dropped and _are_clean(weights, clean) and _output_is_random(candidate):
         yield Holds(
             holds=False,
-            what=f"0 of {trials} returned weights are zero, although two seeds give two outputs",
-            deviation=describe_deviation(policies, returned_weights="before_dropout"),
+            violation=phrase("weights_show_no_dropout", total=trials),
+            deviation=make_deviation(policies, returned_weights="before_dropout"),
         )
         return
     bound = SIGMAS * math.sqrt(trials * rate * (1 - rate)) + 1
     yield Holds(
         holds=abs(dropped - trials * rate) <= bound,
-        what=f"{dropped} of {trials} weights were dropped at dropout={rate:g}",
+        violation=phrase("dropped_share", count=dropped, total=trials, rate=rate),
         measured=abs(dropped - trials * rate),
         allowed=bound,
     )
@@ -188,11 +190,9 @@ def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]
             # Each weight is in two pairs, one with each of the two weights at this distance along the axis. Therefore
             # the pairs are not independent; the factor √2 widens the bound accordingly.
             off, bound = abs(float(same.double().mean()) - agreeing), SIGMAS * math.sqrt(2) * spread
-            where = "neighbours" if distance == 1 else f"{distance} places apart"
             yield Holds(
                 holds=off <= bound, measured=off, allowed=bound,
-                what=f"weights that are {where} along the axis {name} are dropped or kept together too often or too "
-                f"rarely: the fraction of such pairs is {off:.3f} away from the fraction under independent dropout",
+                violation=phrase("dropped_together", axis=name, distance=distance, off=off),
             )  # fmt: skip
 
 
@@ -212,9 +212,10 @@ def dropout_follows_the_seed(candidate: Candidate) -> Iterator[Observation]:
     yield Equal(
         value=candidate.run()["output"].detach(),
         expected=first,
-        what="output of a second call under the same seed (compared with the first call)",
+        quantity="output",
+        how=phrase("same_seed"),
     )
-    yield Holds(holds=not torch.equal(first, other), what="two seeds gave the same output")
+    yield Holds(holds=not torch.equal(first, other), violation=phrase("seeds_alike"))
 
 
 @check(
@@ -234,7 +235,7 @@ def dropout_gradients(candidate: Candidate) -> Iterator[Observation]:
         tensor = candidate.inputs.tensors[name]
         (gradient,) = torch.autograd.grad(loss(), [tensor])
         yield compare_with_slope(
-            gradient, tensor, loss, f"the gradient with respect to {name}", precision=candidate.precision,
+            gradient, tensor, loss, f"grad.{name}", precision=candidate.precision,
             weights={output: cotangents[output] for output in candidate.outputs},
         )  # fmt: skip
 
@@ -253,5 +254,6 @@ def dropout_survives_eval(candidate: Candidate) -> Iterator[Observation]:
     yield Equal(
         value=candidate.run()["output"].detach(),
         expected=first,
-        what="output in train() after a call in eval() (compared with the output before that call)",
+        quantity="output",
+        how=phrase("after_eval"),
     )

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from attnbench.analysis.deviations import FULLY_MASKED
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.checks.observations import Agree, Equal, Match, Observation
@@ -14,6 +13,7 @@ from attnbench.checks.runs import compute_gradient_alone
 from attnbench.checks.slopes import compare_with_slope
 from attnbench.interface import Refusal
 from attnbench.kernel.differentiable import can_have_gradient
+from attnbench.records.value_facts import Phrase, Rows, phrase
 
 
 def _tracks_inputs(case: Case) -> bool:
@@ -53,18 +53,19 @@ def hidden_keys_get_no_gradient(candidate: Candidate) -> Iterator[Observation]:
     visible = candidate.operator.visible(case, candidate.inputs)
     hidden = ~visible.flatten(1, 2).any(dim=1)  # shape (batch, keys)
     masked = (~visible.any(dim=-1)).flatten(1).any(dim=1)[:, None]  # the sequences with a fully masked row
-    parts = [(hidden & ~masked, "")]
+    parts: list[tuple[Tensor, Rows]] = [(hidden & ~masked, "")]
     policies = candidate.implementation.policies
     if policies.hidden_rows != "mean" and policies.hidden_row_gradients != "nan":
-        parts.append((hidden & masked, f" {FULLY_MASKED} or beside them"))
+        parts.append((hidden & masked, "masked_or_beside"))
     axes = (case_transforms.sequence_axis(case), case_transforms.length_axis(case))
     for name in ("grad.key", "grad.value"):
         if name in candidate.gradients:
             found = candidate.gradients[name]
             alone = found.dim() < len(axes) + 1
-            for tokens, where in parts:
+            for tokens, rows in parts:
                 there = found[tokens[0]] if alone else found.movedim(axes, (0, 1))[tokens]
-                yield Equal(value=there, expected=torch.zeros_like(there), what=f"{name} of hidden tokens{where}")
+                zero = torch.zeros_like(there)
+                yield Equal(value=there, expected=zero, quantity=name, how=phrase("hidden_tokens"), rows=rows)
 
 
 @check(when=_tracks_inputs)
@@ -72,7 +73,7 @@ def backward_repeats(candidate: Candidate) -> Iterator[Observation]:
     """A second backward pass through the same graph gives the same gradients."""
     outputs = candidate.run()
     first, second = candidate.compute_gradients(outputs), candidate.compute_gradients(outputs)
-    how = "of the second backward pass (compared with the first)"
+    how = phrase("second_backward_pass")
     yield from (_compare_gradients(second[name], first[name], name, how) for name in first)
 
 
@@ -91,7 +92,7 @@ def one_gradient_alone(candidate: Candidate) -> Iterator[Observation]:
     alone = [name for name in leaves if name in candidate.case.problem.additive_masks] or list(leaves)[:1]
     for name in alone:
         found = compute_gradient_alone(candidate, leaves[name])
-        how = "when no other tensor requires a gradient (compared with all gradients at once)"
+        how = phrase("gradient_alone")
         yield _compare_gradients(found, candidate.gradients[f"grad.{name}"], f"grad.{name}", how)
 
 
@@ -111,23 +112,13 @@ def cotangent_layout_is_free(candidate: Candidate) -> Iterator[Observation]:
     transposed = drawn.mT.contiguous().mT if drawn.dim() > 1 else drawn
     # All other outputs have the cotangent 0, because the gradients are those of the output alone.
     none = {f"cotangent.{n}": torch.zeros_like(t) for n, t in candidate.inputs.cotangents.items() if n != "output"}
-    for what, strange, plain in (
-        (
-            "if the gradient of the output is a single 1, expanded with stride 0 (compared with a contiguous copy)",
-            one,
-            one.contiguous(),
-        ),
-        (
-            "if the gradient of the output is transposed (compared with a contiguous copy)",
-            transposed,
-            drawn.contiguous(),
-        ),
+    for how, strange, plain in (
+        (phrase("expanded_cotangent"), one, one.contiguous()),
+        (phrase("transposed_cotangent"), transposed, drawn.contiguous()),
     ):
         given = none | {"cotangent.output": plain}
         for name, value, expected in zip(leaves, compute_gradients(strange), compute_gradients(plain), strict=True):
-            yield Agree(
-                value=value, expected=expected, quantity=f"grad.{name}", what=f"grad.{name} {what}", contiguous=given
-            )
+            yield Agree(value=value, expected=expected, quantity=f"grad.{name}", how=how, contiguous=given)
 
 
 @check(
@@ -161,7 +152,7 @@ def second_derivatives(candidate: Candidate) -> Iterator[Observation]:
     seconds = torch.autograd.grad(first, list(others.values()), weights)
     for (name, tensor), second in zip(others.items(), seconds, strict=True):
         yield compare_with_slope(
-            second, tensor, compute_weighted_sum, f"the second derivative with respect to {name}",
+            second, tensor, compute_weighted_sum, f"grad.{name}", how=phrase("second_derivative"),
             precision=candidate.precision, weights={"grad.query": weights},
         )  # fmt: skip
 
@@ -174,6 +165,5 @@ def _has_separate_inputs(case: Case) -> bool:
     return has_tokens(case) and not case.problem.self_attention
 
 
-def _compare_gradients(value: Tensor, expected: Tensor, name: str, how: str) -> Observation:
-    what = f"{name} {how}"
-    return Agree(value=value, expected=expected, quantity=name, what=what)
+def _compare_gradients(value: Tensor, expected: Tensor, name: str, how: Phrase) -> Observation:
+    return Agree(value=value, expected=expected, quantity=name, how=how)

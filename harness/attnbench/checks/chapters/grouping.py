@@ -10,6 +10,7 @@ from attnbench.cases import Case
 from attnbench.checks.observations import Agree, Observation
 from attnbench.checks.requirement import check, has_tokens, is_eager
 from attnbench.checks.runs import compare_runs
+from attnbench.records.value_facts import phrase
 
 _REGIMES = ("flat", "plain", "peaked")
 
@@ -30,9 +31,7 @@ def shared_keys_are_copies(candidate: Candidate) -> Iterator[Observation]:
     }
     apart = replace(candidate.inputs, tensors=tensors | copies)
     outputs = candidate.run_on(case.with_problem(kv_heads=None), apart)
-    yield from compare_runs(
-        outputs, candidate.outputs, "with a key and value head for each query head (compared with shared heads)"
-    )
+    yield from compare_runs(outputs, candidate.outputs, phrase("heads_not_shared"))
     if not case.tracks_inputs:
         return
     found = torch.autograd.grad(
@@ -42,5 +41,5 @@ def shared_keys_are_copies(candidate: Candidate) -> Iterator[Observation]:
         yield Agree(
             value=torch.unflatten(gradient, 1, shape).sum(dim=2), expected=candidate.gradients[f"grad.{name}"],
             quantity=f"grad.{name}",
-            what=f"the sum of the gradients of all copies of {name} (compared with grad.{name} of the shared heads)",
+            how=phrase("summed_over_head_copies"),
         )  # fmt: skip

@@ -12,6 +12,7 @@ from attnbench.checks.observations import Agree, Equal, Holds, Observation
 from attnbench.checks.requirement import check, draws_dropout, is_eager
 from attnbench.kernel.differentiable import scale_parameters, scaled_parameters
 from attnbench.oracle.inputs import change_tensors
+from attnbench.records.value_facts import phrase
 
 
 @check()
@@ -23,7 +24,7 @@ def inputs_untouched(candidate: Candidate) -> Iterator[Observation]:
     if candidate.case.differentiates:
         candidate.compute_gradients(outputs)
     for name, tensor in watched.items():
-        yield Equal(value=tensor.detach(), expected=before[name], what=f"{name} after the call")
+        yield Equal(value=tensor.detach(), expected=before[name], quantity=name, how=phrase("after_call"))
 
 
 @check(when=is_eager)
@@ -33,7 +34,7 @@ def outputs_are_its_own(candidate: Candidate) -> Iterator[Observation]:
     kept = {name: value.detach().clone() for name, value in first.items()}
     storages = {t.untyped_storage().data_ptr() for t in candidate.inputs.tensors.values()}
     shares = first["output"].untyped_storage().data_ptr() in storages and first["output"].numel() > 0
-    yield Holds(holds=not shares, what="the output shares memory with an input")
+    yield Holds(holds=not shares, violation=phrase("memory_shared"))
     name = next(iter(candidate.collect_leaves() or candidate.inputs.tensors))
     with candidate.overwrite({name: -candidate.inputs.tensors[name].detach()}):
         # Call twice: an implementation that alternates between two output buffers writes into the
@@ -41,7 +42,7 @@ def outputs_are_its_own(candidate: Candidate) -> Iterator[Observation]:
         candidate.run()
         candidate.run()
     for name, value in first.items():
-        yield Equal(value=value.detach(), expected=kept[name], what=f"{name} of the first call after two further calls")
+        yield Equal(value=value.detach(), expected=kept[name], quantity=name, how=phrase("after_further_calls"))
 
 
 @check(when=is_eager)
@@ -62,8 +63,7 @@ def no_stale_state(candidate: Candidate) -> Iterator[Observation]:
         fresh = candidate.run_on(candidate.case, copies, fresh_module)["output"].detach()
         with scaled_parameters(candidate.module, 0.5):
             used = candidate.run()["output"].detach().clone()
-    what = "output after inputs and parameters were overwritten (compared with a newly built module)"
-    yield Agree(value=used, expected=fresh, quantity="output", what=what)
+    yield Agree(value=used, expected=fresh, quantity="output", how=phrase("overwritten"))
     if masks and not candidate.inputs.options.get("is_causal"):
         # Here ``run_on`` calls ``prepare()`` again for the new masks: the function that the earlier
         # ``prepare()`` returned may contain a converted copy of the old masks.
@@ -73,7 +73,7 @@ def no_stale_state(candidate: Candidate) -> Iterator[Observation]:
             value=candidate.run_on(candidate.case, other)["output"],
             expected=candidate.run_on(candidate.case, other, candidate.build()[0])["output"],
             quantity="output",
-            what="output of a call with new masks (compared with a newly built module)",
+            how=phrase("new_masks"),
         )
 
 
@@ -113,11 +113,11 @@ def global_state_untouched(candidate: Candidate) -> Iterator[Observation]:
     if candidate.case.differentiates:
         candidate.compute_gradients(outputs)
     changed = {
-        f"{name} from {first[name]} to {then[name]}": None
+        f"{name}: {first[name]} → {then[name]}": None
         for first, then in (inside, (before, global_state.read_settings()))
         for name in before
         if first[name] != then[name]
     }
-    yield Holds(holds=not changed, what=f"the implementation changed {', '.join(changed)}")
+    yield Holds(holds=not changed, violation=phrase("settings_changed", changes=", ".join(changed)))
     if not draws_dropout(candidate.case):
-        yield Holds(holds=not drew, what="a call without dropout advanced the random number generator")
+        yield Holds(holds=not drew, violation=phrase("random_state_advanced"))

@@ -14,6 +14,7 @@ from attnbench.checks.hidden_rows import split_hidden_rows
 from attnbench.checks.observations import Observation
 from attnbench.checks.requirement import check, get_case_transforms, is_eager
 from attnbench.checks.runs import compare_bitwise, compare_runs
+from attnbench.records.value_facts import phrase
 
 # Number of padded keys that ``padding_invariance`` appends. Whatever the length, five more keys
 # need at least one more tile of 4 keys.
@@ -43,14 +44,14 @@ def batch_independence(candidate: Candidate) -> Iterator[Observation]:
         yield from compare_runs(
             outputs,
             _select_sequences(candidate, whole, [alone]),
-            f"of sequence {alone} alone (compared with the batch)",
+            phrase("sequence_alone", sequence=alone),
         )
     backwards = list(reversed(sequences))
     outputs = candidate.run_on(*case_transforms.select(case, candidate.inputs, sequences=backwards))
     yield from compare_runs(
         outputs,
         _select_sequences(candidate, whole, backwards),
-        "of the reversed batch (compared with the original order)",
+        phrase("reversed_batch"),
     )
 
 
@@ -63,10 +64,10 @@ def padding_invariance(candidate: Candidate) -> Iterator[Observation]:
     if "weights" in outputs:
         weights = outputs["weights"]
         outputs["weights"] = torch.cat([weights[..., :keys], weights[..., keys + FURTHER_KEYS :]], dim=-1)
-    how = f"with {FURTHER_KEYS} additional padded keys (compared with none)"
+    how = phrase("further_padded_keys", count=FURTHER_KEYS)
     parts = zip(split_hidden_rows(candidate, outputs), split_hidden_rows(candidate, candidate.outputs), strict=True)
-    for (found, where), (expected, _) in parts:
-        yield from compare_runs(found, expected, f"{how}{where}")
+    for (found, rows), (expected, _) in parts:
+        yield from compare_runs(found, expected, how, rows=rows)
 
 
 @check(
@@ -85,7 +86,7 @@ def query_independence(candidate: Candidate) -> Iterator[Observation]:
         after = candidate.run()["output"]
     yield compare_bitwise(
         candidate, after.index_select(axis, others), before.index_select(axis, others),
-        f"of the other queries (after query {one} changed)",
+        phrase("one_query_changed", query=one),
     )  # fmt: skip
 
 
@@ -100,7 +101,7 @@ def key_permutation(candidate: Candidate) -> Iterator[Observation]:
     expected = _select_columns(_detach(candidate.outputs), [*order, *range(keys, case.problem.columns)])
     if case.problem.shares_queries:
         expected = _select_queries(candidate, expected, order)
-    yield from compare_runs(outputs, expected, "with permuted keys (compared with the original order)")
+    yield from compare_runs(outputs, expected, phrase("permuted_keys"))
 
 
 @check(when=lambda case: _is_ordinary(case) and case.problem.head_groups > 1, case_transforms=True)
@@ -111,7 +112,7 @@ def head_permutation(candidate: Candidate) -> Iterator[Observation]:
     inputs = case_transforms.reorder_heads(case, candidate.inputs, order)
     other = Candidate(candidate.implementation, candidate.operator, case, inputs)
     expected = case_transforms.reorder_outputs(case, _detach(candidate.outputs), order)
-    yield from compare_runs(other.outputs, expected, "with permuted heads (compared with the original order)")
+    yield from compare_runs(other.outputs, expected, phrase("permuted_heads"))
 
 
 @check(when=lambda case: _is_ordinary(case) and _splits_evenly(case), case_transforms=True)
@@ -125,7 +126,7 @@ def duplicated_keys(candidate: Candidate) -> Iterator[Observation]:
     expected = _detach(candidate.outputs)
     if "weights" in expected and "weights" in outputs:
         expected["weights"] = torch.cat([expected["weights"] / 2] * 2, dim=-1)
-    yield from compare_runs(outputs, expected, "with every key duplicated (compared with single keys)")
+    yield from compare_runs(outputs, expected, phrase("duplicated_keys"))
 
 
 def _splits_evenly(case: Case) -> bool:

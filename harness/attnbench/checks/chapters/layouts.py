@@ -15,6 +15,7 @@ from attnbench.checks.requirement import check, get_case_transforms, has_tokens,
 from attnbench.checks.runs import compare_runs
 from attnbench.interface import Inputs
 from attnbench.oracle.inputs import change_tensors
+from attnbench.records.value_facts import Phrase, phrase
 
 __all__ = ["LAYOUTS", "repeat_part"]
 
@@ -40,11 +41,9 @@ def _is_ordinary(case: Case) -> bool:
 def strided_inputs(candidate: Candidate) -> Iterator[Observation]:
     """Inputs and masks that are not contiguous give the same outputs and gradients as contiguous ones."""
     expected = _compute_results(candidate, candidate.inputs)
-    for how, layout in LAYOUTS.items():
+    for name, layout in LAYOUTS.items():
         inputs = change_tensors(candidate.inputs, lambda _, tensor, layout=layout: layout(tensor))  # type: ignore[misc]
-        yield from _compare_layouts(
-            candidate, inputs, expected, f"for inputs {how} (compared with contiguous inputs)", {}
-        )
+        yield from _compare_layouts(candidate, inputs, expected, phrase(name), {})
 
 
 @check(when=lambda case: _is_ordinary(case) and case.problem.sequences > 1, case_transforms=True)
@@ -58,9 +57,7 @@ def expanded_inputs(candidate: Candidate) -> Iterator[Observation]:
     expanded = change_tensors(candidate.inputs, repeat)
     copies = _copy(expanded)
     expected = _compute_results(candidate, copies)
-    yield from _compare_layouts(
-        candidate, expanded, expected, "for expanded inputs (compared with copies)", dict(copies.tensors)
-    )
+    yield from _compare_layouts(candidate, expanded, expected, phrase("expanded_inputs"), dict(copies.tensors))
 
 
 @check(
@@ -80,13 +77,11 @@ def packed_inputs(candidate: Candidate) -> Iterator[Observation]:
     slices = {name: part.requires_grad_(tensors[name].requires_grad) for name, part in zip(names, parts, strict=True)}
     expected = _compute_results(candidate, candidate.inputs)
     packed = replace(candidate.inputs, tensors=tensors | slices)
-    yield from _compare_layouts(
-        candidate, packed, expected, "for slices of one tensor (compared with separate tensors)", {}
-    )
+    yield from _compare_layouts(candidate, packed, expected, phrase("packed_inputs"), {})
 
 
 def _compare_layouts(
-    candidate: Candidate, inputs: Inputs, expected: dict[str, Tensor], how: str, changed: dict[str, Tensor]
+    candidate: Candidate, inputs: Inputs, expected: dict[str, Tensor], how: Phrase, changed: dict[str, Tensor]
 ) -> Iterator[Observation]:
     """Observe that inputs give the results ``expected`` of contiguous inputs.
 
@@ -173,10 +168,10 @@ def _store_first_axis_last(tensor: Tensor) -> Tensor:
 
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "sliced from wider rows": _slice_wider,
-    "with a stride of 2 between elements": _skip_elements,
-    "stored transposed": _store_transposed,
-    "stored with the first axis last": _store_first_axis_last,
+    "sliced_inputs": _slice_wider,
+    "spread_inputs": _skip_elements,
+    "transposed_inputs": _store_transposed,
+    "first_axis_last": _store_first_axis_last,
 }
 
 

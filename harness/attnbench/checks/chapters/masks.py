@@ -13,6 +13,7 @@ from attnbench.checks.hidden_rows import compare_rows, find_hidden_tokens
 from attnbench.checks.observations import Agree, Observation
 from attnbench.checks.requirement import check, draws_dropout, has_tokens, is_eager
 from attnbench.masks import additive
+from attnbench.records.value_facts import phrase
 
 # Number that overwrites hidden tokens, by dtype. It is far outside the range of the data. It is
 # finite, because 0 × NaN is NaN in correct code too. It is smaller in float16, so that projections
@@ -48,7 +49,7 @@ def padding_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
     # If a padded token is also a query, only the rows of real tokens are compared.
     every = ~_make_no_tokens(candidate, problem.queries)
     real = _match_layout(candidate, ~padded if problem.shares_queries else every)
-    yield from compare_rows(candidate, after, before, real, "output of real tokens (after padded tokens changed)")
+    yield from compare_rows(candidate, after, before, real, phrase("padded_tokens_changed"))
 
 
 @check(
@@ -77,7 +78,7 @@ def attn_mask_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
     one = _make_no_tokens(candidate, problem.queries)
     one[:, row] = True
     rows = _match_layout(candidate, one)
-    yield from compare_rows(candidate, after, before, rows, f"output of query {row} (after hidden keys changed)")
+    yield from compare_rows(candidate, after, before, rows, phrase("hidden_keys_changed", query=row))
 
 
 @check(
@@ -98,9 +99,7 @@ def future_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
     past = _make_no_tokens(candidate, problem.queries)
     past[:, : last + 1] = True
     rows = _match_layout(candidate, past)
-    yield from compare_rows(
-        candidate, after, before, rows, f"output of tokens 0 to {last} (after later tokens changed)"
-    )
+    yield from compare_rows(candidate, after, before, rows, phrase("later_tokens_changed", last=last))
 
 
 @check(when=lambda case: is_eager(case) and _has_boolean_mask(case) and case.problem.regime == "plain")
@@ -118,7 +117,7 @@ def boolean_equals_float_mask(candidate: Candidate) -> Iterator[Observation]:
     inputs = replace(candidate.inputs, tensors=candidate.inputs.tensors | masks, options=options)
     yield Agree(
         value=candidate.run_on(case, inputs)["output"], expected=candidate.outputs["output"], quantity="output",
-        what="the output under float masks (compared with boolean masks)",
+        how=phrase("float_masks"),
     )  # fmt: skip
 
 
@@ -127,7 +126,7 @@ def causal_hint_changes_nothing(candidate: Candidate) -> Iterator[Observation]:
     """With a causal attn_mask, is_causal=True does not change the output."""
     yield Agree(
         value=candidate.outputs["output"], expected=candidate.call_with_options(is_causal=False)["output"],
-        quantity="output", what="the output with is_causal=True (compared with is_causal=False)",
+        quantity="output", how=phrase("causal_hint"),
     )  # fmt: skip
 
 
@@ -148,7 +147,7 @@ def row_constant_changes_nothing(candidate: Candidate) -> Iterator[Observation]:
     yield Agree(
         value=candidate.run_on(candidate.case, inputs)["output"], expected=candidate.outputs["output"],
         quantity="output",
-        what="the output with constants added to the rows of the mask (compared with the mask alone)",
+        how=phrase("constants_added_to_mask"),
     )  # fmt: skip
 
 
@@ -179,7 +178,7 @@ def nan_behind_a_mask(candidate: Candidate) -> Iterator[Observation]:
         value=after,
         expected=before,
         quantity="output",
-        what="output of real tokens with NaN in padded tokens (compared with finite padded tokens)",
+        how=phrase("nan_in_padded_tokens"),
     )
 
 

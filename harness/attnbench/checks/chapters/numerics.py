@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import torch
 
-from attnbench.analysis.deviations import FULLY_MASKED
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.checks.observations import Agree, Holds, Observation, Scale
 from attnbench.checks.requirement import check, is_eager
 from attnbench.interface import Refusal
+from attnbench.records.value_facts import phrase
 
 # Value of every element of the tokens, by dtype. Logits are near the square of this value, where exp overflows by far.
 LARGE = {"float64": 1e3, "float32": 1e3, "bfloat16": 1e3}
@@ -44,8 +44,8 @@ def stays_finite(candidate: Candidate) -> Iterator[Observation]:
         if candidate.case.differentiates:
             found |= candidate.compute_gradients(outputs)
     strange = [name for name, value in found.items() if not bool(value.isfinite().all())]
-    where = f", {FULLY_MASKED} or elsewhere" if masked_rows else ""
-    yield Holds(holds=not strange, what=f"{', '.join(strange)} contained NaN or infinity{where}")
+    violation = phrase("not_finite", quantities=", ".join(strange))
+    yield Holds(holds=not strange, violation=violation, rows="masked_or_other" if masked_rows else "")
 
 
 @check(
@@ -61,10 +61,9 @@ def wider_mask(candidate: Candidate) -> Iterator[Observation]:
         output = candidate.run_on(candidate.case, wide)["output"]
     except Malformed:
         raise
-    except Exception as error:  # noqa: BLE001  # any exception is a refusal
-        yield Holds(holds=True, what=f"refused: {error}")
+    except Exception:  # noqa: BLE001  # any exception is a refusal
         return
     yield Agree(
         value=output.to(candidate.outputs["output"].dtype), expected=candidate.outputs["output"], quantity="output",
-        what="the output under a float32 mask (compared with the same mask in half precision)",
+        how=phrase("float32_mask"),
     )  # fmt: skip

@@ -12,6 +12,7 @@ from attnbench.cases import Case
 from attnbench.checks.observations import Agree, Holds, Observation
 from attnbench.checks.requirement import check, has_tokens, is_eager
 from attnbench.interface import Inputs, Refusal
+from attnbench.records.value_facts import AN_OUTPUT, phrase
 
 _ALIASES = ("self_attention", "key_is_value", "query_is_key")
 
@@ -33,7 +34,7 @@ def one_object_or_copies(candidate: Candidate) -> Iterator[Observation]:
     outputs = candidate.run_on(case, apart)
     yield Agree(
         value=outputs["output"], expected=candidate.outputs["output"], quantity="output",
-        what="the output for equal copies (compared with one tensor passed as several arguments)",
+        how=phrase("equal_copies"),
     )  # fmt: skip
     if not candidate.case.tracks_inputs:
         return
@@ -45,27 +46,27 @@ def one_object_or_copies(candidate: Candidate) -> Iterator[Observation]:
         total = torch.stack([by_name[other] for other in names if tensors[other] is tensors[name]]).sum(dim=0)
         yield Agree(
             value=total, expected=candidate.gradients[f"grad.{name}"], quantity=f"grad.{name}",
-            what=f"the sum of the gradients of equal copies (compared with grad.{name} of one tensor)",
+            how=phrase("summed_over_equal_copies"),
         )  # fmt: skip
 
 
 @check(when=lambda case: is_eager(case) and case.problem.regime == "plain" and bool(_list_undefined_inputs(case)))
 def odd_input_treated_alike(candidate: Candidate) -> Iterator[Observation]:
     """Inputs that the reference leaves undefined give the same output or exception for both values of need_weights."""
-    for what, changed in _list_undefined_inputs(candidate.case).items():
+    for name, changed in _list_undefined_inputs(candidate.case).items():
         inputs = changed(candidate.inputs)
         answers = [_call_or_catch(candidate, inputs, need_weights=asked) for asked in (False, True)]
         tensors = [answer for answer in answers if isinstance(answer, Tensor)]
-        results = [answer if isinstance(answer, str) else "an output" for answer in answers]
+        results = [answer if isinstance(answer, str) else AN_OUTPUT for answer in answers]
         if len(tensors) == len(answers):
             yield Agree(
                 value=tensors[1], expected=tensors[0], quantity="output",
-                what=f"the output for {what}, with need_weights=True (compared with need_weights=False)",
+                how=phrase(f"{name}_with_weights"),
             )  # fmt: skip
         else:
             yield Holds(
                 holds=results[0] == results[1],
-                what=f"{what} gave {results[0]} with need_weights=False, but {results[1]} with need_weights=True",
+                violation=phrase(f"{name}_unlike", without=results[0], requested=results[1]),
             )
 
 
@@ -89,20 +90,19 @@ def refusals_are_alike(candidate: Candidate) -> Iterator[Observation]:
         results.append(_call_and_name_type(candidate, case, replace(candidate.inputs, tensors=apart, options=options)))
     yield Holds(
         holds=results[0] == results[1],
-        what=f"a mask of a wrong shape gave {results[0]} with one tensor as query, key and value, "
-        f"but {results[1]} with three copies of the tensor",
+        violation=phrase("wrong_mask_unlike", one=results[0], copies=results[1]),
     )
 
 
 def _call_and_name_type(candidate: Candidate, case: Case, inputs: Inputs) -> str:
-    """Call the implementation; return the type name of the exception that it raised, or "an output"."""
+    """Call the implementation; return the type name of the exception that it raised, or ``AN_OUTPUT``."""
     try:
         candidate.run_on(case, inputs)
     except Refusal:
         raise
     except Exception as error:  # noqa: BLE001  # an implementation may refuse with any exception
         return type(error).__name__
-    return "an output"
+    return AN_OUTPUT
 
 
 def _call_or_catch(candidate: Candidate, inputs: Inputs, *, need_weights: bool) -> Tensor | str:
@@ -120,17 +120,16 @@ def _call_or_catch(candidate: Candidate, inputs: Inputs, *, need_weights: bool) 
 def _list_undefined_inputs(case: Case) -> dict[str, Callable[[Inputs], Inputs]]:
     """Return the undefined inputs of a case: inputs for which the reference defines no result.
 
-    Each key describes such inputs. Its value is a function that makes these inputs from valid
-    inputs.
+    The keys are names. The value of a key is a function that makes such inputs from valid inputs.
     """
     problem = case.problem
     odd: dict[str, Callable[[Inputs], Inputs]] = {}
     if min(problem.sequences, problem.queries, problem.keys - 1) < 1:  # no sequence, no query, or fewer than two keys
         return odd
     if problem.attention_mask in ("bool2d", "float2d") and problem.padding_mask is None:
-        odd["is_causal=True with an attn_mask that is not causal"] = _set_options(is_causal=True)
+        odd["hint_without_causal_mask"] = _set_options(is_causal=True)
     if case.dtype in ("bfloat16", "float16") and "attn_mask" in problem.additive_masks:
-        odd["a float32 mask with half-precision tokens"] = _widen_mask
+        odd["wide_mask"] = _widen_mask
     return odd
 
 

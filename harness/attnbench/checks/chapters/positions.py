@@ -17,6 +17,7 @@ from attnbench.interface import Inputs
 from attnbench.operators.attention_core.positions import compute_distances, get_lengths
 from attnbench.operators.attention_core.problem import ALIGNED
 from attnbench.oracle.inputs import select_positions
+from attnbench.records.value_facts import phrase
 
 _REGIMES = ("flat", "plain", "peaked")
 _WIDE = ("float32", "float64")
@@ -59,7 +60,8 @@ def unseen_keys_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
         yield Equal(
             value=after[:, :, row],
             expected=before[:, :, row],
-            what=f"output of query {row} (after unseen keys changed)",
+            quantity="output",
+            how=phrase("unseen_keys_changed", query=row),
         )
 
 
@@ -81,7 +83,7 @@ def furthest_keys_count(candidate: Candidate) -> Iterator[Observation]:
             differs = (after[sequence, :, row] != before[sequence, :, row]).flatten(1).any(dim=1)
             yield Holds(
                 holds=bool(differs.all()),
-                what=f"key {place} of sequence {sequence} does not contribute to the output of query {row}",
+                violation=phrase("key_without_effect", key=place, sequence=sequence, query=row),
             )
 
 
@@ -93,8 +95,7 @@ def queries_alone_at_their_corner(candidate: Candidate) -> Iterator[Observation]
     few = list(range(half)) if case.problem.causal == "top_left" else list(range(half, queries))
     outputs = candidate.run_on(*get_case_transforms(candidate).select(case, candidate.inputs, queries=few))
     expected = {name: select_positions(value.detach(), {2: few}) for name, value in candidate.outputs.items()}
-    where = f"queries {few[0]} to {few[-1]}"
-    yield from compare_runs(outputs, expected, f"of {where} alone (compared with all queries)")
+    yield from compare_runs(outputs, expected, phrase("queries_alone", first=few[0], last=few[-1]))
 
 
 @check(when=lambda case: _is_ordinary(case) and "alibi" in case.problem.parts and case.dtype in _WIDE)
@@ -111,7 +112,7 @@ def alibi_is_a_bias(candidate: Candidate) -> Iterator[Observation]:
     yield from compare_runs(
         candidate.run_on(case.with_problem(mask=mask), biased),
         candidate.outputs,
-        "with a bias of minus slope times distance (compared with ALiBi)",
+        phrase("alibi_as_bias"),
     )
 
 
@@ -125,7 +126,7 @@ def a_sequence_ends_at_its_length(candidate: Candidate) -> Iterator[Observation]
     tensors = {name: tensor for name, tensor in inputs.tensors.items() if name != "key_lengths"}
     outputs = candidate.run_on(alone.with_problem(mask=mask, int32_lengths=False), replace(inputs, tensors=tensors))
     expected = {name: value.detach()[one : one + 1] for name, value in candidate.outputs.items()}
-    yield from compare_runs(outputs, expected, f"of sequence {one} cut to its length (compared with the batch)")
+    yield from compare_runs(outputs, expected, phrase("sequence_cut", sequence=one))
 
 
 @check(when=lambda case: _is_ordinary(case) and bool(case.problem.bias) and case.dtype in _WIDE)
@@ -137,7 +138,7 @@ def a_row_of_the_bias_may_shift(candidate: Candidate) -> Iterator[Observation]:
     yield Agree(
         value=candidate.run_on(candidate.case, shifted)["output"], expected=candidate.outputs["output"],
         quantity="output",
-        what="the output with constants added to the rows of the bias (compared with the bias alone)",
+        how=phrase("constants_added_to_bias"),
     )  # fmt: skip
 
 
@@ -149,13 +150,13 @@ def other_options_between_calls(candidate: Candidate) -> Iterator[Observation]:
     used, fresh = (
         candidate.run_on(*other, module=module)["output"] for module in (candidate.module, candidate.build()[0])
     )
-    yield compare_bitwise(candidate, used, fresh, "of a call with other options (compared with a newly built module)")
+    yield compare_bitwise(candidate, used, fresh, phrase("other_options"))
     fresh = candidate.run(candidate.build()[1])["output"]
     yield compare_bitwise(
         candidate,
         candidate.run()["output"],
         fresh,
-        "of a call after a call with other options (compared with a newly built module)",
+        phrase("after_other_options"),
     )
 
 

@@ -20,6 +20,7 @@ from attnbench.checks.runs import compare_bitwise, compare_runs, try_call
 from attnbench.interface import Implementation, Refusal
 from attnbench.kernel.differentiable import find_differentiable, scale_parameters, track_parameters
 from attnbench.oracle.inputs import round_inputs
+from attnbench.records.value_facts import phrase
 
 # Dtypes in which ``tensors_are_registered`` may build a module before to() converts the module to
 # the case's dtype; the first supported dtype is used. More precise dtypes come first: if to()
@@ -43,15 +44,13 @@ def state_dict_round_trip(candidate: Candidate) -> Iterator[Observation]:
     names = list(module.state_dict())
     expected = candidate.run()["output"]
     state = {name: value.clone() for name, value in module.state_dict().items()}
-    yield Holds(holds=list(state) == names, what="a call changed the names in the state dict")
+    yield Holds(holds=list(state) == names, violation=phrase("state_names_changed"))
     other, call = candidate.build(_make_other_reference(candidate))
     candidate.run(call)
     _, fault = try_call(partial(other.load_state_dict, state))
-    yield Holds(holds=not fault, what=f"load_state_dict raised {fault}")
+    yield Holds(holds=not fault, violation=phrase("load_raised", raised=fault))
     if not fault:
-        yield compare_bitwise(
-            candidate, candidate.run(call)["output"], expected, "of the loaded module (compared with the saved module)"
-        )
+        yield compare_bitwise(candidate, candidate.run(call)["output"], expected, phrase("loaded_module"))
 
 
 @check(when=_is_ordinary)
@@ -59,19 +58,17 @@ def copies_work(candidate: Candidate) -> Iterator[Observation]:
     """A deep copy and an unpickled copy give the same output, and changing a copy does not change the original."""
     module = _get_module(candidate)
     expected = candidate.run()["output"].detach().clone()
-    for how, make in _COPIES.items():
+    for name, make in _COPIES.items():
         other, fault = try_call(partial(make, module))
-        yield Holds(holds=not fault, what=f"making {how} raised {fault}")
+        yield Holds(holds=not fault, violation=phrase(f"{name}_raised", raised=fault))
         if other is None:
             continue
         yield compare_bitwise(
-            candidate, candidate.run_on(candidate.case, candidate.inputs, other)["output"], expected, f"of {how}"
+            candidate, candidate.run_on(candidate.case, candidate.inputs, other)["output"], expected, phrase(name)
         )
-        yield from _compare_dropout(candidate, other, how)
+        yield from _compare_dropout(candidate, other, name)
         scale_parameters(other, OTHER)
-        yield compare_bitwise(
-            candidate, candidate.run()["output"], expected, f"of the module (after {how} was changed)"
-        )
+        yield compare_bitwise(candidate, candidate.run()["output"], expected, phrase(f"after_change_of_{name}"))
 
 
 @check(when=_is_ordinary)
@@ -93,7 +90,7 @@ def functional_call_works(candidate: Candidate) -> Iterator[Observation]:
         candidate,
         found["output"],
         expected["output"],
-        "with functional_call (compared with a module that has these parameters)",
+        phrase("functional_call"),
     )
     policies = candidate.implementation.policies
     if not candidate.case.tracks_parameters or not policies.repeats_bitwise("grad.", candidate.case.device):
@@ -104,7 +101,7 @@ def functional_call_works(candidate: Candidate) -> Iterator[Observation]:
         for outputs, tensors in ((found, list(given.values())), (expected, [held[name] for name in given]))
     ]
     for name, value, wanted in zip(given, *gradients, strict=True):
-        yield Equal(value=value, expected=wanted, what=f"the gradient of {name} with functional_call")
+        yield Equal(value=value, expected=wanted, quantity=f"grad.{name}", how=phrase("functional_call"))
 
 
 @check(when=_is_ordinary)
@@ -126,21 +123,21 @@ def tensors_are_registered(candidate: Candidate) -> Iterator[Observation]:
     strangers = sorted(own.keys() ^ given.keys())
     yield Holds(
         holds=not strangers,
-        what="modules built for two dtypes have different parameters; only one of the modules has "
-        f"{', '.join(strangers)}",
+        violation=phrase("parameters_differ", names=", ".join(strangers)),
     )
     if strangers:
         return
     _overwrite(other, [given[name].detach() for name in own])
     outputs, fault = try_call(partial(candidate.run_on, case, candidate.inputs, other))
-    yield Holds(holds=not fault, what=f"after to({case.dtype}) the call raised {fault}")
+    yield Holds(holds=not fault, violation=phrase("converted_raised", dtype=case.dtype, raised=fault))
     if outputs is None:
         return
     expected = candidate.run()
     for name in [name for name in outputs if name in expected]:
-        came, wanted = outputs[name].dtype, expected[name].dtype
-        yield Holds(holds=came == wanted, what=f"after to({case.dtype}) {name} has dtype {came}, must be {wanted}")
-    yield from compare_runs(outputs, expected, "of the converted module (compared with a module built in this dtype)")
+        came, wanted = (str(one[name].dtype).removeprefix("torch.") for one in (outputs, expected))
+        violation = phrase("converted_dtype", dtype=case.dtype, quantity=name, came=came, wanted=wanted)
+        yield Holds(holds=came == wanted, violation=violation)
+    yield from compare_runs(outputs, expected, phrase("converted_module"))
 
 
 class _Pickler(pickle.Pickler):
@@ -179,12 +176,12 @@ def _pickle_round_trip(module: nn.Module) -> nn.Module:
 
 
 _COPIES: dict[str, Callable[[nn.Module], nn.Module]] = {
-    "a deep copy": copy.deepcopy,
-    "an unpickled module": _pickle_round_trip,
+    "deep_copy": copy.deepcopy,
+    "unpickled_module": _pickle_round_trip,
 }
 
 
-def _compare_dropout(candidate: Candidate, other: nn.Module, how: str) -> Iterator[Observation]:
+def _compare_dropout(candidate: Candidate, other: nn.Module, name: str) -> Iterator[Observation]:
     """Observe that a module and its copy ``other`` drop the same weights under the same seed.
 
     Observe nothing if the case has no dropout, or if the implementation refuses dropout or is not deterministic.
@@ -200,9 +197,7 @@ def _compare_dropout(candidate: Candidate, other: nn.Module, how: str) -> Iterat
             drawn.append(candidate.run_on(case, candidate.inputs, module.train())["output"])
         finally:
             module.train(candidate.case.training)
-    yield compare_bitwise(
-        candidate, drawn[0], drawn[1], f"of {how} in training under the same seed (compared with the original)"
-    )
+    yield compare_bitwise(candidate, drawn[0], drawn[1], phrase(f"{name}_in_training"))
 
 
 def _get_module(candidate: Candidate) -> nn.Module:

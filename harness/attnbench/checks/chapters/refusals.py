@@ -15,6 +15,7 @@ from attnbench.checks.runs import compare_bitwise, try_call
 from attnbench.interface import Inputs
 from attnbench.masks import causal
 from attnbench.operators.multihead import case_transforms
+from attnbench.records.value_facts import Phrase, phrase
 
 __all__ = ["BadCall", "make_bad_dtypes", "make_bad_shapes"]
 
@@ -25,9 +26,9 @@ LONGEST = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadCall:
-    """Arguments of a call that must raise an exception; ``what`` describes the call in messages."""
+    """Arguments of a call that must raise an exception, and what is wrong if it raises none."""
 
-    what: str
+    accepted: Phrase
     arguments: dict[str, Any]
 
 
@@ -51,7 +52,7 @@ def bad_shapes_are_refused(candidate: Candidate) -> Iterator[Observation]:
     supported = _find_supported_arguments(candidate)
     for bad in make_bad_shapes(candidate.case, candidate.inputs):
         if supported.issuperset(bad.arguments):
-            yield Holds(holds=_call_with(candidate, bad) is None, what=f"a call with {bad.what} raised no exception")
+            yield Holds(holds=_call_with(candidate, bad) is None, violation=bad.accepted)
     if "is_causal" in supported:
         yield from _check_hint_without_mask(candidate)
 
@@ -62,7 +63,7 @@ def bad_dtypes_are_refused(candidate: Candidate) -> Iterator[Observation]:
     supported = _find_supported_arguments(candidate)
     for bad in make_bad_dtypes(candidate.case, candidate.inputs):
         if supported.issuperset(bad.arguments):
-            yield Holds(holds=_call_with(candidate, bad) is None, what=f"a call with {bad.what} raised no exception")
+            yield Holds(holds=_call_with(candidate, bad) is None, violation=bad.accepted)
 
 
 @check(when=_is_small)
@@ -75,14 +76,14 @@ def refusals_leave_no_trace(candidate: Candidate) -> Iterator[Observation]:
         _call_with(candidate, bad)
     yield Holds(
         holds=_read_training_flags(candidate) == modes,
-        what="refused calls changed the training mode of the module or of a submodule",
+        violation=phrase("training_mode_changed"),
     )
     outputs, fault = try_call(candidate.run)
-    yield Holds(holds=not fault, what=f"a valid call after refused calls raised {fault}")
+    yield Holds(holds=not fault, violation=phrase("valid_call_raised", raised=fault))
     if outputs is not None:
-        yield compare_bitwise(candidate, outputs["output"], before, "of a valid call after refused calls")
+        yield compare_bitwise(candidate, outputs["output"], before, phrase("valid_call_after_refused_calls"))
     for name, tensor in watched.items():
-        yield Equal(value=tensor.detach(), expected=values[name], what=f"{name} after refused calls")
+        yield Equal(value=tensor.detach(), expected=values[name], quantity=name, how=phrase("after_refused_calls"))
 
 
 def _find_supported_arguments(candidate: Candidate) -> frozenset[str]:
@@ -164,37 +165,37 @@ def _make_bad_masks(inputs: Inputs, name: str, shapes: list[tuple[int, ...]]) ->
     kind = torch.bool if other is None else other.dtype
     for shape in dict.fromkeys(shapes):
         mask = torch.zeros(shape, dtype=kind, device=inputs.tensors["query"].device)
-        yield BadCall(what=f"{name} of shape {shape}", arguments={name: mask})
+        yield BadCall(accepted=phrase("mask_of_shape", name=name, shape=str(shape)), arguments={name: mask})
 
 
 def _make_bad_tokens(case: Case, inputs: Inputs) -> Iterator[BadCall]:
     wider = _change_tokens(inputs, lambda tensor: _lengthen(tensor, -1))
     for name in wider:
-        yield BadCall(what=f"{name} with one feature too many", arguments={name: wider[name]})
-    yield BadCall(what="query, key and value with one feature too many", arguments=wider)
+        yield BadCall(accepted=phrase("tensor_too_wide", name=name), arguments={name: wider[name]})
+    yield BadCall(accepted=phrase("tokens_too_wide"), arguments=wider)
     flat = _change_tokens(inputs, lambda tensor: tensor.flatten())
-    yield BadCall(what="query of one dimension", arguments={"query": flat["query"]})
+    yield BadCall(accepted=phrase("flat_query"), arguments={"query": flat["query"]})
     stacked = _change_tokens(inputs, lambda tensor: tensor.reshape((1,) * (4 - tensor.dim()) + tensor.shape))
-    yield BadCall(what="query, key and value of four dimensions", arguments=stacked)
+    yield BadCall(accepted=phrase("four_dimensions"), arguments=stacked)
     longer = _change_tokens(inputs, lambda tensor: _lengthen(tensor, case_transforms.length_axis(case)))
-    yield BadCall(what="value one token longer than key", arguments={"value": longer["value"]})
+    yield BadCall(accepted=phrase("longer_value"), arguments={"value": longer["value"]})
     if case.problem.batch is None:
         batched = _change_tokens(inputs, lambda tensor: tensor[None])
         keys = {"key": batched["key"], "value": batched["value"]}
-        yield BadCall(what="query without a batch dimension, but key and value with a batch dimension", arguments=keys)
+        yield BadCall(accepted=phrase("batch_of_keys_alone"), arguments=keys)
         return
     axis = case_transforms.sequence_axis(case)
     first = _change_tokens(inputs, lambda tensor: tensor.narrow(axis, 0, 1))
     more = _change_tokens(inputs, lambda tensor: _lengthen(tensor, axis))
     without = _change_tokens(inputs, lambda tensor: tensor.select(axis, 0))
     calls = {
-        f"key and value with one sequence, but query with a batch of {case.problem.batch}": first,
-        "key and value with one sequence too many": more,
-        "query with a batch dimension, but key and value without a batch dimension": without,
+        "keys_of_one_sequence": first,
+        "sequence_too_many": more,
+        "batch_of_queries_alone": without,
     }
-    for what, tokens in calls.items():
-        yield BadCall(what=what, arguments={"key": tokens["key"], "value": tokens["value"]})
-    yield BadCall(what="value with one sequence too many", arguments={"value": more["value"]})
+    for name, tokens in calls.items():
+        yield BadCall(accepted=phrase(name), arguments={"key": tokens["key"], "value": tokens["value"]})
+    yield BadCall(accepted=phrase("value_sequence_too_many"), arguments={"value": more["value"]})
 
 
 def _change_tokens(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
@@ -216,23 +217,28 @@ def make_bad_dtypes(case: Case, inputs: Inputs) -> Iterator[BadCall]:
     for dtype in (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64):
         plain = str(dtype).removeprefix("torch.")
         other = _change_tokens(inputs, lambda tensor, dtype=dtype: tensor.to(dtype))  # type: ignore[misc]
-        yield BadCall(what=f"query, key and value of {plain} with parameters of {case.dtype}", arguments=other)
-        yield BadCall(what=f"query of {plain} with key and value of {case.dtype}", arguments={"query": other["query"]})
-        yield BadCall(what=f"value of {plain} with query and key of {case.dtype}", arguments={"value": other["value"]})
+        calls = (
+            (phrase("tokens_of_dtype", dtype=plain, own=case.dtype), other),
+            (phrase("query_of_dtype", dtype=plain, own=case.dtype), {"query": other["query"]}),
+            (phrase("value_of_dtype", dtype=plain, own=case.dtype), {"value": other["value"]}),
+        )
+        for accepted, arguments in calls:
+            yield BadCall(accepted=accepted, arguments=arguments)
     problem, device = case.problem, inputs.tensors["query"].device
     padding = (problem.keys,) if problem.batch is None else (problem.batch, problem.keys)
     for name, shape in (("attn_mask", (problem.queries, problem.keys)), ("key_padding_mask", padding)):
         for dtype in (torch.uint8, torch.int64, torch.complex64):
             mask = torch.zeros(shape, dtype=dtype, device=device)
-            yield BadCall(what=f"{name} of {str(dtype).removeprefix('torch.')}", arguments={name: mask})
+            accepted = phrase("mask_of_dtype", name=name, dtype=str(dtype).removeprefix("torch."))
+            yield BadCall(accepted=accepted, arguments={name: mask})
 
 
 def _check_hint_without_mask(candidate: Candidate) -> Iterator[Observation]:
     """Observe that is_causal=True without attn_mask raises an exception, or gives the output of the causal mask."""
-    hinted = BadCall(what="is_causal=True without attn_mask", arguments={"attn_mask": None, "is_causal": True})
+    hinted = BadCall(accepted=phrase("malformed_result"), arguments={"attn_mask": None, "is_causal": True})
     outputs = _call_with(candidate, hinted)
     if not outputs:
-        yield Holds(holds=outputs is None, what=f"{hinted.what} returned a malformed result in place of an exception")
+        yield Holds(holds=outputs is None, violation=hinted.accepted)
         return
     problem, tensors = candidate.case.problem, candidate.inputs.tensors
     keep = causal(problem.queries, problem.keys, tensors["query"].device, polarity="keep")
@@ -245,5 +251,5 @@ def _check_hint_without_mask(candidate: Candidate) -> Iterator[Observation]:
     masked = candidate.run_on(candidate.case.with_problem(mask=mask, is_causal=True), inputs)
     yield Agree(
         value=outputs["output"].detach(), expected=masked["output"].detach(), quantity="output",
-        what="the output with is_causal=True and no attn_mask (compared with the causal mask)",
+        how=phrase("hint_without_mask"),
     )  # fmt: skip

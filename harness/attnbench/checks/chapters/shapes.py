@@ -8,6 +8,7 @@ from attnbench.checks.observations import Observation
 from attnbench.checks.requirement import check, get_case_transforms, is_eager
 from attnbench.checks.runs import compare_bitwise, compare_runs
 from attnbench.operators.multihead.case_transforms import remove_batch
+from attnbench.records.value_facts import phrase
 
 _REGIMES = ("flat", "plain", "identity")
 # ``other_shapes_between_calls`` applies only to cases with fewer query-key pairs than this, counted
@@ -47,16 +48,16 @@ def other_shapes_between_calls(candidate: Candidate) -> Iterator[Observation]:
         keys=keys[: (len(keys) + 1) // 2],
     )  # fmt: skip
     candidate.run()
-    for other, how in ((larger, "a larger call after a smaller call"), (smaller, "a smaller call after a larger call")):
+    for other, name in ((larger, "larger_after_smaller"), (smaller, "smaller_after_larger")):
         used = candidate.run_on(*other)["output"]
         fresh = candidate.run_on(*other, module=candidate.build()[0])["output"]
-        yield compare_bitwise(candidate, used, fresh, f"of {how} (compared with a newly built module)")
+        yield compare_bitwise(candidate, used, fresh, phrase(name))
     fresh = candidate.run(candidate.build()[1])["output"]
     yield compare_bitwise(
         candidate,
         candidate.run()["output"],
         fresh,
-        "of a call after calls with other shapes (compared with a newly built module)",
+        phrase("after_other_shapes"),
     )
 
 
@@ -68,4 +69,4 @@ def a_batch_of_one_is_unbatched(candidate: Candidate) -> Iterator[Observation]:
     batch, none = candidate.run_on(*one), candidate.run_on(*remove_batch(*one))
     axes = {"output": case_transforms.sequence_axis(candidate.case), "weights": 0}
     without = {name: value.detach().unsqueeze(axes[name]) for name, value in none.items()}
-    yield from compare_runs(without, batch, "without a batch dimension (compared with a batch of one)")
+    yield from compare_runs(without, batch, phrase("unbatched"))

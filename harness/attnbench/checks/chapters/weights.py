@@ -5,21 +5,20 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from attnbench.analysis.deviations import FULLY_MASKED, describe_deviation
+from attnbench.analysis.deviations import make_deviation
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.checks.observations import Agree, Equal, Holds, Match, Observation, RowSum
 from attnbench.checks.requirement import check, is_eager
 from attnbench.oracle.error_budget import allowed_row_sum_error
+from attnbench.records.value_facts import Rows, phrase
 
 
 @check()
 def weights_only_on_request(candidate: Candidate) -> Iterator[Observation]:
     """Weights are returned if and only if need_weights is True."""
     asked, given = candidate.case.problem.need_weights, "weights" in candidate.outputs
-    yield Holds(
-        holds=asked == given, what=f"need_weights={asked} returned {'a tensor' if given else 'None'} as weights"
-    )
+    yield Holds(holds=asked == given, violation=phrase("weights_missing" if asked else "weights_unrequested"))
 
 
 @check(when=lambda case: case.problem.need_weights and is_eager(case))
@@ -44,10 +43,16 @@ def weights_of_hidden_keys_are_zero(candidate: Candidate) -> Iterator[Observatio
         return
     masked_rows = _find_masked_rows(weights[..., 0], candidate)[..., None]
     hidden = weights[~visible & ~masked_rows]
-    yield Equal(value=hidden, expected=torch.zeros_like(hidden), what="weights of hidden keys")
+    yield Equal(value=hidden, expected=torch.zeros_like(hidden), quantity="weights", how=phrase("hidden_keys"))
     if candidate.implementation.policies.hidden_rows == "zero":
         hidden = weights[~visible & masked_rows]
-        yield Equal(value=hidden, expected=torch.zeros_like(hidden), what=f"weights of hidden keys {FULLY_MASKED}")
+        yield Equal(
+            value=hidden,
+            expected=torch.zeros_like(hidden),
+            quantity="weights",
+            how=phrase("hidden_keys"),
+            rows="masked",
+        )
 
 
 @check(when=lambda case: case.problem.need_weights and case.differentiates and _has_elements(case))
@@ -58,8 +63,8 @@ def weights_carry_gradients(candidate: Candidate) -> Iterator[Observation]:
     policies, detached = candidate.implementation.policies, not candidate.outputs["weights"].requires_grad
     yield Holds(
         holds=detached == policies.detached_weights,
-        what=f"the weights have requires_grad={not detached}",
-        deviation=describe_deviation(policies, detached_weights=detached),
+        violation=phrase("weights_detached" if detached else "weights_tracked"),
+        deviation=make_deviation(policies, detached_weights=detached),
     )
 
 
@@ -76,13 +81,14 @@ def weights_are_shares(candidate: Candidate) -> Iterator[Observation]:
         return
     weights = candidate.outputs["weights"].detach().double()
     smallest = float(weights.nan_to_num().amin()) if weights.numel() else 0.0
-    yield Holds(holds=smallest >= 0, what=f"the smallest weight is {smallest:g}")
+    yield Holds(holds=smallest >= 0, violation=phrase("negative_weight", smallest=smallest))
     off = _measure_sum_errors(weights.sum(dim=-1), candidate)
     masked_rows = _find_masked_rows(off, candidate)
     allowed = allowed_row_sum_error(candidate.precision, candidate.case.problem.columns)
-    for rows, where in ((~masked_rows, ""), (masked_rows, f" {FULLY_MASKED}")):
-        worst = float(off[rows].max()) if bool(rows.any()) else 0.0
-        yield RowSum(quantity="weights", off=worst, allowed=allowed, where=where)
+    parts: tuple[tuple[Tensor, Rows], ...] = ((~masked_rows, ""), (masked_rows, "masked"))
+    for part, rows in parts:
+        worst = float(off[part].max()) if bool(part.any()) else 0.0
+        yield RowSum(quantity="weights", off=worst, allowed=allowed, rows=rows)
 
 
 def _find_masked_rows(sums: Tensor, candidate: Candidate) -> Tensor:
@@ -119,7 +125,7 @@ def weights_change_no_output(candidate: Candidate) -> Iterator[Observation]:
     without = candidate.call_with_options(need_weights=False, average_attn_weights=False)
     yield Agree(
         value=without["output"], expected=candidate.outputs["output"], quantity="output",
-        what="the output without weights (compared with the output with weights)",
+        how=phrase("without_weights"),
     )  # fmt: skip
 
 
@@ -131,5 +137,5 @@ def average_is_the_mean_of_heads(candidate: Candidate) -> Iterator[Observation]:
     each = candidate.call_with_options(average_attn_weights=False)["weights"]
     yield Agree(
         value=candidate.outputs["weights"], expected=each.mean(dim=-3), quantity="weights",
-        what="averaged weights (compared with the mean over heads)",
+        how=phrase("averaged"),
     )  # fmt: skip

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from attnbench.analysis.deviations import describe_deviation
+from attnbench.analysis.deviations import make_deviation
 from attnbench.checks.evaluation.measurement import compare, find_expected
 from attnbench.checks.observations import Average, Match, Observation
 from attnbench.interface import Policies
 from attnbench.oracle.expected import WEIGHTS, CaseOracle
+from attnbench.records.value_facts import PolicyDeviation
 
 __all__ = ["find_deviation"]
 
@@ -17,18 +18,18 @@ __all__ = ["find_deviation"]
 PAIRS = 1_000_000
 
 
-def find_deviation(observation: Observation, case_oracle: CaseOracle, policies: Policies) -> str:
-    """Return a sentence about policies under which an observation is right, or an empty string.
+def find_deviation(observation: Observation, case_oracle: CaseOracle, policies: Policies) -> PolicyDeviation | None:
+    """Return the policies under which an observation is right, or None.
 
     The observation failed under the declared policies ``policies``. Changes of fewer fields are tried first.
     """
     if not isinstance(observation, Match | Average) or case_oracle.operator.work(case_oracle.case).pairs > PAIRS:
-        return ""
+        return None
     changes = sorted(_list_changes(case_oracle, policies), key=len)
     for change in changes:
         if _is_right(observation, case_oracle, replace(policies, **change)):
-            return describe_deviation(policies, **change)
-    return ""
+            return make_deviation(policies, **change)
+    return None
 
 
 def _list_changes(case_oracle: CaseOracle, policies: Policies) -> Iterator[dict[str, Any]]:
@@ -55,4 +56,4 @@ def _is_right(observation: Match | Average, case_oracle: CaseOracle, policies: P
     """Whether an observation passes under the given policies."""
     other = case_oracle.choose(policies.choices)
     expected = find_expected(observation, other)
-    return not any(found.fault for found in compare(observation, expected, other, policies))
+    return not any(found.facts for found in compare(observation, expected, other, policies))

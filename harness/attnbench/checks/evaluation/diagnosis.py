@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attnbench.analysis.diagnoses import NOT_DIAGNOSED
 from attnbench.checks.evaluation.chance import log_chance_of_fit
-from attnbench.checks.evaluation.explanation import COINCIDENCE
 from attnbench.checks.evaluation.measurement import compare, replace_declared_nan
+from attnbench.checks.evaluation.places import COINCIDENCE
 from attnbench.checks.observations import Agree, Average, Exact, Match, Observation
-from attnbench.interface import Policies
+from attnbench.interface import FaultModel, Policies
 from attnbench.oracle.error_budget import FACTOR, Allowance, largest_error
 from attnbench.oracle.expected import CaseOracle, Expected
+from attnbench.records.value_facts import Acts, Fault, LooksLike, NotDiagnosed, Phrase, StridesMisread
 
-__all__ = ["diagnose"]
+__all__ = ["diagnose", "find_fitting_scales"]
 
 # Largest distance between the observed values and the values of a matching fault model, as a multiple of the allowance.
 LOOSE = 2.0
@@ -34,55 +34,64 @@ PROMISING = 1 / 16
 # oracle.
 PAIRS = 4_000_000
 
-
-# Added to the name of a fault model that explains the gradients of a pass whose outputs are right.
-IN_BACKWARD = "{}, in the backward pass alone (the outputs are right)"
-# Added to the name of a fault model that explains the gradients, and changes no output of the pass.
-IN_BACKWARD_AT_LEAST = "{} (in the backward pass at least: on this case it changes no output)"
-TOO_LARGE = f"{NOT_DIAGNOSED}the case has more than {PAIRS:,} query-key pairs."
-CONTIGUOUS = "Diagnosis: the same call with contiguous tensors is right, so strides or offsets are misread."
+# How far the softmax scale that was fitted to values may be from that of a fault model, as a factor. A large error is
+# fitted too low or too high by a few percent, because the fit is a projection on a derivative: 0.555 for 1/√3 = 0.577.
+AGREES = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MatchingFault:
     """A fault model whose result is close to what the implementation returned."""
 
-    description: str
+    model: FaultModel
+    acts: Acts
     # Error of the observed values against the fault model's values, as a multiple of the allowed error.
     remaining: float
     quantities: Mapping[str, Tensor]
-    # Whether the fault model also gives the outputs of the pass. If not, these outputs equal the expected values.
-    whole_pass: bool
 
 
-def diagnose(observation: Observation, expected: Expected, case_oracle: CaseOracle, policies: Policies) -> str:
-    """Return a sentence that says what a failed observation looks like, or an empty string.
+def diagnose(
+    observation: Observation, expected: Expected, case_oracle: CaseOracle, policies: Policies
+) -> LooksLike | StridesMisread | NotDiagnosed | None:
+    """Return what a failed observation looks like, or None.
 
-    The sentence names the fault models that explain the observation best, or says that only strides are misread, or
-    that the case is too large for the search.
+    The fault models that explain the observation best are found; or that only strides are misread, or that the case is
+    too large for the search.
     """
     too_large = case_oracle.operator.work(case_oracle.case).pairs > PAIRS
     if isinstance(observation, Agree):
-        return CONTIGUOUS if not too_large and _is_right_if_contiguous(observation, case_oracle, policies) else ""
+        right = not too_large and _is_right_if_contiguous(observation, case_oracle, policies)
+        return StridesMisread() if right else None
     if isinstance(observation, Exact):
         observation = Match(quantities=observation.quantities)
     if not isinstance(observation, Match | Average) or (isinstance(observation, Match) and observation.changed):
-        return ""
+        return None
     names = {observation.quantity} if isinstance(observation, Average) else observation.quantities.keys()
     if not names <= expected.quantities.keys():
-        return ""
+        return None
     if too_large:
-        return TOO_LARGE
+        return NotDiagnosed(limit=PAIRS)
     faults = _FaultSearch(observation, names, expected, case_oracle, policies).find_faults()
     if not faults:
-        return ""
+        return None
     nearest = min(faults, key=lambda fault: fault.remaining)
     same = [
-        fault.description
+        Fault(model=_make_phrase(fault.model), acts=fault.acts, of_mask=fault.model.of_mask)
         for fault in faults
         if fault.remaining <= 1 or not _differ(fault.quantities, nearest.quantities, names, expected.allowances)
     ]
-    return f"Diagnosis: looks like {' or '.join(same)}."
+    return LooksLike(faults=tuple(same))
+
+
+def find_fitting_scales(off: float, quantity: str, case_oracle: CaseOracle) -> tuple[Phrase, ...]:
+    """Return the fault models that change the softmax scale by the factor 1 + ``off``, within 10 %."""
+    models = case_oracle.operator.fault_models(case_oracle.case, {quantity})
+    return tuple(_make_phrase(model) for model in models if model.scale and abs((1 + off) / model.scale - 1) <= AGREES)
+
+
+def _make_phrase(model: FaultModel) -> Phrase:
+    """Return the phrase by which facts identify a fault model."""
+    return Phrase(key=model.name, values=dict(model.values))
 
 
 def _is_right_if_contiguous(observation: Agree, case_oracle: CaseOracle, policies: Policies) -> bool:
@@ -91,7 +100,7 @@ def _is_right_if_contiguous(observation: Agree, case_oracle: CaseOracle, policie
         return False
     expected = case_oracle.compute_with_tensors(observation.contiguous)
     right = Match(quantities={observation.quantity: observation.expected}, any_dtype=True)
-    return not any(one.fault for one in compare(right, expected, case_oracle, policies))
+    return not any(one.facts for one in compare(right, expected, case_oracle, policies))
 
 
 class _FaultSearch:
@@ -128,27 +137,26 @@ class _FaultSearch:
         values = self.observation.quantities if isinstance(self.observation, Match) else {}
         whole = self._measure(values, self.expected.quantities, self.expected.allowances)
         fault_models = self.case_oracle.operator.fault_models(self.case_oracle.case, self.names)
-        found = [self._match_fault(description, fault, whole) for description, fault in fault_models.items()]
+        found = [self._match_fault(model, whole) for model in fault_models]
         faults = [fault for fault in found if fault is not None]
-        return [fault for fault in faults if fault.whole_pass] or faults
+        return [fault for fault in faults if fault.acts != "backward_alone"] or faults
 
-    def _match_fault(self, description: str, fault: object, whole: float) -> _MatchingFault | None:
-        quantities = self.case_oracle.evaluate_fault_model(description, fault, self.case, self.keep)
+    def _match_fault(self, model: FaultModel, whole: float) -> _MatchingFault | None:
+        quantities = self.case_oracle.evaluate_fault_model(model, self.case, self.keep)
         values = self.observation.quantities if isinstance(self.observation, Match) else {}
         gradients = {name: value for name, value in values.items() if name not in self.outputs}
         limit = min(LOOSE, EXPLAINED * whole)
-        remaining = self._measure_with_noise(description, fault, gradients, quantities, whole)
+        remaining = self._measure_with_noise(model, gradients, quantities, whole)
         if remaining > limit or self._fits_by_chance(quantities):
             return None
-        if self._measure_with_noise(description, fault, self.outputs, quantities, whole) <= limit:
-            if self.outputs and "backward" not in description and not self._changes_outputs(quantities):
-                description = IN_BACKWARD_AT_LEAST.format(description)
-            return _MatchingFault(description=description, remaining=remaining, quantities=quantities, whole_pass=True)
-        if self._measure(self.outputs, self.expected.quantities, self.expected.allowances) > 1:
-            return None
-        return _MatchingFault(
-            description=IN_BACKWARD.format(description), remaining=remaining, quantities=quantities, whole_pass=False
-        )
+        acts: Acts = "pass"
+        if self._measure_with_noise(model, self.outputs, quantities, whole) > limit:
+            if self._measure(self.outputs, self.expected.quantities, self.expected.allowances) > 1:
+                return None
+            acts = "backward_alone"
+        elif self.outputs and not model.of_backward and not self._changes_outputs(quantities):
+            acts = "backward_at_least"
+        return _MatchingFault(model=model, acts=acts, remaining=remaining, quantities=quantities)
 
     def _changes_outputs(self, quantities: Mapping[str, Tensor]) -> bool:
         names = self.outputs.keys() & quantities.keys()
@@ -156,8 +164,7 @@ class _FaultSearch:
 
     def _measure_with_noise(
         self,
-        description: str,
-        fault: object,
+        model: FaultModel,
         values: Mapping[str, Tensor],
         quantities: Mapping[str, Tensor],
         whole: float,
@@ -170,7 +177,7 @@ class _FaultSearch:
         remaining = self._measure(values, quantities, self.expected.allowances)
         if not LOOSE < remaining < PROMISING * whole:
             return remaining
-        noisy = self.case_oracle.evaluate_fault_model(description, fault, self.case, self.keep, noisy=True)
+        noisy = self.case_oracle.evaluate_fault_model(model, self.case, self.keep, noisy=True)
         names = values or self.names
         return self._measure(
             values, quantities, {name: self._widen_allowance(name, quantities, noisy) for name in names}

@@ -3,23 +3,47 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnbench.checks.evaluation.explanation import describe_place, describe_shared_places, format_share, unravel_index
+from attnbench.checks.evaluation.places import find_place, find_shared_positions, unravel_index
 from attnbench.checks.observations import Agree, Average, Equal, Exact, Holds, Match, Observation, RowSum, Scale, Slope
 from attnbench.interface import Axis, Policies
 from attnbench.oracle.error_budget import (
     FACTOR,
     TWO_RUNS,
+    Allowance,
     allowed_join_error,
     allowed_probe_error,
     allowed_rounded_slope_error,
+    allowed_slope_error,
     averaged_rounding_error,
     error_along,
 )
 from attnbench.oracle.expected import CaseOracle, Expected
+from attnbench.records.value_facts import (
+    BitsDiffer,
+    Compared,
+    ConditionViolated,
+    DeclaredNanMissing,
+    Limit,
+    MeanAmplitudeOff,
+    MeanOff,
+    NotFinite,
+    NothingDropped,
+    Phrase,
+    RowSumOff,
+    ScaleOff,
+    SlopeOff,
+    UnexpectedQuantity,
+    ValueFact,
+    ValuesOff,
+    WrongDtype,
+    WrongShape,
+    store_number,
+)
 
 __all__ = ["Comparison", "compare", "find_expected", "replace_declared_nan"]
 
@@ -28,15 +52,14 @@ __all__ = ["Comparison", "compare", "find_expected", "replace_declared_nan"]
 STANDARD_ERRORS = 8.0
 # Largest allowed error, in standard errors, of the amplitude that is estimated from the means of all elements.
 POOLED_STANDARD_ERRORS = 6.0
-# Number of significant digits that tell any two numbers in float64 apart.
-LONGEST_DIGITS = 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The result of one comparison; ``fault`` describes a failure, and is empty if the comparison passed."""
+    """The result of one comparison."""
 
-    fault: str = ""
+    # What is wrong; empty if the comparison passed.
+    facts: tuple[ValueFact, ...] = ()
     measured: float | None = None
     allowed: float | None = None
 
@@ -71,13 +94,12 @@ def compare(
         case Scale():
             return [_compare_scale(observation, expected, case_oracle, policies)]
         case Equal():
-            return [_compare_bits(observation)]
+            return [_compare_bits(_make_compared(observation), observation.value, observation.expected)]
         case Agree():
-            allowance = expected.allowances[observation.quantity]
-            allowed, origin = TWO_RUNS * allowance.allowed, f"twice {allowance.describe_origin()}"
+            limit = _make_limit(expected.allowances[observation.quantity], runs=TWO_RUNS)
             value, other = observation.value, observation.expected
             axes = _get_axes(observation.quantity, value, case_oracle)
-            return [_compare_within(observation.what, value, other, axes, allowed=allowed, origin=origin)]
+            return [_compare_within(_make_compared(observation), value, other, axes, limit)]
         case Average():
             return [_compare_average(observation, expected, case_oracle, policies)]
         case RowSum():
@@ -85,8 +107,30 @@ def compare(
         case Slope():
             return [_compare_slope(observation, expected)]
         case Holds():
-            fault = "" if observation.holds else f"But {observation.what}. {observation.deviation}".rstrip()
-            return [Comparison(fault=fault, measured=observation.measured, allowed=observation.allowed)]
+            violation = ConditionViolated(violation=_make_phrase(observation.violation), rows=observation.rows)
+            deviation = (observation.deviation,) if observation.deviation else ()
+            facts = () if observation.holds else (violation, *deviation)
+            return [Comparison(facts=facts, measured=observation.measured, allowed=observation.allowed)]
+
+
+def _make_compared(observation: Equal | Agree | RowSum | Slope) -> Compared:
+    how = None if isinstance(observation, RowSum) or observation.how is None else _make_phrase(observation.how)
+    rows = "" if isinstance(observation, Slope) else observation.rows
+    return Compared(quantity=observation.quantity, how=how, rows=rows)
+
+
+def _make_phrase(given: Phrase | str) -> Phrase:
+    return given if isinstance(given, Phrase) else Phrase(key=given)
+
+
+def _make_limit(allowance: Allowance, *, runs: float = 1) -> Limit:
+    return Limit(
+        allowed=runs * allowance.allowed,
+        origin="budget" if runs == 1 else "two_runs",
+        factor=allowance.factor,
+        model=allowance.model,
+        yardstick=allowance.yardstick,
+    )
 
 
 def find_expected(observation: Observation, case_oracle: CaseOracle, *, own_allowances: bool = False) -> Expected:
@@ -115,18 +159,18 @@ def _compare_match(
 ) -> Comparison:
     value, target = observation.quantities[name], expected.quantities.get(name)
     if target is None:
-        return Comparison(fault=f"But the call returned {name}, which this case does not have.")
+        return Comparison(facts=(UnexpectedQuantity(quantity=name),))
     wanted = case_oracle.gradient_dtype if name.startswith("grad.") else case_oracle.dtype
     if value.dtype != wanted and not observation.any_dtype:
-        return Comparison(fault=f"But {name} has dtype {_format_dtype(value.dtype)}, must be {_format_dtype(wanted)}.")
+        return Comparison(facts=(_make_dtype_fact(Compared(quantity=name), value.dtype, wanted),))
     rows = expected.hidden_rows.get(name)
     nan_rows = policies.hidden_rows == "nan" and not name.startswith("grad.")
     if rows is not None and nan_rows and value.shape == target.shape:
         # The policies declare that fully masked rows are NaN, so NaN is expected there.
         target = target.masked_fill(rows, math.nan)
     value = _replace_open_gradients(name, value, expected, policies)
-    allowance, axes = expected.allowances[name], _get_axes(name, value, case_oracle)
-    return _compare_within(name, value, target, axes, allowed=allowance.allowed, origin=allowance.describe_origin())
+    limit, axes = _make_limit(expected.allowances[name]), _get_axes(name, value, case_oracle)
+    return _compare_within(Compared(quantity=name), value, target, axes, limit)
 
 
 def _replace_open_gradients(name: str, value: Tensor, expected: Expected, policies: Policies) -> Tensor:
@@ -168,7 +212,7 @@ def _require_declared_nan(
     ]
     if masks.issuperset(reached) or any(bool(observation.quantities[name].isnan().any()) for name in reached):
         return []
-    return [Comparison(fault="But no gradient is NaN, although the case has fully masked rows.")]
+    return [Comparison(facts=(DeclaredNanMissing(),))]
 
 
 def _compare_exact(
@@ -176,12 +220,12 @@ def _compare_exact(
 ) -> Comparison:
     """Compare bit for bit, or within the error of a join if the quantity is a mean over ``mean_over`` keys."""
     target, axes = expected.quantities[name].to(case_oracle.dtype), _get_axes(name, value, case_oracle)
-    bits = _compare_bits(Equal(value=value, expected=target, what=name), axes)
-    if not (bits.fault and mean_over) or value.dtype != target.dtype:
+    bits = _compare_bits(Compared(quantity=name), value, target, axes)
+    if not (bits.facts and mean_over) or value.dtype != target.dtype:
         return bits
     case = case_oracle.case
     allowed = allowed_join_error(case_oracle.precision, mean_over, partial=case.dtype if case.autocast else None)
-    return _compare_within(name, value, target, axes, allowed=allowed, origin="the rounding of a join by logsumexp")
+    return _compare_within(Compared(quantity=name), value, target, axes, Limit(allowed=allowed, origin="join"))
 
 
 def _compare_scale(observation: Scale, expected: Expected, case_oracle: CaseOracle, policies: Policies) -> Comparison:
@@ -191,33 +235,39 @@ def _compare_scale(observation: Scale, expected: Expected, case_oracle: CaseOrac
     """
     target, name = expected.quantities[observation.quantity], observation.quantity
     if observation.value.shape != target.shape:
-        return _report_shape(name, observation.value, target)
+        return _report_shape(Compared(quantity=name), observation.value, target)
     value = replace_declared_nan(name, observation.value, target, expected, policies)
     found, value = [], _replace_open_gradients(name, value, expected, policies)
-    for what, probe in case_oracle.find_probes(name).items():
+    for which, probe in case_oracle.find_probes(name).items():
         off = error_along(value, target, probe.direction)
         allowed = allowed_probe_error(
             case_oracle.precision, gradient=name.startswith("grad."), elements=target.numel(), model=probe.model
         )
-        fault = f"But the {what} estimated from {name} is off by {off:+.3g}; allowed {allowed:.3g}."
-        found.append(Comparison(fault="" if abs(off) <= allowed else fault, measured=abs(off), allowed=allowed))
+        fault = ScaleOff(quantity=name, probe=which, off=store_number(off), allowed=allowed)
+        found.append(_bound(abs(off), allowed, fault))
     # An error of NaN counts as larger than any number.
     return max(found, key=lambda one: (math.isnan(one.share), one.share), default=Comparison())
 
 
 def _compare_slope(observation: Slope, expected: Expected) -> Comparison:
-    """Compare a derivative with a central difference of a loss; the loss has a coarser precision than float64."""
-    allowed = allowed_rounded_slope_error(
-        rounding=sum(expected.allowances[name].allowed * factor for name, factor in observation.weights.items()),
-        step=observation.step,
-        curvature=abs(observation.wider - observation.slope),
-    )
+    """Compare a derivative with a central difference of a loss."""
+    if observation.wider is None:
+        allowed = allowed_slope_error(observation.slope)
+    else:
+        allowed = allowed_rounded_slope_error(
+            rounding=sum(expected.allowances[name].allowed * factor for name, factor in observation.weights.items()),
+            step=observation.step,
+            curvature=abs(observation.wider - observation.slope),
+        )
     off = abs(observation.derivative - observation.slope)
-    fault = (
-        f"But {observation.what} differs by {off:.3g} from the central difference {observation.slope:.3g}; allowed "
-        f"{allowed:.3g}, by the rounding of the loss."
+    fault = SlopeOff(
+        compared=_make_compared(observation),
+        off=store_number(off),
+        slope=store_number(observation.slope),
+        allowed=store_number(allowed),
+        rounded=observation.wider is not None,
     )
-    return Comparison(fault="" if off <= allowed else fault, measured=off, allowed=allowed)
+    return _bound(off, allowed, fault)
 
 
 def _compare_row_sum(observation: RowSum, case_oracle: CaseOracle) -> Comparison:
@@ -230,18 +280,21 @@ def _compare_row_sum(observation: RowSum, case_oracle: CaseOracle) -> Comparison
     off, allowed = observation.off, observation.allowed
     if off > allowed:
         allowed = max(allowed, FACTOR * case_oracle.find_row_sum_error(observation.quantity))
-    fault = (
-        f"But the sum of a row of {observation.quantity} is off by {off:.3g}{observation.where}; allowed {allowed:.3g}."
-    )
-    return Comparison(fault="" if off <= allowed else fault, measured=off, allowed=allowed)
+    return _bound(off, allowed, RowSumOff(compared=_make_compared(observation), off=store_number(off), allowed=allowed))
+
+
+def _bound(off: float, allowed: float, fault: ValueFact) -> Comparison:
+    """Return the comparison of an error with the allowed error; ``fault`` is what is wrong if it is larger."""
+    return Comparison(facts=() if off <= allowed else (fault,), measured=off, allowed=allowed)
 
 
 def _compare_within(
-    what: str, value: Tensor, expected: Tensor, axes: Sequence[Axis], *, allowed: float, origin: str
+    compared: Compared, value: Tensor, expected: Tensor, axes: Sequence[Axis], limit: Limit
 ) -> Comparison:
     """Compare the shapes of two tensors, then positions of NaN and infinity, then values."""
+    allowed = limit.allowed
     if value.shape != expected.shape:
-        return _report_shape(what, value, expected)
+        return _report_shape(compared, value, expected)
     value, expected = value.double(), expected.double()
     error = (value - expected).abs()
     measured = _find_largest(error)
@@ -251,33 +304,36 @@ def _compare_within(
     disagrees = ~((value.isfinite() & expected.isfinite()) | (value == expected) | (value.isnan() & expected.isnan()))
     first = _find_first(disagrees)
     if first is not None:
-        share = format_share(int(disagrees.sum()), value.numel())
-        return Comparison(
-            fault=f"But {what} is {value[first]:g} at {describe_place(first, axes)}, must be {expected[first]:g} "
-            f"({share} differ in NaN or infinity{describe_shared_places(disagrees, axes)})."
-        )
+        return Comparison(facts=(NotFinite(compared=compared, **_locate(disagrees, first, value, expected, axes)),))
     error = torch.where(expected.isfinite(), error, 0.0)
     measured = _find_largest(error)
     if measured <= allowed:
         return Comparison(measured=measured, allowed=allowed)
     worst, wrong = unravel_index(int(error.argmax()), error.shape), error > allowed
-    share, where = format_share(int(wrong.sum()), error.numel()), describe_place(worst, axes)
-    return Comparison(
-        fault=f"But {share} of {what} are off{describe_shared_places(wrong, axes)}; "
-        f"the worst by {measured:.3g} at {where} ({_format_apart(value[worst].item(), expected[worst].item())}); "
-        f"allowed {allowed:.3g} = {origin}.",
-        measured=measured,
-        allowed=allowed,
-    )
+    located = _locate(wrong, worst, value, expected, axes)
+    fault = ValuesOff(compared=compared, worst=measured, limit=limit, **located)
+    return Comparison(facts=(fault,), measured=measured, allowed=allowed)
 
 
-def _compare_bits(observation: Equal, axes: Sequence[Axis] = ()) -> Comparison:
-    value, expected = observation.value, observation.expected
-    if value.shape != expected.shape or value.dtype != expected.dtype:
-        return Comparison(
-            fault=f"But {observation.what} has shape {tuple(value.shape)} and dtype {_format_dtype(value.dtype)}, "
-            f"must be {tuple(expected.shape)} and {_format_dtype(expected.dtype)}."
-        )
+def _locate(
+    wrong: Tensor, place: tuple[int, ...], value: Tensor, expected: Tensor, axes: Sequence[Axis]
+) -> dict[str, Any]:
+    """Return what facts say of wrong elements: their number and places, and the values at one place."""
+    return {
+        "count": int(wrong.sum()),
+        "total": wrong.numel(),
+        "place": find_place(place, axes),
+        "value": store_number(value[place].item()),
+        "expected": store_number(expected[place].item()),
+        "shared": find_shared_positions(wrong, axes),
+    }
+
+
+def _compare_bits(compared: Compared, value: Tensor, expected: Tensor, axes: Sequence[Axis] = ()) -> Comparison:
+    if value.shape != expected.shape:
+        return _report_shape(compared, value, expected)
+    if value.dtype != expected.dtype:
+        return Comparison(facts=(_make_dtype_fact(compared, value.dtype, expected.dtype),))
     if torch.equal(value, expected):
         return Comparison(measured=0.0, allowed=0.0)
     # NaN in both tensors at the same position counts as equal.
@@ -289,13 +345,8 @@ def _compare_bits(observation: Equal, axes: Sequence[Axis] = ()) -> Comparison:
     # Equal infinities have the difference NaN, and are no error.
     apart = torch.where(differs, (value.double() - expected.double()).abs(), -1.0)
     difference, worst = float(apart.max()), unravel_index(int(apart.argmax()), apart.shape)
-    share, where = format_share(int(differs.sum()), value.numel()), describe_place(worst, axes)
-    return Comparison(
-        fault=f"But {share} of {observation.what} differ{describe_shared_places(differs, axes)}, "
-        f"the worst at {where}: {_format_apart(value[worst].item(), expected[worst].item(), 'must be exactly')}.",
-        measured=difference,
-        allowed=0.0,
-    )
+    fault = BitsDiffer(compared=compared, **_locate(differs, worst, value, expected, axes))
+    return Comparison(facts=(fault,), measured=difference, allowed=0.0)
 
 
 def _compare_average(
@@ -311,37 +362,41 @@ def _compare_average(
         expected.allowances[observation.quantity],
     )
     if observation.mean.shape != target.shape:
-        return _report_shape(name, observation.mean, target)
+        return _report_shape(Compared(quantity=name), observation.mean, target)
     # The NaN of hidden rows is compared by the checks of single calls.
     mean = replace_declared_nan(name, observation.mean, target, expected, policies)
     kept = mean.isnan() == observation.mean.isnan()
     observation = replace(observation, mean=mean, std=torch.where(kept, observation.std, 0.0))
     if not bool(observation.std.any()):
-        return Comparison(fault=f"But {observation.draws} draws gave the same {name}: nothing was dropped.")
+        return Comparison(facts=(NothingDropped(quantity=name, draws=observation.draws),))
     off, standard_error = (
         observation.mean - target,
         (observation.std / math.sqrt(observation.draws)).clamp(min=allowance.floor),
     )
     # Rounding may change a mean by up to the allowance, so only the error beyond the allowance counts.
     scores = (off.abs() - allowance.allowed).clamp(min=0) / standard_error
-    score, said = float(scores.max()), f"But the mean of {observation.draws} draws of {name}"
-    worst = describe_place(
-        unravel_index(int(scores.argmax()), scores.shape), _get_axes(name, observation.mean, case_oracle)
+    score, worst = float(scores.max()), unravel_index(int(scores.argmax()), scores.shape)
+    mean_off = MeanOff(
+        quantity=name,
+        draws=observation.draws,
+        off=store_number(score),
+        allowed=STANDARD_ERRORS,
+        place=find_place(worst, _get_axes(name, observation.mean, case_oracle)),
     )
-    fault = f"{said} is {score:.1f} standard errors off at {worst}; allowed {STANDARD_ERRORS:g}."
-    element = Comparison(fault="" if score <= STANDARD_ERRORS else fault, measured=score, allowed=STANDARD_ERRORS)
+    element = _bound(score, STANDARD_ERRORS, mean_off)
     signal = target - case_oracle.outputs_all_dropped[name]
     signal = signal.masked_fill(signal.abs() <= allowance.allowed, 0.0)
     amplitude, error = _estimate_amplitude(off, signal, standard_error)
     pooled = max(abs(amplitude) - averaged_rounding_error(case_oracle.precision), 0.0) / error if error else 0.0
-    fault = (
-        f"{said} is off by a common factor: {amplitude:+.1%} of the part that dropout changes. This is {pooled:.1f} "
-        f"standard errors; allowed {POOLED_STANDARD_ERRORS:g}."
+    amplitude_off = MeanAmplitudeOff(
+        quantity=name,
+        draws=observation.draws,
+        share=store_number(amplitude),
+        off=store_number(pooled),
+        allowed=POOLED_STANDARD_ERRORS,
     )
-    whole = Comparison(
-        fault="" if pooled <= POOLED_STANDARD_ERRORS else fault, measured=pooled, allowed=POOLED_STANDARD_ERRORS
-    )
-    return whole if whole.fault and score <= STANDARD_ERRORS else element
+    whole = _bound(pooled, POOLED_STANDARD_ERRORS, amplitude_off)
+    return whole if whole.facts and score <= STANDARD_ERRORS else element
 
 
 def _estimate_amplitude(off: Tensor, signal: Tensor, standard_error: Tensor) -> tuple[float, float]:
@@ -362,8 +417,13 @@ def _estimate_amplitude(off: Tensor, signal: Tensor, standard_error: Tensor) -> 
     return float((off * signal).sum()) / precision, 1 / math.sqrt(precision)
 
 
-def _report_shape(what: str, value: Tensor, expected: Tensor) -> Comparison:
-    return Comparison(fault=f"But {what} has shape {tuple(value.shape)}, must be {tuple(expected.shape)}.")
+def _report_shape(compared: Compared, value: Tensor, expected: Tensor) -> Comparison:
+    return Comparison(facts=(WrongShape(compared=compared, shape=tuple(value.shape), expected=tuple(expected.shape)),))
+
+
+def _make_dtype_fact(compared: Compared, dtype: torch.dtype, expected: torch.dtype) -> WrongDtype:
+    names = (str(one).removeprefix("torch.") for one in (dtype, expected))
+    return WrongDtype(compared=compared, dtype=next(names), expected=next(names))
 
 
 def _find_largest(error: Tensor) -> float:
@@ -374,16 +434,3 @@ def _find_largest(error: Tensor) -> float:
 def _find_first(where: Tensor) -> tuple[int, ...] | None:
     """Return the index of the first true element, or None."""
     return unravel_index(int(where.flatten().int().argmax()), where.shape) if bool(where.any()) else None
-
-
-def _format_apart(value: float, expected: float, must_be: str = "must be") -> str:
-    """Format a number and the number that it must be, with as many digits as tell them apart, and at least 6."""
-    for digits in range(6, LONGEST_DIGITS + 1):
-        texts = f"{value:.{digits}g}", f"{expected:.{digits}g}"
-        if texts[0] != texts[1]:
-            break
-    return f"{texts[0]}, {must_be} {texts[1]}"
-
-
-def _format_dtype(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

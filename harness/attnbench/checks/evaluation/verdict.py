@@ -1,81 +1,114 @@
-"""Evaluating the observations of a check: one finding per check, readable without the check's source."""
+"""Judging the observations of a check: what is wrong, as facts, and the finding of the check.
 
+``judge`` is a function of a problem with its inputs (``CaseOracle``) and of observations. It needs no worker process
+and no case id.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from attnbench.checks.evaluation.deviations import find_deviation
-from attnbench.checks.evaluation.diagnosis import diagnose
+from attnbench.checks.evaluation.diagnosis import diagnose, find_fitting_scales
 from attnbench.checks.evaluation.measurement import Comparison, compare, find_expected
 from attnbench.checks.observations import Match, Observation
 from attnbench.interface import Policies
 from attnbench.oracle.expected import CaseOracle, Expected
 from attnbench.records.types import Finding
+from attnbench.records.value_facts import NearLimit, ScaleOff, ValueFact
 
-__all__ = ["evaluate"]
+__all__ = ["Judgement", "evaluate", "judge"]
 
 # A passing check that uses more than this fraction of the allowed error gets a warning.
 NOTEWORTHY = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Evaluation:
+class Judgement:
+    """What is wrong with observations; they are right if ``facts`` is empty."""
+
+    facts: tuple[ValueFact, ...] = ()
+    # The largest error, and the allowed error; None if no number was measured.
+    measured: float | None = None
+    allowed: float | None = None
+    warnings: tuple[NearLimit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
     """A comparison, with the observation and the expected values that it compared."""
 
     comparison: Comparison
-    observation: Observation | None = None
-    expected: Expected | None = None
+    observation: Observation
+    expected: Expected
 
 
 def evaluate(
     check: str,
-    requirement: str,
-    observations: list[Observation],
+    observations: Sequence[Observation],
     case_oracle: CaseOracle,
     policies: Policies,
     *,
     explain: bool = True,
 ) -> Finding:
-    """Evaluate the observations of one check.
-
-    The finding of a failed check reports the fault with the largest ratio of measured to allowed
-    error. If the first fault has no measured error, as for a wrong shape, the finding reports the
-    first fault. The finding of a passed check reports the comparison with the largest ratio of
-    measured to allowed error. ``explain`` adds the policies under which a failure would be right, or its diagnosis,
-    which takes a few dozen evaluations of the oracle.
-    """
-    evaluations = [one for observation in observations for one in _evaluate_one(observation, case_oracle, policies)]
-    faults = [one for one in evaluations if one.comparison.fault]
-    passed = _Evaluation(comparison=Comparison())
-    worst = max(faults or evaluations, key=lambda one: one.comparison.share, default=passed)
-    if faults:
-        worst = faults[0] if faults[0].comparison.measured is None else worst
-        cause = ""
-        if explain and worst.observation and worst.expected:
-            cause = find_deviation(worst.observation, case_oracle, policies) or diagnose(
-                worst.observation, worst.expected, case_oracle, policies
-            )
-        return Finding(
-            check=check,
-            status="failed",
-            reason=" ".join(part for part in (requirement, worst.comparison.fault, cause) if part),
-            measured=worst.comparison.measured,
-            allowed=worst.comparison.allowed,
-        )
-    share = worst.comparison.share
-    near = f"uses {share:.0%} of the error allowed" if share > NOTEWORTHY else ""
+    """Judge the observations of one check, and return the check's finding."""
+    found = judge(observations, case_oracle, policies, explain=explain)
     return Finding(
         check=check,
-        status="passed",
-        measured=worst.comparison.measured,
-        allowed=worst.comparison.allowed,
-        warnings=(near,) if near else (),
+        status="failed" if found.facts else "passed",
+        facts=found.facts,
+        measured=found.measured,
+        allowed=found.allowed,
+        warnings=found.warnings,
     )
 
 
-def _evaluate_one(observation: Observation, case_oracle: CaseOracle, policies: Policies) -> list[_Evaluation]:
+def judge(
+    observations: Sequence[Observation], case_oracle: CaseOracle, policies: Policies, *, explain: bool = True
+) -> Judgement:
+    """Judge observations of a problem with its inputs, under the declared policies.
+
+    Of several faults, the one with the largest ratio of measured to allowed error is returned, or the first if it has
+    no measured error, as for a wrong shape. If nothing is wrong, the comparison with the largest such ratio is
+    returned. ``explain`` adds the policies under which a failure would be right, or its diagnosis, which takes a few
+    dozen evaluations of the oracle.
+    """
+    every = [one for observation in observations for one in _compare(observation, case_oracle, policies)]
+    if not every:
+        return Judgement()
+    faults = [one for one in every if one.comparison.facts]
+    worst = max(faults or every, key=lambda one: one.comparison.share)
+    if faults and faults[0].comparison.measured is None:
+        worst = faults[0]
+    share = worst.comparison.share
+    return Judgement(
+        facts=_explain(worst, case_oracle, policies) if faults and explain else worst.comparison.facts,
+        measured=worst.comparison.measured,
+        allowed=worst.comparison.allowed,
+        warnings=() if faults or share <= NOTEWORTHY else (NearLimit(share=share),),
+    )
+
+
+def _explain(fault: _Compared, case_oracle: CaseOracle, policies: Policies) -> tuple[ValueFact, ...]:
+    """Return the facts of a fault, and the policies under which it would be right, or its diagnosis."""
+    facts = tuple(
+        replace(fact, fitting=find_fitting_scales(float(fact.off), fact.quantity, case_oracle))
+        if isinstance(fact, ScaleOff) and fact.probe == "softmax_scale"
+        else fact
+        for fact in fault.comparison.facts
+    )
+    cause = find_deviation(fault.observation, case_oracle, policies) or diagnose(
+        fault.observation, fault.expected, case_oracle, policies
+    )
+    return (*facts, cause) if cause else facts
+
+
+def _compare(observation: Observation, case_oracle: CaseOracle, policies: Policies) -> list[_Compared]:
     expected = find_expected(observation, case_oracle)
     found = compare(observation, expected, case_oracle, policies)
-    if isinstance(observation, Match) and observation.drawn_once and any(comparison.fault for comparison in found):
+    if isinstance(observation, Match) and observation.drawn_once and any(comparison.facts for comparison in found):
         # Whether drawn values fail is decided by their own allowed errors.
         expected = find_expected(observation, case_oracle, own_allowances=True)
         found = compare(observation, expected, case_oracle, policies)
-    return [_Evaluation(comparison=comparison, observation=observation, expected=expected) for comparison in found]
+    return [_Compared(comparison=comparison, observation=observation, expected=expected) for comparison in found]

@@ -3,11 +3,11 @@
 Importing this module imports no torch.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from attnbench.cases import Case, Level, Shape
-from attnbench.interface import Axis, CaseTransforms, Covering, Inputs, Operator, Work
+from attnbench.interface import Axis, CaseTransforms, Covering, FaultModel, Inputs, Operator, Work
 from attnbench.operators.attention_core import suites
 from attnbench.operators.attention_core.problem import AttentionCoreProblem
 
@@ -92,8 +92,8 @@ class AttentionCore(Operator):
             raise ValueError("keep must be None: attention_core has no dropout, got a dropout mask")
         return evaluate(case, inputs, noise=noise, steps=fault or CORRECT_STEPS)
 
-    def fault_models(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Return the fault models of the case, keyed by fault-model name."""
+    def fault_models(self, case: Case, quantities: Collection[str]) -> Sequence[FaultModel]:  # noqa: ARG002
+        """Return the fault models of the case."""
         from attnbench.operators.attention_core.fault_models import list_fault_models
 
         return list_fault_models(case)

@@ -1,7 +1,7 @@
 """Fault models: common mistakes in the formula, which the oracle reproduces to diagnose a failure."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -9,33 +9,27 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
-from attnbench.interface import Inputs
+from attnbench.interface import FaultModel, Inputs
 from attnbench.operators.attention_core.oracle import Steps
 from attnbench.operators.attention_core.problem import MASKS, AttentionCoreProblem
+from attnbench.operators.dropped_keys import TILES, generate_dropped_keys
 from attnbench.operators.rounding import Noise, softmax
 
 __all__ = ["list_fault_models"]
 
-Named = Iterator[tuple[str, Steps]]
-# Common tile sizes of kernels; a tile is a block of keys that a kernel processes together.
-TILES = (16, 32, 64, 128)
+Named = Iterator[FaultModel]
 
 
-def list_fault_models(case: Case) -> dict[str, Steps]:
-    """Return the fault models that may change the outputs of the case, keyed by fault-model name.
-
-    A diagnosis consists of "looks like" and the name of a fault model.
-    """
+def list_fault_models(case: Case) -> list[FaultModel]:
+    """Return the fault models that may change the outputs of the case."""
     problem: AttentionCoreProblem = case.problem
-    return dict(
-        (
-            *_generate_scale_faults(problem),
-            *_generate_head_faults(problem),
-            *_generate_added_faults(problem),
-            *_generate_position_faults(problem),
-            *_generate_key_faults(problem),
-        )
-    )
+    return [
+        *_generate_scale_faults(problem),
+        *_generate_head_faults(problem),
+        *_generate_added_faults(problem),
+        *_generate_position_faults(problem),
+        *_generate_key_faults(problem),
+    ]
 
 
 def _change_problem(change: Callable[[AttentionCoreProblem], AttentionCoreProblem]) -> Steps:
@@ -60,33 +54,32 @@ def _generate_scale_faults(problem: AttentionCoreProblem) -> Named:
     """Yield fault models of the scale, the exponential and the soft-cap; a scale that is right is left out."""
     root, correct = math.sqrt(problem.head_dim), problem.logit_scale
     scales = {
-        "the scale missing": 1.0,
-        "the scale 1/√D in place of the given scale": 1 / root,
-        "the scale 1/√V of the values' width in place of 1/√D": 1 / math.sqrt(problem.value_dim),
-        "the scale 1/D in place of 1/√D": 1 / problem.head_dim,
-        "the scale squared": correct**2,
-        "logits divided by the scale": 1 / correct,
+        "scale_missing": 1.0,
+        "given_scale_ignored": 1 / root,
+        "scale_of_value_width": 1 / math.sqrt(problem.value_dim),
+        "scale_of_reciprocal": 1 / problem.head_dim,
+        "scale_squared": correct**2,
+        "logits_divided_by_scale": 1 / correct,
     }
-    counts = {"S of the number of keys": problem.keys, "L of the number of queries": problem.queries}
-    scales |= {f"the scale 1/√{words} in place of 1/√D": 1 / math.sqrt(n) for words, n in counts.items() if n}
-    for words, scale in scales.items():
+    counts = {"scale_of_keys": problem.keys, "scale_of_queries": problem.queries}
+    scales |= {name: 1 / math.sqrt(count) for name, count in counts.items() if count}
+    for name, scale in scales.items():
         if not math.isclose(scale, correct):
-            yield words, _change_problem(partial(replace, scale=scale))
-    yield (
-        "softmax with powers of 2 in place of powers of e",
-        Steps(normalise=lambda logits, noise: softmax(logits * math.log(2), noise)),
-    )
+            fault = _change_problem(partial(replace, scale=scale))
+            yield FaultModel(name=name, fault=fault, scale=scale / correct if correct else None)
+    base_two = Steps(normalise=lambda logits, noise: softmax(logits * math.log(2), noise))
+    yield FaultModel(name="softmax_base_two", fault=base_two)
     if problem.softcap:
-        yield "the soft-cap missing", _change_problem(partial(replace, softcap=0.0))
+        yield FaultModel(name="softcap_missing", fault=_change_problem(partial(replace, softcap=0.0)))
         if problem.parts & {"bias2d", "bias4d", "alibi"}:
-            yield "the soft-cap applied after bias and ALiBi", Steps(cap_before="mask")
-        yield "the soft-cap applied after the mask", Steps(cap_before="softmax")
+            yield FaultModel(name="softcap_after_bias", fault=Steps(cap_before="mask"))
+        yield FaultModel(name="softcap_after_mask", fault=Steps(cap_before="softmax"), of_mask=True)
 
 
 def _generate_head_faults(problem: AttentionCoreProblem) -> Named:
     if 1 < problem.key_heads < problem.num_heads:
-        yield "query head h with key head h mod K in place of ⌊h·K/H⌋", Steps(share=_interleave_heads)
-        yield "the first key head used for all query heads", Steps(share=_use_first_head)
+        yield FaultModel(name="key_heads_interleaved", fault=Steps(share=_interleave_heads))
+        yield FaultModel(name="first_key_head_for_all", fault=Steps(share=_use_first_head))
 
 
 def _interleave_heads(problem: AttentionCoreProblem, tensor: Tensor) -> Tensor:
@@ -99,15 +92,15 @@ def _use_first_head(problem: AttentionCoreProblem, tensor: Tensor) -> Tensor:
 
 def _generate_added_faults(problem: AttentionCoreProblem) -> Named:
     if problem.bias:
-        yield "the bias ignored", _change_inputs(partial(_scale_bias, 0.0))
-        yield "the bias added twice", _change_inputs(partial(_scale_bias, 2.0))
-        yield "the bias multiplied by the scale", _change_inputs(partial(_scale_bias, problem.logit_scale))
+        factors = {"bias_ignored": 0.0, "bias_added_twice": 2.0, "bias_scaled": problem.logit_scale}
+        for name, factor in factors.items():
+            yield FaultModel(name=name, fault=_change_inputs(partial(_scale_bias, factor)))
     if "alibi" in problem.parts:
-        factors = {"ALiBi ignored": 0.0, "ALiBi of the wrong sign": -1.0, "ALiBi multiplied by the scale": None}
-        for words, factor in factors.items():
-            yield words, _change_inputs(partial(_scale_slopes, problem.logit_scale if factor is None else factor))
+        factors = {"alibi_ignored": 0.0, "alibi_negated": -1.0, "alibi_scaled": problem.logit_scale}
+        for name, factor in factors.items():
+            yield FaultModel(name=name, fault=_change_inputs(partial(_scale_slopes, factor)))
         if problem.num_heads > 1:
-            yield "the ALiBi slopes assigned to the heads in reverse order", _change_inputs(_reverse_slopes)
+            yield FaultModel(name="alibi_slopes_reversed", fault=_change_inputs(_reverse_slopes))
 
 
 def _scale_bias(factor: float, inputs: Inputs) -> Inputs:
@@ -125,23 +118,23 @@ def _reverse_slopes(inputs: Inputs) -> Inputs:
 
 
 def _generate_position_faults(problem: AttentionCoreProblem) -> Named:
-    for part, words in (("causal_tl", "causal mask"), ("causal_br", "causal mask"), ("window", "window")):
+    for part, name in (("causal_tl", "causal_mask"), ("causal_br", "causal_mask"), ("window", "window")):
         if part in problem.parts:
-            yield f"the {words} ignored", _change_problem(partial(_remove_part, part))
+            fault = _change_problem(partial(_remove_part, part))
+            yield FaultModel(name=f"{name}_ignored", fault=fault, of_mask=part != "window")
     if problem.causal:
-        corner = {"top_left": "bottom right", "bottom_right": "top left"}[problem.causal]
-        yield f"the causal mask aligned at the {corner}", _change_problem(_swap_corner)
+        corner = {"top_left": "bottom_right", "bottom_right": "top_left"}[problem.causal]
+        yield FaultModel(name=f"causal_mask_at_{corner}", fault=_change_problem(_swap_corner), of_mask=True)
     if problem.window is not None:
-        yield (
-            "the window one key too wide",
-            _change_problem(lambda p: replace(p, window=_get_window(p) + 1, regime="plain")),
-        )
+        wider = _change_problem(lambda p: replace(p, window=_get_window(p) + 1, regime="plain"))
+        yield FaultModel(name="window_too_wide", fault=wider)
         if problem.window:
-            yield "the window one key too narrow", _change_problem(lambda p: replace(p, window=_get_window(p) - 1))
+            narrower = _change_problem(lambda p: replace(p, window=_get_window(p) - 1))
+            yield FaultModel(name="window_too_narrow", fault=narrower)
     if "ragged" in problem.parts:
-        yield "key_lengths ignored", _change_inputs(partial(_change_lengths, None, 0))
-        yield "key_lengths one key too long", _change_inputs(partial(_change_lengths, problem.keys, 1))
-        yield "key_lengths one key too short", _change_inputs(partial(_change_lengths, problem.keys, -1))
+        lengths = {"ignored": (None, 0), "too_long": (problem.keys, 1), "too_short": (problem.keys, -1)}
+        for name, changed in lengths.items():
+            yield FaultModel(name=f"key_lengths_{name}", fault=_change_inputs(partial(_change_lengths, *changed)))
 
 
 def _get_window(problem: AttentionCoreProblem) -> int:
@@ -162,24 +155,13 @@ def _change_lengths(most: int | None, more: int, inputs: Inputs) -> Inputs:
 
 def _generate_key_faults(problem: AttentionCoreProblem) -> Named:
     """Yield fault models that drop the last keys, and one that gives uniform weights to fully masked rows."""
-    tails: dict[int, str] = {problem.keys - 1: "the last key"} if problem.keys > 1 else {}
+    tails: dict[int, tuple[str, Sequence[int]]] = {problem.keys - 1: ("last_key", ())} if problem.keys > 1 else {}
     for tile in TILES:
         whole = problem.keys // tile * tile
         if 0 < whole < problem.keys:
-            tails.setdefault(whole, f"keys {whole} and beyond (the last tile at tile size {tile})")
-    for first, words in tails.items():
-        dropped = torch.arange(problem.keys) >= first
-        yield f"{words} dropped", Steps(normalise=partial(_drop_before_softmax, dropped))
-        yield f"{words} dropped after the softmax", Steps(normalise=partial(_drop_after_softmax, dropped))
-    yield "fully masked rows with uniform weights", Steps(normalise=_spread_empty_rows)
-
-
-def _drop_before_softmax(dropped: Tensor, logits: Tensor, noise: Noise | None) -> Tensor:
-    return softmax(logits.masked_fill(dropped, -math.inf), noise)
-
-
-def _drop_after_softmax(dropped: Tensor, logits: Tensor, noise: Noise | None) -> Tensor:
-    return softmax(logits, noise).masked_fill(dropped, 0.0)
+            tails.setdefault(whole, ("keys", (tile,)))
+    yield from generate_dropped_keys(problem.keys, tails, Steps)
+    yield FaultModel(name="masked_rows_uniform", fault=Steps(normalise=_spread_empty_rows), of_mask=True)
 
 
 def _spread_empty_rows(logits: Tensor, noise: Noise | None) -> Tensor:

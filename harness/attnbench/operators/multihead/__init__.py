@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attnbench.cases import Case, Level, Shape
-from attnbench.interface import Axis, CaseTransforms, Choices, Covering, Inputs, Operator, Work
+from attnbench.interface import Axis, CaseTransforms, Choices, Covering, FaultModel, Inputs, Operator, Work
 from attnbench.operators.multihead import suites
 from attnbench.operators.multihead.problem import MultiheadProblem
 
@@ -100,8 +100,8 @@ class Multihead(Operator):
 
         return evaluate(case, inputs, noise=noise, keep=keep, steps=fault or CORRECT_STEPS)
 
-    def fault_models(self, case: Case, quantities: Collection[str]) -> Mapping[str, Any]:
-        """Return the fault models that may change these quantities, keyed by fault-model name."""
+    def fault_models(self, case: Case, quantities: Collection[str]) -> Sequence[FaultModel]:
+        """Return the fault models that may change these quantities."""
         from attnbench.operators.multihead.fault_models import list_fault_models
 
         return list_fault_models(case, quantities)

@@ -1,7 +1,6 @@
 """Fault models: common mistakes in the formula, which the oracle reproduces to diagnose a failure.
 
-Most fault models apply the correct formula to changed inputs. A diagnosis consists of "looks like" and the name
-of a fault model.
+Most fault models apply the correct formula to changed inputs. ``words.faults`` has the text of each.
 """
 
 import math
@@ -13,17 +12,18 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
-from attnbench.interface import Inputs
+from attnbench.interface import FaultModel, Inputs
+from attnbench.operators.dropped_keys import TILES, generate_dropped_keys
 from attnbench.operators.multihead.inputs import scale_logits
-from attnbench.operators.multihead.mask_fault_models import TILES, Named, change_inputs, generate_mask_faults
+from attnbench.operators.multihead.mask_fault_models import Named, change_inputs, generate_mask_faults
 from attnbench.operators.multihead.oracle import Noise, Steps, softmax
 from attnbench.operators.multihead.problem import MultiheadProblem
 
 __all__ = ["list_fault_models"]
 
 
-def list_fault_models(case: Case, quantities: Collection[str]) -> dict[str, Steps]:
-    """Return the fault models that may change these quantities of the case, keyed by fault-model name."""
+def list_fault_models(case: Case, quantities: Collection[str]) -> list[FaultModel]:
+    """Return the fault models that may change these quantities of the case."""
     problem: MultiheadProblem = case.problem
     found = [
         *generate_mask_faults(problem),
@@ -36,7 +36,7 @@ def list_fault_models(case: Case, quantities: Collection[str]) -> dict[str, Step
     ]
     if "weights" in quantities and not any(name.startswith("grad.") for name in quantities):
         found += _generate_average_faults(problem)
-    return dict(found)
+    return found
 
 
 def _generate_scale_faults(case: Case) -> Named:
@@ -44,19 +44,19 @@ def _generate_scale_faults(case: Case) -> Named:
     problem: MultiheadProblem = case.problem
     root = math.sqrt(problem.head_dim)
     factors = {
-        "the scale 1/√D missing": root,
-        "the scale 1/√E of the whole width in place of 1/√D": 1 / math.sqrt(problem.num_heads),
-        "the scale 1/D in place of 1/√D": 1 / root,
-        "the scale √D in place of 1/√D": root**2,
-        "logits of the wrong sign": -1.0,
+        "scale_missing": root,
+        "scale_of_width": 1 / math.sqrt(problem.num_heads),
+        "scale_of_reciprocal": 1 / root,
+        "scale_of_root": root**2,
+        "logits_negated": -1.0,
     }
-    counts = {"S of the number of keys": problem.keys, "L of the number of queries": problem.queries}
+    counts = {"scale_of_keys": problem.keys, "scale_of_queries": problem.queries}
     if problem.columns > problem.keys:
-        counts["S of the number of keys with the extra keys"] = problem.columns
-    factors |= {f"the scale 1/√{words} in place of 1/√D": root / math.sqrt(n) for words, n in counts.items() if n}
-    for words, factor in factors.items():
+        counts["scale_of_columns"] = problem.columns
+    factors |= {name: root / math.sqrt(count) for name, count in counts.items() if count}
+    for name, factor in factors.items():
         if not math.isclose(factor, 1):
-            yield words, change_inputs(partial(_scale_logits, case, factor))
+            yield FaultModel(name=name, fault=change_inputs(partial(_scale_logits, case, factor)), scale=factor)
 
 
 def _scale_logits(case: Case, factor: float, inputs: Inputs) -> Inputs:
@@ -66,19 +66,19 @@ def _scale_logits(case: Case, factor: float, inputs: Inputs) -> Inputs:
 def _generate_head_faults(problem: MultiheadProblem) -> Named:
     if problem.num_heads == 1:
         return
-    yield "heads split by a view, without the transpose", Steps(split=_split_by_view)
-    yield "heads merged by a view, without the transpose", Steps(merge=_merge_by_view)
-    yield "features split as (head_dim, heads) in place of (heads, head_dim)", Steps(split=_split_interleaved)
-    yield "features merged as (head_dim, heads) in place of (heads, head_dim)", Steps(merge=_merge_interleaved)
-    yield "heads merged in reverse order", Steps(merge=_merge_reversed)
+    yield FaultModel(name="heads_split_by_view", fault=Steps(split=_split_by_view))
+    yield FaultModel(name="heads_merged_by_view", fault=Steps(merge=_merge_by_view))
+    yield FaultModel(name="features_split_interleaved", fault=Steps(split=_split_interleaved))
+    yield FaultModel(name="features_merged_interleaved", fault=Steps(merge=_merge_interleaved))
+    yield FaultModel(name="heads_merged_reversed", fault=Steps(merge=_merge_reversed))
     if problem.sequences > 1:
-        yield "(batch, heads) merged as (heads, batch)", Steps(merge=_merge_heads_first)
+        yield FaultModel(name="heads_merged_before_batch", fault=Steps(merge=_merge_heads_first))
 
 
 def _generate_stride_faults(problem: MultiheadProblem, quantities: Collection[str]) -> Named:
     """Yield the fault model of a backward pass that ignores the strides of a gradient; the outputs are right."""
     if problem.num_heads > 1 and any(name.startswith("grad.") for name in quantities):
-        yield "the strides of the heads' gradient ignored in the backward pass", Steps(merge=_merge_gradient_by_view)
+        yield FaultModel(name="gradient_strides_ignored", fault=Steps(merge=_merge_gradient_by_view), of_backward=True)
 
 
 def _merge_gradient_by_view(heads: Tensor) -> Tensor:
@@ -113,15 +113,15 @@ def _merge_heads_first(heads: Tensor) -> Tensor:
 
 
 def _generate_softmax_faults(problem: MultiheadProblem) -> Named:
-    extents = {"queries": (-2, problem.queries), "heads": (1, problem.num_heads), "the batch": (0, problem.sequences)}
-    for words, (axis, extent) in extents.items():
+    extents = {"queries": (-2, problem.queries), "heads": (1, problem.num_heads), "batch": (0, problem.sequences)}
+    for name, (axis, extent) in extents.items():
         if extent > 1:
-            yield f"softmax over {words} in place of keys", Steps(normalise=partial(_softmax_over, axis))
+            yield FaultModel(name=f"softmax_over_{name}", fault=Steps(normalise=partial(_softmax_over, axis)))
     # The exponents of the powers of 2 are the logits after the mask was added.
-    yield "softmax with powers of 2 in place of powers of e", Steps(normalise=_softmax_base_two)
+    yield FaultModel(name="softmax_base_two", fault=Steps(normalise=_softmax_base_two))
     if problem.dropout:
         undivided = partial(_softmax_times, 1 - problem.dropout)
-        yield "the attention weights kept by dropout not divided by 1 − p", Steps(normalise=undivided)
+        yield FaultModel(name="dropout_undivided", fault=Steps(normalise=undivided))
 
 
 def _softmax_over(axis: int, logits: Tensor, noise: Noise | None) -> Tensor:
@@ -140,51 +140,32 @@ def _softmax_times(factor: float, logits: Tensor, noise: Noise | None) -> Tensor
 def _generate_key_faults(problem: MultiheadProblem) -> Named:
     """Yield fault models that drop the last keys, before or after the softmax."""
     columns = problem.columns
-    last = (
-        "the add_zero_attn key"
-        if problem.add_zero_attn
-        else "the bias_k key"
-        if problem.add_bias_kv
-        else "the last key"
-    )
-    tails: dict[int, list[str]] = {columns - 1: []} if columns > 1 else {}
-    extra = columns - problem.keys == 2 and problem.keys > 0
-    if extra:
+    last = "zero_key" if problem.add_zero_attn else "bias_key" if problem.add_bias_kv else "last_key"
+    tails: dict[int, list[int]] = {columns - 1: []} if columns > 1 else {}
+    names = {columns - 1: last}
+    if columns - problem.keys == 2 and problem.keys > 0:
         tails[problem.keys] = []
+        names[problem.keys] = "extra_keys"
     for tile in TILES:
         whole = columns // tile * tile
         if 0 < whole < columns:
-            tails.setdefault(whole, []).append(str(tile))
-    for first, tiles in tails.items():
-        which = last if first == columns - 1 else f"keys {first} and beyond"
-        if extra and first == problem.keys:
-            which = "the bias_k key and the add_zero_attn key"
-        note = f" (the last tile at tile size {', '.join(tiles)})" if tiles else ""
-        dropped = torch.arange(columns) >= first
-        yield f"{which}{note} dropped", Steps(normalise=partial(_drop_before_softmax, dropped))
-        yield f"{which}{note} dropped after the softmax", Steps(normalise=partial(_drop_after_softmax, dropped))
-
-
-def _drop_before_softmax(dropped: Tensor, logits: Tensor, noise: Noise | None) -> Tensor:
-    return softmax(logits.masked_fill(dropped, -math.inf), noise)
-
-
-def _drop_after_softmax(dropped: Tensor, logits: Tensor, noise: Noise | None) -> Tensor:
-    return softmax(logits, noise).masked_fill(dropped, 0.0)
+            tails.setdefault(whole, []).append(tile)
+    named = {first: (names.get(first, "keys"), tiles) for first, tiles in tails.items()}
+    yield from generate_dropped_keys(columns, named, Steps)
 
 
 def _generate_bias_faults(problem: MultiheadProblem) -> Named:
     if not problem.bias:
         return
-    parts: dict[str, tuple[int, ...]] = {"query": (0,), "value": (2,), "query, key and value": (0, 1, 2)}
+    parts: dict[str, tuple[int, ...]] = {"query": (0,), "value": (2,), "input": (0, 1, 2)}
     if problem.columns > problem.keys:
         # The bias of the key projection adds, in each row, the same number to the logits of all given keys, and nothing
         # to the logits of extra keys (bias_k, zero key). Without extra keys, the softmax is therefore the same with and
         # without this bias.
         parts["key"] = (1,)
-    for words, missing in parts.items():
-        yield f"the {words} bias missing", change_inputs(partial(_remove_bias, problem, missing))
-    yield "the output bias missing", change_inputs(partial(_remove_output_bias, problem))
+    for name, missing in parts.items():
+        yield FaultModel(name=f"{name}_bias_missing", fault=change_inputs(partial(_remove_bias, problem, missing)))
+    yield FaultModel(name="output_bias_missing", fault=change_inputs(partial(_remove_output_bias, problem)))
 
 
 def _remove_bias(problem: MultiheadProblem, missing: tuple[int, ...], inputs: Inputs) -> Inputs:
@@ -202,9 +183,6 @@ def _remove_output_bias(problem: MultiheadProblem, inputs: Inputs) -> Inputs:
 def _generate_average_faults(problem: MultiheadProblem) -> Named:
     if problem.num_heads > 1:
         averaged = problem.average_attn_weights
-        words = (
-            "attention weights of each head in place of their average"
-            if averaged
-            else "attention weights averaged over heads in place of those of each head"
-        )
-        yield words, Steps(receive=lambda p, inputs: (replace(p, average_attn_weights=not averaged), inputs))
+        name = "weights_not_averaged" if averaged else "weights_averaged"
+        other = Steps(receive=lambda p, inputs: (replace(p, average_attn_weights=not averaged), inputs))
+        yield FaultModel(name=name, fault=other)

@@ -8,17 +8,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attnbench.interface import Inputs
+from attnbench.interface import FaultModel, Inputs
+from attnbench.operators.dropped_keys import TILES
 from attnbench.operators.multihead.oracle import Noise, Steps, compute_logits_mask, softmax
 from attnbench.operators.multihead.problem import MultiheadProblem
 
-__all__ = ["TILES", "Named", "change_inputs", "generate_mask_faults"]
+__all__ = ["Named", "change_inputs", "generate_mask_faults"]
 
-# Common tile sizes of kernels; a tile is a block of keys that a kernel processes together.
-TILES = (16, 32, 64, 128)
-
-# Pairs, one for each fault model: its name, which users read, and the changed steps of the formula.
-Named = Iterator[tuple[str, Steps]]
+Named = Iterator[FaultModel]
 Masks = Mapping[str, Tensor | None]
 
 
@@ -27,86 +24,86 @@ def change_inputs(change: Callable[[Inputs], Inputs]) -> Steps:
     return Steps(receive=lambda problem, inputs: (problem, change(inputs)))
 
 
+def _mask_fault(name: str, fault: Steps, **values: str) -> FaultModel:
+    return FaultModel(name=name, values=values, fault=fault, of_mask=True)
+
+
 def generate_mask_faults(problem: MultiheadProblem) -> Named:
     """Yield the fault models of the masks that a problem has."""
     present = [name for name, kind in _get_kinds(problem).items() if kind]
     for name in present:
-        yield f"the {name} ignored", change_inputs(partial(_replace_masks, {name: None}))
+        yield _mask_fault("mask_ignored", change_inputs(partial(_replace_masks, {name: None})), mask=name)
         if name in problem.additive_masks:
             yield from _generate_additive_faults(problem, name)
         else:
-            yield f"the {name} inverted", change_inputs(partial(_invert, name))
+            yield _mask_fault("mask_inverted", change_inputs(partial(_invert, name)), mask=name)
     if len(present) == 2:
-        yield "both masks ignored", change_inputs(partial(_replace_masks, dict.fromkeys(present)))
+        yield _mask_fault("both_masks_ignored", change_inputs(partial(_replace_masks, dict.fromkeys(present))))
         if not problem.additive_masks:
-            yield "keys hidden only where both masks hide them", Steps(mask=_intersect_masks)
+            yield _mask_fault("masks_intersected", Steps(mask=_intersect_masks))
     if present and not problem.additive_masks and (len(present) == 2 or problem.columns > problem.keys):
-        yield "the masks inverted after they were combined", Steps(mask=_invert_combined)
+        yield _mask_fault("combined_masks_inverted", Steps(mask=_invert_combined))
     if problem.has_causal_mask:
         yield from _generate_causal_faults(problem)
     if present:
         yield from _generate_softmax_faults(problem)
     if present and problem.columns > problem.keys:
-        yield "masks shifted by the number of extra keys (bias_k, add_zero_attn)", Steps(mask=_shift)
+        yield _mask_fault("masks_shifted", Steps(mask=_shift))
     yield from _generate_order_faults(problem)
     if "empty" in problem.mask or (problem.attention_mask == "union2d" and problem.padding_mask):
-        yield "fully masked rows with uniform weights", Steps(normalise=_spread_empty_rows)
-        yield "fully masked rows left unmasked", Steps(mask=_unmask_empty_rows)
-        yield "fully masked rows NaN", Steps(normalise=lambda logits, _: torch.softmax(logits, dim=-1))
+        yield _mask_fault("masked_rows_uniform", Steps(normalise=_spread_empty_rows))
+        yield _mask_fault("masked_rows_unmasked", Steps(mask=_unmask_empty_rows))
+        yield _mask_fault("masked_rows_nan", Steps(normalise=lambda logits, _: torch.softmax(logits, dim=-1)))
 
 
 def _generate_additive_faults(problem: MultiheadProblem, name: str) -> Named:
     """Yield fault models of an additive mask."""
-    yield f"the {name} read as a boolean mask", change_inputs(partial(_read_as_boolean, name))
+    yield _mask_fault("mask_read_as_boolean", change_inputs(partial(_read_as_boolean, name)), mask=name)
     if problem.head_dim > 1:
         scale = 1 / math.sqrt(problem.head_dim)
-        yield f"the {name} multiplied by the scale", change_inputs(partial(_multiply_mask, name, scale))
+        yield _mask_fault("mask_scaled", change_inputs(partial(_multiply_mask, name, scale)), mask=name)
 
 
 def _generate_causal_faults(problem: MultiheadProblem) -> Named:
     """Yield fault models in which the causal mask has a wrong diagonal."""
     visible = torch.ones(problem.queries, problem.keys, dtype=torch.bool)
     diagonals = {
-        "the causal mask off by one (a query sees the next key)": 1,
-        "the causal mask off by one (a query misses its own key)": -1,
-        "the causal mask aligned at the bottom right": problem.keys - problem.queries,
+        "causal_mask_sees_next": 1,
+        "causal_mask_misses_own": -1,
+        "causal_mask_at_bottom_right": problem.keys - problem.queries,
     }
-    for words, diagonal in diagonals.items():
+    for name, diagonal in diagonals.items():
         if diagonal:
-            yield words, change_inputs(partial(_replace_masks, {"attn_mask": ~visible.tril(diagonal)}))
+            mask = {"attn_mask": ~visible.tril(diagonal)}
+            yield _mask_fault(name, change_inputs(partial(_replace_masks, mask)))
 
 
 def _generate_order_faults(problem: MultiheadProblem) -> Named:
     """Yield fault models that apply a mask to the wrong heads or sequences."""
     for_heads = str(problem.attention_mask).endswith("3d")
     if for_heads and problem.num_heads > 1:
-        yield "the attn_mask of the first head used for all heads", change_inputs(partial(_use_first_head, problem))
+        yield _mask_fault("mask_of_first_head", change_inputs(partial(_use_first_head, problem)))
     if problem.num_heads == 1 or problem.sequences == 1:
         return
     if for_heads:
-        yield (
-            "the attn_mask read as (heads, batch) in place of (batch, heads)",
-            change_inputs(partial(_read_heads_first, problem)),
-        )
+        yield _mask_fault("mask_heads_first", change_inputs(partial(_read_heads_first, problem)))
     if problem.padding_mask:
-        yield "the key_padding_mask repeated as (heads, batch) in place of (batch, heads)", Steps(mask=_tile_padding)
+        yield _mask_fault("padding_heads_first", Steps(mask=_tile_padding))
     if problem.padding_mask == "padfloat":
         # The key_padding_mask of the first sequence hides no key. If the mask were boolean, this fault model would
-        # therefore give the same result as the fault model "the key_padding_mask ignored".
-        yield "the key_padding_mask of the first sequence used for all sequences", change_inputs(_use_first_sequence)
+        # therefore give the same result as the fault model of an ignored mask.
+        yield _mask_fault("padding_of_first_sequence", change_inputs(_use_first_sequence))
 
 
 def _generate_softmax_faults(problem: MultiheadProblem) -> Named:
     """Yield fault models of hidden logits, and of an online softmax whose first tile of keys is hidden from a row."""
     if not problem.additive_masks:
-        yield "the logits multiplied by the mask, so hidden logits are 0", Steps(apply_mask=_multiply)
+        yield _mask_fault("logits_multiplied_by_mask", Steps(apply_mask=_multiply))
     for tile in TILES:
         if tile < problem.columns:
-            rows = f"rows whose first {tile} keys are all hidden"
-            yield f"{rows} NaN", Steps(normalise=partial(_replace_late_rows, tile, math.nan))
-            yield f"{rows} without any weight", Steps(normalise=partial(_replace_late_rows, tile, 0.0))
-            uniform = 1 / problem.columns
-            yield f"{rows} with uniform weights", Steps(normalise=partial(_replace_late_rows, tile, uniform))
+            for name, weight in (("nan", math.nan), ("zero", 0.0), ("uniform", 1 / problem.columns)):
+                fault = Steps(normalise=partial(_replace_late_rows, tile, weight))
+                yield FaultModel(name=f"late_rows_{name}", values={"tile": tile}, fault=fault)
 
 
 def _get_kinds(problem: MultiheadProblem) -> dict[str, str | None]:

@@ -1,4 +1,4 @@
-"""Tests of the wording of a failure: where an element is, and which coordinates wrong elements share."""
+"""Tests of places: where an element is, and which positions wrong elements share."""
 
 from typing import Any
 
@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from attnbench.cases import Case
-from attnbench.checks.evaluation.explanation import describe_place, describe_shared_places, format_share, unravel_index
+from attnbench.checks.evaluation.places import find_place, find_shared_positions, unravel_index
 from attnbench.interface import Axis
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.operators.multihead.suites import CROSS, SELF, load_suite
+from attnbench.records.value_facts import Coordinate
+from attnbench.words.places import describe_place, describe_shared
 
 TOKENS = (
     Axis(dimension=0, word="batch", positions=range(4)),
@@ -26,7 +28,7 @@ def case(problem: MultiheadProblem = CROSS, **changes: Any) -> Case:
 
 def describe_element(one: Case, quantity: str, index: tuple[int, ...]) -> str:
     """Return the place of an element of a quantity, in words."""
-    return describe_place(index, OPERATOR.axes(one, quantity))
+    return describe_place(find_place(index, OPERATOR.axes(one, quantity)))
 
 
 @pytest.mark.parametrize(
@@ -93,10 +95,10 @@ def test_every_quantity_of_every_case_has_axes_of_its_shape() -> None:
 
 def test_without_axes_a_place_is_an_index() -> None:
     """A tensor that is not one of the oracle's quantities has no axes, so that a place is given by its index."""
-    assert describe_place((1, 2), ()) == "index (1, 2)"
+    coordinates = find_place((1, 2), ())
+    assert coordinates == (Coordinate(dimension=0, axis="", position=1), Coordinate(dimension=1, axis="", position=2))
+    assert describe_place(coordinates) == "index (1, 2)"
     assert unravel_index(13, (2, 3, 4)) == (1, 0, 1)
-    assert format_share(3, 8) == "3 of 8 elements (37.5%)"
-    assert format_share(0, 0) == "0 of 0 elements (0.0%)"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_coordinates_that_wrong_elements_share_are_described(where: Any, expecte
     """
     wrong = torch.zeros(4, 6, 8, dtype=torch.bool)
     wrong[where] = True
-    assert describe_shared_places(wrong, TOKENS) == expected
+    assert describe_shared(find_shared_positions(wrong, TOKENS)) == expected
 
 
 def test_coordinates_that_a_few_elements_share_by_chance_are_not_described() -> None:
@@ -132,9 +134,9 @@ def test_coordinates_that_a_few_elements_share_by_chance_are_not_described() -> 
     wrong = torch.zeros(2, 12, dtype=torch.bool)
     axes = (Axis(dimension=0, word="head", positions=range(2)), Axis(dimension=1, word="key", positions=range(12)))
     wrong[1, ::3] = True
-    assert describe_shared_places(wrong, axes) == ""
+    assert describe_shared(find_shared_positions(wrong, axes)) == ""
     wrong[1] = True
-    assert describe_shared_places(wrong, axes) == ", all in head 1"
+    assert describe_shared(find_shared_positions(wrong, axes)) == ", all in head 1"
 
 
 def test_positions_with_names_are_described_by_their_names() -> None:
@@ -142,6 +144,6 @@ def test_positions_with_names_are_described_by_their_names() -> None:
     axis = Axis(dimension=0, word="key", positions=[*range(10), "the bias_k key", "the add_zero_attn key"])
     wrong = torch.zeros(12, 30, dtype=torch.bool)
     wrong[10] = True
-    assert describe_shared_places(wrong, (axis,)) == ", all in the bias_k key"
+    assert describe_shared(find_shared_positions(wrong, (axis,))) == ", all in the bias_k key"
     wrong[11] = True
-    assert describe_shared_places(wrong, (axis,)) == ", only the bias_k key and the add_zero_attn key"
+    assert describe_shared(find_shared_positions(wrong, (axis,))) == ", only the bias_k key and the add_zero_attn key"

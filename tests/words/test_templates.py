@@ -1,0 +1,71 @@
+"""Tests that checks, fault models and templates fit one another."""
+
+import ast
+import string
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import attnbench.checks
+from attnbench.operators.attention_core import OPERATOR as CORE
+from attnbench.operators.attention_core.suites import load_suite as load_core
+from attnbench.operators.multihead import OPERATOR as MULTIHEAD
+from attnbench.operators.multihead.suites import load_suite as load_multihead
+from attnbench.words.checks import COMPARISONS, VIOLATIONS
+from attnbench.words.faults import FAULTS
+
+# Keys of which only the beginning or the end stands in the source of a check; the rest is a name in the same module.
+BUILT = {
+    "deep_copy", "unpickled_module", "by_position", "by_default", "with_none", "larger_after_smaller",
+    "smaller_after_larger", "sliced_inputs", "spread_inputs", "transposed_inputs", "first_axis_last",
+    "hint_without_causal_mask", "wide_mask", "keys_of_one_sequence", "sequence_too_many", "batch_of_queries_alone",
+    "weights_missing", "weights_unrequested", "weights_detached", "weights_tracked",
+}  # fmt: skip
+
+
+def list_phrases() -> Iterator[tuple[str, frozenset[str]]]:
+    """Yield the key and the names of the values of each phrase in the source of the built-in checks."""
+    folder = Path(attnbench.checks.__file__).parent
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "phrase":
+                names = frozenset(one.arg for one in node.keywords if one.arg)
+                if isinstance(node.args[0], ast.Constant) and len(names) == len(node.keywords):
+                    yield node.args[0].value, names
+
+
+def list_fields(template: str) -> frozenset[str]:
+    """Return the names that a template is filled with."""
+    return frozenset(name for _, name, _, _ in string.Formatter().parse(template) if name)
+
+
+TEMPLATES: Mapping[str, str] = COMPARISONS | VIOLATIONS
+
+
+@pytest.mark.parametrize(("key", "names"), sorted(set(list_phrases()), key=lambda one: one[0]))
+def test_a_phrase_of_a_check_has_a_template_with_its_values(key: str, names: frozenset[str]) -> None:
+    """Each phrase whose key stands in a check is told by a template, which names the same values."""
+    assert key in TEMPLATES
+    assert list_fields(TEMPLATES[key]) == names
+
+
+def test_every_template_of_a_check_is_used() -> None:
+    """A template belongs to a phrase of a check: its key stands there, or is built from a name that does."""
+    used = {key for key, _ in list_phrases()}
+    left = {key for key in TEMPLATES if key not in used and not any(name in key for name in BUILT)}
+    assert left == set()
+    assert COMPARISONS.keys().isdisjoint(VIOLATIONS)
+
+
+def test_every_fault_model_has_a_template_with_its_values() -> None:
+    """The fault models of the built-in operators, on all cases of the suite core, and the templates are the same."""
+    models = {
+        (model.name, frozenset(model.values))
+        for operator, suite in ((MULTIHEAD, load_multihead), (CORE, load_core))
+        for case in suite("core")
+        for names in (("output", "grad.query"), ("weights",))
+        for model in operator.fault_models(case, names)
+    }
+    assert models <= {(name, list_fields(template)) for name, template in FAULTS.items()}
+    assert FAULTS.keys() - {name for name, _ in models} == set()

@@ -7,9 +7,9 @@ from attnbench.analysis.next_command import Kind, NextCommand
 from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.root_causes import RootCause
 from attnbench.analysis.summary import Conformance, Mark, Place, Reason, Verdict
-from attnbench.records.outcome_facts import OverWorkLimit
 from attnbench.words.answers import describe_regret, format_percent
 from attnbench.words.causes import name_cause, title_cause
+from attnbench.words.findings import describe_fact
 from attnbench.words.say import say
 
 __all__ = [
@@ -111,7 +111,6 @@ _CAUSE_ON = "{name} on {machine}  {title}"
 _MORE_CAUSES = ("… and {count} more cause of failures", "… and {count} more causes of failures")
 _MORE_TABLES = ("1 more table is on the page of the report", "{count} more tables are on the page of the report")
 _NOT_TIMED = "{verdict}; not timed"
-_OVER_WORK_LIMIT = "predicted to take {seconds:.3g} s a call (limit {limit:g} s)"
 
 
 def describe_conformance(one: Conformance) -> str:
@@ -163,9 +162,7 @@ def describe_failures() -> str:
 
 def describe_reason(reason: Reason, longest: int = LONG) -> str:
     """Return why a case was refused or not run, on one line."""
-    if isinstance(reason, OverWorkLimit):
-        return say(_OVER_WORK_LIMIT, seconds=reason.predicted_s, limit=reason.limit_s)
-    return clean_name(reason if isinstance(reason, str) else type(reason).__name__, longest)
+    return clean_name(reason if isinstance(reason, str) else describe_fact(reason), longest)
 
 
 def describe_place(place: Place) -> str:

@@ -62,7 +62,7 @@ def test_the_oracle_worker_evaluates_what_a_check_observed(tmp_path: Path, monke
     checks = {CHECK: observe, "inputs_untouched": observe_later}
     evaluated: list[Observation] = []
 
-    def evaluate(check: str, requirement: str, observations: list[Observation], *_: Any, **__: Any) -> Finding:
+    def evaluate(check: str, observations: list[Observation], *_: Any, **__: Any) -> Finding:
         evaluated.extend(observations)
         return Finding(check=check, status="passed")
 

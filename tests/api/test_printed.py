@@ -4,40 +4,10 @@ from collections import Counter
 
 import pytest
 
-from attnbench.analysis.root_causes import find_root_causes
 from attnbench.api.outcome import Report
 from attnbench.api.printed import TextTable, format_html, format_reasons
 from attnbench.api.timing_table import tabulate_times
-from attnbench.checks.catalogue import read_checks
-from attnbench.records.types import Finding, Result
-from attnbench.words.causes import describe_cause
 from timed_runs import REFERENCE, case_of, time_calls
-
-CASE = "multihead/B2.L5.S7.E8.H2/-/mask=none/regime=plain/seed=0/float32/cpu/eval"
-
-
-def describe(*findings: Finding) -> list[str]:
-    """Return the lines about the only cause of some findings of one case."""
-    (cause,) = find_root_causes([Result(run="r", implementation="mine", case=CASE, findings=findings)])
-    return describe_cause(cause)
-
-
-def test_an_exception_in_one_check_has_the_requirement() -> None:
-    """An exception in one check follows the requirement; a reason that begins with the requirement has it once."""
-    needed = read_checks()["forward_parity"].requirement
-    first, command = describe(Finding(check="forward_parity", status="error", reason="RuntimeError: no"))
-    assert first == f"{needed} But RuntimeError: no"
-    assert command == f"attnbench reproduce '{CASE}' --check forward_parity mine"
-    for status in ("failed", "error"):
-        first, _ = describe(Finding(check="forward_parity", status=status, reason=f"{needed} But off."))
-        assert first.count(needed) == 1
-
-
-def test_an_exception_in_several_checks_stands_alone() -> None:
-    """An exception that several checks have in common is followed by their names, without a requirement."""
-    names = ("forward_parity", "input_gradients")
-    lines = describe(*(Finding(check=name, status="error", reason="RuntimeError: no") for name in names))
-    assert lines[:2] == ["RuntimeError: no", "failed: forward_parity on 1, input_gradients on 1"]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import IO, Any, Self, TypeVar
 import msgspec
 
 from attnbench.cases import CaseId
+from attnbench.records.facts import replace_unknown_facts
 from attnbench.records.types import (
     FAILURES,
     FRONTIER,
@@ -372,7 +373,10 @@ def _require_run(record: _OfRun, run: Run | None) -> _OfRun:
 
 
 def _parse_result(line: bytes) -> Result:
-    result = _RESULT.decode(line)
+    try:
+        result = _RESULT.decode(line)
+    except msgspec.ValidationError:  # perhaps a fact of another version
+        result = msgspec.convert(replace_unknown_facts(msgspec.json.decode(line)), Result)
     CaseId.parse(result.case)
     return result
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from attnbench.checks.catalogue import read_checks
-from attnbench.records.facts import Fact
+from attnbench.records.facts import Fact, UnknownFact
 from attnbench.records.outcome_facts import OverWorkLimit
 from attnbench.records.types import Finding
 from attnbench.words.say import say
@@ -13,15 +13,15 @@ __all__ = ["describe_fact", "describe_facts", "describe_finding", "describe_warn
 
 # What runs of schemas before 8 stored: the requirement, this word, and the fault.
 _OLD_BUT = "But "
+_UNKNOWN = "unknown fact ({kind})"
 _OVER_WORK = "predicted to take {predicted:.3g} s, but the limit on work is {limit:.3g} s"
 
 
 def describe_finding(finding: Finding) -> str:
     """Return what was found, without the requirement; empty for a finding that passed."""
-    if finding.facts:
-        return describe_facts(finding.facts)
     known = read_checks().get(finding.check)
-    return finding.reason.removeprefix(known.requirement if known else "").strip().removeprefix(_OLD_BUT)
+    text = finding.reason.removeprefix(known.requirement if known else "").strip().removeprefix(_OLD_BUT)
+    return " ".join(filter(None, (text, describe_facts(finding.facts))))
 
 
 def describe_facts(facts: Iterable[Fact]) -> str:
@@ -38,4 +38,6 @@ def describe_fact(fact: Fact) -> str:
     """Return what a fact says."""
     if isinstance(fact, OverWorkLimit):
         return say(_OVER_WORK, predicted=fact.predicted_s, limit=fact.limit_s)
+    if isinstance(fact, UnknownFact):
+        return say(_UNKNOWN, kind=fact.kind)
     return describe_value_fact(fact)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from attnbench.analysis.root_causes import find_root_causes
-from attnbench.records.facts import UnknownFact
+from attnbench.records.outcome_facts import UnknownFact
 from attnbench.records.run_file import format_line, read_run
 from attnbench.records.types import Finding
 from attnbench.words.causes import describe_cause, describe_shared, name_cause, title_cause
@@ -29,7 +29,7 @@ def test_an_unknown_fact_is_told_as_unknown(tmp_path: Path, stored: dict[str, ob
     path.write_bytes(lines.replace(msgspec.json.encode(OFF), msgspec.json.encode([OFF, stored])[1:-1]))
     run = read_run(path)
     (read,) = run.results
-    assert read.findings[0].facts == (OFF, UnknownFact(kind=str(stored["type"])))
+    assert read.findings[0].facts == (OFF, UnknownFact(name=str(stored["type"])))
     assert str(stored["type"]) in describe_finding(read.findings[0])
     (cause,) = find_root_causes([read])
     assert all([name_cause(cause), title_cause(cause), describe_cause(cause), describe_shared(cause)])

@@ -15,8 +15,8 @@ from attnbench.analysis.certificate import (
     CertificateError,
     Code,
     Declaration,
+    Doubt,
     Suite,
-    describe_certificate,
     make_certificate,
 )
 from attnbench.api.jobs import Choice
@@ -27,9 +27,12 @@ from attnbench.interface import Policies
 from attnbench.processes.candidate_requests import Declared
 from attnbench.processes.oracle_requests import GetListVersion, ListSuite
 from attnbench.records.environment import describe_machine
+from attnbench.records.facts import Fact
+from attnbench.records.outcome_facts import MissingData, OverWorkLimit
 from attnbench.records.run_file import RunFile
 from attnbench.records.types import Finding, Result, Run
 from attnbench.runner import Session
+from attnbench.words.certificates import describe_certificate, spell_certificate
 
 # One case more than a verdict needs.
 CASES = [f"multihead/B1.L1.S1.E8.H1/-/mask=none/regime=plain/seed={seed}/float32/cpu/eval" for seed in range(21)]
@@ -69,11 +72,13 @@ def test_a_certificate_records_how_it_was_made() -> None:
     (one,) = certificate["implementations"]
     assert one["policies"] == {"hidden_rows": "nan"}
     assert one["findings"] == {"passed": 21, "unsupported": 21, "expected_failure": 21}
-    assert one["refused"] == {"why unsupported": 21}
-    assert one["expected_failures"] == [
-        {"check": "check_2", "case": case, "reason": "why expected_failure"} for case in CASES
+    assert one["refused"] == [("why unsupported", 21)]
+    assert [(failure["check"], failure["case"]) for failure in one["expected_failures"]] == [
+        ("check_2", case) for case in CASES
     ]
-    json.dumps(certificate)
+    spelled = json.loads(json.dumps(spell_certificate(certificate)))["implementations"][0]
+    assert spelled["refused"] == {"why unsupported": 21}
+    assert spelled["expected_failures"][0]["reason"] == "why expected_failure"
 
 
 @pytest.mark.parametrize(
@@ -81,67 +86,61 @@ def test_a_certificate_records_how_it_was_made() -> None:
     [
         (("passed",), []),
         (("passed", "expected_failure", "unsupported"), []),
-        (("passed", "failed"), ["21 findings failed"]),
-        (("passed", "unexpected_pass"), ["21 findings failed"]),
-        (("passed", "timeout", "crashed"), ["42 findings failed"]),
-        (("passed", "not_run"), ["21 findings have the status not_run (why not_run)"]),
-        (("unsupported",), ["nothing passed", "no case was checked, and a verdict needs 20"]),
+        (("passed", "failed"), [Doubt(kind="failed", count=21)]),
+        (("passed", "unexpected_pass"), [Doubt(kind="failed", count=21)]),
+        (("passed", "timeout", "crashed"), [Doubt(kind="failed", count=42)]),
+        (("passed", "not_run"), [Doubt(kind="not_run", count=21, reasons=("why not_run",))]),
+        (("unsupported",), [Doubt(kind="nothing_passed"), Doubt(kind="few")]),
     ],
 )
-def test_only_complete_runs_without_failures_are_conformant(statuses: tuple[str, ...], doubts: list[str]) -> None:
+def test_only_complete_runs_without_failures_are_conformant(statuses: tuple[str, ...], doubts: list[Doubt]) -> None:
     """The certificate's list of doubts has failures, checks that were not run, and the absence of any passed check."""
     certificate = make(*statuses)
     assert certificate["implementations"][0]["doubts"] == doubts
     assert certificate["conformant"] is (not doubts)
 
 
-def make_without_data(*reasons: str, sources: str = "") -> dict[str, Any]:
-    """Make a certificate of a run in which each case whose reason is not empty was not run, for lack of data."""
+NO_DATA = MissingData(remedy="no data: pip install data")
+OVER_WORK = OverWorkLimit(predicted_s=2.0, limit_s=1.0)
+
+
+def make_without_data(*facts: Fact | None, sources: str = "") -> dict[str, Any]:
+    """Make a certificate of a run in which each case with a fact was not run; the second case needs data."""
     results = [
         Result(
             run="r",
             implementation="a",
             case=case,
             findings=(
-                Finding(check="x", status="not_run", reason=reason) if reason else Finding(check="x", status="passed"),
+                Finding(check="x", status="not_run", facts=(fact,)) if fact else Finding(check="x", status="passed"),
             ),
         )
-        for case, reason in zip_longest(CASES, reasons, fillvalue="")
+        for case, fact in zip_longest(CASES, facts)
     ]
     run = replace(RUN, sources={"a": sources})
     declared = {"a": replace(DECLARED["a"], code=Code(sha256="abc"))}
-    return make_certificate(run, SUITE, CASES, declared, results, without_data={CASES[1]: "no data: pip install data"})
+    return make_certificate(run, SUITE, CASES, declared, results, without_data={CASES[1]: NO_DATA})
 
 
 def test_a_missing_data_set_is_no_doubt_but_is_said() -> None:
     """Cases without data are listed and not certified; cases that were not run for another reason are a doubt."""
-    certificate = make_without_data("", "no data: pip install data")
+    certificate = make_without_data(None, NO_DATA)
     (one,) = certificate["implementations"]
     assert (one["conformant"], one["checked_cases"]) == (True, 20)
-    assert one["without_data"] == {"no data: pip install data": [CASES[1]]}
-    assert describe_certificate(certificate) == [
+    assert one["without_data"] == [(NO_DATA, [CASES[1]])]
+    assert describe_certificate(spell_certificate(certificate)) == [
         "certificate: a is conformant on 20 cases of the suite core",
         "  not certified, 1 case: no data: pip install data",
     ]
-    for reasons in (("", "work limit"), ("work limit", "no data: pip install data")):
-        (one,) = make_without_data(*reasons)["implementations"]
-        assert "1 findings have the status not_run (work limit)" in one["doubts"]
-
-
-def test_the_doubts_of_a_certificate_are_printed() -> None:
-    """Doubts other than missing data are printed after the verdict on the implementation."""
-    certificate = make_without_data("work limit", "no data: pip install data")
-    assert describe_certificate(certificate)[0] == (
-        "certificate: a is NOT conformant on 19 cases of the suite core: "
-        "1 findings have the status not_run (work limit); only 19 cases were checked, and a verdict needs 20"
-    )
+    for facts in ((None, OVER_WORK), (OVER_WORK, NO_DATA)):
+        (one,) = make_without_data(*facts)["implementations"]
+        assert Doubt(kind="not_run", count=1, reasons=(OVER_WORK,)) in one["doubts"]
 
 
 def test_a_certificate_speaks_of_one_version_of_the_code() -> None:
     """A run whose sources changed since it began is not conformant; older runs have no hash to compare with."""
-    doubt = "its source files changed while the run was recorded, so results of two versions are mixed"
-    for sources, doubts in (("abc", []), ("", []), ("def", [doubt])):
-        (one,) = make_without_data("", "", sources=sources)["implementations"]
+    for sources, doubts in (("abc", []), ("", []), ("def", [Doubt(kind="sources")])):
+        (one,) = make_without_data(sources=sources)["implementations"]
         assert one["doubts"] == doubts
         assert one["code"]["sha256"] == "abc"
 

@@ -8,15 +8,15 @@ from attnbench.analysis.coverage import (
     FEWEST_CHECKED,
     count_cases,
     count_checked,
-    describe_asking,
-    describe_completion,
-    describe_few,
     judge_conformance,
-    list_coverage_lines,
 )
 from attnbench.analysis.summary import Conformance
-from attnbench.records.outcome_facts import OverWorkLimit
-from attnbench.records.types import CHANGED_MIND, FRONTIER, PERF, Completion, Finding, Result, Status
+from attnbench.records.facts import Fact
+from attnbench.records.outcome_facts import DeclarationChanged, OverWorkLimit, Raised, TimedOut
+from attnbench.records.types import FRONTIER, PERF, Completion, Finding, Result, Status
+from attnbench.refusals import OtherRefusal
+from attnbench.words.coverage import describe_asking, describe_completion, describe_few, list_coverage_lines
+from attnbench.words.findings import describe_fact
 
 MADE = Completion(
     run="r", implementation="a", suite="core", list_digest="d", listed=275, refused={"no": (1, 2)}, strength=2,
@@ -25,7 +25,7 @@ MADE = Completion(
 )  # fmt: skip
 
 
-def make_result(status: Status, number: int, *, warnings: tuple[str, ...] = (), reason: str = "why") -> Result:
+def make_result(status: Status, number: int, *, warnings: tuple[Fact, ...] = (), reason: str = "why") -> Result:
     """Return a result with one finding."""
     case = f"multihead/B1.L1.S1.E8.H1/-/mask=none/regime=plain/seed={number}/float32/cpu/eval"
     finding = Finding(check="x", status=status, reason=reason, warnings=warnings)
@@ -137,15 +137,21 @@ def test_every_implementation_has_its_counts_where_the_plan_is_given() -> None:
         "a: 2 of 5 cases checked (1 of them in part), 1 refused, 2 not run, 1 failed",
         "b: not started",
     ]
-    assert count_cases(results).words.startswith("2 of 3 cases checked")
+    assert (count_cases(results).checked, count_cases(results).cases) == (2, 3)
 
 
 def test_faults_of_declarations_are_one_line_each() -> None:
     """A note of an older run, exceptions and missing answers are lines; an answer that changed several times is one."""
-    changed = f"{CHANGED_MIND}: supported when the run was planned, now refused (no)"
+    changed = DeclarationChanged(before=None, now=OtherRefusal(text="no"))
     results = [make_result("passed", number, warnings=(changed,) * (number < 2)) for number in range(25)]
     made = replace(
-        MADE, notes=("it raised",), asked=400, unasked=100, asked_s=30.0, raised=3, first_raised="ValueError: x"
+        MADE,
+        notes=("it raised",),
+        asked=400,
+        unasked=100,
+        asked_s=30.0,
+        raised=3,
+        first_raised=Raised(kind="ValueError", message="x"),
     )
     assert list(list_coverage_lines(results, {"a": made})) == [
         f"a {describe_completion(made)}",
@@ -153,7 +159,7 @@ def test_faults_of_declarations_are_one_line_each() -> None:
         "a: declarations raised on 3 of 400 cases that were asked, which count as refused; the first exception: "
         "ValueError: x",
         "a: unsupported(case) is slow: 400 cases took 30 s, 75 ms each; 100 further cases not asked",
-        f"a: {changed}; the first answer counts (2 cases, the first is {results[0].case})",
+        f"a: {describe_fact(changed)}; the first answer counts (2 cases, the first is {results[0].case})",
     ]
-    (line,) = describe_asking(replace(MADE, unasked=5, no_answer="signal 11"))
-    assert line.endswith("signal 11")
+    (line,) = describe_asking(replace(MADE, unasked=5, no_answer=TimedOut(limit_s=11)))
+    assert line.endswith(describe_fact(TimedOut(limit_s=11)))

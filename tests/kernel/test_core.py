@@ -16,6 +16,7 @@ from attnbench.kernel import CoreKernel, Kernel, core_from_kernel, from_kernel
 from attnbench.operators.attention_core import OPERATOR, AttentionCoreProblem
 from attnbench.operators.attention_core.suites import GROUPED, PLAIN
 from attnbench.plugins.registry import list_names, load
+from attnbench.refusals import LacksGradients, LacksKeywords
 
 if TYPE_CHECKING:
     from conftest import Conformance
@@ -93,15 +94,15 @@ def test_a_bias_and_hidden_keys_are_combined_in_one_mask() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "keyword"),
     [
-        ({"mask": "causal_br"}, "the kernel takes no mask"),
-        ({"mask": "alibi"}, "the kernel takes no mask"),
-        ({"softcap": 3.0}, "the kernel takes no softcap"),
-        ({"num_heads": 6, "kv_heads": 2}, "the kernel takes no enable_gqa: key must have as many heads as query"),
+        ({"mask": "causal_br"}, "mask"),
+        ({"mask": "alibi"}, "mask"),
+        ({"softcap": 3.0}, "softcap"),
+        ({"num_heads": 6, "kv_heads": 2}, "enable_gqa"),
     ],
 )
-def test_a_case_that_needs_a_missing_keyword_is_refused(changes: dict[str, Any], reason: str) -> None:
+def test_a_case_that_needs_a_missing_keyword_is_refused(changes: dict[str, Any], keyword: str) -> None:
     """``unsupported`` returns the reason, and the call raises Refusal."""
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, scale: float) -> Tensor:
@@ -110,8 +111,8 @@ def test_a_case_that_needs_a_missing_keyword_is_refused(changes: dict[str, Any],
     core = core_from_kernel(from_kernel(kernel))
     assert core.unsupported(make_case(replace(PLAIN, mask="causal_tl"))) is None
     problem = replace(PLAIN, **changes)
-    assert str(core.unsupported(make_case(problem))).startswith(reason)
-    with pytest.raises(Refusal, match="the kernel takes no"):
+    assert core.unsupported(make_case(problem)) == LacksKeywords(keywords=(keyword,))
+    with pytest.raises(Refusal, check=lambda refusal: isinstance(refusal.args[0], LacksKeywords)):
         run_kernel(core, problem)
 
 
@@ -123,7 +124,7 @@ def test_a_kernels_declarations_are_kept() -> None:
 
     core = core_from_kernel(from_kernel(kernel, source="https://example.org", policies=Policies(forward_only=True)))
     assert (core.name, core.operator, core.source) == ("core_kernel", "attention_core", "https://example.org")
-    assert core.unsupported(make_case(PLAIN, mode="train")) == "forward only: no gradients"
+    assert core.unsupported(make_case(PLAIN, mode="train")) == LacksGradients()
 
 
 @pytest.mark.parametrize("name", ["query", "key", "value", "bias"])
@@ -137,7 +138,7 @@ def test_a_kernel_without_backward_refuses_every_tensor_that_requires_a_gradient
     tensors = dict(OPERATOR.inputs(make_case(replace(PLAIN, mask="bias2d"))).tensors)
     module(**tensors)
     tensors[name].requires_grad_()
-    with pytest.raises(Refusal, match=r"^forward only: no gradients$"):
+    with pytest.raises(Refusal, check=lambda refusal: refusal.args == (LacksGradients(),)):
         module(**tensors)
     with torch.no_grad():
         module(**tensors)

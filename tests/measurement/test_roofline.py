@@ -113,7 +113,7 @@ class Refusing:
     def ask(self, request: MeasureRates) -> Outcome:
         """Answer as a worker that has too little memory."""
         assert request == MeasureRates(dtype="float32", device="cpu")
-        return Outcome(status="out_of_memory", reason="no memory")
+        return Outcome(status="out_of_memory", facts=())
 
 
 def test_a_ceiling_that_cannot_be_measured_is_left_out() -> None:

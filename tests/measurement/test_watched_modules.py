@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from attnbench.measurement.watched_modules import WatchedModules
+from attnbench.records.value_facts import phrase
 
 
 def make_reference() -> nn.MultiheadAttention:
@@ -53,7 +54,7 @@ def test_a_change_of_a_reference_is_found(name: str) -> None:
     module = make_reference()
     watched = WatchedModules([module])
     CHANGES[name](module)
-    assert any(change.startswith(f"{name} of a ") for change in watched.find_changes())
+    assert any(change.values["name"] == name for change in watched.find_changes())
 
 
 def test_a_hook_of_an_input_is_found() -> None:
@@ -61,7 +62,7 @@ def test_a_hook_of_an_input_is_found() -> None:
     query = torch.ones(2, requires_grad=True)
     watched = WatchedModules([], [query])
     query.register_hook(lambda gradient: gradient)
-    assert watched.find_changes() == ["hook of a tensor of the baseline changed"]
+    assert watched.find_changes() == [phrase("changed_of_baseline", name="hook", kind="tensor")]
 
 
 @pytest.mark.parametrize("training", [False, True])

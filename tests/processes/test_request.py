@@ -20,6 +20,7 @@ from attnbench.processes.candidate_requests import (
 from attnbench.processes.max_length_requests import LongPass, MaxLengthRequest, TryPass
 from attnbench.processes.oracle_requests import ComputeExpected, ListSuite, OracleRequest
 from attnbench.processes.request import Handler, find_reply_type, to_plain
+from attnbench.refusals import OtherRefusal
 from attnbench.workers.candidate_worker import CandidateWorker
 from attnbench.workers.loaded_implementations import LoadedImplementations
 from attnbench.workers.max_length_worker import MaxLengthWorker
@@ -73,8 +74,11 @@ class _Name(str):
 
 def test_numbers_that_are_not_finite_and_derived_texts_can_be_sent() -> None:
     """A request may contain NaN, an infinite number, and an instance of a class derived from ``str``."""
-    found = msgspec.convert(to_plain(Opinion(unsupported=_Name("no"), untimed=None, predicted_s=math.nan)), Opinion)
-    assert type(found.unsupported) is str
+    found = msgspec.convert(
+        to_plain(Opinion(unsupported=OtherRefusal(text=_Name("no")), untimed=None, predicted_s=math.nan)), Opinion
+    )
+    assert isinstance(found.unsupported, OtherRefusal)
+    assert type(found.unsupported.text) is str
     assert found.predicted_s is not None
     assert math.isnan(found.predicted_s)
 

@@ -11,6 +11,7 @@ import pytest
 from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.analysis.stats import choose_measure
 from attnbench.cli.recording import Recording
+from attnbench.records.outcome_facts import NotConforming
 from attnbench.records.run_file import (
     ResultsError,
     RunFile,
@@ -420,7 +421,7 @@ def test_a_timing_is_dropped_where_a_later_check_fails() -> None:
     """If a later result of the run has a failed check, the timing is dropped, and ``untimed`` gives the failure."""
     failed = Finding(check="forward_parity", status="failed", reason="off")
     (one,) = merge_runs([make_stored_run(replace(make_result(), timing=TIMING), make_result(finding=failed))])
-    assert one == replace(make_result(finding=failed), untimed="forward_parity failed: off")
+    assert one == replace(make_result(finding=failed), untimed=NotConforming(check="forward_parity", status="failed"))
 
 
 def test_findings_of_two_checks_of_the_same_run_are_joined() -> None:
@@ -432,7 +433,7 @@ def test_findings_of_two_checks_of_the_same_run_are_joined() -> None:
     conformed = replace(make_result(), findings=(PASSED, failed))
     (one,) = merge_runs([make_stored_run(conformed, replace(make_result(), timing=TIMING, memory=MEMORY))])
     assert one.findings == (PASSED, failed)
-    assert (one.timing, one.memory, one.untimed) == (None, None, "no_stale_state failed: off")
+    assert (one.timing, one.memory, one.untimed) == (None, None, NotConforming(check="no_stale_state", status="failed"))
     passed = replace(failed, status="passed", reason="")
     (one,) = merge_runs(
         [make_stored_run(replace(conformed, findings=(PASSED, passed)), replace(make_result(), timing=TIMING))]

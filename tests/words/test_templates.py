@@ -12,6 +12,7 @@ from attnbench.operators.attention_core import OPERATOR as CORE
 from attnbench.operators.attention_core.suites import load_suite as load_core
 from attnbench.operators.multihead import OPERATOR as MULTIHEAD
 from attnbench.operators.multihead.suites import load_suite as load_multihead
+from attnbench.words.calls import JUDGING
 from attnbench.words.checks import COMPARISONS, VIOLATIONS
 from attnbench.words.faults import FAULTS
 
@@ -40,7 +41,7 @@ def list_fields(template: str) -> frozenset[str]:
     return frozenset(name for _, name, _, _ in string.Formatter().parse(template) if name)
 
 
-TEMPLATES: Mapping[str, str] = COMPARISONS | VIOLATIONS
+TEMPLATES: Mapping[str, str] = COMPARISONS | VIOLATIONS | JUDGING
 
 
 @pytest.mark.parametrize(("key", "names"), sorted(set(list_phrases()), key=lambda one: one[0]))

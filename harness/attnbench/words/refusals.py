@@ -38,9 +38,9 @@ _PROGRAM = "needs a compiler: install {programs}"
 _VARIABLE = "needs {name}={value} in the environment before Python starts"
 _ON = "on {device}, "
 _DTYPE = "{on}computes in {dtypes} only"
-_KEYWORDS = "takes no {keywords}"
-_KEYWORD_MEANS = {"enable_gqa": "enable_gqa, so key must have as many heads as query"}
-_GRADIENTS = "{on}computes no gradients"
+_KEYWORDS = "the kernel takes no {keywords}"
+_KEYWORD_MEANS = {"enable_gqa": "enable_gqa: key must have as many heads as query"}
+_GRADIENTS = "{on}forward only: no gradients"
 _GRADIENTS_OF = "{on}computes no gradient of {argument}"
 _WEIGHTS = "returns no attention weights"
 _SIZE = "{on}{name} must be {limits}"

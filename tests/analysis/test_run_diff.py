@@ -55,11 +55,7 @@ def make_run(*results: Result, run: Run = RUN) -> StoredRun:
 
 def find_change(base: StoredRun, new: StoredRun, aspect: str) -> Change:
     """Return the change of one aspect of the implementation ``mine``."""
-    (change,) = [
-        c
-        for c in compare_runs(base, new, threshold=0.05)
-        if (c.implementation, c.aspect) == ("mine", aspect)
-    ]
+    (change,) = [c for c in compare_runs(base, new, threshold=0.05) if (c.implementation, c.aspect) == ("mine", aspect)]
     return change
 
 
@@ -124,9 +120,7 @@ def test_one_more_byte_or_flop_is_a_change(aspect: str, more: int, verdict: str)
     assert change.fact == Counted(was=large, is_now=large + more)
     (change,) = [
         c
-        for c in compare_implementations(
-            [base, replace(new, implementation="new")], base="mine", new="new"
-        )
+        for c in compare_implementations([base, replace(new, implementation="new")], base="mine", new="new")
         if c.aspect == aspect
     ]
     assert (change.implementation, change.verdict) == ("new", verdict)
@@ -227,9 +221,7 @@ def test_a_run_that_was_disturbed_is_inconclusive(own: Timing, copy: Timing, ver
 
 def compare_aspect(base: Result, new: Result, aspect: str) -> Change:
     """Return the change of one aspect from the implementation ``mine`` to the implementation ``new``."""
-    changes = compare_implementations(
-        [base, replace(new, implementation="new")], base="mine", new="new"
-    )
+    changes = compare_implementations([base, replace(new, implementation="new")], base="mine", new="new")
     (change,) = [change for change in changes if change.aspect == aspect]
     return change
 

@@ -510,8 +510,8 @@ def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: 
         ),
         (
             "IGNORES_MASK", "failed",
-            "declared unsupported (no masks), yet the call returned a wrong result instead of raising an exception: "
-            "The output ", (),
+            "declared unsupported (no masks), yet the call returned a wrong result instead of raising an exception: ",
+            (),
         ),
         (
             "RETURNS_NONE", "failed",

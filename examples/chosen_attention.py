@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import attnbench
-from attnbench.analysis.dispatch import Choice
+from attnbench.api.choosing import Choice
 from attnbench.integrations.drop_in import WORKER, Row, Settings, drop_in
 from attnbench.integrations.models import Batch, Encoder, compute_allowance, embed_in_float64
 from attnbench.interface import Implementation
@@ -50,7 +50,6 @@ def choose_attention(source: "attnbench.ProfileResult | str") -> Choice:
     """Return what to use for a call of the encoder's attention, from what was measured."""
     return attnbench.choose(
         source, queries=LENGTH, batch=BATCH, heads=HEADS, head_dim=WIDTH // HEADS, mask="pad", passes="forward",
-        on_tie="fastest",
     )  # fmt: skip
 
 
@@ -92,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     choice = choose_attention(given.run or measure(processes=given.processes, threads=given.threads))
     print(f"choice: {choice}")
-    if choice.gain is None:
+    if choice.ratio is None or choice.ratio.high >= 1:
         print("nothing is faster than the reference beyond doubt: the encoder keeps its attention")
         return
     implementation = attnbench.load(choice)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
-from attnbench.cases import Case, Dtype, Level, Problem, Shape
+from attnbench.cases import NESTED, Case, Dtype, Level, Problem, Shape
 
 if TYPE_CHECKING:
     import torch
@@ -331,7 +331,7 @@ class Covering:
     """The covering array behind an operator's suites: the factors of a case, and the values that are combined.
 
     A row has one value for each factor, by the factor's name. For an implementation that declares cases unsupported,
-    the missing combinations of values are covered by further cases, which are drawn from these factors.
+    cases of the operator's pool cover the combinations of values that only those cases have in the suite.
     """
 
     # Values by factor; a value is hashable.
@@ -345,8 +345,6 @@ class Covering:
     case_to_row: Callable[[Case], Mapping[str, Any]]
     # Number of factors whose values are combined, by suite: with 2, every pair of values is in some case.
     strengths: Mapping[Level, int] = field(default_factory=lambda: {"core": 2, "full": 3})
-    # Words for values, by factor, such as "no weights". Without words, a value is named as "factor value".
-    words: Mapping[str, Mapping[Any, str]] = field(default_factory=dict)
 
 
 # Chapters of checks that need only the inputs and the outputs of an operator.
@@ -390,12 +388,20 @@ class Operator:
 
     @property
     def covering(self) -> Covering | None:
-        """The covering array behind the suites; None if there is none: suites then get no further cases."""
+        """The covering array behind the suites; None if there is none: no combinations are then covered or counted."""
         return None
 
     def suite(self, level: Level) -> Sequence[Case]:
         """Return the cases of a suite, on the CPU; each suite of ``NESTED`` contains all cases of the previous one."""
         raise NotImplementedError(f"{type(self).__name__} does not define suite(level)")
+
+    def pool(self, level: Level) -> Sequence[Case]:
+        """Return the cases, on the CPU, from which a suite is supplemented for an implementation that refuses cases.
+
+        The order is that of the cost, the cheapest case first. The default returns the cases of the next larger suite.
+        """
+        larger = NESTED[NESTED.index(level) + 1 : NESTED.index("slow")] if level in NESTED else ()
+        return self.suite(larger[0]) if larger else ()
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:  # noqa: ARG002
         """Return the cases of the suite ``perf``, one per length and pass; no cases if the operator is not timed."""

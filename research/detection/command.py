@@ -1,11 +1,12 @@
 """How often attnbench finds real slowdowns and reports false ones: ``python -m research.detection --help``.
 
-A plant is a copy of the reference that does extra work in every call. The study has four commands:
+A plant is a copy of the reference that does extra work in every call. The study has five commands:
 
 - ``plants`` finds how much extra work makes a copy 2 or 3 % slower, and measures the true slowdown of each plant.
 - ``runs`` makes real runs of attnbench on the reference and the plants, and stores the samples of their processes.
 - ``judge`` makes comparisons from randomly drawn sets of stored processes. The rule of the harness and the rules of
   other tools decide each comparison.
+- ``regret`` draws answers to "what to use" from the stored processes, and counts how often the told bound is too small.
 - ``agreement`` times the same call with the harness and with torch's own timer, and compares the medians.
 
 Every measurement is stored immediately. With ``--resume``, an interrupted command continues.
@@ -26,6 +27,7 @@ from research.detection.load import LOADS
 from research.detection.plants import BYTE_SHARE, SHARES
 from research.detection.pools import Condition, Setup, calibrate_rows, gather_pool, read_pool
 from research.detection.presentation import draw_figure, format_runs_table, format_table
+from research.detection.regret import evaluate_regret, format_regret_table
 from research.detection.runs import count_verdicts, gather_runs
 from research.detection.starts import measure_starts, read_start_times_s
 from research.lines import StudyError
@@ -115,6 +117,22 @@ def _do_judge(options: Any) -> None:
     print((options.data / "detection.md").read_text())
 
 
+def _do_regret(options: Any) -> None:
+    settings = DrawSettings(seconds={}, processes={}, most=0, draws=options.draws)
+    tallies = []
+    for condition in _list_conditions(options):
+        pool = read_pool(options.data / f"runs-{condition}.jsonl")
+        if pool is None or not pool.processes:
+            _print_line(f"no runs for condition {condition} in {options.data}")
+            continue
+        plants = read_pool(options.data / f"true-{condition.threads}.jsonl")
+        tallies += evaluate_regret(condition.label, pool, plants, settings)
+        _print_line(f"evaluated {condition}")
+    (options.data / "regret.md").write_text(format_regret_table(tallies) + "\n")
+    (options.data / "regret.json").write_text(json.dumps([asdict(one) for one in tallies], indent=1))
+    print(format_regret_table(tallies))
+
+
 def _do_runs(options: Any) -> None:
     setup = Setup(length=options.length, budget_s=0.0)
     for condition in _list_conditions(options):
@@ -195,6 +213,13 @@ def _make_parser() -> argparse.ArgumentParser:
         default=EFFECT,
         help="smallest relative difference of times that counts as slower or faster",
     )
+    regret = _add_command(
+        parts,
+        "regret",
+        _do_regret,
+        "draw answers from the stored runs, and count how often the told bound is too small",
+    )
+    regret.add_argument("--draws", type=int, default=DRAWS, help="number of answers for each question and condition")
     runs = _add_command(parts, "runs", _do_runs, "run attnbench on the reference and its copies with extra work")
     runs.add_argument(
         "--runs", type=int, default=RUNS, help="number of runs for each combination of plant, thread count and load"

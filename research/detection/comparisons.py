@@ -17,7 +17,7 @@ from research.detection.pools import Pool, Process, collect_times_ns, estimate_s
 from research.detection.rules import Cost, Rule, average_calls, make_rules
 from research.lines import StudyError
 
-__all__ = ["OUR_RULE", "DrawSettings", "Evaluation", "Tally", "evaluate_rules", "upper_bound"]
+__all__ = ["OUR_RULE", "DrawSettings", "Evaluation", "Tally", "draw_comparisons", "evaluate_rules", "upper_bound"]
 
 # Name of the harness's rule in the tallies. The name of its variant with added processes begins with this name.
 OUR_RULE = "attnbench"
@@ -190,7 +190,7 @@ def _tally_our_rule(
             used: list[int] = []
             layout = f"{count} × {calls}"
             tally = make_tally(rule=name, layout=layout, sized=True, wall_s=0.0, disjoint=len(pool.processes) // most)
-            for processes in _draw_comparisons(pool, max(most, count), settings):
+            for processes in draw_comparisons(pool, max(most, count), settings):
                 state, taken = _decide_state(processes, share, pool.threads, calls, count, settings.effect)
                 tally.add(state)
                 used.append(taken)
@@ -237,7 +237,7 @@ def _tally_rule(
         wall_s=layout.wall_s,
         disjoint=len(pool.processes) // needs,
     )
-    for processes in _draw_comparisons(pool, needs, settings):
+    for processes in draw_comparisons(pool, needs, settings):
         half = len(processes) // 2
         bases, news = (processes[::2], processes[1::2]) if rule.alternating else (processes[:half], processes[half:])
         # A process that other work disturbed from its start may have made fewer calls than ``layout`` needs.
@@ -251,7 +251,7 @@ def _tally_rule(
     return tally
 
 
-def _draw_comparisons(pool: Pool, needed: int, settings: DrawSettings) -> Iterator[list[Process]]:
+def draw_comparisons(pool: Pool, needed: int, settings: DrawSettings) -> Iterator[list[Process]]:
     """Yield ``needed`` randomly drawn processes of the pool for each comparison.
 
     Equal arguments give equal draws.

@@ -10,9 +10,12 @@ from attnbench.analysis.coverage import (
     count_checked,
     describe_completion,
     describe_few,
+    judge_conformance,
     list_coverage_lines,
 )
-from attnbench.records.types import CHANGED_MIND, Completion, Finding, Result, Status
+from attnbench.analysis.summary import Conformance
+from attnbench.records.outcome_facts import OverWorkLimit
+from attnbench.records.types import CHANGED_MIND, FRONTIER, PERF, Completion, Finding, Result, Status
 
 MADE = Completion(
     run="r", implementation="a", suite="core", list_digest="d", listed=275, refused={"no": (1, 2)}, strength=2,
@@ -69,6 +72,56 @@ def test_fewer_than_20_checked_cases_are_no_verdict() -> None:
     assert describe_few(19) == "only 19 cases were checked, and a verdict needs 20"
     assert describe_few(1) == "only 1 case was checked, and a verdict needs 20"
     assert describe_few(0) == "no case was checked, and a verdict needs 20"
+
+
+def make_results(status: Status, numbers: range, suite: str, reason: str = "why") -> list[Result]:
+    """Return a result of a suite with one finding for each number; equal numbers are the same case."""
+    return [replace(make_result(status, number, reason=reason), suite=suite) for number in numbers]
+
+
+QUICK = make_results("passed", range(24), "quick")
+
+
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        (QUICK, ("yes", "quick", 24)),
+        (QUICK[:3], ("only", "quick", 3)),
+        # The cases of quick are cases of core, too.
+        ([*QUICK, *make_results("passed", range(24, 380), "core")], ("yes", "core", 380)),
+        # A few cases of core are no verdict of core.
+        ([*QUICK, *make_results("passed", range(30, 35), "core")], ("yes", "quick", 24)),
+        ([*QUICK[:12], *make_results("passed", range(30, 40), "core")], ("yes", "core", 22)),
+        ([*QUICK, *make_results("passed", range(100, 200), "fuzz")], ("yes", "quick", 24)),
+        ([*QUICK, *make_results("failed", range(50, 51), PERF)], ("no", "quick", 24)),
+        ([*QUICK, *make_results("out_of_memory", range(50, 51), FRONTIER)], ("yes", "quick", 24)),
+        # A profile runs few checks on its calls.
+        (make_results("passed", range(30), PERF), ("only", PERF, 30)),
+        ([*make_results("unsupported", range(9), "quick"), *make_results("passed", range(2), PERF)], ("only", PERF, 2)),
+        (make_results("not_run", range(9), "quick"), ("unknown", "", 0)),
+        (make_results("unsupported", range(9), PERF), ("refused", "", 0)),
+        ([], ("unknown", "", 0)),
+    ],
+)
+def test_a_verdict_names_the_suite_and_the_checked_cases(results: list[Result], expected: tuple[str, str, int]) -> None:
+    """At least 20 cases and no failure are a yes; fewer are only so many; a failure anywhere is a no."""
+    found = judge_conformance(results)
+    assert (found.verdict, found.suite, found.checked) == expected
+
+
+def test_a_verdict_counts_refused_cases_by_the_refusal() -> None:
+    """The most frequent refusal comes first: a fact, or the reason of an older run. Missing cases are passed on."""
+    fact = OverWorkLimit(predicted_s=2.0, limit_s=1.0)
+    typed = [
+        replace(one, findings=(replace(one.findings[0], facts=(fact,), reason=""),))
+        for one in make_results("unsupported", range(30, 33), "quick")
+    ]
+    found = judge_conformance(
+        [*QUICK, *make_results("unsupported", range(40, 41), "quick", "no"), *typed], missing=2, causes=("cause",)
+    )
+    assert found == Conformance(
+        verdict="yes", suite="quick", checked=24, refused=((fact, 3), ("no", 1)), causes=("cause",), missing=2
+    )
 
 
 def test_refusals_that_leave_few_cases_are_told() -> None:

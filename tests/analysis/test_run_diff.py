@@ -7,11 +7,21 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from attnbench.analysis.run_diff import Change, compare_implementations, compare_runs, count_kernel_calls
+from attnbench.analysis.run_diff import (
+    Change,
+    ComparedRatios,
+    ComparedTimes,
+    Counted,
+    NotTimed,
+    OtherCalls,
+    UnusableRatios,
+    compare_implementations,
+    compare_runs,
+    count_kernel_calls,
+)
 from attnbench.cli import attnbench
 from attnbench.records.run_file import RunFile, StoredRun
 from attnbench.records.types import Finding, Machine, Memory, Result, Run, Timing, find_pass
-from attnbench.words.findings import describe_finding
 
 CASE = "multihead/B1.L8.S8.E16.H2/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/inference"
 MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=2, memory_bytes=2**34)
@@ -45,11 +55,7 @@ def make_run(*results: Result, run: Run = RUN) -> StoredRun:
 
 def find_change(base: StoredRun, new: StoredRun, aspect: str) -> Change:
     """Return the change of one aspect of the implementation ``mine``."""
-    (change,) = [
-        c
-        for c in compare_runs(base, new, threshold=0.05, describe=describe_finding)
-        if (c.implementation, c.aspect) == ("mine", aspect)
-    ]
+    (change,) = [c for c in compare_runs(base, new, threshold=0.05) if (c.implementation, c.aspect) == ("mine", aspect)]
     return change
 
 
@@ -69,7 +75,7 @@ def test_times_on_other_values_are_not_compared() -> None:
     fresh = replace(now, timing=replace(now.timing, values="fresh"))
     change = find_change(make_run(make_result("mine")), make_run(fresh), "time")
     assert change.verdict == "inconclusive"
-    assert change.told.startswith("the calls of one run had input values of their own")
+    assert change.fact == OtherCalls(kind="values")
 
 
 def test_forward_times_with_frozen_parameters_are_compared_only_with_each_other() -> None:
@@ -79,7 +85,7 @@ def test_forward_times_with_frozen_parameters_are_compared_only_with_each_other(
     trainable = replace(now, timing=replace(now.timing, trainable=True))
     change = find_change(make_run(make_result("mine")), make_run(trainable), "time")
     assert find_pass(now.case) == "forward"
-    assert (change.verdict, "frozen in the calls of one run" in change.told) == ("inconclusive", True)
+    assert (change.verdict, change.fact) == ("inconclusive", OtherCalls(kind="parameters"))
 
 
 def test_a_slower_machine_does_not_make_an_implementation_slower() -> None:
@@ -111,31 +117,31 @@ def test_one_more_byte_or_flop_is_a_change(aspect: str, more: int, verdict: str)
     base, new = make_counted(**{aspect: large}), make_counted(**{aspect: large + more})
     change = find_change(make_run(base), make_run(new), aspect)
     assert change.verdict == verdict
-    assert change.told == f"{large} → {large + more} {'flop' if aspect == 'flop' else 'bytes'}"
+    assert change.fact == Counted(was=large, is_now=large + more)
     (change,) = [
         c
-        for c in compare_implementations(
-            [base, replace(new, implementation="new")], base="mine", new="new", describe=describe_finding
-        )
+        for c in compare_implementations([base, replace(new, implementation="new")], base="mine", new="new")
         if c.aspect == aspect
     ]
     assert (change.implementation, change.verdict) == ("new", verdict)
 
 
 @pytest.mark.parametrize(
-    ("kernels", "verdict", "text"),
+    ("kernels", "verdict", "total", "different"),
     [
-        (("aten::bmm ×2", "aten::add"), "same", "3 → 3 calls"),
-        (("aten::add", "aten::bmm ×3"), "bigger", "3 → 4 calls: aten::bmm 2 → 3"),
-        (("aten::bmm ×2",), "smaller", "3 → 2 calls: aten::add 1 → 0"),
-        (("aten::bmm", "aten::add", "f ×x"), "other", "3 → 3 calls: aten::bmm 2 → 1, f ×x 0 → 1"),
+        (("aten::bmm ×2", "aten::add"), "same", 3, ()),
+        (("aten::add", "aten::bmm ×3"), "bigger", 4, (("aten::bmm", 2, 3),)),
+        (("aten::bmm ×2",), "smaller", 2, (("aten::add", 1, 0),)),
+        (("aten::bmm", "aten::add", "f ×x"), "other", 3, (("aten::bmm", 2, 1), ("f ×x", 0, 1))),
     ],
 )
-def test_one_more_call_of_a_kernel_is_a_change(kernels: tuple[str, ...], verdict: str, text: str) -> None:
+def test_one_more_call_of_a_kernel_is_a_change(
+    kernels: tuple[str, ...], verdict: str, total: int, different: tuple[tuple[str, int, int], ...]
+) -> None:
     """Calls are counted per kernel, in any order. If only the total is equal, the verdict is ``other``."""
     base = make_counted(kernels=("aten::add", "aten::bmm ×2"))
     change = find_change(make_run(base), make_run(make_counted(kernels=kernels)), "kernel_calls")
-    assert (change.verdict, change.told) == (verdict, text)
+    assert (change.verdict, change.fact) == (verdict, Counted(was=3, is_now=total, kernels=different))
 
 
 def test_calls_are_read_from_the_names_of_kernels() -> None:
@@ -156,10 +162,7 @@ def test_times_of_two_machines_are_not_compared() -> None:
     assert (
         list(
             compare_runs(
-                make_run(make_result("mine")),
-                make_run(make_result("mine", time_ns=9000), run=other),
-                threshold=0.05,
-                describe=describe_finding,
+                make_run(make_result("mine")), make_run(make_result("mine", time_ns=9000), run=other), threshold=0.05
             )
         )
         == []
@@ -208,7 +211,7 @@ def test_a_run_that_was_disturbed_is_inconclusive(own: Timing, copy: Timing, ver
     reference = replace(now.results[0], timing=make_timing(*[1000] * 10, copy=copy))
     change = find_change(old, replace(now, results=(reference, *now.results[1:])), "time")
     assert change.verdict == verdict
-    assert ("× the reference's time" in change.told) == (verdict == "slower")
+    assert isinstance(change.fact, ComparedRatios if verdict == "slower" else UnusableRatios)
 
 
 # Two implementations of one run, timed interleaved
@@ -216,9 +219,7 @@ def test_a_run_that_was_disturbed_is_inconclusive(own: Timing, copy: Timing, ver
 
 def compare_aspect(base: Result, new: Result, aspect: str) -> Change:
     """Return the change of one aspect from the implementation ``mine`` to the implementation ``new``."""
-    changes = compare_implementations(
-        [base, replace(new, implementation="new")], base="mine", new="new", describe=describe_finding
-    )
+    changes = compare_implementations([base, replace(new, implementation="new")], base="mine", new="new")
     (change,) = [change for change in changes if change.aspect == aspect]
     return change
 
@@ -233,23 +234,24 @@ def compare_aspect(base: Result, new: Result, aspect: str) -> Change:
     ],
 )
 def test_the_speed_verdict_is_the_verdict_on_time(processes_ns: list[int], state: str) -> None:
-    """The verdict on time is the state of the speed verdict; the text gives the ratio and the number of processes."""
+    """The verdict on time is the state of the speed verdict, which the change keeps."""
     base = replace(make_result("mine"), timing=make_timing(*[1000] * 10, copy=make_timing(*[1000] * 10)))
     change = compare_aspect(base, replace(make_result("mine"), timing=make_timing(*processes_ns)), "time")
     assert change.verdict == state
-    assert "× the base's time, 10 of 10 processes are usable" in change.told
-    assert change.told.startswith(f"{sum(processes_ns) / 10_000:.3f} [")
+    assert isinstance(change.fact, ComparedTimes)
+    assert (change.fact.found.counted, change.fact.found.of) == (10, 10)
+    assert change.fact.found.ratio is not None
+    assert change.fact.found.ratio.value == pytest.approx(sum(processes_ns) / 10_000)
 
 
 def test_a_failed_control_is_inconclusive() -> None:
     """The A/A control compares the base with its copy; if the two differ, the change of time is inconclusive."""
     base = replace(make_result("mine"), timing=make_timing(*[1000] * 10, copy=make_timing(*[1050] * 10)))
     change = compare_aspect(base, replace(make_result("mine"), timing=make_timing(*[1050] * 10)), "time")
-    assert (change.verdict, change.told) == (
-        "inconclusive",
-        "1.050 [1.050, 1.050] × the base's time, 10 of 10 processes are usable: A/A control failed: the baseline "
-        "differs from its copy by 5.0 %",
-    )
+    assert change.verdict == "inconclusive"
+    assert isinstance(change.fact, ComparedTimes)
+    assert change.fact.found.reason is not None
+    assert change.fact.found.reason.cause == "control"
 
 
 def test_an_untimed_implementation_has_a_verdict_too() -> None:
@@ -257,20 +259,18 @@ def test_an_untimed_implementation_has_a_verdict_too() -> None:
     timed = make_result("mine")
     untimed = replace(timed, timing=None, untimed="crashed: by itself")
     assert compare_aspect(timed, untimed, "time").verdict == "gone"
-    assert compare_aspect(timed, untimed, "time").told == "new was not timed: crashed: by itself"
-    for new, text in (
-        (timed, "mine was not timed: crashed: by itself"),
-        (untimed, "mine was not timed: crashed: by itself; new was not timed: crashed: by itself"),
-    ):
+    why = "crashed: by itself"
+    assert compare_aspect(timed, untimed, "time").fact == NotTimed(missing=(("new", why),))
+    for new, missing in ((timed, (("mine", why),)), (untimed, (("mine", why), ("new", why)))):
         change = compare_aspect(untimed, new, "time")
-        assert (change.verdict, change.told) == ("inconclusive", text)
+        assert (change.verdict, change.fact) == ("inconclusive", NotTimed(missing=missing))
 
 
 def test_only_common_cases_are_compared() -> None:
     """Cases that only one of the two implementations has are left out, and so are all other implementations."""
     mine = make_result("mine")
     others = [mine, make_result("other"), replace(mine, implementation="new", case=CASE.replace("L8", "L9"))]
-    assert list(compare_implementations(others, base="mine", new="new", describe=describe_finding)) == []
+    assert list(compare_implementations(others, base="mine", new="new")) == []
 
 
 def test_a_new_failure_is_wrong_whatever_its_time() -> None:

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from attnbench.analysis.speed_verdict import STATES, VERDICTS, State, decide_speed
+from attnbench.analysis.speed_verdict import STATES, VERDICTS, Mark, NoVerdict, State, decide_speed
 from attnbench.records.types import Timing
 
 # Time of a call of the baseline, in nanoseconds.
@@ -105,11 +105,21 @@ def test_identical_code_is_found_to_be_the_same() -> None:
     assert count_states(1)["same"] >= 0.95 * TRIALS
 
 
+@pytest.mark.parametrize(
+    ("processes", "mark"),
+    [([1.2] * 10, "slower"), ([0.8] * 10, "faster"), ([1.0] * 10, "same"), ([0.97, 1.0] * 5, "not_slower"),
+     ([1.0, 1.03] * 5, "not_faster"), ([0.97, 1.03] * 5, "undecided"), ([0.97, 1.0], "undecided")],
+)  # fmt: skip
+def test_an_open_verdict_may_exclude_one_side(processes: list[float], mark: Mark) -> None:
+    """An interval that ends below 1.01 is not slower, and one that begins above 0.99 not faster, if it has a level."""
+    assert decide_speed(make_timing(*processes), make_timing(*[1] * len(processes))).mark == mark
+
+
 def test_a_wide_interval_is_unknown() -> None:
     """If the confidence interval crosses the threshold, the state is ``unknown``: more processes may give a verdict."""
     found = decide_speed(make_timing(*[1.0] * 5, *[1.02] * 5), make_timing(*[1] * 10))
     assert found.state == "unknown"
-    assert found.reason == "the confidence interval crosses the threshold of 1 %"
+    assert found.reason == NoVerdict(cause="crosses_threshold", share=0.01)
     assert found.ratio is not None
     assert (found.ratio.low, found.ratio.high, found.ratio.processes) == (1.0, 1.02, 10)
 
@@ -179,14 +189,14 @@ def test_too_few_processes_that_count_are_inconclusive(disturbed: int, of: int, 
     found = decide_speed(replace(make_timing(*[2] * of), waited_ns=waited), make_timing(*[1] * of))
     assert (found.state, found.counted, found.of) == (state, of - disturbed, of)
     if state == "inconclusive":
-        assert found.reason == f"other work disturbed {disturbed} of {of} processes"
+        assert found.reason == NoVerdict(cause="disturbed", lost=disturbed, of=of)
 
 
 def test_too_few_slow_calls_are_inconclusive() -> None:
     """If a process made fewer than five calls, the reason is slow calls, and not other work on the machine."""
     found = decide_speed(make_timing(*[2] * 10, calls=3), make_timing(*[1] * 10))
     assert (found.state, found.counted) == ("inconclusive", 0)
-    assert found.reason == "calls are too slow: a process made only 3 calls, and 5 are needed"
+    assert found.reason == NoVerdict(cause="few_calls", count=3)
 
 
 def test_contention_that_biases_a_ratio_is_inconclusive() -> None:
@@ -206,8 +216,9 @@ def test_a_failed_control_is_inconclusive(copy: float, state: State) -> None:
     assert found.control.ratio is not None
     assert found.control.ratio.value == pytest.approx(copy)
     if state == "inconclusive":
-        difference = f"{100 * abs(copy - 1):.1f} %"
-        assert found.reason == f"A/A control failed: the baseline differs from its copy by {difference}"
+        assert found.reason is not None
+        assert found.reason.cause == "control"
+        assert found.reason.share == pytest.approx(abs(copy - 1))
 
 
 def test_an_unknown_control_does_not_prevent_a_verdict() -> None:
@@ -253,8 +264,9 @@ def test_the_control_compares_by_the_calls_of_the_same_cycles() -> None:
     assert (found.state, found.control.state, found.control.counted) == ("slower", "same", 10)
     assert found.control.ratio.value == pytest.approx(1.0)
     off = decide_speed(make_cycles(CYCLES, 1.2), make_sharing(1.1))
-    reason = "A/A control failed: the baseline differs from its copy by 10.0 %"
-    assert (off.state, off.reason) == ("inconclusive", reason)
+    assert off.reason is not None
+    assert (off.state, off.reason.cause) == ("inconclusive", "control")
+    assert off.reason.share == pytest.approx(0.1)
 
 
 def test_a_slow_call_with_too_few_common_cycles_is_compared_by_medians() -> None:
@@ -278,7 +290,7 @@ def test_a_process_counts_only_if_it_counts_for_baseline_and_copy(disturbed: str
     base = replace(base, twin=replace(base.twin, waited_ns=held_up)) if disturbed == "copy" and base.twin else base
     found = decide_speed(make_cycles(CYCLES, 1.2), base)
     assert (found.state, found.counted, found.reason) == (
-        "inconclusive", 0, "other work disturbed 10 of 10 processes"
+        "inconclusive", 0, NoVerdict(cause="disturbed", lost=10, of=10)
     )  # fmt: skip
 
 
@@ -286,7 +298,7 @@ def test_too_few_calls_of_the_copy_are_the_reason() -> None:
     """If a process calls the baseline's copy fewer than five times, the reason for no verdict is slow calls."""
     base = replace(make_cycles(SHARED["base"], 1), twin=make_cycles(SHARED["copy"][:4], 1))
     found = decide_speed(make_cycles(CYCLES, 1.2), base)
-    assert found.reason == "calls are too slow: a process made only 4 calls, and 5 are needed"
+    assert found.reason == NoVerdict(cause="few_calls", count=4)
 
 
 def test_the_copy_is_compared_with_the_baseline_only() -> None:
@@ -388,10 +400,10 @@ def test_a_few_throttled_cycles_are_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("disturbed", "reason"),
-    [({"throttled": 6}, "the device's clock changed or was throttled in 60 cycles: 10 of 10 processes are not usable"),
-     ({"late": 6}, "other work delayed kernel launches in 10 of 10 processes")],
+    [({"throttled": 6}, NoVerdict(cause="throttled", count=60, lost=10, of=10)),
+     ({"late": 6}, NoVerdict(cause="delayed_launches", lost=10, of=10))],
 )  # fmt: skip
-def test_throttled_or_late_samples_give_no_verdict(disturbed: dict[str, int], reason: str) -> None:
+def test_throttled_or_late_samples_give_no_verdict(disturbed: dict[str, int], reason: NoVerdict) -> None:
     """The reason says whether a throttled clock or late launches disturbed the samples."""
     found = decide_speed(make_device_timing(*[1.2] * 10, **disturbed), make_device_timing(*[1] * 10))
     assert (found.state, found.ratio, found.reason) == ("inconclusive", None, reason)

@@ -10,32 +10,31 @@ import pytest
 import torch
 
 import attnbench
-from attnbench.analysis.coverage import FEWEST_CHECKED
-from attnbench.analysis.crossover import DECISIVE, Contender, Interval
-from attnbench.analysis.dispatch import Cell, Dispatch, NoChoiceError, Offer, encode_dispatch, read_dispatch
+from attnbench.analysis.dispatch import Cell, Dispatch, Interval, NoChoiceError, Offer, encode_dispatch, read_dispatch
+from attnbench.analysis.summarize import summarize
 from attnbench.plugins.registry import PluginError
 from attnbench.records.run_file import ResultsError, read_run
-from attnbench.report.content import collect_content
 from attnbench.report.dispatch import make_dispatch
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE, MAP = sorted((ROOT / "results" / "example").glob("*.jsonl"))
 
 
-def make_offer(name: str, time_ns: float, state: str, **others: Any) -> Offer:
-    """Make an offer whose interval is 2 % wide; the reference takes 1000 ns."""
+def make_offer(name: str, **others: Any) -> Offer:
+    """Make an offer whose time over that of another one is at most that in ``BOUNDS``; the reference takes 1000 ns."""
+    time_ns = TIMES_NS[name]
     value = time_ns / 1000
-    ratio = None if not state else Interval(value=value, low=value * 0.99, high=value * 1.01, processes=9)
-    contender = Contender(implementation=name, time_ns=time_ns, ratio=ratio, state=state, run="run-1")
-    return Offer(contender=contender, refusals_known=True, **others)
+    ratio = None if name == "torch_mha" else Interval(value=value, low=value * 0.99, high=value * 1.01)
+    over: dict[str, float | None] = {other: 1.01 * time_ns / its for other, its in TIMES_NS.items() if other != name}
+    return Offer(name=name, time_ns=time_ns, ratio=ratio, over=over, run="run-1", refusals_known=True, **others)
 
 
-REFERENCE = make_offer("torch_mha", 1000, "")
+TIMES_NS = {"quick": 500.0, "own": 800.0, "torch_mha": 1000.0}
+REFERENCE = make_offer("torch_mha")
 CELL = Cell(
     machine="here", device="cpu", dtype="float32", threads=2, case="case-1", passes="forward", queries=128, keys=128,
-    batch=8, heads=12, kv_heads=12, head_dim=64, reference="torch_mha",
-    offers=(make_offer("quick", 500, "faster", refused=("weights",), line=7), make_offer("own", 800, "faster"),
-            REFERENCE),
+    batch=8, heads=12, kv_heads=12, head_dim=64, reference="torch_mha", processes=10,
+    offers=(make_offer("quick", refused=("weights",), line=7), make_offer("own", suite="core", checked=25), REFERENCE),
 )  # fmt: skip
 
 
@@ -45,48 +44,72 @@ def write(folder: Path, *cells: Cell) -> Path:
     return folder
 
 
-def test_the_winner_comes_with_gain_and_evidence(tmp_path: Path) -> None:
-    """The choice is the fastest implementation, with the gain over the reference and the line of its timing."""
+def test_the_choice_comes_with_its_bound_and_evidence(tmp_path: Path) -> None:
+    """The choice has the ratio to the reference, the bound over all others, and the line of its timing."""
     choice = attnbench.choose(write(tmp_path, CELL), queries=128, machine="here")
-    assert (choice.name, choice.kind, choice.run, choice.line, choice.case) == ("quick", "winner", "run-1", 7, "case-1")
-    assert choice.gain is not None
-    assert choice.gain.value == pytest.approx(2.0)
-    assert str(choice) == "quick, 2.00× as fast as the reference (1.98 to 2.02) [run-1 line 7: case-1, 2 threads]"
+    assert (choice.name, choice.run, choice.line, choice.case) == ("quick", "run-1", 7, "case-1")
+    assert (choice.regret, choice.behind, choice.decided, choice.processes) == (0.0, "own", True, 10)
+    assert choice.ratio is not None
+    assert choice.ratio.value == pytest.approx(0.5)
+    expected = "quick: 50 % faster than torch_mha (50 to 50 %), not behind any other [run-1 line 7: case-1, 2 threads]"
+    assert str(choice) == expected
 
 
 def test_what_is_needed_is_not_refused(tmp_path: Path) -> None:
     """An implementation that refuses a needed feature, or of which this is not known, is no choice."""
     source = write(tmp_path, CELL)
-    assert attnbench.choose(source, queries=128, machine="here", needs=("weights",)).name == "own"
+    choice = attnbench.choose(source, queries=128, machine="here", needs=("weights",))
+    assert (choice.name, choice.suite, choice.checked) == ("own", "core", 25)
     assert attnbench.choose(source, queries=128, machine="here", needs="weights").name == "own"
     unknown = replace(CELL.offers[1], refusals_known=False)
     write(tmp_path, replace(CELL, offers=(CELL.offers[0], unknown, REFERENCE)))
-    assert attnbench.choose(source, queries=128, machine="here", needs=("weights",)).name == "torch_mha"
+    choice = attnbench.choose(source, queries=128, machine="here", needs=("weights",))
+    assert (choice.name, choice.unbounded) == ("torch_mha", "alone")
 
 
-def test_a_tie_gives_the_reference_unless_the_fastest_is_asked_for(tmp_path: Path) -> None:
-    """Of a tie, the reference is named with all that are tied; ``on_tie="fastest"`` names the fastest."""
-    tied = (make_offer("one", 500, "faster"), make_offer("other", 502, "faster"), REFERENCE)
-    source = write(tmp_path, replace(CELL, offers=tied))
+def test_the_choice_has_the_smallest_worst_case(tmp_path: Path) -> None:
+    """Not the smallest time decides, but the smallest of the largest bounds over all others."""
+    first = replace(CELL.offers[0], over={"own": 1.06, "torch_mha": 1.2})
+    second = replace(CELL.offers[1], over={"quick": 1.02, "torch_mha": 1.03})
+    source = write(tmp_path, replace(CELL, offers=(first, second, REFERENCE)))
     choice = attnbench.choose(source, queries=128, machine="here")
-    assert (choice.name, choice.kind, choice.tied, choice.gain) == ("torch_mha", "tie", ("one", "other"), None)
-    assert attnbench.choose(source, queries=128, machine="here", on_tie="fastest").name == "one"
+    assert (choice.name, choice.behind, choice.decided) == ("own", "torch_mha", False)
+    assert choice.regret == pytest.approx(0.03)
 
 
-def test_an_undecided_comparison_gives_the_reference(tmp_path: Path) -> None:
-    """An implementation that may be faster is no choice, also if the fastest is asked for."""
-    source = write(tmp_path, replace(CELL, offers=(make_offer("one", 950, "unknown"), REFERENCE)))
-    for on_tie in ("reference", "fastest"):
-        choice = attnbench.choose(source, queries=128, machine="here", on_tie=on_tie)
-        assert (choice.name, choice.kind, choice.tied) == ("torch_mha", "unknown", ("one",))
+def test_a_bound_that_is_too_large_raises_or_gives_the_fallback(tmp_path: Path) -> None:
+    """With ``regret``, a choice that may be further behind is none; ``fallback`` names what is used then."""
+    second = replace(CELL.offers[1], over={"torch_mha": 1.03})
+    source = write(tmp_path, replace(CELL, offers=(second, replace(REFERENCE, over={"own": 1.3}))))
+    assert attnbench.choose(source, queries=128, machine="here", regret=0.05).name == "own"
+    with pytest.raises(NoChoiceError, match=r"regret must be at most 1 %, but own is up to 3 % slower than torch_mha"):
+        attnbench.choose(source, queries=128, machine="here", regret=0.01)
+    choice = attnbench.choose(source, queries=128, machine="here", regret=0.01, fallback="torch_mha")
+    assert (choice.name, choice.regret, choice.unbounded) == ("torch_mha", None, "fallback")
+    assert attnbench.choose(source, queries=128, machine="here", regret=0.01, fallback="mine").run == ""
 
 
-def test_an_unchecked_implementation_is_no_choice_beside_checked_ones(tmp_path: Path) -> None:
-    """Where some implementations were checked on enough cases, the others are left out."""
-    offers = (CELL.offers[0], replace(CELL.offers[1], checked=25), replace(REFERENCE, checked=25))
-    source = write(tmp_path, replace(CELL, offers=offers))
-    choice = attnbench.choose(source, queries=128, machine="here")
-    assert (choice.name, choice.checked) == ("own", 25)
+def test_without_bounds_the_smallest_time_is_the_choice(tmp_path: Path) -> None:
+    """Where processes were disturbed, or the A/A control failed, the choice says that it has no bound, and why."""
+    offers = tuple(replace(one, over=dict.fromkeys(one.over)) for one in CELL.offers)
+    for control_failed, why in ((False, "disturbed"), (True, "control")):
+        source = write(tmp_path, replace(CELL, offers=offers, control_failed=control_failed))
+        choice = attnbench.choose(source, queries=128, machine="here")
+        assert (choice.name, choice.regret, choice.unbounded) == ("quick", None, why)
+        with pytest.raises(NoChoiceError, match="has no bound"):
+            attnbench.choose(source, queries=128, machine="here", regret=0.5)
+
+
+def test_a_choice_among_unchecked_implementations_says_so(tmp_path: Path) -> None:
+    """Where none is known to conform, the choice is among those that fail no check."""
+    choice = attnbench.choose(write(tmp_path, replace(CELL, conforming=False)), queries=128, machine="here")
+    assert (choice.name, choice.conforming) == ("quick", False)
+
+
+def test_a_call_on_which_nothing_may_be_chosen_has_no_choice(tmp_path: Path) -> None:
+    """If every timed implementation fails checks, the file has the call without offers."""
+    with pytest.raises(NoChoiceError, match="nothing that may be chosen was timed on case-1"):
+        attnbench.choose(write(tmp_path, replace(CELL, offers=())), queries=128, machine="here")
 
 
 @pytest.mark.parametrize(
@@ -140,12 +163,13 @@ def test_every_argument_in_which_calls_differ_is_named(tmp_path: Path) -> None:
 
 
 def test_an_argument_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    """An unknown pass or value of ``on_tie`` raises a ValueError that names the values."""
+    """An unknown pass, or a regret that is no share, raises a ValueError that says what is needed."""
     source = write(tmp_path, CELL)
     with pytest.raises(ValueError, match=r"passes must be one of forward, forward\+backward, got 'back'"):
         attnbench.choose(source, queries=128, machine="here", passes="back")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="on_tie must be one of reference, fastest, got 'any'"):
-        attnbench.choose(source, queries=128, machine="here", on_tie="any")  # type: ignore[arg-type]
+    for regret in (-0.1, "1 %"):
+        with pytest.raises(ValueError, match=r"regret must be a share of at least 0, such as 0\.01 for 1 %, got"):
+            attnbench.choose(source, queries=128, machine="here", regret=regret)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +178,8 @@ def test_an_argument_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         (b"{", "is no dispatch file"),
         (b'{"kind":"other"}', "is no dispatch file; attnbench report writes one"),
         (b'{"kind":"attnbench-dispatch","schema":99}', "was written by a newer attnbench (schema 99)"),
-        (b'{"kind":"attnbench-dispatch","schema":1,"cells":[{}]}', "is damaged"),
+        (b'{"kind":"attnbench-dispatch","schema":1}', "was written by an older attnbench: write it anew"),
+        (b'{"kind":"attnbench-dispatch","schema":2,"cells":[{}]}', "is damaged"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, message: str) -> None:
@@ -169,11 +194,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, mes
 
 def test_a_run_and_the_file_of_its_report_give_the_same_choice(tmp_path: Path) -> None:
     """Of the example run, every cell is read back, and its evidence is the line with the timing."""
-    content = collect_content([read_run(EXAMPLE)])
-    made = make_dispatch(content.runs, content.decisions.entries)
+    run = read_run(EXAMPLE)
+    made = make_dispatch([run], summarize([run]))
     (tmp_path / "dispatch.json").write_bytes(encode_dispatch(made))
     assert msgspec.to_builtins(read_dispatch(tmp_path / "dispatch.json")) == msgspec.to_builtins(made)
-    machine = content.runs[0].run.machine.name
+    machine = run.run.machine.name
     asked = {"queries": 128, "machine": machine, "case": made.cells[0].case.replace("L32.S32", "L128.S128")}
     choice = attnbench.choose(EXAMPLE, **asked)
     assert choice == attnbench.choose(tmp_path, **asked)
@@ -184,7 +209,7 @@ def test_a_run_and_the_file_of_its_report_give_the_same_choice(tmp_path: Path) -
 
 
 def test_choices_are_the_answers_of_the_report(tmp_path: Path) -> None:
-    """For every row of decisions.csv of the example, the fastest choice is the answer among those that conform."""
+    """For every row of decisions.csv of the example, the choice is the answer, with the same bound."""
     from attnbench.report import write as write_report
 
     write_report([read_run(EXAMPLE)], tmp_path)
@@ -194,26 +219,20 @@ def test_choices_are_the_answers_of_the_report(tmp_path: Path) -> None:
     for row, cell in zip(rows, cells.values(), strict=True):
         assert (row["queries"], row["keys"], row["pass"]) == (str(cell.queries), str(cell.keys), cell.passes)
         choice = attnbench.choose(
-            tmp_path, queries=cell.queries, keys=cell.keys, machine=cell.machine, passes=cell.passes, case=cell.case,
-            on_tie="fastest",
-        )  # fmt: skip
-        kind, names = row["conforming_answer"] or row["answer"], row["conforming"] or row["implementations"]
-        if not row["conforming_answer"] and any(int(count) < FEWEST_CHECKED for count in row["checked"].split("; ")):
-            # The report names an implementation without a verdict, and finds no answer among the others.
-            assert choice.kind not in DECISIVE
-            kind = choice.kind
-        assert choice.kind == kind
-        assert choice.name == (names.split("; ")[0] if kind in ("winner", "tie") else "torch_mha")
+            tmp_path, queries=cell.queries, keys=cell.keys, machine=cell.machine, passes=cell.passes, case=cell.case
+        )
+        assert (choice.name, choice.behind) == (row["implementation"], row["behind"])
+        assert choice.regret == pytest.approx(float(row["regret"]))
 
 
 def test_the_stored_map_answers_every_cell() -> None:
     """Each cell of the map in the example gives an implementation that is faster than the reference."""
     for batch in (1, 8):
         for length in (77, 197, 512):
-            choice = attnbench.choose(MAP, queries=length, batch=batch, machine="amd-epyc", on_tie="fastest")
+            choice = attnbench.choose(MAP, queries=length, batch=batch, machine="amd-epyc")
             assert choice.name in {"sdpa", "fused_projection"}
-            assert choice.gain is not None
-            assert choice.gain.low > 1
+            assert choice.ratio is not None
+            assert choice.ratio.value < 1
 
 
 @pytest.mark.parametrize(

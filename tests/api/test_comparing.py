@@ -11,6 +11,7 @@ from click.testing import CliRunner
 import attnbench
 from attnbench.cli import attnbench as command
 from attnbench.records.run_file import ResultsError, RunFile, StoredRun
+from attnbench.words.changes import describe_change
 from timed_runs import REFERENCE, case_of, store, time_calls
 
 
@@ -71,7 +72,9 @@ def test_the_command_finds_the_same(tmp_path: Path) -> None:
     lines = [line.rstrip() for line in table.stdout.splitlines()]
     assert lines == [line for line in str(found).splitlines() if not line.startswith("warning: ")]
     assert len(lines) > 2
-    assert [one["told"] for one in json.loads(json_.stdout)["changes"]] == [one.told for one in found.changes]
+    assert [one["told"] for one in json.loads(json_.stdout)["changes"]] == [
+        describe_change(one) for one in found.changes
+    ]
 
 
 def test_a_notebook_and_a_page_show_escaped_text() -> None:

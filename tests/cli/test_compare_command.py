@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict
+from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Gone, Verdict
 from attnbench.cli import attnbench
 from attnbench.cli.compare_command import _choose_exit_code
 from attnbench.plugins.registry import PluginError
@@ -176,7 +176,7 @@ def test_impossible_measurements_are_left_out_and_named(tmp_path: Path) -> None:
 
 def make_change(verdict: Verdict) -> Change:
     """A change with this verdict."""
-    return Change(implementation="mine", case="c", aspect="time", verdict=verdict, told="")
+    return Change(implementation="mine", case="c", aspect="time", verdict=verdict, fact=Gone())
 
 
 @pytest.mark.parametrize(

@@ -449,8 +449,8 @@ def test_each_process_has_an_order_of_its_own() -> None:
 
 
 def make_factor(process: int, name: str) -> float:
-    """Return 2 for "slow"; for "open", 1 and 1.02 in turn, so that its verdict stays unknown; 1 for other names."""
-    return {"slow": 2.0, "open": 1.0 + 0.02 * (process % 2)}.get(name, 1.0)
+    """Return 2 for "slow"; for "open", 1.02 and 0.98 in turn, so that its verdict stays unknown; 1 for other names."""
+    return {"slow": 2.0, "open": 0.98 + 0.04 * ((process + 1) % 2)}.get(name, 1.0)
 
 
 def test_processes_are_added_where_a_verdict_is_unknown() -> None:
@@ -476,11 +476,11 @@ def test_processes_are_added_where_a_verdict_is_unknown() -> None:
     assert len(base.twin.samples_ns) == 30
 
 
-def test_no_process_is_added_once_all_verdicts_are_known() -> None:
-    """If a verdict is unknown after 10 processes and known after 15, only five processes are added."""
+def test_no_process_is_added_once_it_is_decided_what_to_use() -> None:
+    """If the answer is open after 10 processes and decided after 15, only five processes are added."""
 
     def factor(process: int, name: str) -> float:
-        return 1.0 if name == "torch_mha" or process < 2 else 1.2
+        return 1.0 if name == "torch_mha" else 0.9 if process < 2 else 1.2
 
     fake = FakeSession(factor=factor)
     run(fake, ["torch_mha", "own"], processes=10, most=30)
@@ -521,7 +521,7 @@ def test_processes_are_added_where_other_work_disturbed_some(
     """They are added up to ``most``, if the share of undisturbed processes would then be enough."""
     fake = FakeSession(factor=lambda process, name: 0.5 if name == "own" else 1.0)
     fake.waits = lambda process, name: process in disturbed
-    effort = Effort(processes=7, most=12, only_disturbed=True, budget_s=1.0)
+    effort = Effort(processes=7, most=12, budget_s=1.0)
     own, base = time_own(fake, effort)
     assert len(fake.requests) == requests
     assert decide_speed(own, base).state == state
@@ -535,7 +535,7 @@ def test_an_implementation_cannot_choose_its_processes(waiting: Sequence[int], r
     """If only its own calls wait in more than a fifth of the processes, it gets no further ones, and no verdict."""
     fake = FakeSession(factor=lambda process, name: 0.5 if name == "own" else 1.0)
     fake.waits = lambda process, name: name == "own" and process in waiting
-    effort = Effort(processes=7, most=12, only_disturbed=True, budget_s=1.0)
+    effort = Effort(processes=7, most=12, budget_s=1.0)
     own, base = time_own(fake, effort)
     assert len(fake.requests) == requests
     assert decide_speed(own, base).state == state
@@ -550,12 +550,19 @@ def test_losing_processes_does_not_hide_that_an_implementation_is_slower() -> No
     assert decide_speed(own, base).state == "slower"
 
 
-def test_no_process_is_added_for_a_verdict_that_it_cannot_decide() -> None:
-    """With ``only_disturbed``, an unknown verdict stays."""
-    fake = FakeSession(factor=make_factor)
-    effort = Effort(processes=7, most=12, only_disturbed=True, budget_s=1.0)
-    list(start(fake, ["torch_mha", "open"], effort))
-    assert len(fake.requests) == 7
+@pytest.mark.parametrize(("names", "requests"), [(["torch_mha", "open"], 12), (["torch_mha", "open", "own"], 7)])
+def test_processes_are_added_until_it_is_decided_what_to_use(names: list[str], requests: int) -> None:
+    """If another implementation is the fastest beyond doubt, an unknown verdict against the reference stays."""
+    fake = FakeSession(factor=lambda process, name: 0.5 if name == "own" else make_factor(process, name))
+    list(start(fake, names, Effort(processes=7, most=12, budget_s=1.0)))
+    assert len(fake.requests) == requests
+
+
+def test_a_comparison_adds_processes_for_the_verdicts_against_its_baseline() -> None:
+    """With a baseline of the user, all verdicts that are open get further processes."""
+    fake = FakeSession(factor=lambda process, name: 0.5 if name == "own" else make_factor(process, name))
+    run(fake, ["torch_mha", "open", "own"], processes=7, most=12, against="torch_mha")
+    assert len(fake.requests) == 12
 
 
 def test_without_a_baseline_no_process_is_added() -> None:
@@ -785,7 +792,7 @@ def test_each_interleaved_implementation_adds_a_time_out() -> None:
 @pytest.mark.parametrize(("flop", "planned", "added"), [(SMALL_FLOP, 7, STEP), (SMALL_FLOP + 1, EVALUATED, EVALUATED)])
 def test_timed_calls_of_some_processes_are_evaluated(flop: int, planned: int, added: int) -> None:
     """Every process stores judged calls; in large cases, those of a few processes, chosen at random, are evaluated."""
-    factors = {0: 1.0, 1: 1.1}
+    factors = {0: 0.9, 1: 1.1}
     fake = FakeSession(factor=lambda process, name: factors[process % 2] if name == "other" else 1.0)
     found = run(fake, ["torch_mha", "other"], processes=7, most=7 + STEP, flop=flop)
     assert {tuple(request.checks) for request in fake.requests} == {("forward_parity",)}

@@ -7,6 +7,7 @@ Two certificates can be compared if the hashes of their case lists are equal.
 History of VERSION
 1  first version
 2  new fields of an implementation: code, checked_cases, without_data
+3  new field of a completion: pool_hash; no field restrictions
 """
 
 from collections import Counter
@@ -16,13 +17,13 @@ from typing import Any
 
 import msgspec
 
-from attnbench.analysis.coverage import count_checked, describe_completion, describe_few
+from attnbench.analysis.coverage import count_checked, describe_asking, describe_completion, describe_few
 from attnbench.cases import CaseId
 from attnbench.records.types import FAILURES, Completion, Finding, Result, Run, Status
 
 __all__ = ["VERSION", "CertificateError", "Code", "Declaration", "Suite", "describe_certificate", "make_certificate"]
 
-VERSION = 2
+VERSION = 3
 UNMEASURED = "not measured for this list"
 
 
@@ -226,6 +227,7 @@ def _describe_completion(completion: Completion, counts: Counter[Status]) -> dic
     """Return what a certificate says of a completion; the suite's ``list_hash`` does not include its cases."""
     return {
         "completion_hash": completion.completion_hash or None,
+        "pool_hash": completion.pool_digest or None,
         "cases": len(completion.cases),
         "findings": dict(counts),
         "strength": completion.strength,
@@ -233,10 +235,9 @@ def _describe_completion(completion: Completion, counts: Counter[Status]) -> dic
         "taken": completion.taken,
         "covered_by_list": completion.covered_by_list,
         "covered": completion.covered,
-        "restrictions": list(completion.restrictions),
         "refused_when_called": completion.refused_when_called,
         "summary": describe_completion(completion),
-        "notes": list(completion.notes),
+        "notes": list(describe_asking(completion)),
     }
 
 

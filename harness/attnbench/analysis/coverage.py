@@ -3,8 +3,23 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from attnbench.records.types import CHANGED_MIND, DECLARED_UNSUPPORTED, FAILURES, SILENT, Completion, Finding, Result
+from attnbench.analysis.root_causes import RootCause
+from attnbench.analysis.summary import Conformance, Verdict
+from attnbench.cases import LEVELS, NESTED
+from attnbench.records.facts import Fact
+from attnbench.records.types import (
+    CHANGED_MIND,
+    DECLARED_UNSUPPORTED,
+    FAILURES,
+    FRONTIER,
+    PERF,
+    SILENT,
+    Completion,
+    Finding,
+    Result,
+)
 
 __all__ = [
     "FEWEST_CHECKED",
@@ -13,9 +28,11 @@ __all__ = [
     "Counts",
     "count_cases",
     "count_checked",
+    "describe_asking",
     "describe_completion",
     "describe_few",
     "is_checked",
+    "judge_conformance",
     "list_coverage_lines",
 ]
 
@@ -23,9 +40,7 @@ __all__ = [
 # 1 and 0 cases. The smallest suite, ``quick``, has 30 cases, with one form of each argument.
 FEWEST_CHECKED = 20
 # Suites that give a verdict if the whole suite was run.
-VERDICT_SUITES = ("core", "full")
-# Most restrictions that a line names; the others are counted.
-SHOWN = 4
+VERDICT_SUITES = ("quick", "core", "full")
 # Words for combinations of values, by the number of values in each combination.
 COMBINATIONS = {1: "values", 2: "pairs", 3: "triples"}
 # What the words of the counts mean.
@@ -60,6 +75,60 @@ class Counts:
         refused = f", {self.refused} refused" if self.refused else ""
         left = f", {self.not_run} not run" if self.not_run else ""
         return f"{self.checked} of {self.cases} cases checked{part}{refused}{left}, {self.failed or 'none'} failed"
+
+
+def judge_conformance(results: Iterable[Result], *, missing: int = 0, causes: Sequence[RootCause] = ()) -> Conformance:
+    """Return the verdict on one implementation from all its results at one place.
+
+    A failed check of any result is a ``no``, also before timing; results of a search for the max length do not count.
+    Otherwise the checked cases of one suite decide, with those of the suites that it contains. It is the suite with
+    most of them; one with fewer than ``FEWEST_CHECKED`` of its own is named only if there is no other. The calls of a
+    profile are checked with some checks only: without cases of a suite they give ``only``, whatever their number.
+    ``missing`` is the number of planned cases without a result, and ``causes`` are the causes of the failures.
+    """
+    every = [result for result in results if result.suite != FRONTIER]
+    own = [result for result in every if result.suite != PERF]
+    if not count_checked(own):
+        own = every
+    suite, cases = _select_suite(own)
+    refused = _count_refusals(own)
+    failed = any(finding.status in FAILURES for result in every for finding in result.findings)
+    silent: Verdict = "refused" if 2 * refused.total() >= len({result.case for result in own}) > 0 else "unknown"
+    held: Verdict = "yes" if len(cases) >= FEWEST_CHECKED and suite != PERF else "only"
+    return Conformance(
+        verdict="no" if failed else held if cases else silent,
+        suite=suite,
+        checked=len(cases),
+        refused=tuple(refused.most_common()),
+        causes=tuple(causes),
+        missing=missing,
+    )
+
+
+def _select_suite(results: Iterable[Result]) -> tuple[str, set[str]]:
+    """Return the suite that gives the verdict, and its checked cases; an empty suite if no case was checked."""
+    own: dict[str, set[str]] = {}
+    for result in results:
+        if is_checked(result):
+            own.setdefault(result.suite, set()).add(result.case)
+    whole = {
+        suite: set(chain.from_iterable(own.get(level, ()) for level in NESTED[: NESTED.index(suite) + 1]))
+        if suite in NESTED
+        else cases
+        for suite, cases in own.items()
+    }
+    order = sorted(whole, key=lambda suite: (len(own[suite]) >= FEWEST_CHECKED, suite in LEVELS, len(whole[suite])))
+    return (order[-1], whole[order[-1]]) if order else ("", set())
+
+
+def _count_refusals(results: Iterable[Result]) -> Counter[Fact | str]:
+    """Count the refused cases by the refusal: its first fact, or the reason in a run of an older schema."""
+    found: dict[str, Fact | str] = {}
+    for result in results:
+        first = next((finding for finding in result.findings if finding.status == "unsupported"), None)
+        if first is not None and not is_checked(result):
+            found[result.case] = first.facts[0] if first.facts else first.reason
+    return Counter(found.values())
 
 
 def count_cases(results: Sequence[Result], planned: int = 0) -> Counts:
@@ -111,27 +180,50 @@ def describe_few(checked: int) -> str:
 def describe_completion(completion: Completion) -> str:
     """Return which share of the reference's combinations an implementation takes, and which share of these was covered.
 
-    An example is "takes 31 % of the reference's pairs (self-attention, no weights); all of them covered, with 92
-    further cases". The text is empty if the implementation takes every case, or if the operator has no covering array.
+    An example is "takes 31 % of the reference's pairs; all of them covered, with 92 supplementary cases". If the suite
+    does not cover combinations, the line has only the supplementary cases. The text is empty if the implementation
+    takes every case.
     """
-    if not completion.strength or not (completion.refused or completion.unanswered or completion.refused_when_called):
+    further = _count_things(len(completion.cases), "supplementary case")
+    left = sum(map(len, completion.refused.values())) + len(completion.unanswered)
+    if not completion.strength:
+        of = f"{left} of {completion.listed} cases of {completion.suite}"
+        return f"refuses {of}; {further} of the pool added" if completion.cases else ""
+    if not (left or completion.refused_when_called):
         return ""
     words = COMBINATIONS.get(completion.strength, f"combinations of {completion.strength} values")
     if not completion.taken:
         return f"takes none of the reference's {words}: nothing was covered"
-    shown = list(completion.restrictions[:SHOWN])
-    left = len(completion.restrictions) - len(shown)
-    shown += [f"and {left} more restriction{'s' * (left > 1)}"] if left else []
-    only = f" ({', '.join(shown)})" if shown else ""
-    further = len(completion.cases)
-    drawn = f", with {further} further case{'s' * (further > 1)}" if further else ""
+    added = f", with {further}" if completion.cases else ""
     called = completion.refused_when_called or 0
     counted = f"{called} cases were" if called > 1 else "1 case was"
     late = f"; {counted} refused only when called" if called else ""
     return (
-        f"takes {_format_share(completion.taken, completion.combinations)} of the reference's {words}{only}; "
-        f"{_format_share(completion.covered, completion.taken)} of them covered{drawn}{late}"
+        f"takes {_format_share(completion.taken, completion.combinations)} of the reference's {words}; "
+        f"{_format_share(completion.covered, completion.taken)} of them covered{added}{late}"
     )
+
+
+def describe_asking(completion: Completion) -> Iterator[str]:
+    """Yield a line for each thing that went wrong when the implementation was asked which cases it supports."""
+    yield from completion.notes
+    if completion.raised:
+        yield (
+            f"declarations raised on {completion.raised} of {completion.asked} cases that were asked, "
+            f"which count as refused; the first exception: {completion.first_raised}"
+        )
+    if completion.no_answer:
+        yield f"unsupported(case) gave no answer on many cases: {completion.no_answer}"
+    elif completion.unasked:
+        each_ms = 1e3 * completion.asked_s / max(completion.asked, 1)
+        yield (
+            f"unsupported(case) is slow: {completion.asked} cases took {completion.asked_s:.3g} s, {each_ms:.3g} ms "
+            f"each; {_count_things(completion.unasked, 'further case')} not asked"
+        )
+
+
+def _count_things(count: int, thing: str) -> str:
+    return f"{count} {thing}{'s' * (count != 1)}"
 
 
 def list_coverage_lines(
@@ -153,8 +245,7 @@ def list_coverage_lines(
         if name in completions:
             if line := describe_completion(completions[name]):
                 yield f"{name} {line}"
-            for note in completions[name].notes:
-                yield f"{name}: {note}"
+            yield from (f"{name}: {line}" for line in describe_asking(completions[name]))
         yield from (f"{name}: {line}" for line in _describe_changes(own))
         if planned is None and (line := _describe_refusals(own)):
             yield f"{name}: {line}"
@@ -166,10 +257,8 @@ def _describe_refusals(results: Sequence[Result]) -> str:
     checked = count_checked(results)
     if not checked < FEWEST_CHECKED <= checked + refused:
         return ""
-    more = "" if any(result.suite in VERDICT_SUITES for result in results) else f"; {VERDICT_SUITES[0]} has more cases"
     return (
-        f"{checked} of {len(results)} cases checked, {refused} refused; a verdict needs {FEWEST_CHECKED} checked "
-        f"cases{more}"
+        f"{checked} of {len(results)} cases checked, {refused} refused; a verdict needs {FEWEST_CHECKED} checked cases"
     )
 
 

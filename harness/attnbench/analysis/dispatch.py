@@ -4,25 +4,27 @@ The file has every timed call of the report with all implementations that were t
 less than the report does: only implementations that return weights, for example.
 """
 
+import math
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from attnbench.analysis.coverage import FEWEST_CHECKED
-from attnbench.analysis.crossover import DECISIVE, Answer, AnswerKind, Contender, Interval, choose
+from attnbench.analysis.answers import Answer
+from attnbench.analysis.answers import choose as choose_by_bounds
+from attnbench.analysis.pairs import PairBounds
 from attnbench.records.run_file import ResultsError
 
 __all__ = [
     "DISPATCH_SCHEMA",
     "Cell",
-    "Choice",
+    "Chosen",
     "Dispatch",
+    "Interval",
     "NoChoiceError",
     "Offer",
-    "OnTie",
     "Query",
     "choose_at",
     "encode_dispatch",
@@ -30,7 +32,7 @@ __all__ = [
 ]
 
 # Version of the format of dispatch.json. It grows with every change that an older reader would misread.
-DISPATCH_SCHEMA = 1
+DISPATCH_SCHEMA = 2
 # Most values that an error names; the others are counted.
 SHOWN = 8
 # Names of masks in ids of cases, by their names in the option --mask; operators have names of their own.
@@ -42,19 +44,34 @@ MASKS = {
 }
 # Features that may be needed although nothing in a file refuses them.
 FEATURES = ("weights", "float masks")
-# What a choice names if nothing is faster than the reference beyond doubt, or if several are equally fast.
-OnTie = Literal["reference", "fastest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A ratio of times, and its confidence interval over the processes."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """An implementation that was timed on a call and fails no check."""
+    """An implementation that was timed on a call and may be chosen for it."""
 
-    contender: Contender
-    # Line of the run file that has the timing; 0 where unknown.
+    name: str
+    # Unit: nanoseconds.
+    time_ns: float
+    # Time divided by the reference's time; None for the reference, and where nothing can be compared.
+    ratio: Interval | None = None
+    # Upper bound of the time over that of each other offer, by its name; None where there is no bound.
+    over: dict[str, float | None]
+    # Id of the run that has the timing, and the number of its line; 0 where unknown.
+    run: str
     line: int = 0
-    # Number of checked cases of suites on this machine and device.
+    # Number of checked cases of the suite that gives the verdict on conformance.
     checked: int = 0
+    suite: str = ""
     # Features that the implementation refuses, such as "weights". ``refusals_known``: whether it is known what the
     # implementation refuses.
     refused: tuple[str, ...] = ()
@@ -83,6 +100,11 @@ class Cell:
     mask: str = "none"
     reference: str
     offers: tuple[Offer, ...]
+    # Number of processes that timed the call, and whether the A/A control shows a difference.
+    processes: int
+    control_failed: bool = False
+    # Whether the offers are known to conform. If not, none is known to, and the offers fail no check.
+    conforming: bool = True
 
 
 class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,38 +137,13 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """What to use for a call, and the evidence for it."""
+class Chosen:
+    """What to use for a call, with the evidence for it."""
 
-    name: str
-    # What the measurement says; see ``AnswerKind``. The name is the reference unless this is ``winner`` or ``tie``, or
-    # the fastest was asked for.
-    kind: AnswerKind
-    # Every implementation that the measurement does not tell apart from the fastest, the fastest first.
-    tied: tuple[str, ...] = ()
-    # Time of the reference divided by the time of ``name``, with its confidence interval; None for the reference.
-    gain: Interval | None = None
-    # Number of checked cases of ``name``; a number below 20 is no verdict on its conformance.
-    checked: int = 0
-    # Where the timing is stored. ``line``: number of the line in the file of the run; 0 where unknown.
-    run: str = ""
-    line: int = 0
-    case: str = ""
-    machine: str = ""
-    # Number of threads of the timed calls; with another number, another implementation may be the fastest.
-    threads: int = 0
-
-    def __str__(self) -> str:
-        gain = ""
-        if self.gain is not None:
-            gain = f", {self.gain.value:.2f}× as fast as the reference ({self.gain.low:.2f} to {self.gain.high:.2f})"
-        others = ", ".join(name for name in self.tied if name != self.name)
-        kind = (
-            "" if self.kind == "winner" else f", {self.kind.replace('_', ' ')}" + (f" with {others}" if others else "")
-        )
-        place = f"{self.run} line {self.line}" if self.line else self.run
-        threads = f", {self.threads} thread{'s' * (self.threads > 1)}" if self.threads else ""
-        return f"{self.name}{gain}{kind} [{place}: {self.case}{threads}]"
+    cell: Cell
+    answer: Answer
+    # None for a fallback that was not timed, or may not be chosen.
+    offer: Offer | None
 
 
 class NoChoiceError(LookupError):
@@ -177,56 +174,73 @@ def read_dispatch(path: Path) -> Dispatch:
             f"{path} was written by a newer attnbench (schema {schema}); "
             f"this version reads schemas up to {DISPATCH_SCHEMA}: upgrade attnbench"
         )
+    if schema < DISPATCH_SCHEMA:
+        raise ResultsError(f"{path} was written by an older attnbench: write it anew with attnbench report")
     try:
         return msgspec.json.decode(content, type=Dispatch)
     except msgspec.MsgspecError as error:
         raise ResultsError(f"{path} is damaged: {error}; write it anew with attnbench report") from error
 
 
-def choose_at(dispatch: Dispatch, query: Query, *, needs: Collection[str] = (), on_tie: OnTie = "reference") -> Choice:
+def choose_at(
+    dispatch: Dispatch,
+    query: Query,
+    *,
+    needs: Collection[str] = (),
+    regret: float | None = None,
+    fallback: str | None = None,
+) -> Chosen:
     """Return what to use for the call that ``query`` describes, among implementations that refuse nothing in ``needs``.
 
-    Raises: NoChoiceError if no such call was measured, or if several kinds of calls fit; ValueError for a need that is
-    no feature.
+    If the bound on the regret is larger than ``regret``, the choice is ``fallback``.
+
+    Raises: NoChoiceError if no such call was measured, if several kinds of calls fit, or if the bound is larger than
+    ``regret`` and there is no ``fallback``; ValueError for a need that is no feature.
     """
     known = {*FEATURES, *(one for cell in dispatch.cells for offer in cell.offers for one in offer.refused)}
     if strange := [one for one in needs if one not in known]:
         raise ValueError(f"needs must be features, such as {_list_values(known)}, got {strange[0]!r}")
     cell = _find_cell(dispatch.cells, query)
-    offers = [one for one in cell.offers if _suits(one, needs, cell.reference)]
-    reference = next((one for one in offers if one.contender.implementation == cell.reference), None)
-    if reference is None:
-        raise NoChoiceError(f"{cell.reference}, the reference, was not timed on {cell.case}: no time can be compared")
-    if any(one.checked >= FEWEST_CHECKED for one in offers):
-        offers = [one for one in offers if one.checked >= FEWEST_CHECKED or one is reference]
-    answer = choose([one.contender for one in offers], cell.reference)
-    return _make_choice(cell, answer, {one.contender.implementation: one for one in offers}, on_tie)
+    offers = {one.name: one for one in cell.offers if _suits(one, needs, cell.reference)}
+    over = {
+        name: {other: math.inf if bound is None else bound for other, bound in one.over.items()}
+        for name, one in offers.items()
+    }
+    bounds = PairBounds(over=over, processes=cell.processes, control_failed=cell.control_failed)
+    answer = choose_by_bounds(bounds, {name: one.time_ns for name, one in offers.items()}, offers)
+    if answer is None:
+        raise NoChoiceError(f"nothing that may be chosen was timed on {cell.case}: {_explain_empty(cell, needs)}")
+    if regret is None or (answer.regret is not None and answer.regret <= regret):
+        return Chosen(cell=cell, answer=answer, offer=offers[answer.name])
+    if fallback is None:
+        raise NoChoiceError(_explain_regret(cell, answer, regret))
+    # Nothing bounds the time of the fallback: the user named it for this situation.
+    answer = Answer(name=fallback, regret=None, unbounded="fallback", processes=cell.processes)
+    return Chosen(cell=cell, answer=answer, offer=offers.get(fallback))
+
+
+def _explain_empty(cell: Cell, needs: Collection[str]) -> str:
+    if not cell.offers:
+        return "every implementation fails checks, or had the same input values in all calls"
+    return f"every implementation refuses {' or '.join(needs)}, or was not asked"
+
+
+def _explain_regret(cell: Cell, answer: Answer, regret: float) -> str:
+    if answer.regret is None:
+        bound = f"{answer.name} has no bound on its regret ({answer.unbounded})"
+    else:
+        bound = f"{answer.name} is up to {100 * answer.regret:.2g} % slower than {answer.behind}"
+    return (
+        f"regret must be at most {100 * regret:g} %, but {bound} on {cell.case}: time it in more processes, allow a "
+        "larger regret, or name a fallback"
+    )
 
 
 def _suits(offer: Offer, needs: Collection[str], reference: str) -> bool:
     """Whether an implementation is known to refuse nothing that is needed; the reference refuses nothing."""
-    if not needs or offer.contender.implementation == reference:
+    if not needs or offer.name == reference:
         return True
     return offer.refusals_known and not set(needs) & set(offer.refused)
-
-
-def _make_choice(cell: Cell, answer: Answer, offers: dict[str, Offer], on_tie: OnTie) -> Choice:
-    decided = answer.kind == "winner" or (on_tie == "fastest" and answer.kind in DECISIVE)
-    name = answer.names[0] if decided else cell.reference
-    offer = offers[name]
-    ratio = offer.contender.ratio
-    return Choice(
-        name=name,
-        kind=answer.kind,
-        tied=() if answer.kind == "winner" else (*answer.names, *answer.undecided),
-        gain=None if name == cell.reference or ratio is None else ratio.invert(),
-        checked=offer.checked,
-        run=offer.contender.run,
-        line=offer.line,
-        case=cell.case,
-        machine=cell.machine,
-        threads=cell.threads,
-    )
 
 
 # Fields in which a cell must equal the query. If no cell does, the first field that excludes all cells is named.

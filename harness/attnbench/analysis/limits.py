@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from attnbench.analysis.coverage import is_checked
 from attnbench.cases import CALL_MODES, CaseId
-from attnbench.records.types import FRONTIER, PERF, Completion, Result
+from attnbench.records.run_file import StoredRun
+from attnbench.records.types import FRONTIER, PERF, Result
 
-__all__ = ["MULTIHEAD", "Limits", "describe_limits", "find_limits"]
+__all__ = ["MULTIHEAD", "Limits", "LimitsOfRuns", "describe_limits", "find_limits"]
 
 # ``WEIGHTS``: the feature of cases that return weights. ``WEIGHTS_OPTION``: the flag of such cases. ``FLAGS``: the
 # feature of each flag in a case id; a flag that is not here is called by its name. ``NEUTRAL``: flags that are no
@@ -58,12 +59,8 @@ def describe_limits(limits: Limits) -> str:
     return ", ".join(parts) or (f"takes all {limits.cases} cases" if limits.cases > 1 else "takes the only case")
 
 
-def find_limits(results: Iterable[Result], completion: Completion | None, device: str) -> Limits:
-    """Return what one implementation refused on a device.
-
-    ``results`` are those of the implementation in one run. ``completion`` is what the implementation declared about the
-    whole suite.
-    """
+def find_limits(results: Iterable[Result], device: str) -> Limits:
+    """Return what one implementation refused on a device; ``results`` are those of the implementation in one run."""
     taken: list[CaseId] = []
     refused: dict[str, list[CaseId]] = {}
     suites, listed = set(), set()
@@ -82,21 +79,54 @@ def find_limits(results: Iterable[Result], completion: Completion | None, device
     count = len(listed)
     if suites <= TIMED:
         return Limits(known=False)
-    if completion and completion.restrictions:
-        return Limits(known=True, refused=tuple(_read_restrictions(completion.restrictions)), cases=count)
     if not taken:
         return Limits(known=True, refused=("every case",), cases=count)
     features, others = _explain(refused, taken)
     return Limits(known=True, refused=features, others=others, cases=count)
 
 
-def _read_restrictions(restrictions: Sequence[str]) -> Iterator[str]:
-    """Yield what is refused. A restriction says what is refused ("no weights, no dropout"), or all that is taken."""
-    for text in restrictions:
-        if text.startswith("no "):
-            yield from text.removeprefix("no ").split(", no ")
-        else:
-            yield f"all but {text}"
+class LimitsOfRuns:
+    """What each implementation refuses on a device: from the run that timed it, or from a run of the same code."""
+
+    def __init__(self, runs: Sequence[StoredRun]) -> None:
+        self._runs = {stored.run.id: stored for stored in runs}
+        self._results: dict[tuple[str, str], list[Result]] = {}
+        for stored in runs:
+            for result in stored.results:
+                self._results.setdefault((stored.run.id, result.implementation), []).append(result)
+        # By machine, implementation and hash of its source files, the runs of this code.
+        self._of_code: dict[tuple[str, str, str], list[str]] = {}
+        for stored in runs:
+            for name, source in stored.run.sources.items():
+                self._of_code.setdefault((stored.run.machine.name, name, source), []).append(stored.run.id)
+        self._found: dict[tuple[str, str, str], Limits] = {}
+        self._own: dict[tuple[str, str, str], Limits] = {}
+
+    def find(self, implementation: str, run: str, device: str) -> Limits:
+        """Return what an implementation that was timed in a run refuses."""
+        key = implementation, run, device
+        if key not in self._found:
+            known = (self._read(implementation, other, device) for other in self._list_runs(implementation, run))
+            self._found[key] = next((limits for limits in known if limits.known), Limits(known=False))
+        return self._found[key]
+
+    def _list_runs(self, implementation: str, run: str) -> Iterator[str]:
+        """Yield the run, and then the runs on the same machine whose source files of the implementation are equal."""
+        if run not in self._runs:
+            return
+        yield run
+        own = self._runs[run].run
+        if source := own.sources.get(implementation):
+            same_code = self._of_code[own.machine.name, implementation, source]
+            yield from (name for name in same_code if name != run)
+
+    def _read(self, implementation: str, run: str, device: str) -> Limits:
+        """Return what the results of one run say; it is found once, because many runs may ask for it."""
+        key = implementation, run, device
+        if key not in self._own:
+            results = self._results.get((run, implementation), ())
+            self._own[key] = find_limits(results, device)
+        return self._own[key]
 
 
 def _explain(refused: Mapping[str, Sequence[CaseId]], taken: Sequence[CaseId]) -> tuple[tuple[str, ...], int]:

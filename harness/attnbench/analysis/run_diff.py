@@ -8,21 +8,32 @@ kernel calls are exact: any difference is a change.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from attnbench.analysis.speed_verdict import SpeedVerdict, decide_speed
+from attnbench.analysis.speed_verdict import NoVerdict, SpeedVerdict, decide_speed
 from attnbench.analysis.stats import Estimate, ratio
 from attnbench.plugins.registry import find_baseline
 from attnbench.records.run_file import StoredRun, merge_runs
-from attnbench.records.types import FAILURES, Finding, Result, find_pass
+from attnbench.records.types import FAILURES, Finding, Result, Status, find_pass
 
 __all__ = [
     "UNDECIDED",
     "WORSE",
     "Change",
+    "ChangeFact",
+    "ComparedRatios",
+    "ComparedTimes",
+    "Counted",
+    "Gone",
+    "NotTimed",
+    "OtherCalls",
+    "OtherProcesses",
     "Quantity",
+    "RatioFault",
+    "StatusChange",
+    "UnusableRatios",
     "Verdict",
     "compare_implementations",
     "compare_runs",
@@ -49,6 +60,82 @@ class Quantity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StatusChange:
+    """A check fails on one side only; ``finding`` is that of the new side."""
+
+    before: Status
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """The new run has no result of the case."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Two exact numbers, of bytes, flop or kernel calls."""
+
+    was: int
+    is_now: int
+    # Kernels whose number of calls changed: name, number before, number now.
+    kernels: tuple[tuple[str, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedTimes:
+    """Two implementations that were timed interleaved, by their speed verdict."""
+
+    found: SpeedVerdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotTimed:
+    """The implementations without a timing, each with the reason; None if no reason was stored."""
+
+    missing: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherCalls:
+    """The calls of the two runs differ, so their times are not compared.
+
+    ``parameters``: frozen in one run only. ``values``: all the same in one run only.
+    """
+
+    kind: Literal["parameters", "values"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherProcesses:
+    """An implementation was timed in other processes than the baseline, so it has no ratio."""
+
+    baseline: str
+
+
+RatioFault = NoVerdict | OtherProcesses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnusableRatios:
+    """Why the ratio to the reference cannot be used, in each run in which it cannot."""
+
+    base: RatioFault | None
+    new: RatioFault | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRatios:
+    """The ratios to the reference's time of two runs."""
+
+    was: Estimate
+    is_now: Estimate
+
+
+ChangeFact = StatusChange | Gone | Counted | ComparedTimes | NotTimed | OtherCalls | UnusableRatios | ComparedRatios
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """Change of one aspect of one implementation on one case."""
 
@@ -58,8 +145,8 @@ class Change:
     # "kernel_calls", "time" or "result".
     aspect: str
     verdict: Verdict
-    # Description of the change. This field's name is a key in the output of ``attnbench compare --json``.
-    told: str
+    # What is known of the change; ``words.changes`` says it in words.
+    fact: ChangeFact
     # The two numbers that were compared: bytes, flop, calls, or the ratio to the reference's time. None where nothing
     # was measured, and for two implementations that were timed interleaved, which have only a ``factor``.
     base: Quantity | None = None
@@ -68,20 +155,12 @@ class Change:
     factor: Quantity | None = None
 
 
-# Why the times of two runs are not compared.
-OTHER_PARAMETERS = "the parameters were frozen in the calls of one run, and not in those of the other run"
-OTHER_VALUES = "the calls of one run had input values of their own, those of the other run had all the same values"
-
-
-def compare_runs(
-    base: StoredRun, new: StoredRun, *, threshold: float, describe: Callable[[Finding], str]
-) -> Iterator[Change]:
+def compare_runs(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterator[Change]:
     """Compare the results of the base run with those of the new run, by implementation and case.
 
     Counters (bytes, flop, kernel calls) and times are compared only if both runs used the same
     machine. If they did not change, they are included with the verdict ``same``. ``threshold`` is
-    the relative change of time above which the verdict is slower or faster. ``describe`` returns
-    what a failed finding says.
+    the relative change of time above which the verdict is slower or faster.
     """
     before, after = index_results(base), index_results(new)
     same_machine = base.run.machine.name == new.run.machine.name
@@ -90,27 +169,25 @@ def compare_runs(
         if now is None:
             # The further cases of a completion follow from what an implementation declares, and may be others now.
             if not old.completes and name in new.run.implementations and base.run.suite_digest == new.run.suite_digest:
-                yield _make_change(old, "result", "gone", "the new run has no result")
+                yield _make_change(old, "result", "gone", Gone())
             continue
-        yield from _compare_findings(old, now, describe)
+        yield from _compare_findings(old, now)
         if same_machine:
             yield from _compare_counters(old, now)
             yield from _compare_ratios(old, now, before, after, threshold)
 
 
-def compare_implementations(
-    results: Sequence[Result], *, base: str, new: str, describe: Callable[[Finding], str]
-) -> Iterator[Change]:
+def compare_implementations(results: Sequence[Result], *, base: str, new: str) -> Iterator[Change]:
     """Compare two implementations that were timed interleaved, on every case of one run.
 
-    ``base`` and ``new`` are names as stored in results; ``describe`` returns what a failed finding says. Every case
-    with results of both implementations has a verdict on time, even if it was not timed.
+    ``base`` and ``new`` are names as stored in results. Every case with results of both implementations has a verdict
+    on time, even if it was not timed.
     """
     before = {result.case: result for result in results if result.implementation == base}
     for now in results:
         if now.implementation == new and now.case in before:
             old = before[now.case]
-            yield from _compare_findings(old, now, describe)
+            yield from _compare_findings(old, now)
             yield from _compare_counters(old, now)
             yield _compare_times(old, now)
 
@@ -137,39 +214,39 @@ def _make_change(
     now: Result,
     aspect: str,
     verdict: Verdict,
-    told: str,
+    fact: ChangeFact,
     *,
     base: Quantity | None = None,
     new: Quantity | None = None,
     factor: Quantity | None = None,
 ) -> Change:
     return Change(
-        implementation=now.implementation, case=now.case, aspect=aspect, verdict=verdict, told=told, base=base, new=new,
+        implementation=now.implementation, case=now.case, aspect=aspect, verdict=verdict, fact=fact, base=base, new=new,
         factor=factor,
     )  # fmt: skip
 
 
-def _make_exact_change(now: Result, aspect: str, verdict: Verdict, told: str, *, was: int, is_now: int) -> Change:
+def _make_exact_change(now: Result, aspect: str, verdict: Verdict, counted: Counted) -> Change:
     base, new, factor = (
         Quantity(value=number, low=number, high=number) if number is not None else None
-        for number in (was, is_now, is_now / was if was else None)
+        for number in (counted.was, counted.is_now, counted.is_now / counted.was if counted.was else None)
     )
-    return _make_change(now, aspect, verdict, told, base=base, new=new, factor=factor)
+    return _make_change(now, aspect, verdict, counted, base=base, new=new, factor=factor)
 
 
 def _keep_interval(found: Estimate) -> Quantity:
     return Quantity(value=found.value, low=found.low, high=found.high)
 
 
-def _compare_findings(old: Result, now: Result, describe: Callable[[Finding], str]) -> Iterator[Change]:
+def _compare_findings(old: Result, now: Result) -> Iterator[Change]:
     was = {finding.check: finding for finding in old.findings}
     for finding in now.findings:
         if finding.check not in was:
             continue
         failed_before, fails = was[finding.check].status in FAILURES, finding.status in FAILURES
         if failed_before != fails:
-            text = f"{was[finding.check].status} → {finding.status}" + (f": {describe(finding)}" if fails else "")
-            yield _make_change(now, finding.check, "wrong" if fails else "mended", text)
+            change = StatusChange(before=was[finding.check].status, finding=finding)
+            yield _make_change(now, finding.check, "wrong" if fails else "mended", change)
 
 
 def _compare_counters(old: Result, now: Result) -> Iterator[Change]:
@@ -180,16 +257,15 @@ def _compare_counters(old: Result, now: Result) -> Iterator[Change]:
     """
     if old.memory is not None and now.memory is not None and old.memory.threads == now.memory.threads:
         for aspect in ("peak_bytes", "saved_bytes", "workspace_bytes"):
-            yield from _compare_counter(now, aspect, getattr(old.memory, aspect), getattr(now.memory, aspect), "bytes")
+            yield from _compare_counter(now, aspect, getattr(old.memory, aspect), getattr(now.memory, aspect))
         if old.kernels and now.kernels:
             yield _compare_kernels(old, now)
-    yield from _compare_counter(now, "flop", old.flop, now.flop, "flop")
+    yield from _compare_counter(now, "flop", old.flop, now.flop)
 
 
-def _compare_counter(now: Result, aspect: str, was: int | None, is_now: int | None, unit: str) -> Iterator[Change]:
+def _compare_counter(now: Result, aspect: str, was: int | None, is_now: int | None) -> Iterator[Change]:
     if was is not None and is_now is not None:
-        text = f"{was} → {is_now} {unit}"
-        yield _make_exact_change(now, aspect, _classify_size(was, is_now), text, was=was, is_now=is_now)
+        yield _make_exact_change(now, aspect, _classify_size(was, is_now), Counted(was=was, is_now=is_now))
 
 
 def _classify_size(was: int, is_now: int) -> Verdict:
@@ -202,11 +278,11 @@ def _compare_kernels(old: Result, now: Result) -> Change:
     The verdict is ``other`` if the total is unchanged, but the numbers of calls of single kernels changed.
     """
     was, are = count_kernel_calls(old.kernels), count_kernel_calls(now.kernels)
-    text, verdict = f"{was.total()} → {are.total()} calls", _classify_size(was.total(), are.total())
-    if was != are:
-        different = [f"{name} {was[name]} → {are[name]}" for name in sorted(was | are) if was[name] != are[name]]
-        text, verdict = f"{text}: {', '.join(different)}", "other" if verdict == "same" else verdict
-    return _make_exact_change(now, "kernel_calls", verdict, text, was=was.total(), is_now=are.total())
+    different = tuple((name, was[name], are[name]) for name in sorted(was | are) if was[name] != are[name])
+    verdict = _classify_size(was.total(), are.total())
+    verdict = "other" if different and verdict == "same" else verdict
+    counted = Counted(was=was.total(), is_now=are.total(), kernels=different)
+    return _make_exact_change(now, "kernel_calls", verdict, counted)
 
 
 def _compare_times(old: Result, now: Result) -> Change:
@@ -215,24 +291,13 @@ def _compare_times(old: Result, now: Result) -> Change:
         return _explain_untimed(old, now)
     found = decide_speed(now.timing, old.timing)
     factor = _keep_interval(found.ratio) if found.ratio else None
-    return _make_change(now, "time", found.state, _format_verdict(found), factor=factor)
+    return _make_change(now, "time", found.state, ComparedTimes(found=found), factor=factor)
 
 
 def _explain_untimed(old: Result, now: Result) -> Change:
     """Explain why times were not compared: verdict ``gone`` if only the base was timed, else ``inconclusive``."""
-    missing = [result for result in (old, now) if result.timing is None]
-    text = "; ".join(f"{one.implementation} was not timed: {one.untimed or 'no reason was stored'}" for one in missing)
-    return _make_change(now, "time", "inconclusive" if old.timing is None else "gone", text)
-
-
-def _format_verdict(found: SpeedVerdict) -> str:
-    measured = f"{_format_interval(found.ratio)} × the base's time, " if found.ratio else ""
-    reason = f": {found.reason}" if found.reason else ""
-    return f"{measured}{found.counted} of {found.of} processes are usable{reason}"
-
-
-def _format_interval(found: Estimate) -> str:
-    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    missing = tuple((one.implementation, one.untimed) for one in (old, now) if one.timing is None)
+    return _make_change(now, "time", "inconclusive" if old.timing is None else "gone", NotTimed(missing=missing))
 
 
 def _compare_ratios(
@@ -250,22 +315,26 @@ def _compare_ratios(
     if was is None or is_now is None or old.timing is None or now.timing is None:
         return
     if old.timing.values != now.timing.values:
-        yield _make_change(now, "time", "inconclusive", OTHER_VALUES)
+        yield _make_change(now, "time", "inconclusive", OtherCalls(kind="values"))
         return
     if old.timing.trainable != now.timing.trainable and find_pass(now.case) == "forward":
-        yield _make_change(now, "time", "inconclusive", OTHER_PARAMETERS)
+        yield _make_change(now, "time", "inconclusive", OtherCalls(kind="parameters"))
         return
-    disturbed = [f"the {run} run: {one}" for run, one in (("base", was), ("new", is_now)) if isinstance(one, str)]
-    if isinstance(was, str) or isinstance(is_now, str):
-        yield _make_change(now, "time", "inconclusive", "; ".join(disturbed))
+    if not (isinstance(was, Estimate) and isinstance(is_now, Estimate)):
+        base, new = (None if isinstance(one, Estimate) else one for one in (was, is_now))
+        yield _make_change(now, "time", "inconclusive", UnusableRatios(base=base, new=new))
         return
-    text = f"{_format_interval(was)} → {_format_interval(is_now)} × the reference's time"
     # The least and the largest change that the two intervals allow.
     factor = Quantity(value=is_now.value / was.value, low=is_now.low / was.high, high=is_now.high / was.low)
     yield _make_change(
-        now, "time", _classify_factor(factor, threshold), text, base=_keep_interval(was), new=_keep_interval(is_now),
+        now,
+        "time",
+        _classify_factor(factor, threshold),
+        ComparedRatios(was=was, is_now=is_now),
+        base=_keep_interval(was),
+        new=_keep_interval(is_now),
         factor=factor,
-    )  # fmt: skip
+    )
 
 
 def _classify_factor(factor: Quantity, threshold: float) -> Verdict:
@@ -281,7 +350,7 @@ def _classify_factor(factor: Quantity, threshold: float) -> Verdict:
     return "same" if factor.low > 1 - threshold and factor.high < 1 + threshold else "unknown"
 
 
-def _estimate_ratio_to_reference(result: Result, run: Mapping[tuple[str, str], Result]) -> Estimate | str | None:
+def _estimate_ratio_to_reference(result: Result, run: Mapping[tuple[str, str], Result]) -> Estimate | RatioFault | None:
     """Return the ratio of an implementation's time to the reference's, or the reason why the ratio is inconclusive.
 
     Return None for the reference itself, or if the implementation or the reference was not timed.
@@ -293,7 +362,7 @@ def _estimate_ratio_to_reference(result: Result, run: Mapping[tuple[str, str], R
     if name == result.implementation or result.timing is None or reference is None or reference.timing is None:
         return None
     if len(reference.timing.samples_ns) != len(result.timing.samples_ns):
-        return f"it was timed in other processes than {name}"
+        return OtherProcesses(baseline=name)
     if reference.timing.twin is None:
         return ratio(result.timing.samples_ns, reference.timing.samples_ns)
     found = decide_speed(result.timing, reference.timing)

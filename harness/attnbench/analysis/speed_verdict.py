@@ -38,6 +38,9 @@ __all__ = [
     "STATES",
     "VERDICTS",
     "Baseline",
+    "Cause",
+    "Mark",
+    "NoVerdict",
     "SpeedVerdict",
     "State",
     "decide_speed",
@@ -49,6 +52,22 @@ STATES: tuple[State, ...] = get_args(State)
 # States that are verdicts. With more processes, ``unknown`` may become a verdict. With less other work on the machine,
 # ``inconclusive`` may become a verdict.
 VERDICTS: frozenset[State] = frozenset({"faster", "slower", "same"})
+# What a table shows of a comparison: a verdict; ``not_slower``, where the interval's upper end is below 1 + ``EFFECT``;
+# ``not_faster``, where its lower end is above 1 - ``EFFECT``; or that neither is known.
+Mark = Literal["faster", "slower", "same", "not_slower", "not_faster", "undecided"]
+# Why there is no verdict:
+# ``few_processes``: fewer processes than an interval needs.
+# ``crosses_threshold``: the interval has values on both sides of the threshold.
+# ``few_calls``: a process made fewer calls than a median needs, because the calls are slow.
+# ``throttled``: the device's clock changed or was throttled.
+# ``delayed_launches``: other work delayed kernel launches. ``disturbed``: other work disturbed the calls.
+# ``own_losses``: only the implementation's own calls were disturbed, so it may have chosen the processes that count.
+# ``control``: the A/A control shows a difference between two copies of the baseline.
+# ``fixed_values``: all calls had the same input values, so results may have been kept.
+Cause = Literal[
+    "few_processes", "crosses_threshold", "few_calls", "throttled", "delayed_launches", "disturbed", "own_losses",
+    "control", "fixed_values",
+]  # fmt: skip
 # Name of the baseline's second copy in interleaved timing. The A/A control compares this copy with
 # the baseline.
 CONTROL = "(twin)"
@@ -64,6 +83,20 @@ ENOUGH = 8
 # verdict on the ten processes with which a profile begins can lose. An implementation that makes its own calls wait can
 # choose no more, also where processes are added.
 OWN_LOSSES = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoVerdict:
+    """Why samples give no verdict, with the numbers of the cause; ``words.speed`` says it in words."""
+
+    cause: Cause
+    # few_processes: processes that count. few_calls: the fewest calls of a process. throttled: cycles.
+    count: int = 0
+    # Of how many processes (``of``) none or only disturbed calls are left (``lost``).
+    lost: int = 0
+    of: int = 0
+    # crosses_threshold: the threshold. control: the difference between the two copies. Both relative to 1.
+    share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +117,27 @@ class SpeedVerdict:
     of: int
     # The A/A control: the baseline's copy compared with the baseline, if the copy was timed.
     control: "SpeedVerdict | None" = None
-    # Why there is no verdict; empty for a verdict.
-    reason: str = ""
+    # Why there is no verdict; None for a verdict.
+    reason: NoVerdict | None = None
     # Which time was compared: device time or wall time.
     measure: Measure = "wall"
     # Whether the state is ``inconclusive`` because too few processes have enough clean calls, and at most the fraction
     # ``OWN_LOSSES`` of the processes is lost although the baseline's calls were clean. Further processes may then give
     # a verdict.
     disturbed: bool = False
+    # Relative difference above which the verdict is slower or faster.
+    effect: float = EFFECT
+
+    @property
+    def mark(self) -> Mark:
+        """What a table shows: the verdict, or which of two verdicts the interval excludes."""
+        if self.state in ("faster", "slower", "same"):
+            return self.state
+        if self.state == "inconclusive" or self.ratio is None or not rank_of(self.ratio.processes, LEVEL):
+            return "undecided"
+        if self.ratio.high < 1 + self.effect:
+            return "not_slower"
+        return "not_faster" if self.ratio.low > 1 - self.effect else "undecided"
 
 
 def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT) -> SpeedVerdict:
@@ -208,6 +254,7 @@ def _decide_by_ratios(
     """
     counted, of = [ratio for ratio in ratios if ratio is not None], len(ratios)
     state: State
+    reason: NoVerdict | None
     if len(counted) < min(ENOUGH, of):
         state, reason = "inconclusive", _explain_lost_processes(sides, measure, of - len(counted), of)
     else:
@@ -219,6 +266,7 @@ def _decide_by_ratios(
         of=of,
         reason=reason,
         measure=measure,
+        effect=effect,
     )
 
 
@@ -236,7 +284,7 @@ def _judge_losses(
         return replace(found, disturbed=are_few and _count_fewest_calls(sides) >= CLEAN_CALLS)
     if are_few or found.state == "slower":
         return found
-    reason = f"only its own calls were disturbed in {losses} of {found.of} processes, so it may have chosen the others"
+    reason = NoVerdict(cause="own_losses", lost=losses, of=found.of)
     return replace(found, state="inconclusive", reason=reason)
 
 
@@ -247,8 +295,7 @@ def _apply_control(found: SpeedVerdict, control: SpeedVerdict | None) -> SpeedVe
         return found
     if control.state not in ("faster", "slower"):
         return found
-    difference = f"{100 * abs(control.ratio.value - 1):.1f} %"
-    reason = f"A/A control failed: the baseline differs from its copy by {difference}"
+    reason = NoVerdict(cause="control", share=abs(control.ratio.value - 1))
     return replace(found, state="inconclusive", reason=reason)
 
 
@@ -259,22 +306,17 @@ def _apply_values(found: SpeedVerdict, own: Timing, base: Timing) -> SpeedVerdic
     """
     if (own.values, base.values) != ("fixed", "fresh") or found.state in ("slower", "inconclusive"):
         return found
-    reason = "all timed calls had the same input values (policy fixed_values), so results may have been kept"
-    return replace(found, state="inconclusive", reason=reason)
+    return replace(found, state="inconclusive", reason=NoVerdict(cause="fixed_values"))
 
 
-def _explain_lost_processes(sides: Sequence[Timing], measure: Measure, lost: int, of: int) -> str:
-    """Return the reason why ``lost`` of ``of`` processes do not have enough clean calls."""
+def _explain_lost_processes(sides: Sequence[Timing], measure: Measure, lost: int, of: int) -> NoVerdict:
+    """Return why ``lost`` of ``of`` processes do not have enough clean calls."""
     fewest = _count_fewest_calls(sides)
     if fewest < CLEAN_CALLS:
-        return f"calls are too slow: a process made only {fewest} calls, and {CLEAN_CALLS} are needed"
-    if left_out := max(map(count_throttled_calls, sides)):
-        return (
-            f"the device's clock changed or was throttled in {left_out} cycles: {lost} of {of} processes are not usable"
-        )
-    if measure == "device":
-        return f"other work delayed kernel launches in {lost} of {of} processes"
-    return f"other work disturbed {lost} of {of} processes"
+        return NoVerdict(cause="few_calls", count=fewest)
+    if throttled := max(map(count_throttled_calls, sides)):
+        return NoVerdict(cause="throttled", count=throttled, lost=lost, of=of)
+    return NoVerdict(cause="delayed_launches" if measure == "device" else "disturbed", lost=lost, of=of)
 
 
 def _count_fewest_calls(sides: Sequence[Timing]) -> int:
@@ -282,17 +324,16 @@ def _count_fewest_calls(sides: Sequence[Timing]) -> int:
     return min((len(process) for timing in sides for process in timing.samples_ns if process), default=0)
 
 
-def _decide_state(ratios: Sequence[float], effect: float) -> tuple[State, str]:
-    """Return the state that follows from order statistics of the ratios, and a reason if the state is not a verdict."""
+def _decide_state(ratios: Sequence[float], effect: float) -> tuple[State, NoVerdict | None]:
+    """Return the state that follows from order statistics of the ratios, and why it is no verdict, if it is none."""
     rank = rank_of(len(ratios), LEVEL)
     if not rank:
-        few = "1 process is" if len(ratios) == 1 else f"{len(ratios)} processes are"
-        return "unknown", f"{few} too few for a verdict"
+        return "unknown", NoVerdict(cause="few_processes", count=len(ratios))
     low, high = sorted(ratios)[rank - 1], sorted(ratios)[-rank]
     if low > 1 + effect:
-        return "slower", ""
+        return "slower", None
     if high < 1 - effect:
-        return "faster", ""
+        return "faster", None
     if 1 - effect <= low and high <= 1 + effect:
-        return "same", ""
-    return "unknown", f"the confidence interval crosses the threshold of {100 * effect:g} %"
+        return "same", None
+    return "unknown", NoVerdict(cause="crosses_threshold", share=effect)

@@ -24,6 +24,7 @@ __all__ = [
     "Estimate",
     "Measure",
     "Samples",
+    "bound_median",
     "choose_measure",
     "count_throttled_calls",
     "estimate",
@@ -35,6 +36,7 @@ __all__ = [
     "ratios_by_cycle",
     "select_clean_calls",
     "select_samples",
+    "student_quantile",
 ]
 
 # Which time of a call is used: its time on the device, or its wall time from end to end.
@@ -109,6 +111,57 @@ def level_of(count: int, rank: int) -> float:
 def _tail_probability(count: int, rank: int) -> float:
     """Return the probability that fewer than ``rank`` of ``count`` numbers lie below the median."""
     return float(sum(math.comb(count, i) for i in range(rank)) / 2**count)
+
+
+def bound_median(values: Sequence[float], tail: float) -> float:
+    """Return an upper bound of the true median of ratios, of which each process gives one.
+
+    The true median lies above the bound with a probability of at most ``tail``. With enough processes, the bound is an
+    order statistic, and supposes nothing about the distribution. With too few for such a bound, it is Student's bound
+    of the mean of the logarithms, which supposes that these are normally distributed, but never below the largest
+    ratio. It is infinite with a single process.
+
+    Raises: ValueError if ``values`` is empty.
+    """
+    if not values:
+        raise ValueError("a bound needs at least one process, got none")
+    count, largest = len(values), max(values)
+    if rank := rank_of(count, tail):
+        return sorted(values)[count - rank]
+    if count == 1:
+        return math.inf
+    logs = [math.log(value) for value in values]
+    error = statistics.stdev(logs) / math.sqrt(count)
+    return max(largest, math.exp(statistics.fmean(logs) + student_quantile(tail, count - 1) * error))
+
+
+@cache
+def student_quantile(tail: float, freedom: int) -> float:
+    """Return the value that Student's t, with ``freedom`` degrees of freedom, exceeds with the probability ``tail``.
+
+    Source: Abramowitz and Stegun, 26.7.3 and 26.7.4, solved by bisection.
+    """
+    low, high = 0.0, 1.0
+    while _student_tail(high, freedom) > tail:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_tail(middle, freedom) > tail else (low, middle)
+    return high
+
+
+def _student_tail(value: float, freedom: int) -> float:
+    """Return the probability that Student's t exceeds a value of at least 0."""
+    angle = math.atan(value / math.sqrt(freedom))
+    cosine, sine = math.cos(angle), math.sin(angle)
+    # The series has the powers of the cosine below the degrees of freedom that are even, or odd, as these are not.
+    first = freedom % 2
+    term, total = cosine**first, 0.0
+    for power in range(first, freedom - 1, 2):
+        total += term
+        term *= cosine**2 * (power + 1) / (power + 2)
+    inside = 2 / math.pi * (angle + sine * total) if first else sine * total
+    return (1 - inside) / 2
 
 
 def median_of_processes(samples_ns: Samples) -> Estimate:

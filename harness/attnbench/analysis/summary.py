@@ -2,13 +2,36 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from attnbench.analysis.answers import Answer
+from attnbench.analysis.completeness import Completeness
+from attnbench.analysis.left_out import LeftOut
+from attnbench.analysis.pairs import PairBounds
+from attnbench.analysis.root_causes import RootCause
 from attnbench.analysis.speed_verdict import State
-from attnbench.analysis.stats import Estimate
+from attnbench.analysis.stats import Estimate, Measure
+from attnbench.analysis.timing_rows import TimingRow
+from attnbench.records.facts import Fact
+from attnbench.records.types import Pass
 
-__all__ = ["Column", "Conformance", "Place", "SpeedCell", "Summary", "SummaryRow", "SummaryTable"]
+__all__ = [
+    "Column",
+    "Conformance",
+    "Decision",
+    "Disagreement",
+    "Mark",
+    "Place",
+    "Reason",
+    "SpeedCell",
+    "Summary",
+    "SummaryRow",
+    "SummaryTable",
+    "Verdict",
+]
+
+# What is known of a refusal or of an untimed call: a fact, or the text that a run of a schema before 8 stored.
+Reason = Fact | str
 
 # yes: no check failed, and at least 20 cases checked. only: no check failed, but fewer cases checked. no: a check
 # failed. refused: every case was refused, or the implementation cannot run here. unknown: no check ran.
@@ -35,20 +58,29 @@ class Conformance:
     verdict: Verdict
     suite: str = ""
     checked: int = 0
-    # Number of refused cases by the refusal (``records.facts``), the most frequent first.
-    refused: tuple[tuple[Any, int], ...] = ()
-    # The causes of the failures (``analysis.root_causes.RootCause``), the gravest first.
-    causes: tuple[Any, ...] = ()
+    # Number of refused cases by the refusal, the most frequent first.
+    refused: tuple[tuple[Reason, int], ...] = ()
+    # The causes of the failures, the gravest first.
+    causes: tuple[RootCause, ...] = ()
+    # Number of findings that failed as declared (expected failures).
+    expected: int = 0
+    # Number of cases on which no check ran for another reason than a refusal, by this reason.
+    not_run: tuple[tuple[Reason, int], ...] = ()
     # Number of planned cases without a result, as after a run that was cut.
     missing: int = 0
+
+    @property
+    def failed_checks(self) -> tuple[str, ...]:
+        """The checks that failed, each once, those of the gravest cause first."""
+        return tuple(dict.fromkeys(check for cause in self.causes for check in cause.checks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """One timed call: a pass at a length."""
 
-    # "forward" or "forward+backward", and the mode of the case.
-    pass_: str
+    # The pass, and the mode of the case.
+    pass_: Pass
     mode: str
     queries: int
     keys: int
@@ -70,8 +102,14 @@ class SpeedCell:
     planned: int = 0
     # Peak memory of the call beyond its inputs, in bytes; None where not measured.
     peak_bytes: int | None = None
-    # Why there is no time: a fact of ``records.facts``; None if there is a time.
-    untimed: Any = None
+    # Whether all timed calls had the same input values, so that results may have been kept from earlier calls.
+    fixed_values: bool = False
+    # Which time was measured: device time or wall time.
+    measure: Measure = "wall"
+    # Why there is no time; None if there is a time, or if ``pending``.
+    untimed: Reason | None = None
+    # Whether the call was planned, and not reached before its run ended.
+    pending: bool = False
     # Where the number is stored: id of the run, and line of its file (0 where unknown).
     run: str = ""
     line: int = 0
@@ -96,8 +134,52 @@ class SummaryTable:
     baseline: str = ""
     columns: tuple[Column, ...] = ()
     rows: tuple[SummaryRow, ...] = ()
-    # What to use in each column; a column without an entry has no implementation that conforms and was timed.
+    # What to use in each column; a column without an entry has no implementation that may be chosen and was timed.
     answers: Mapping[Column, Answer] = field(default_factory=dict)
+    # The bounds from which each answer was chosen.
+    bounds: Mapping[Column, PairBounds] = field(default_factory=dict)
+    # Whether the answers are among implementations that conform. If not, none is known to conform here, and the answers
+    # are among those that fail no check.
+    conforming: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One column of a table: a timed call with what to use for it."""
+
+    table: SummaryTable
+    column: Column
+
+    @property
+    def answer(self) -> Answer | None:
+        """What to use; None if no implementation that may be chosen was timed."""
+        return self.table.answers.get(self.column)
+
+    @property
+    def cells(self) -> dict[str, SpeedCell]:
+        """The cell of each implementation that was timed, by its name."""
+        own = ((row.subject, row.cells.get(self.column)) for row in self.table.rows)
+        return {name: cell for name, cell in own if cell is not None and cell.time_ns is not None}
+
+    @property
+    def chosen(self) -> SpeedCell | None:
+        """The cell of the implementation to use."""
+        return self.cells.get(self.answer.name) if self.answer else None
+
+    @property
+    def conformance(self) -> dict[str, Conformance]:
+        """The verdict on the conformance of each implementation of the table, by its name."""
+        return {row.subject: row.conformance for row in self.table.rows}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """A call for which places choose differently, although each of them timed what the others choose."""
+
+    form: str
+    column: Column
+    # The chosen implementation at each place that has an answer.
+    names: tuple[tuple[Place, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,3 +187,18 @@ class Summary:
     """Everything that a reader must know first: the tables, place by place, the largest first."""
 
     tables: tuple[SummaryTable, ...]
+    # How each run ended and what it lacks: only of runs that are not complete.
+    incomplete: tuple[Completeness, ...] = ()
+    # Measurements that cannot be right, and that no number uses.
+    left_out: tuple[LeftOut, ...] = ()
+    disagreements: tuple[Disagreement, ...] = ()
+    # Number of runs behind the tables.
+    runs: int = 1
+    # Every timed call, in the order of the results.
+    timings: tuple[TimingRow, ...] = ()
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Every column with a timed call, table by table."""
+        found = (Decision(table=table, column=column) for table in self.tables for column in table.columns)
+        return tuple(one for one in found if one.cells)

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.api import results
 from attnbench.api.outcome import ConformanceError, Failure, Report, format_finding
-from attnbench.api.selection import Expected, Selection, as_tuple, collect_expectations, complete_selection
+from attnbench.api.selection import Expected, Selection, as_tuple, collect_expectations, supplement_selection
 from attnbench.api.worker_pool import LocalSession, WorkerPool, refuse_in_worker
 from attnbench.plugins.importable import find_name
 from attnbench.runner import Limits, NoProgress
 from attnbench.runner import conform as conform_all
-from attnbench.runner.completing import settle_completions
+from attnbench.runner.supplement import settle_supplements
 
 __all__ = [
     "ConformanceError",
@@ -46,8 +46,8 @@ def conform(
     ``cases`` are shell-style patterns of case ids, or whole case ids. ``checks`` are names of
     checks. By default, all cases of the suite and all checks are run. ``timeout_s`` limits the wall
     time of one check on one case. ``memory_bytes`` limits the memory of a worker process.
-    ``threads`` is the number of threads of every worker process. ``completion`` says whether the suites ``core`` and
-    ``full`` are completed by further cases for an implementation that declares cases unsupported.
+    ``threads`` is the number of threads of every worker process. ``completion`` says whether a whole suite is
+    supplemented by further cases for an implementation that declares cases unsupported.
 
     ``expected_failures`` are paths of files, or a mapping. A key of the mapping is a pattern of
     check names, or a pair (pattern of check names, pattern of case ids). A value of the mapping is
@@ -62,19 +62,19 @@ def conform(
     selection = Selection(suite=suite, cases=as_tuple(cases), checks=as_tuple(checks))
     with LocalSession(limits=Limits(timeout_s=timeout_s, memory_bytes=memory_bytes, threads=threads)) as session:
         plans = selection.make_plans(session)
-        completed = complete_selection(session, [name], selection, plans, draws=completion)
-        further = [plan for one in completed.values() for plan in one.plans]
+        supplements = supplement_selection(session, [name], selection, plans, adds=completion)
+        further = [plan for one in supplements.values() for plan in one.plans]
         expectations = collect_expectations(session, [name], expected_failures, [*plans, *further])
         results = tuple(
             conform_all(
                 session, [name], plans, run="", progress=NoProgress(), suite=suite, expectations=expectations,
-                completed=completed,
+                supplements=supplements,
             )
         )  # fmt: skip
         return Report(
             implementation=name,
             suite=suite,
             results=results,
-            completion=settle_completions(session, completed, results).get(name),
+            completion=settle_supplements(session, supplements, results).get(name),
             whole=selection.whole and suite in VERDICT_SUITES,
         )

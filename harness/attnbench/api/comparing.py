@@ -12,7 +12,7 @@ from attnbench.api.stored import RESULTS, Source, find_run
 from attnbench.records.run_file import StoredRun
 from attnbench.report.comparison.rows import SECTIONS
 from attnbench.report.spelled import spell_out
-from attnbench.words.findings import describe_finding
+from attnbench.words.changes import describe_change
 
 if TYPE_CHECKING:
     # Not imported when a command starts, because these import pandas, which takes a second.
@@ -67,7 +67,7 @@ class Comparison:
         columns = ["implementation", "case", "aspect", "verdict", "told"]
         columns += [f"{name}{end}" for name in numbers for end in ("", "_low", "_high")]
         rows = [
-            [one.implementation, one.case, one.aspect, one.verdict, one.told]
+            [one.implementation, one.case, one.aspect, one.verdict, describe_change(one)]
             + [number for name in numbers for number in _list_numbers(getattr(one, name))]
             for one in self.changes
         ]
@@ -124,7 +124,7 @@ def compare_stored(base: StoredRun, new: StoredRun, *, threshold: float) -> tupl
     from attnbench.report.comparison.content import collect_comparison
 
     ((before,), left_of_base), ((after,), left_of_new) = leave_out([base]), leave_out([new])
-    found = list(compare_runs(before, after, threshold=threshold, describe=describe_finding))
+    found = list(compare_runs(before, after, threshold=threshold))
     content = collect_comparison(found, before, after, threshold=threshold, left_out=(*left_of_base, *left_of_new))
     return found, content
 
@@ -146,7 +146,8 @@ def tabulate_changes(found: Sequence[Change], *, quiet: Collection[Verdict]) -> 
         TextTable(
             head=("verdict", "implementation", "aspect", "from → to", "case"),
             rows=tuple(
-                (one.verdict, *map(spell_out, (one.implementation, one.aspect, one.told, one.case))) for one in shown
+                (one.verdict, *map(spell_out, (one.implementation, one.aspect, describe_change(one), one.case)))
+                for one in shown
             ),
             # Fold long case ids instead of cropping them: the end of an id, which names the call mode, must stay
             # visible.

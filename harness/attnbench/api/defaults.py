@@ -10,7 +10,7 @@ QUICK_LENGTHS = (32, 128, 512)
 LENGTHS = (128, 256, 512, 1024, 2048)
 # Timing effort by suite. A speed verdict needs at least seven processes, or eight if any is disturbed.
 EFFORTS = {
-    "quick": Effort(processes=7, most=12, only_disturbed=True, budget_s=0.3),
+    "quick": Effort(processes=7, most=12, budget_s=0.3),
     "core": Effort(processes=10, most=30, budget_s=1.0),
     "full": Effort(processes=10, most=30, budget_s=2.0),
 } | dict.fromkeys(("slow", "gpu", "huge"), Effort(processes=10, most=30, budget_s=4.0))

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import click
 
+from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.api.axes import Axes
 from attnbench.api.before_timing import demand_memory
 from attnbench.api.defaults import EFFORTS, QUICK_WORK_S
@@ -36,13 +37,11 @@ from attnbench.runner import (
     read_expectations,
     read_expectations_beside,
 )
-from attnbench.runner.completing import COMPLETED_SUITES, complete_suites, settle_completions
-from attnbench.runner.conform import Completed
+from attnbench.runner.supplement import Supplement, choose_supplements, settle_supplements
 
 __all__ = [
     "Choice",
     "choose_effort",
-    "complete_plans",
     "conform_into",
     "count_planned",
     "load_expectations",
@@ -52,6 +51,7 @@ __all__ = [
     "print_stored_path",
     "profile_into",
     "profile_with_ceilings",
+    "supplement_plans",
 ]
 
 
@@ -75,13 +75,13 @@ class Choice:
 
     @property
     def completes(self) -> bool:
-        """Whether implementations are asked before the run which cases they support, to add further cases.
+        """Whether implementations are asked before the run which cases they support, to add supplementary cases.
 
-        They are asked if the suite is in ``COMPLETED_SUITES``, unless options select cases or checks, or replace the
-        dtypes. With --shard, a part of the further cases is added; with --no-completion, none.
+        They are asked if the suite is in ``VERDICT_SUITES``, unless options select cases or checks, or replace the
+        dtypes. With --shard, a part of the supplementary cases is added; with --no-completion, none.
         """
         filtered = self.patterns or self.checks or self.dtypes
-        return self.suite in COMPLETED_SUITES and not filtered
+        return self.suite in VERDICT_SUITES and not filtered
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
@@ -124,12 +124,12 @@ def plan_conformance(session: Session, choice: Choice, operators: Sequence[str],
     )
 
 
-def complete_plans(
+def supplement_plans(
     session: Session, choice: Choice, implementations: Sequence[str], plans: Sequence[Plan], given: Mapping[str, Any]
-) -> dict[str, Completed]:
-    """Return the further cases and the declarations of each implementation; none if the suite is not completed.
+) -> dict[str, Supplement]:
+    """Return the supplementary cases and the declarations of each implementation; none if they are not asked.
 
-    A resumed run uses the further cases and declarations of the stored run again.
+    A resumed run uses the supplementary cases and declarations of the stored run again.
     """
     if not choice.completes:
         return {}
@@ -140,9 +140,9 @@ def complete_plans(
     whole = plans
     if choice.shard:
         whole = plan_conformance(session, replace(choice, shard=None), find_operators(session, implementations))
-    return complete_suites(
+    return choose_supplements(
         session, implementations, whole, suite=choice.suite, part=choice.shard,
-        draws=not choice.no_completion, stored={one.implementation: one for one in stored},
+        adds=not choice.no_completion, stored={one.implementation: one for one in stored},
     )  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def load_expectations(
     implementations: Sequence[str],
     plans: Sequence[Plan],
     choice: Choice,
-    completed: Mapping[str, Completed],
+    supplements: Mapping[str, Supplement],
 ) -> list[Expectation]:
     """Return the expected failures from the files beside the implementations and from the files given as options.
 
@@ -161,7 +161,7 @@ def load_expectations(
     expectations = read_expectations_beside(implementations)
     for path in choice.expected:
         expectations += read_expectations(path)
-    further = [plan.case for one in completed.values() for plan in one.plans]
+    further = [plan.case for one in supplements.values() for plan in one.plans]
     audit(session, expectations, implementations, [*(plan.case for plan in plans), *further])
     return expectations
 
@@ -171,13 +171,13 @@ def count_planned(
     implementations: Sequence[str],
     plans: Sequence[Plan] = (),
     timed: Sequence[Plan] = (),
-    completed: Mapping[str, Completed] | None = None,
+    supplements: Mapping[str, Supplement] | None = None,
 ) -> dict[str, Planned]:
     """Return the numbers of cases to check and to time for each loaded implementation, by display name."""
     found: dict[str, Planned] = {}
     for name in implementations:
         operator = session.declared[name].operator
-        further = completed[name].plans if completed and name in completed else ()
+        further = supplements[name].plans if supplements and name in supplements else ()
         checked = {plan.case for plan in (*plans, *further) if plan.operator == operator}
         profiled = {plan.case for plan in timed if plan.operator == operator}
         found[display_name(name)] = Planned(cases=len(checked), timed=len(profiled))
@@ -191,16 +191,16 @@ def conform_into(
     plans: Sequence[Plan],
     choice: Choice,
     expectations: Sequence[Expectation],
-    completed: Mapping[str, Completed],
+    supplements: Mapping[str, Supplement],
     *,
     done: frozenset[tuple[str, str]] = frozenset(),
 ) -> None:
-    """Check every implementation on the planned cases and on its further cases; add the results to ``recorded``.
+    """Check every implementation on the planned cases and on its supplementary cases; add the results to ``recorded``.
 
-    ``completed`` has the further cases of each implementation. ``done`` has the implementation and the case of each
-    result that another run has; these are left out, as are those that ``recorded`` has.
+    ``supplements`` has the supplementary cases of each implementation. ``done`` has the implementation and the case of
+    each result that another run has; these are left out, as are those that ``recorded`` has.
     """
-    for one in completed.values():
+    for one in supplements.values():
         if one.completion.implementation not in recorded.completions:
             recorded.add_completion(one.completion)
     with show_progress() as progress:
@@ -213,10 +213,10 @@ def conform_into(
             suite=choice.suite,
             expectations=expectations,
             done=done.union(recorded.results),
-            completed=completed,
+            supplements=supplements,
         ):
             recorded.add(result)
-    for settled in settle_completions(session, completed, recorded.results.values()).values():
+    for settled in settle_supplements(session, supplements, recorded.results.values()).values():
         recorded.add_completion(settled)
 
 

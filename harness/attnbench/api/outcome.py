@@ -58,7 +58,7 @@ class Report:
     implementation: str
     suite: str
     results: tuple[Result, ...]
-    # What the implementation declared, and the further cases that were drawn for it; None if no suite was completed.
+    # What the implementation declared, and its supplementary cases; None if it was not asked before the run.
     completion: Completion | None = None
     # Whether every case of the suite was run with every check. If so, a verdict needs 20 checked cases.
     whole: bool = False

@@ -6,15 +6,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
 
+from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.cases import LEVELS, Level
 from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import display_name, list_operators
 from attnbench.processes.oracle_requests import CheckCase, ListSuite
 from attnbench.runner import Expectation, Plan, Session, audit, read_expectations, read_expectations_beside
-from attnbench.runner.completing import COMPLETED_SUITES, complete_suites
-from attnbench.runner.conform import Completed
+from attnbench.runner.supplement import Supplement, choose_supplements
 
-__all__ = ["Expected", "Selection", "as_tuple", "collect_expectations", "complete_selection"]
+__all__ = ["Expected", "Selection", "as_tuple", "collect_expectations", "supplement_selection"]
 
 # Expected failures: one or more files, or a mapping. A key of the mapping is a pattern of check names, or a pair
 # (pattern of check names, pattern of case ids). A value of the mapping is a pair (reason, link).
@@ -59,20 +59,20 @@ class Selection:
         return plans
 
 
-def complete_selection(
-    session: Session, implementations: Sequence[str], selection: Selection, plans: Sequence[Plan], *, draws: bool
-) -> dict[str, Completed]:
-    """Return the declarations of each implementation about the selected suite, and its further cases.
+def supplement_selection(
+    session: Session, implementations: Sequence[str], selection: Selection, plans: Sequence[Plan], *, adds: bool
+) -> dict[str, Supplement]:
+    """Return the declarations of each implementation about the selected suite, and its supplementary cases.
 
-    Return an empty mapping unless the whole suite ``core`` or ``full`` is selected. Without ``draws`` there are no
-    further cases.
+    Return an empty mapping unless a whole suite of ``VERDICT_SUITES`` is selected. Without ``adds`` there are no
+    supplementary cases.
 
     Raises: PluginError where an implementation cannot be loaded.
     """
     suite = cast("Level", selection.suite)
-    if not selection.whole or suite not in COMPLETED_SUITES:
+    if not selection.whole or suite not in VERDICT_SUITES:
         return {}
-    return complete_suites(session, implementations, plans, suite=suite, draws=draws)
+    return choose_supplements(session, implementations, plans, suite=suite, adds=adds)
 
 
 def collect_expectations(

@@ -10,8 +10,9 @@ from attnbench.api.printed import TextTable, format_reasons
 from attnbench.cases import CaseId
 from attnbench.plugins.registry import find_baseline
 from attnbench.records.types import Result, find_pass
-from attnbench.report.forms import read_lengths, spell_length
+from attnbench.report.forms import spell_length
 from attnbench.report.numbers import format_bytes
+from attnbench.words.speed import explain_no_verdict
 
 __all__ = ["list_left_out", "list_untimed", "tabulate_times"]
 
@@ -89,10 +90,10 @@ def _tabulate_by_length(title: str, part: Sequence[Result], cell: Callable[[Resu
 
     Where the numbers of queries and keys differ, the length is written as in ``--lengths``, such as "1:512".
     """
-    lengths = sorted({read_lengths(CaseId.parse(r.case)) for r in part}, key=lambda both: (max(both), both))
+    lengths = sorted({CaseId.parse(r.case).lengths for r in part}, key=lambda both: (max(both), both))
     rows = []
     for implementation in dict.fromkeys(r.implementation for r in part):
-        of = {read_lengths(CaseId.parse(r.case)): r for r in part if r.implementation == implementation}
+        of = {CaseId.parse(r.case).lengths: r for r in part if r.implementation == implementation}
         rows.append((implementation, *(cell(of.get(both)) for both in lengths)))
     head = ("implementation", *(spell_length(*both) for both in lengths))
     return TextTable(title=title, head=head, rows=tuple(rows))
@@ -150,4 +151,4 @@ def _list_inconclusive(timed: Timed) -> Iterator[tuple[str, str]]:
     for result in timed.values():
         found = _compare_with_baseline(result, timed)
         if found is not None and found.state == "inconclusive":
-            yield result.implementation, found.reason
+            yield result.implementation, explain_no_verdict(found.reason)

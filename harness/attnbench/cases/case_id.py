@@ -58,6 +58,11 @@ class CaseId:
         return _find_length(self.problem)
 
     @property
+    def lengths(self) -> tuple[int, int]:
+        """The numbers of queries (L) and keys (S); 0 for one that the problem lacks."""
+        return _find_lengths(self.problem)
+
+    @property
     def form(self) -> str:
         """Operator and problem without the numbers of queries (L) and keys (S).
 
@@ -79,3 +84,10 @@ def _split_problem(problem: str) -> tuple[list[str], str]:
 def _find_length(problem: str) -> int:
     sizes, _ = _split_problem(problem)
     return max((int(found[1]) for size in sizes if (found := LENGTH.fullmatch(size))), default=0)
+
+
+@lru_cache(maxsize=1 << 16)
+def _find_lengths(problem: str) -> tuple[int, int]:
+    sizes, _ = _split_problem(problem)
+    found = {size[0]: int(size[1:]) for size in sizes if LENGTH.fullmatch(size)}
+    return found.get("L", 0), found.get("S", 0)

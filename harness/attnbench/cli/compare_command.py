@@ -31,7 +31,6 @@ from attnbench.plugins.registry import check_name, display_name, list_names, res
 from attnbench.records.run_file import StoredRun, find_runs, read_run
 from attnbench.records.types import PERF
 from attnbench.runner import Effort
-from attnbench.words.findings import describe_finding
 
 if TYPE_CHECKING:
     # Not imported when the command starts, because it imports pandas, which takes a second.
@@ -168,12 +167,7 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
         ) as recorded:  # fmt: skip
             profile_into(recorded, session, sides, plans, effort=effort, baseline=base)
             found = list(
-                compare_implementations(
-                    list(recorded.results.values()),
-                    base=display_name(base),
-                    new=display_name(new),
-                    describe=describe_finding,
-                )
+                compare_implementations(list(recorded.results.values()), base=display_name(base), new=display_name(new))
             )
             recorded.exit_code = _choose_exit_code(found, undecided=UNDECIDED)
     content = _collect_interleaved(found, recorded, display_name(base), display_name(new))

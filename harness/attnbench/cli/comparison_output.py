@@ -13,6 +13,7 @@ from attnbench.api.printed import print_tables
 from attnbench.cli.options import OUTPUT_FILES
 from attnbench.cli.terminal import make_console
 from attnbench.records.types import SCHEMA
+from attnbench.words.changes import describe_change
 
 if TYPE_CHECKING:
     # Not imported when the command starts, because it imports pandas, which takes a second.
@@ -72,5 +73,16 @@ def print_comparison(
 
 
 def _write_json(found: Sequence[Change], file: IO[str]) -> None:
-    json.dump({"schema": SCHEMA, "changes": [asdict(change) for change in found]}, file, indent=1)
+    json.dump({"schema": SCHEMA, "changes": [_to_json(change) for change in found]}, file, indent=1)
     file.write("\n")
+
+
+def _to_json(change: Change) -> dict[str, Any]:
+    numbers = {name: getattr(change, name) for name in ("base", "new", "factor")}
+    return {
+        "implementation": change.implementation,
+        "case": change.case,
+        "aspect": change.aspect,
+        "verdict": change.verdict,
+        "told": describe_change(change),
+    } | {name: None if number is None else asdict(number) for name, number in numbers.items()}

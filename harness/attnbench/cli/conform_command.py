@@ -9,13 +9,13 @@ import click
 from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.api.jobs import (
     Choice,
-    complete_plans,
     conform_into,
     count_planned,
     load_expectations,
     make_session,
     plan_conformance,
     print_stored_path,
+    supplement_plans,
 )
 from attnbench.api.subjects import choose_implementations, drop_unloadable, find_operators
 from attnbench.cli.certifying import print_certificate, refuse_filters, write_certificate
@@ -66,16 +66,16 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     with make_session(given) as session:
         chosen = drop_unloadable(session, chosen, asked=bool(implementations), keep=True)
         plans = plan_conformance(session, choice, find_operators(session, chosen))
-        completed = complete_plans(session, choice, chosen, plans, given)
-        expectations = load_expectations(session, chosen, plans, choice, completed)
+        supplements = supplement_plans(session, choice, chosen, plans, given)
+        expectations = load_expectations(session, chosen, plans, choice, supplements)
         cases = [plan.case for plan in plans]
         with recording(
             session, results=given["results"], suite=choice.suite, cases=cases, implementations=chosen,
             resume=given["resume"],
             whole=choice.whole and (choice.suite in VERDICT_SUITES or given["certificate_file"] is not None),
-            planned=count_planned(session, chosen, plans, completed=completed),
+            planned=count_planned(session, chosen, plans, supplements=supplements),
         ) as recorded:  # fmt: skip
-            conform_into(recorded, session, chosen, plans, choice, expectations, completed)
+            conform_into(recorded, session, chosen, plans, choice, expectations, supplements)
             recorded.exit_code = recorded.choose_exit_code(implementations)
         certificate = None
         if given["certificate_file"]:

@@ -331,7 +331,7 @@ _ALL: dict[str, Callable[[Any], Any]] = {
     "no_completion": _make_option(
         "--no-completion",
         is_flag=True,
-        help="Run only the cases of the list; do not complete core and full for an implementation that refuses cases.",
+        help="Run only the cases of the list; do not add supplementary cases for an implementation that refuses cases.",
     ),
     "no_cache": _make_option(
         "--no-cache", is_flag=True, help="Compute all expected values; do not use the cache of expected values."

@@ -12,7 +12,6 @@ from attnbench.api.defaults import EFFORTS, LENGTHS, QUICK_LENGTHS
 from attnbench.api.jobs import (
     Choice,
     choose_effort,
-    complete_plans,
     conform_into,
     count_planned,
     load_expectations,
@@ -21,6 +20,7 @@ from attnbench.api.jobs import (
     plan_profile,
     print_stored_path,
     profile_with_ceilings,
+    supplement_plans,
 )
 from attnbench.api.subjects import choose_implementations, choose_timed_implementations, find_operators
 from attnbench.cli.options import AXES, options
@@ -67,17 +67,17 @@ def _run(implementations: tuple[str, ...], given: dict[str, Any]) -> Recording:
         operators = find_operators(session, chosen)
         plans = plan_conformance(session, choice, operators)
         timed = plan_profile(session, choice, operators, axes=axes, passes=given["passes"])
-        completed = complete_plans(session, choice, chosen, plans, given)
-        expectations = load_expectations(session, chosen, plans, choice, completed)
+        supplements = supplement_plans(session, choice, chosen, plans, given)
+        expectations = load_expectations(session, chosen, plans, choice, supplements)
         effort = choose_effort(EFFORTS[given["suite"]], given)
         announce(session, chosen, timed, effort, axes, besides="the checks of the suite")
         with recording(
             session, results=given["results"], suite=choice.suite, cases=[plan.case for plan in plans + timed],
             implementations=chosen, resume=given["resume"],
             whole=choice.whole and choice.suite in VERDICT_SUITES,
-            planned=count_planned(session, chosen, plans, timed, completed),
+            planned=count_planned(session, chosen, plans, timed, supplements),
         ) as recorded:  # fmt: skip
-            conform_into(recorded, session, chosen, plans, choice, expectations, completed)
+            conform_into(recorded, session, chosen, plans, choice, expectations, supplements)
             profile_with_ceilings(recorded, session, chosen, timed, given)
             recorded.exit_code = recorded.choose_exit_code(implementations)
     if given["json_file"]:

@@ -1,13 +1,22 @@
 """``attnbench.load``: the implementation that a choice names."""
 
-from attnbench.analysis.dispatch import Choice
+from typing import Protocol
+
 from attnbench.interface import Implementation
 from attnbench.plugins.adapters import load_implementation
 
 __all__ = ["load"]
 
 
-def load(choice: Choice | str) -> Implementation:
+class Named(Protocol):
+    """The result of ``attnbench.choose``, of which only the name is needed."""
+
+    @property
+    def name(self) -> str:
+        """Name of an implementation."""
+
+
+def load(choice: Named | str) -> Implementation:
     """Return the chosen implementation.
 
     Of ``multihead``, ``build(reference)`` makes a module with the parameters of ``reference``, which is a

@@ -4,11 +4,12 @@ A row maps the name of each factor to one of the factor's values. A partial row 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import combinations, product
 from random import Random
 from typing import Any
 
-__all__ = ["build_covering_array", "generate_combinations"]
+__all__ = ["build_covering_array", "build_restricted_arrays", "generate_combinations"]
 
 Row = dict[str, Any]
 Combination = tuple[tuple[str, Any], ...]
@@ -43,6 +44,27 @@ def build_covering_array(
         _remove_covered(missing, row, strength)
         rows.append({name: row[name] for name in factors})
     return rows
+
+
+def build_restricted_arrays(
+    factors: Mapping[str, Sequence[Any]],
+    allowed: Callable[[Row], bool],
+    restrictions: Sequence[tuple[int, Mapping[str, Sequence[Any]]]],
+) -> list[Row]:
+    """Build the covering array of each restriction, one after another.
+
+    A restriction is a strength and, for some factors, the values that are left. A value that is allowed with no value
+    that is left of some other factor must not be left either, unless only one value of that factor is left.
+    """
+    rows = []
+    for strength, left in restrictions:
+        fixed = {name: values[0] for name, values in left.items() if len(values) == 1}
+        rows += build_covering_array({**factors, **left}, partial(_is_allowed_with, allowed, fixed), strength)
+    return rows
+
+
+def _is_allowed_with(allowed: Callable[[Row], bool], fixed: Row, row: Row) -> bool:
+    return allowed({**fixed, **row})
 
 
 def generate_combinations(

@@ -4,7 +4,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from attnbench.cases import Level, Shape
+from attnbench.cases import Device, Level, Shape
 from attnbench.interface import Policies, Work
 from attnbench.processes.request import Fault, Request
 from attnbench.processes.script_subject import Subject
@@ -20,6 +20,7 @@ __all__ = [
     "FindIdle",
     "GetListVersion",
     "Libraries",
+    "ListPool",
     "ListProfile",
     "ListShapes",
     "ListSuite",
@@ -59,6 +60,14 @@ class ListSuite(OracleRequest[list[str]], frozen=True, kw_only=True):
 
     operator: str
     level: Level
+
+
+class ListPool(OracleRequest[list[str]], frozen=True, kw_only=True):
+    """Asks for the ids of the cases on a device from which a suite is supplemented."""
+
+    operator: str
+    level: Level
+    device: Device
 
 
 class GetListVersion(OracleRequest[str], frozen=True, kw_only=True):

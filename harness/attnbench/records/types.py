@@ -271,7 +271,7 @@ class Result:
     # Reason why a requested timing is missing.
     untimed: str | None = None
     suite: str = ""
-    # Whether the case is not in the suite's list, but in the implementation's completion.
+    # Whether the case is not in the suite's list, but a supplementary case of the implementation.
     completes: bool = False
 
     def __post_init__(self) -> None:
@@ -297,10 +297,11 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What one implementation declared about the cases of a suite, and the further cases that were drawn for it.
+    """What one implementation declared about the cases of a suite, and its supplementary cases.
 
-    A suite contains every allowed combination of values of any ``strength`` factors of the operator. The further cases
-    are drawn for combinations that the implementation takes, but that are in no listed case that is run.
+    A suite contains every allowed combination of values of any ``strength`` factors of the operator. The supplementary
+    cases are chosen from the operator's pool. They contain combinations that the implementation takes, but that are in
+    no listed case that is run, or make up the number of cases that a verdict needs.
     """
 
     run: str
@@ -313,31 +314,43 @@ class Completion:
     refused: dict[str, tuple[int, ...]] = field(default_factory=dict)
     # Positions in this list of the cases without an answer: ``unsupported`` raised an exception, or was not called.
     unanswered: tuple[int, ...] = ()
-    # Number of factors whose values are combined: 2 for pairs, 3 for triples; 0 if the operator has no covering array.
+    # Hash of the pool without the listed cases; empty if the implementation was not asked about the pool, and before
+    # schema 8, when cases were drawn.
+    pool_digest: str = ""
+    # Number of factors whose values are combined: 2 for pairs, 3 for triples; 0 if the suite does not cover
+    # combinations.
     strength: int = 0
-    # Numbers of combinations. ``combinations``: in the suite. ``taken``: of these, taken by the implementation.
+    # Numbers of combinations. ``combinations``: in the suite. ``taken``: of these, in supported cases of list and pool.
     # ``covered_by_list``: of the taken ones, in listed cases that were to be run. ``covered``: of the taken ones, in
-    # listed or further cases that were to be run, and after the run without the cases that were not checked.
+    # listed or supplementary cases that were to be run, and after the run without the cases that were not checked.
     combinations: int = 0
     taken: int = 0
     covered_by_list: int = 0
     covered: int = 0
-    # Ids of the further cases.
+    # Ids of the supplementary cases.
     cases: tuple[str, ...] = ()
-    # What the implementation never takes, in words; the largest restriction first.
+    # How many cases of list and pool were answered, in which time in seconds, and how many were not.
+    asked: int = 0
+    asked_s: float = 0.0
+    unasked: int = 0
+    # On how many of them the declaration raised an exception, and the first exception.
+    raised: int = 0
+    first_raised: str = ""
+    # Why the implementation gave no answer at all; empty if it gave one.
+    no_answer: str = ""
+    # Only before schema 8: what the implementation never takes, and what went wrong, in words.
     restrictions: tuple[str, ...] = ()
-    # What went wrong, one line each.
     notes: tuple[str, ...] = ()
     # Number of cases that were declared supported, but refused when called; None before the cases were run.
     refused_when_called: int | None = None
 
     @property
     def completion_hash(self) -> str:
-        """Hash of the further cases; empty if there are none."""
+        """Hash of the supplementary cases; empty if there are none."""
         return digest(self.cases) if self.cases else ""
 
     def get_declarations(self, listed: Sequence[str]) -> dict[str, str | None]:
-        """Return the declared reason of each listed and further case, None if it is supported.
+        """Return the declared reason of each listed and supplementary case, None if it is supported.
 
         Cases without an answer are left out. ``listed`` is the list of cases about which the implementation was asked.
         """

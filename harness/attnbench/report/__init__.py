@@ -55,7 +55,7 @@ def _render_files(content: "Content") -> Iterator[tuple[str, Iterable[bytes]]]:
     from attnbench.analysis.dispatch import encode_dispatch
     from attnbench.report import markdown, page, tables
     from attnbench.report.csv_files import render_csv
-    from attnbench.report.decisions import tabulate_decisions
+    from attnbench.report.decision_rows import tabulate_decisions
     from attnbench.report.dispatch import make_dispatch
     from attnbench.report.failures import tabulate_failures
     from attnbench.report.figures.contenders import describe_colours, find_looks
@@ -85,7 +85,7 @@ def _render_files(content: "Content") -> Iterator[tuple[str, Iterable[bytes]]]:
         "kernels": content.tables.kernels,
         "ceilings": tables.tabulate_ceilings(reached),
         "growth": join_growths(content.series),
-        "decisions": tabulate_decisions(content.decisions),
+        "decisions": tabulate_decisions(content.summary.decisions),
     }
     if content.maps.every:
         frames["maps"] = tabulate_maps(content.maps)
@@ -95,7 +95,7 @@ def _render_files(content: "Content") -> Iterator[tuple[str, Iterable[bytes]]]:
         frames["left-out"] = tables.tabulate_left_out(content.left_out)
     for name, frame in frames.items():
         yield f"{name}.csv", render_csv(frame)
-    yield "dispatch.json", [encode_dispatch(make_dispatch(content.runs, content.decisions.entries))]
+    yield "dispatch.json", [encode_dispatch(make_dispatch(content.runs, content.summary))]
     yield "report.md", [markdown.render(content, figures).encode()]
     filled = [f"{name}.csv" for name, frame in frames.items() if len(frame)]
     yield "index.html", [page.render(content, figures, [*filled, "dispatch.json", "report.md"], looks).encode()]

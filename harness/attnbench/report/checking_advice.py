@@ -3,12 +3,14 @@
 import shlex
 from collections.abc import Collection, Sequence
 
-from attnbench.analysis.coverage import FEWEST_CHECKED, VERDICT_SUITES
+from attnbench.analysis.coverage import FEWEST_CHECKED
 from attnbench.analysis.plain_names import format_command
 from attnbench.records.run_file import StoredRun
 from attnbench.report.next_step import NextStep, add_report, find_results, read_folders
 
 __all__ = ["advise_checking"]
+
+LARGE = ("core", "full")
 
 
 def advise_checking(names: Collection[str], runs: Sequence[StoredRun], device: str = "cpu") -> NextStep | None:
@@ -16,9 +18,9 @@ def advise_checking(names: Collection[str], runs: Sequence[StoredRun], device: s
 
     Return None if a run is of a large suite, because then no further suite checks more cases.
     """
-    if any(stored.run.suite in VERDICT_SUITES for stored in runs):
+    if any(stored.run.suite in LARGE for stored in runs):
         return None
-    suite = VERDICT_SUITES[0]
+    suite = LARGE[0]
     words = f"To check more cases ({suite} is a larger suite than quick; a verdict needs {FEWEST_CHECKED} cases)"
     folder = find_results(runs)
     # The option only where the folder is not the default.

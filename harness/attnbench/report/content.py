@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from attnbench.analysis.completeness import find_unfinished, judge_completeness, list_damage
 from attnbench.analysis.coverage import MEANING, count_checked, describe_few, list_coverage_lines
 from attnbench.analysis.left_out import LeftOut, count_left_out, leave_out
+from attnbench.analysis.summarize import summarize
+from attnbench.analysis.summary import Summary
 from attnbench.records.run_file import StoredRun, merge_runs
 from attnbench.records.types import FAILURES, FRONTIER, PERF, Result
 from attnbench.report.checked import find_checked
@@ -29,7 +31,7 @@ from attnbench.report.methods import describe_methods, explain_states
 from attnbench.report.missing import Missing, collect_missing, describe_pending
 from attnbench.report.nodes import Nodes, collect_nodes
 from attnbench.report.series import Series, describe_undrawn, group_series
-from attnbench.report.tables import Tables, select_undecided, tabulate
+from attnbench.report.tables import Tables, load_spelled, select_undecided, tabulate
 from attnbench.report.verdict import Verdict, collect_verdict
 
 __all__ = ["Content", "collect_content"]
@@ -47,6 +49,7 @@ OF_CHECKS = ("failures", "conformance")
 class Content:
     """Everything that a report shows."""
 
+    summary: Summary
     runs: tuple[StoredRun, ...]
     results: tuple[Result, ...]
     # All tables of the results, from which the CSV files are written.
@@ -142,7 +145,8 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
     every = merge_runs(runs)
     results = [result for result in every if result.suite != FRONTIER]
     compact = any(run.compact for run in runs)
-    made = tabulate(results, [ceiling for run in runs for ceiling in run.ceilings], compact=compact)
+    summary = summarize(runs, load_spelled)
+    made = tabulate(results, summary.timings, compact=compact)
     found, untimed, undecided = made.findings, made.untimed, select_undecided(made.timings)
     failures = collect_failures(runs, results)
     series = tuple(group_series(runs, results, made))
@@ -154,6 +158,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
     not_run = group_rows(found[found["status"] == "not_run"], "case", named=1)
     return Content(
         runs=tuple(runs),
+        summary=summary,
         results=tuple(results),
         tables=made,
         verdict=verdict,

@@ -20,7 +20,7 @@ from attnbench.report.advice import advise
 from attnbench.report.choices import Choice, describe_answer, describe_choice
 from attnbench.report.entries import Conformance, collect_entries
 from attnbench.report.features import describe_features
-from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths, split_numbers
+from attnbench.report.forms import describe_form, describe_length, describe_pass, split_numbers
 from attnbench.report.next_step import NextStep
 from attnbench.report.series import Place, Series
 from attnbench.report.tables import INCONCLUSIVE, select_pending
@@ -241,13 +241,13 @@ def _make_table(place: Place, entries: Sequence[Entry], pending: Iterable[tuple[
     for text, name in pending:
         case = CaseId.parse(text)
         late.append(case)
-        names[case.form, *read_lengths(case), describe_pass(find_pass(text), case.mode)][name] = None
+        names[case.form, *case.lengths, describe_pass(find_pass(text), case.mode)][name] = None
     order = sorted(
         {(one.pass_, one.mode) for one in entries} | {(find_pass(str(case)), case.mode) for case in late},
         key=lambda one: (one[0], one[1] != "inference"),
     )
     passes = tuple(dict.fromkeys(describe_pass(*one) for one in order))
-    shapes = {(one.form, one.queries, one.keys) for one in entries} | {(one.form, *read_lengths(one)) for one in late}
+    shapes = {(one.form, one.queries, one.keys) for one in entries} | {(one.form, *one.lengths) for one in late}
     by_shape: dict[tuple[str, int, int], dict[str, Entry]] = {
         shape: {} for shape in sorted(shapes, key=lambda one: (split_numbers(one[0]), max(one[1:]), one[1:]))
     }

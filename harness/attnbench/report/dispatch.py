@@ -1,10 +1,12 @@
 """The file ``dispatch.json`` of a report: what to use at which shape, for programs."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from attnbench.analysis.crossover import Entry
-from attnbench.analysis.dispatch import Cell, Dispatch, Offer
+from attnbench.analysis.dispatch import Cell, Dispatch, Interval, Offer
+from attnbench.analysis.limits import LimitsOfRuns
+from attnbench.analysis.summary import Decision, Summary
 from attnbench.cases import Case, Problem
 from attnbench.plugins.registry import load_problem_types
 from attnbench.records.run_file import StoredRun
@@ -12,42 +14,59 @@ from attnbench.records.run_file import StoredRun
 __all__ = ["make_dispatch"]
 
 
-def make_dispatch(runs: Sequence[StoredRun], entries: Sequence[Entry]) -> Dispatch:
+def make_dispatch(runs: Sequence[StoredRun], summary: Summary) -> Dispatch:
     """Return every timed call of these runs with the implementations that may be chosen for it."""
-    lines = {stored.run.id: stored.timed_lines for stored in runs}
-    types = load_problem_types()
+    limits, types = LimitsOfRuns(runs), load_problem_types()
     return Dispatch(
         versions={stored.run.id: stored.run.versions for stored in runs},
-        cells=[_make_cell(entry, lines, types) for entry in entries],
+        cells=[_make_cell(one, limits, types) for one in summary.decisions],
     )
 
 
-def _make_cell(
-    entry: Entry, lines: Mapping[str, Mapping[tuple[str, str], int]], types: Mapping[str, type[Problem]]
-) -> Cell:
-    offers = (
-        Offer(
-            contender=one,
-            line=lines.get(one.run, {}).get((one.implementation, entry.case), 0),
-            checked=entry.contender_checked[one.implementation],
-            refused=entry.contender_limits[one.implementation].refused,
-            refusals_known=entry.contender_limits[one.implementation].known,
-        )
-        for one in sorted(entry.contenders, key=lambda one: one.time_ns)
-    )
+def _make_cell(decision: Decision, limits: LimitsOfRuns, types: Mapping[str, type[Problem]]) -> Cell:
+    table, column = decision.table, decision.column
+    bounds = table.bounds.get(column)
+    names = sorted(bounds.over if bounds else (), key=lambda name: _find_time_ns(decision, name))
     cell = Cell(
-        machine=entry.machine,
-        device=entry.device,
-        dtype=entry.dtype,
-        threads=entry.threads,
-        case=entry.case,
-        passes=entry.pass_,
-        queries=entry.queries,
-        keys=entry.keys,
-        reference=entry.reference,
-        offers=tuple(offers),
+        machine=table.place.machine,
+        device=table.place.device,
+        dtype=table.place.dtype,
+        threads=table.place.threads,
+        case=column.case,
+        passes=column.pass_,
+        queries=column.queries,
+        keys=column.keys,
+        reference=table.baseline,
+        offers=tuple(_make_offer(decision, name, limits) for name in names),
+        processes=bounds.processes if bounds else 0,
+        control_failed=bounds is not None and bounds.control_failed,
+        conforming=table.conforming,
     )
     return _add_sizes(cell, types)
+
+
+def _find_time_ns(decision: Decision, name: str) -> float:
+    time = decision.cells[name].time_ns
+    return math.inf if time is None else time.value
+
+
+def _make_offer(decision: Decision, name: str, limits: LimitsOfRuns) -> Offer:
+    cell, conformance = decision.cells[name], decision.conformance[name]
+    found = limits.find(name, cell.run, decision.table.place.device)
+    over = decision.table.bounds[decision.column].over[name]
+    ratio = cell.ratio
+    return Offer(
+        name=name,
+        time_ns=_find_time_ns(decision, name),
+        ratio=Interval(value=ratio.value, low=ratio.low, high=ratio.high) if ratio else None,
+        over={other: bound if math.isfinite(bound) else None for other, bound in over.items()},
+        run=cell.run,
+        line=cell.line,
+        checked=conformance.checked,
+        suite=conformance.suite,
+        refused=found.refused,
+        refusals_known=found.known,
+    )
 
 
 def _add_sizes(cell: Cell, types: Mapping[str, type[Problem]]) -> Cell:

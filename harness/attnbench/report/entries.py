@@ -6,12 +6,11 @@ from typing import Any
 from attnbench.analysis.completeness import Unfinished
 from attnbench.analysis.coverage import FEWEST_CHECKED, is_checked
 from attnbench.analysis.crossover import DECISIVE, Answer, Contender, Entry, Interval, choose
-from attnbench.analysis.limits import Limits, find_limits
+from attnbench.analysis.limits import LimitsOfRuns
 from attnbench.analysis.speed_verdict import State
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FRONTIER, PERF, Result, Status, find_pass
-from attnbench.report.forms import read_lengths
 from attnbench.report.series import Place, Series
 from attnbench.report.tables import list_rows
 
@@ -56,56 +55,11 @@ class Conformance:
 
 def collect_entries(runs: Sequence[StoredRun], series: Sequence[Series], conformance: Conformance) -> tuple[Entry, ...]:
     """Return the cells of the crossover map."""
-    limits = _LimitsOfRuns(runs)
+    limits = LimitsOfRuns(runs)
     return tuple(entry for one in series for entry in _list_entries(one, limits, conformance))
 
 
-class _LimitsOfRuns:
-    """What each implementation refuses on a device: from the run that timed it, or from a run of the same code."""
-
-    def __init__(self, runs: Sequence[StoredRun]) -> None:
-        self._runs = {stored.run.id: stored for stored in runs}
-        self._results: dict[tuple[str, str], list[Result]] = {}
-        for stored in runs:
-            for result in stored.results:
-                self._results.setdefault((stored.run.id, result.implementation), []).append(result)
-        # By machine, implementation and hash of its source files, the runs of this code.
-        self._of_code: dict[tuple[str, str, str], list[str]] = {}
-        for stored in runs:
-            for name, source in stored.run.sources.items():
-                self._of_code.setdefault((stored.run.machine.name, name, source), []).append(stored.run.id)
-        self._found: dict[tuple[str, str, str], Limits] = {}
-        self._own: dict[tuple[str, str, str], Limits] = {}
-
-    def find(self, implementation: str, run: str, device: str) -> Limits:
-        """Return what an implementation that was timed in a run refuses."""
-        key = implementation, run, device
-        if key not in self._found:
-            known = (self._read(implementation, other, device) for other in self._list_runs(implementation, run))
-            self._found[key] = next((limits for limits in known if limits.known), Limits(known=False))
-        return self._found[key]
-
-    def _list_runs(self, implementation: str, run: str) -> Iterator[str]:
-        """Yield the run, and then the runs on the same machine whose source files of the implementation are equal."""
-        if run not in self._runs:
-            return
-        yield run
-        own = self._runs[run].run
-        if source := own.sources.get(implementation):
-            same_code = self._of_code[own.machine.name, implementation, source]
-            yield from (name for name in same_code if name != run)
-
-    def _read(self, implementation: str, run: str, device: str) -> Limits:
-        """Return what the results of one run say; it is found once, because many runs may ask for it."""
-        key = implementation, run, device
-        if key not in self._own:
-            completions = {one.implementation: one for one in self._runs[run].completions}
-            results = self._results.get((run, implementation), ())
-            self._own[key] = find_limits(results, completions.get(implementation), device)
-        return self._own[key]
-
-
-def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: Conformance) -> Iterator[Entry]:
+def _list_entries(series: Series, limits: LimitsOfRuns, conformance: Conformance) -> Iterator[Entry]:
     """Yield the entries of a series by mode and length; a case without timings has none."""
     place, reference = series.place, series.reference
     by_case: dict[str, list[dict[str, Any]]] = {}
@@ -133,7 +87,7 @@ def _list_entries(series: Series, limits: _LimitsOfRuns, conformance: Conformanc
         unfinished = {name for name in timed_in if conformance.is_unfinished(place, name)}
         conform = {name for name, count in checked.items() if count >= FEWEST_CHECKED} - unfinished - wrong
         parsed = CaseId.parse(case)
-        queries, keys = read_lengths(parsed)
+        queries, keys = parsed.lengths
         device = place.device
         conforming = _choose_conforming(contenders, reference, conform)
         yield Entry(
@@ -179,7 +133,7 @@ def _choose_conforming(contenders: Sequence[Contender], reference: str, conform:
 
 def _order_case(case: str) -> tuple[str, int, int, int]:
     parsed = CaseId.parse(case)
-    queries, keys = read_lengths(parsed)
+    queries, keys = parsed.lengths
     return parsed.mode, max(queries, keys), queries, keys
 
 

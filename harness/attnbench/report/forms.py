@@ -3,7 +3,6 @@
 import re
 from collections.abc import Collection, Iterator
 
-from attnbench.cases import CaseId
 from attnbench.report.numbers import format_count
 
 __all__ = [
@@ -12,7 +11,6 @@ __all__ = [
     "describe_pass",
     "describe_size",
     "name_size",
-    "read_lengths",
     "spell_length",
     "split_numbers",
 ]
@@ -62,12 +60,6 @@ def split_numbers(form: str) -> list[str | int]:
 def describe_pass(name: str, mode: str) -> str:
     """Return the name of a pass, with the call mode where the pass does not imply the mode."""
     return name if mode in PLAIN_MODES else f"{name} ({mode})"
-
-
-def read_lengths(case: CaseId) -> tuple[int, int]:
-    """Return the numbers of queries and keys of a case; 0 for a number that it lacks."""
-    found = dict(re.findall(r"(?:^|\.)([LS])(\d+)", case.problem.partition("/")[0]))
-    return int(found.get("L", 0)), int(found.get("S", 0))
 
 
 def spell_length(queries: int, keys: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from attnbench.analysis.plain_names import join_words
 from attnbench.analysis.speed_verdict import STATES
 from attnbench.cases import CaseId
-from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths
+from attnbench.report.forms import describe_form, describe_length, describe_pass
 from attnbench.report.numbers import format_bytes, format_count, format_digits, format_estimate, format_thousands
 from attnbench.report.series import Place, Series
 from attnbench.report.tables import list_rows
@@ -266,13 +266,13 @@ def _list_calls(series: Series, failing: frozenset[str]) -> list[_Call]:
 
 
 def _order_call(call: _Call) -> tuple[str, int, int, int, float, str]:
-    queries, keys = read_lengths(call.case)
+    queries, keys = call.case.lengths
     time_ns = call.timed["median_ns"] if call.timed else math.inf
     return call.case.mode, max(queries, keys), queries, keys, time_ns, call.implementation
 
 
 def _make_row(call: _Call) -> MeasureRow:
-    queries, keys = read_lengths(call.case)
+    queries, keys = call.case.lengths
     cells: dict[str, Cell] = {}
     if call.timed is not None:
         cells |= _make_time_cells(call.timed, call.series.reference, call.base_ns, withheld=call.series.exceeds_ceiling)

@@ -14,7 +14,7 @@ from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, find_pass
 from attnbench.report.decisions import Decisions
-from attnbench.report.forms import describe_form, describe_pass, read_lengths, spell_length
+from attnbench.report.forms import describe_form, describe_pass, spell_length
 from attnbench.report.groups import Grouped
 from attnbench.report.next_step import NextStep
 from attnbench.report.numbers import format_count, shorten_text
@@ -185,7 +185,7 @@ def _describe_calls(cases: Iterable[str]) -> str:
     for case in dict.fromkeys(map(str, cases)):
         parsed = CaseId.parse(case)
         form, name = describe_form(parsed.form), describe_pass(find_pass(case), parsed.mode)
-        found.setdefault(form, {}).setdefault(name, {})[read_lengths(parsed)] = None
+        found.setdefault(form, {}).setdefault(name, {})[parsed.lengths] = None
     # A name such as "forward" sorts before "forward+backward".
     return _list_first(
         [

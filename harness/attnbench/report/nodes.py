@@ -6,20 +6,19 @@ that several of them timed, the last timing counts, and of a case that several o
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
-from attnbench.analysis.crossover import Interval
 from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.speed_verdict import EFFECT, LEVEL
-from attnbench.analysis.stats import rank_of
+from attnbench.analysis.stats import Estimate, rank_of
+from attnbench.analysis.timing_rows import TimingRow, measure_calls
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun, has_failure, identify_code
 from attnbench.records.types import Result, find_pass
-from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths
+from attnbench.report.forms import describe_form, describe_length, describe_pass
 from attnbench.report.numbers import format_count, format_estimate
-from attnbench.report.tables import find_reference, list_rows, tabulate_timings
+from attnbench.report.tables import find_reference, load_spelled
 
 __all__ = ["NodeRow", "Nodes", "collect_nodes", "tabulate_nodes"]
 
@@ -37,7 +36,7 @@ class _Timed:
 
     node: str
     run: str
-    ratio: Interval
+    ratio: Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ class NodeRow:
             f"{self.machine}, {case.device}, {case.dtype}, {format_count(self.threads, 'thread')}",
             self.implementation,
             describe_form(case.form),
-            describe_length(*read_lengths(case)),
+            describe_length(*case.lengths),
             describe_pass(find_pass(self.case), case.mode),
             *(
                 text
@@ -144,10 +143,10 @@ def collect_nodes(runs: Sequence[StoredRun]) -> Nodes:
     stored = {one.run.id: one for one in runs if one.run.node}
     repeated = _select_repeated(stored.values())
     of_call: dict[tuple[str, int, str, str], dict[str, _Timed]] = {}
-    for row in list_rows(tabulate_timings(repeated)):
-        run = stored[row["run"]].run
+    for row in measure_calls(repeated, may_choose=lambda _: False, load=load_spelled).rows:
+        run = stored[row.run].run
         if (ratio := _read_ratio(row)) is not None:
-            key = run.machine.name, run.threads, str(row["implementation"]), str(row["case"])
+            key = run.machine.name, run.threads, row.implementation, row.case
             of_call.setdefault(key, {})[run.node] = _Timed(node=run.node, run=run.id, ratio=ratio)
     compared = {key: [*own.values()] for key, own in of_call.items() if len(own) > 1}
     rows = []
@@ -242,11 +241,8 @@ def _select_repeated(runs: Iterable[StoredRun]) -> list[Result]:
     return list(found.values())
 
 
-def _read_ratio(row: dict[str, Any]) -> Interval | None:
-    """Return the ratio of a row of timings.csv; None if it has no interval that may be compared."""
-    if row["state"] in ("", "inconclusive") or row["ratio"] != row["ratio"]:
+def _read_ratio(row: TimingRow) -> Estimate | None:
+    """Return the ratio of a timed call; None if it has no interval that may be compared."""
+    if row.state in (None, "inconclusive") or row.ratio is None or not rank_of(row.ratio.processes, LEVEL):
         return None
-    processes = int(row["counted"])
-    if not rank_of(processes, LEVEL):
-        return None
-    return Interval(value=row["ratio"], low=row["ratio_low"], high=row["ratio_high"], processes=processes)
+    return row.ratio

@@ -13,7 +13,7 @@ from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Result
 from attnbench.report import tables
-from attnbench.report.forms import describe_form, read_lengths
+from attnbench.report.forms import describe_form
 from attnbench.report.growth import GROWTH, fit_growths
 from attnbench.report.numbers import format_count
 from attnbench.report.slugs import make_slug
@@ -209,7 +209,7 @@ def describe_undrawn(series: Sequence[Series]) -> str:
 @lru_cache(maxsize=1 << 16)
 def _make_key(case_id: str, machine: str, threads: int) -> _Key:
     case = CaseId.parse(case_id)
-    queries, keys = read_lengths(case)
+    queries, keys = case.lengths
     place = Place(machine, case.device, case.dtype, threads)
     return _Key(place, case.form, queries if queries and keys and queries != keys else 0)
 

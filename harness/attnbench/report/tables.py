@@ -1,35 +1,26 @@
 """Data frames from results: one row per timing, memory measurement, finding or call that was not timed."""
 
 import math
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from operator import attrgetter
 from typing import Any
 
 import pandas as pd
 
 from attnbench.analysis.left_out import LeftOut
-from attnbench.analysis.sighting import see_ratio
-from attnbench.analysis.speed_verdict import EFFECT, Baseline, SpeedVerdict, State
-from attnbench.analysis.stats import (
-    CleanCalls,
-    choose_measure,
-    count_throttled_calls,
-    estimate_time,
-    median_of_processes,
-    select_samples,
-)
+from attnbench.analysis.speed_verdict import State
+from attnbench.analysis.timing_rows import TimingRow, find_reference
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
-from attnbench.plugins.registry import find_operator_baseline
 from attnbench.records.compact_reading import load_samples
 from attnbench.records.types import PERF, Ceiling, Result, Timing, find_pass
 from attnbench.report.kernel_paths import find_way
 from attnbench.report.spelled import spell_out_in
 from attnbench.words.findings import describe_finding, describe_warning
+from attnbench.words.speed import explain_no_verdict
 
 __all__ = [
     "INCONCLUSIVE",
@@ -37,6 +28,7 @@ __all__ = [
     "chapter_of",
     "find_reference",
     "list_rows",
+    "load_spelled",
     "select_pending",
     "select_undecided",
     "tabulate",
@@ -73,10 +65,6 @@ FINDINGS = (
 # Columns of ``FINDINGS`` that are fields of a result, and of a finding.
 OF_RESULT = ("implementation", "case", "run")
 OF_FINDING = ("check", "status", "reason", "measured", "allowed", "warnings")
-# If a ratio differs from the quotient of its two times by more than this share, the report says why, even if the
-# quotient is within the interval of the ratio: a reader who divides
-# the two times sees more than the rounding of their digits.
-NOTICED = 0.02
 # Number of rows that are put into a table at a time.
 ROWS = 20_000
 LEFT_OUT = ("kind", "run", "implementation", "case", "reason")
@@ -94,14 +82,14 @@ class Tables:
     kernels: pd.DataFrame
 
 
-def tabulate(results: Sequence[Result], reached: Iterable[Ceiling] = (), *, compact: bool = False) -> Tables:
-    """Make all tables of these results; ``reached`` are the ceilings of their runs.
+def tabulate(results: Sequence[Result], timings: Sequence[TimingRow], *, compact: bool = False) -> Tables:
+    """Make all tables of these results and of their timed calls.
 
     ``compact``: leave out the findings that passed without a warning, of which a large report has millions.
     """
     return Tables(
         findings=tabulate_findings(results, every=not compact),
-        timings=tabulate_timings(results, reached),
+        timings=tabulate_timings(timings),
         memory=tabulate_memory(results),
         untimed=tabulate_untimed(results),
         kernels=tabulate_kernels(results),
@@ -117,47 +105,23 @@ HAS_ROW: dict[str, Callable[[Result], bool]] = {
 }
 
 
-def tabulate_timings(results: Sequence[Result], reached: Iterable[Ceiling] = ()) -> pd.DataFrame:
-    """Tabulate the times of calls, with the speed verdict if they were interleaved with the reference.
-
-    ``reached`` are the ceilings of the runs: the highest rates measured. The column ``share`` compares a call with the
-    ceiling of the same run, device, dtype and number of threads.
-    """
-    tops = {(c.run, c.device, c.dtype, c.threads): c for c in reached}
-    # By run and case, the places of the timings in the table. The samples of one case are held at a time.
-    groups: dict[tuple[str, str], list[tuple[int, Result]]] = {}
-    for place, result in enumerate(result for result in results if result.timing):
-        groups.setdefault((result.run, result.case), []).append((place, result))
-    # Rows take ten times as much memory as a table of them, so they are put into tables part by part.
-    rows: list[dict[str, Any]] = []
-    parts: list[pd.DataFrame] = []
-    places: list[int] = []
-    for group in groups.values():
-        rows += _make_timing_rows([result for _, result in group], tops)
-        places += (place for place, _ in group)
-        if len(rows) >= ROWS:
-            parts.append(pd.DataFrame(rows, columns=list(TIMINGS)))
-            rows = []
-    parts += [pd.DataFrame(rows, columns=list(TIMINGS))] * bool(rows or not parts)
-    order = sorted(range(len(places)), key=places.__getitem__)
-    whole = pd.concat(parts) if len(parts) > 1 else parts[0]
-    return whole.iloc[order].reset_index(drop=True)
+def tabulate_timings(rows: Sequence[TimingRow]) -> pd.DataFrame:
+    """Tabulate the times of calls, with the speed verdict if they were interleaved with the reference."""
+    columns = (_list_timing_columns(row) for row in rows)
+    # Dicts take ten times as much memory as a table of them, so they are put into tables part by part.
+    parts = [pd.DataFrame(part, columns=list(TIMINGS)) for part in _split(columns, ROWS)]
+    return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
 
 
-def _make_timing_rows(
-    results: Sequence[Result], tops: Mapping[tuple[str, str, str, int], Ceiling]
-) -> list[dict[str, Any]]:
-    """Return the rows of the timings of one run on one case."""
-    timings = [_load(result.timing) for result in results if result.timing]
-    reference = find_reference(results[0].case)
-    own = [timing for result, timing in zip(results, timings, strict=True) if result.implementation == reference]
-    baseline = Baseline(own[-1]) if own else None
-    rows = [_make_timing_row(*pair, baseline, tops) for pair in zip(results, timings, strict=True)]
-    _add_reference_times(rows, timings, baseline)
-    return rows
+def _split(rows: Iterator[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows in lists of this size; at least one list, which may be empty."""
+    part = list(islice(rows, size))
+    yield part
+    while part := list(islice(rows, size)):
+        yield part
 
 
-def _load(timing: Timing) -> Timing:
+def load_spelled(timing: Timing) -> Timing:
     """Return a timing with its samples in memory; texts that were read from the file again are spelled out."""
     return spell_out_in(load_samples(timing))
 
@@ -264,11 +228,6 @@ def select_pending(untimed: pd.DataFrame) -> pd.DataFrame:
     return untimed[untimed["reason"] == ENDED]
 
 
-def find_reference(case: str) -> str:
-    """Return the name of the reference implementation of a case's operator."""
-    return find_operator_baseline(CaseId.parse(case).operator)
-
-
 def chapter_of(check: str) -> str:
     """Return the chapter of a check, or "other" for a check that this version does not know."""
     known = read_checks().get(check)
@@ -290,134 +249,53 @@ def _describe_id(text: str) -> Mapping[str, Any]:
     return {"pass": find_pass(text), "length": case.length, "dtype": case.dtype, "device": case.device}
 
 
-def _make_timing_row(
-    result: Result, timing: Timing, baseline: Baseline | None, tops: Mapping[tuple[str, str, str, int], Ceiling]
-) -> dict[str, Any]:
-    compared = baseline if baseline and _is_compared(result, timing, baseline) else None
-    # A time and its ratio use the same measure. The measure is wall time if the reference has no device time.
-    calls = compared.prepare(timing) if compared else CleanCalls(timing, choose_measure(timing))
-    found = compared.decide(calls) if compared else None
-    measure, time = calls.measure, estimate_time(calls)
-    place = _describe_case(result)
-    top = tops.get((result.run, place["device"], place["dtype"], timing.threads))
-    return (
-        place
-        | {
-            "median_ns": time.value,
-            "low_ns": time.low,
-            "high_ns": time.high,
-            "level": time.level,
-            "processes": time.processes,
-            "samples": _count_samples(select_samples(timing, measure)),
-            "threads": timing.threads,
-            "method": timing.method,
-            "measure": measure,
-            "end_to_end_ns": estimate_time(CleanCalls(timing, "wall")).value if measure == "device" else math.nan,
-            "graph_ns": median_of_processes(timing.graph_ns).value if any(timing.graph_ns) else math.nan,
-            "throttled": count_throttled_calls(timing),
-            "clock": timing.clock,
-            "build_ns": _find_median(timing.build_ns),
-            "first_call_ns": _find_median(timing.first_call_ns),
-            "values": timing.values,
-            "judged": timing.judged,
-            "calls": calls.basis,
-            "seen_ratio": _see(timing, compared, found),
-        }
-        | _make_verdict_columns(found, decides=result.implementation != find_reference(result.case))
-        | _compute_rates(result, time.value, top)
-    )
-
-
-def _see(timing: Timing, baseline: Baseline | None, found: SpeedVerdict | None) -> float:
-    """Return the ratio of the undisturbed cycles where too few are undisturbed for the column ``ratio``."""
-    if baseline is None or found is None or found.ratio is not None:
-        return math.nan
-    seen = see_ratio(timing, baseline.timing)
-    return seen.value if seen else math.nan
-
-
-def _add_reference_times(rows: Sequence[dict[str, Any]], timings: Sequence[Timing], baseline: Baseline | None) -> None:
-    """Fill the column ``reference_ns`` where a ratio is not the quotient of its two times.
-
-    ``timings`` are those of the rows, and ``baseline`` is that of their run and case.
-
-    A ratio is a median over cycles. Its two times are medians over all calls, also of cycles that called only one of
-    the two implementations. ``reference_ns`` is the time of the reference in the calls of the ratio. It is NaN where
-    the quotient of the times is near the ratio.
-    """
-    times = {(row["run"], row["implementation"], row["case"]): row for row in rows}
-    for row, own in zip(rows, timings, strict=True):
-        reference = (row["run"], find_reference(row["case"]), row["case"])
-        row["reference_ns"] = math.nan
-        if math.isnan(row["ratio"]) or reference not in times or row["measure"] != times[reference]["measure"]:
-            continue
-        quotient = row["median_ns"] / times[reference]["median_ns"]
-        outside = not row["ratio_low"] <= quotient <= row["ratio_high"]
-        if abs(quotient / row["ratio"] - 1) > (EFFECT if outside else NOTICED):
-            calls = CleanCalls(own, row["measure"])
-            row["reference_ns"] = (baseline and baseline.find_time(calls)) or math.nan
-
-
-def _is_compared(result: Result, timing: Timing, baseline: Baseline) -> bool:
-    """Whether a timing is compared with the reference: their calls were interleaved in the same processes."""
-    if len(baseline.timing.samples_ns) != len(timing.samples_ns):
-        return False
-    return find_reference(result.case) in (result.implementation, *timing.interleaved_with)
-
-
-def _make_verdict_columns(found: SpeedVerdict | None, *, decides: bool) -> dict[str, Any]:
-    """Return the columns of a speed verdict: ratio, state, reason and A/A control (the reference against its copy).
-
-    ``decides`` is False for the reference, which would be compared with itself. State and reason are then empty, unless
-    the state is ``inconclusive``.
-    """
-    ratio = found.ratio if found else None
-    control = found.control if found else None
-    reported = found if found and (decides or found.state == "inconclusive") else None
+def _list_timing_columns(row: TimingRow) -> dict[str, Any]:
+    """Return the columns of timings.csv; what is not known is NaN or empty."""
+    verdict, ratio, rates = row.verdict, row.ratio, row.rates
+    control = verdict.control if verdict else None
     return {
-        "state": reported.state if reported else "",
+        "implementation": row.implementation,
+        "case": row.case,
+        **_describe_id(row.case),
+        "run": row.run,
+        "median_ns": row.time.value,
+        "low_ns": row.time.low,
+        "high_ns": row.time.high,
+        "level": row.time.level,
+        "processes": row.time.processes,
+        "samples": row.samples,
+        "threads": row.threads,
+        "method": row.method,
+        "measure": row.measure,
+        "end_to_end_ns": _or_nan(row.end_to_end_ns),
+        "graph_ns": _or_nan(row.graph_ns),
+        "throttled": row.throttled,
+        "clock": row.clock,
+        "build_ns": _or_nan(row.build_ns),
+        "first_call_ns": _or_nan(row.first_call_ns),
+        "values": row.values,
+        "judged": row.judged,
+        "calls": row.basis,
+        "seen_ratio": _or_nan(row.seen_ratio),
+        "reference_ns": _or_nan(row.reference_ns),
+        "state": row.state or "",
         "ratio": ratio.value if ratio else math.nan,
         "ratio_low": ratio.low if ratio else math.nan,
         "ratio_high": ratio.high if ratio else math.nan,
         "ratio_level": ratio.level if ratio else math.nan,
-        "counted": found.counted if found else math.nan,
-        "of": found.of if found else math.nan,
-        "reason": reported.reason if reported else "",
+        "counted": verdict.counted if verdict else math.nan,
+        "of": verdict.of if verdict else math.nan,
+        "reason": explain_no_verdict(row.reason),
         "null_state": control.state if control else "",
         "null_ratio": control.ratio.value if control and control.ratio else math.nan,
+        "flop": rates.flop,
+        "bytes": rates.bytes,
+        "gflop_per_s": _or_nan(rates.gflop_per_s),
+        "gbyte_per_s": _or_nan(rates.gbyte_per_s),
+        "share": _or_nan(rates.share),
+        "bound": rates.bound,
     }
 
 
-def _compute_rates(result: Result, time_ns: float, top: Ceiling | None) -> dict[str, Any]:
-    """Return the columns of rates, and the columns ``share`` and ``bound``.
-
-    A rate is the number of operations or of bytes of a call, divided by the call's time.
-
-    The ceilings of the machine give two shortest possible times: one for the operations, and one for the bytes.
-    ``share`` is the longer of these two times, divided by the measured time. ``bound`` names the longer of the two:
-    ``product`` (operations) or ``copy`` (bytes).
-    """
-    # ``flop`` is 0 for an operator that does not count its operations.
-    flop, moved = result.flop or None, result.bytes
-    least_ns = {}
-    if top is not None and flop is not None:
-        least_ns["product"] = flop / top.flop_per_s * 1e9
-    if top is not None and moved is not None:
-        least_ns["copy"] = moved / top.bytes_per_s * 1e9
-    bound = max(least_ns, key=lambda name: least_ns[name], default="")
-    return {
-        "flop": flop,
-        "bytes": moved,
-        "gflop_per_s": math.nan if flop is None else flop / time_ns,
-        "gbyte_per_s": math.nan if moved is None else moved / time_ns,
-        "share": least_ns[bound] / time_ns if bound else math.nan,
-        "bound": bound,
-    }
-
-
-def _find_median(values_ns: Sequence[int]) -> float:
-    return float(statistics.median(values_ns)) if values_ns else math.nan
-
-
-def _count_samples(samples_ns: Iterable[Sequence[int]]) -> int:
-    return sum(len(process) for process in samples_ns)
+def _or_nan(number: float | None) -> float:
+    return math.nan if number is None else number

@@ -6,14 +6,14 @@ the expected values of the current case.
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from types import MappingProxyType
 
 from attnbench.plugins.registry import display_name
 from attnbench.processes.candidate_requests import Describe, Opinion, Outcome
 from attnbench.processes.oracle_requests import ComputeExpected, DrawInputs
-from attnbench.records.types import Completion, Finding, Result
+from attnbench.records.types import Finding, Result
 from attnbench.runner.check_outcomes import CheckOutcomes, evaluate_observations, observe
 from attnbench.runner.expected_failures import Expectation, apply_expectations
 from attnbench.runner.parallelism import count_parallel_lanes, divide, run_each
@@ -26,19 +26,9 @@ from attnbench.runner.refusal import (
     select_refusal_checks,
 )
 from attnbench.runner.session import Plan, Session, Supervisor
+from attnbench.runner.supplement import Supplement
 
-__all__ = ["Completed", "check_case", "conform", "select_unfinished"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
-    """The further plans that complete a suite for one implementation, and its declarations when the run was planned."""
-
-    completion: Completion
-    # Plans of the further cases. If the run is of a part of the suite, only the further cases of this part.
-    plans: tuple[Plan, ...] = ()
-    # For each case, why the implementation refuses it; None: it is supported. Cases without an answer are left out.
-    declared: Mapping[str, str | None] = field(default_factory=dict)
+__all__ = ["check_case", "conform", "select_unfinished"]
 
 
 def conform(
@@ -51,16 +41,16 @@ def conform(
     suite: str = "",
     expectations: Sequence[Expectation] = (),
     done: frozenset[tuple[str, str]] = frozenset(),
-    completed: Mapping[str, Completed] | None = None,
+    supplements: Mapping[str, Supplement] | None = None,
 ) -> Iterator[Result]:
     """Yield the result of every implementation on every case, except for the (implementation, case) pairs in ``done``.
 
-    ``completed`` has the further cases of implementations, by name.
+    ``supplements`` has the supplementary cases of implementations, by name.
 
     Raises: PluginError where an implementation cannot be loaded.
     """
-    completed = completed or {}
-    further = {name: one.plans for name, one in completed.items()}
+    supplements = supplements or {}
+    further = {name: one.plans for name, one in supplements.items()}
     parallel = count_parallel_lanes([*plans, *chain.from_iterable(further.values())])
     total = len(implementations) * len(plans) + sum(map(len, further.values()))
     progress.begin("conform", total, parallel=parallel)
@@ -70,14 +60,14 @@ def conform(
         own = [plan for plan in share if plan.operator == worker.operator]
         for _ in range(len(share) - len(own)):
             progress.done()
-        drawn = {plan.case for plan in further.get(name, ())}
-        declared = completed[name].declared if name in completed else {}
+        added = {plan.case for plan in further.get(name, ())}
+        declared = supplements[name].declared if name in supplements else {}
         for plan, found in _check_cases(session, worker, name, own, progress, declared):
             shown = display_name(name)
             counted = tuple(apply_expectations(finding, expectations, shown, plan.case) for finding in found)
             yield Result(
                 run=run, implementation=shown, case=plan.case, findings=counted, flop=plan.flop, suite=suite,
-                completes=plan.case in drawn,
+                completes=plan.case in added,
             )  # fmt: skip
 
     for result in run_each(session, divide(left.items(), parallel), job, parallel=parallel):

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.cases import CaseId, Shape
 from attnbench.checks.catalogue import read_checks
 from attnbench.measurement import resident_memory
@@ -140,11 +139,11 @@ def _select_ready(
     for (name, case), result in probed.items():
         if result.untimed is None:
             timings.setdefault(case, {})[name] = result.timing
-    left = {case for case, own in timings.items() if not _is_timed(own, effort, baseline or find_baseline(case))}
+    left = {case for case, own in timings.items() if not _is_timed(case, own, effort, baseline)}
     return {key: result for key, result in probed.items() if key[1] in left and result.untimed is None}
 
 
-def _is_timed(timings: Mapping[str, Timing | None], effort: Effort, baseline: str) -> bool:
+def _is_timed(case: str, timings: Mapping[str, Timing | None], effort: Effort, baseline: str | None) -> bool:
     """Whether a case is timed completely: every implementation has a timing, and no more processes are to time it."""
     stored = [timing for timing in timings.values() if timing is not None]
     if len(stored) < len(timings):
@@ -152,9 +151,7 @@ def _is_timed(timings: Mapping[str, Timing | None], effort: Effort, baseline: st
     if effort.case_s is not None:  # with a time limit for each case, only complete timings are stored
         return True
     (processes, *others) = {len(timing.samples_ns) for timing in stored}
-    base = timings.get(baseline)
     if others or processes < effort.processes:
         return False
-    if base is None:
-        return True
-    return not any(effort.may_decide(decide_speed(one, base), processes) for one in stored if one is not base)
+    known = {name: timing for name, timing in timings.items() if timing is not None}
+    return not effort.list_open(known, baseline or find_baseline(case), verdicts=baseline is not None)

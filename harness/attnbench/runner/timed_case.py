@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.plugins.registry import display_name, find_baseline
 from attnbench.processes.candidate_requests import TimedSamples
 from attnbench.records.types import Finding, Result, Timing
@@ -96,21 +95,9 @@ class TimedCase:
             found[self.baseline] = replace(found[self.baseline], twin=twin)
         return found
 
-    def find_undecided(self, effort: Effort) -> list[str]:
-        """Return the implementations whose speed verdict further processes may decide, and the baseline.
-
-        Empty if there is no such implementation.
-        """
-        timings = self.make_timings()
-        base = timings.get(self.baseline or "")
-        if base is None:
-            return []
-        others = [
-            name
-            for name, timing in timings.items()
-            if name != self.baseline and effort.may_decide(decide_speed(timing, base), self.processes)
-        ]
-        return [name for name in self.names if name == self.baseline or name in others] if others else []
+    def list_open(self, effort: Effort) -> list[str]:
+        """Return the implementations that further processes must time to decide what is open; empty if nothing is."""
+        return effort.list_open(self.make_timings(), self.baseline, verdicts=self.against is not None)
 
     def make_results(self, ready: dict[tuple[str, str], Result]) -> Iterator[Result]:
         """Yield the ``ready`` results of this case with their timing, or with the reason why they have no timing."""

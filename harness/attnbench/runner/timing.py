@@ -113,9 +113,7 @@ class _TimingRun:
             )
             most = self.effort.most or 0
             for first in range(self.effort.processes, most, STEP):
-                undecided = {
-                    case.plan.case: (case, names) for case in cases if (names := case.find_undecided(self.effort))
-                }
+                undecided = {case.plan.case: (case, names) for case in cases if (names := case.list_open(self.effort))}
                 yield from (case for case in cases if case.plan.case not in undecided)
                 if not undecided:
                     return

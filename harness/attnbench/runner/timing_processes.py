@@ -2,15 +2,19 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from attnbench.analysis.speed_verdict import ENOUGH, SpeedVerdict
+from attnbench.analysis.answers import choose, list_possible
+from attnbench.analysis.pairs import bound_pairs
+from attnbench.analysis.speed_verdict import ENOUGH, SpeedVerdict, decide_speed
+from attnbench.analysis.stats import CleanCalls, choose_measure, estimate_time
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.candidate_requests import Defence, Outcome, TakeSamples, TimedSamples
 from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.records.environment import count_cores
+from attnbench.records.types import Timing
 from attnbench.runner.session import Session, Supervisor
 
 __all__ = ["STARTS", "Effort", "TimingProcesses", "start_together"]
@@ -32,28 +36,50 @@ class Effort:
 
     # Number of fresh processes that time each case.
     processes: int
-    # Largest number of processes that time a case. Processes are added while they may decide a speed verdict of the
-    # case. None: no processes are added.
+    # Largest number of processes that time a case. Processes are added while they may decide what is open: which
+    # implementation to use, or, in a comparison with a baseline, a speed verdict. None: no processes are added.
     most: int | None = None
-    # Whether processes are added only for a verdict that is open because other work disturbed too many processes.
-    only_disturbed: bool = False
     # Planned time of the timed calls of one case in one process, in seconds.
     budget_s: float
     # Time limit of one case in all processes together, in seconds; None: no limit.
     case_s: float | None = None
 
-    def may_decide(self, verdict: SpeedVerdict, processes: int) -> bool:
-        """Whether further processes are allowed after this number, and may give a verdict in place of this one.
+    def list_open(self, timings: Mapping[str, Timing], baseline: str | None, *, verdicts: bool) -> list[str]:
+        """Return the implementations that further processes must time to decide what is open on a case.
+
+        Empty if nothing is open, or if no further process is allowed, or likely to decide it. ``verdicts``: what is
+        open are the speed verdicts against the baseline, and not which implementation to use.
+        """
+        processes = max((len(timing.samples_ns) for timing in timings.values()), default=0)
+        base = timings.get(baseline or "")
+        if processes >= (self.most or 0) or base is None:
+            return []
+        found = {name: decide_speed(timing, base) for name, timing in timings.items() if name != baseline}
+        if verdicts:
+            left = {name for name, verdict in found.items() if self._may_decide(verdict)}
+        else:
+            # If calls were so disturbed that further processes are of no use, the verdicts tell.
+            kept = {name for name, one in found.items() if one.state != "inconclusive" or self._may_decide(one)}
+            left = _list_undecided({name: timings[name] for name in timings if name in {*kept, baseline}}, baseline)
+        return [name for name in timings if name == baseline or name in left] if left - {baseline} else []
+
+    def _may_decide(self, verdict: SpeedVerdict) -> bool:
+        """Whether further processes may give a verdict in place of this one.
 
         They may if the verdict is ``unknown``. They may also if processes were disturbed, and enough of the largest
         number of processes would be undisturbed at the share of undisturbed ones so far.
         """
-        most = self.most or 0
-        if processes >= most:
-            return False
         if verdict.state == "unknown":
-            return not self.only_disturbed
-        return verdict.disturbed and verdict.counted * most >= ENOUGH * verdict.of
+            return True
+        return verdict.disturbed and verdict.counted * (self.most or 0) >= ENOUGH * verdict.of
+
+
+def _list_undecided(timings: Mapping[str, Timing], baseline: str | None) -> set[str]:
+    """Return the implementations that may be the fastest if it is not decided which one to use; else none."""
+    bounds = bound_pairs(timings, baseline, timings)
+    times_ns = {name: estimate_time(CleanCalls(own, choose_measure(own))).value for name, own in timings.items()}
+    answer = choose(bounds, times_ns, timings)
+    return set(list_possible(bounds)) if answer is not None and answer.more_would_help else set()
 
 
 def start_together(

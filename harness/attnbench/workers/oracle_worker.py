@@ -37,6 +37,7 @@ from attnbench.processes.oracle_requests import (
     FindIdle,
     GetListVersion,
     Libraries,
+    ListPool,
     ListProfile,
     ListShapes,
     ListSuite,
@@ -77,6 +78,7 @@ class OracleWorker:
         """Return the handlers of all requests that follow ``StartOracle``."""
         return [
             ListSuite.answered_by(self.list_suite),
+            ListPool.answered_by(self.list_pool),
             GetListVersion.answered_by(self.get_list_version),
             ListProfile.answered_by(self.list_profile),
             ListShapes.answered_by(self.list_shapes),
@@ -92,6 +94,11 @@ class OracleWorker:
     def list_suite(self, request: ListSuite) -> list[str]:
         """Return the case ids of a suite, such as ``quick``."""
         return [case.id for case in self._load_operator(request.operator).suite(request.level)]
+
+    def list_pool(self, request: ListPool) -> list[str]:
+        """Return the ids of the cases on a device from which a suite is supplemented."""
+        cases = self._load_operator(request.operator).pool(request.level)
+        return [case.with_fields(device=request.device).id for case in cases]
 
     def get_list_version(self, request: GetListVersion) -> str:
         """Return the version of an operator's case lists."""

@@ -74,7 +74,7 @@ def test_the_threshold_of_the_difference_can_be_set() -> None:
 
 def test_a_comparison_draws_from_neighbouring_processes_in_their_order() -> None:
     """Ten processes are drawn from twenty consecutive processes of the pool."""
-    for drawn in comparisons._draw_comparisons(make_pool(processes=100), 10, make_settings(draws=50)):
+    for drawn in comparisons.draw_comparisons(make_pool(processes=100), 10, make_settings(draws=50)):
         numbers = [process["seed"] for process in drawn]
         assert numbers == sorted(set(numbers))
         assert numbers[-1] - numbers[0] < 20

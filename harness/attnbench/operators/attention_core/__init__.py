@@ -38,13 +38,17 @@ class AttentionCore(Operator):
     @property
     def covering(self) -> Covering:
         """The covering array of the suites ``core`` (pairs) and ``full`` (triples)."""
-        from attnbench.operators.attention_core.covering import COVERING
+        from attnbench.operators.attention_core.generate_cases import COVERING
 
         return COVERING
 
     def suite(self, level: Level) -> Sequence[Case]:
         """Return the cases of a suite, such as ``quick`` or ``full``."""
         return suites.load_suite(level)
+
+    def pool(self, level: Level) -> Sequence[Case]:  # noqa: ARG002
+        """Return the cases from which every suite is supplemented."""
+        return suites.load_pool()
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
         """Return two cases to time for each length: one with a forward pass only, and one with forward and backward."""

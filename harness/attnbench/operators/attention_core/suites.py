@@ -1,6 +1,6 @@
 """Cases of attention on split heads by level, read from the lists of ids that ``generate_cases`` writes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -8,7 +8,8 @@ from attnbench.cases import NESTED, Case, Level, Mode, Shape
 from attnbench.operators.attention_core.problem import AttentionCoreProblem
 
 __all__ = [
-    "FOLDER", "GROUPED", "PASSES", "PLAIN", "VERSION", "load_suite", "make_profile_cases", "make_shape_cases",
+    "FOLDER", "GROUPED", "PASSES", "PLAIN", "VERSION", "load_pool", "load_suite", "make_profile_cases",
+    "make_shape_cases",
 ]  # fmt: skip
 
 # Version of the case lists, increased with every change of a list. Results of different versions are not comparable.
@@ -36,6 +37,15 @@ def load_suite(level: Level) -> Sequence[Case]:
     levels = NESTED[: NESTED.index(level) + 1] if level in NESTED else (level,)
     names = [name for one in levels for name in (one, KEPT.get(one)) if name]
     ids = dict.fromkeys(line for name in names for line in _read_lines(name))
+    return _parse(ids)
+
+
+def load_pool() -> Sequence[Case]:
+    """Return the cases from which the suites are supplemented, the one with the fewest query-key pairs first."""
+    return _parse(_read_lines("pool"))
+
+
+def _parse(ids: Iterable[str]) -> list[Case]:
     return [Case.parse(case_id, {"attention_core": AttentionCoreProblem}) for case_id in ids]
 
 

@@ -5,11 +5,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from attnbench.analysis.run_diff import Change, Quantity, Verdict
+from attnbench.analysis.run_diff import Change, ComparedTimes, Counted, Quantity, Verdict
 from attnbench.cases import CaseId
 from attnbench.records.types import find_pass
-from attnbench.report.forms import describe_form, describe_length, describe_pass, read_lengths
+from attnbench.report.forms import describe_form, describe_length, describe_pass
 from attnbench.report.numbers import format_bytes, format_count, format_digits, format_thousands, shorten_text
+from attnbench.words.changes import describe_change, list_kernel_changes
+from attnbench.words.speed import explain_no_verdict
 
 __all__ = ["SECTIONS", "Group", "Row", "Section", "describe_common", "make_sections"]
 
@@ -107,11 +109,11 @@ def describe_common(found: Iterable[Change]) -> str:
 
 
 def _make_groups(found: Sequence[Change], common: Collection[str]) -> tuple[Group, ...]:
-    merged: defaultdict[tuple[str, ...], list[Change]] = defaultdict(list)
+    merged: defaultdict[tuple[object, ...], list[Change]] = defaultdict(list)
     for change in found:
         # Changes without numbers that say the same of several cases are one row.
         own = (change.case,) if change.factor or change.base else ()
-        merged[change.implementation, change.aspect, change.verdict, change.told, *own].append(change)
+        merged[change.implementation, change.aspect, change.verdict, change.fact, *own].append(change)
     by_name: defaultdict[str, list[Row]] = defaultdict(list)
     for changes in merged.values():
         by_name[changes[0].implementation].append(_make_row(changes, common))
@@ -174,15 +176,14 @@ def _describe_change(change: Change) -> tuple[str, str]:
     factor = change.factor
     if change.aspect == "time" and factor is not None:
         interval = f" [{_format_share(factor.low)} to {_format_share(factor.high)}]" if factor.low < factor.high else ""
-        # A time without a verdict has its reason after the numbers.
-        _, colon, reason = change.told.rpartition(" are usable: ")
-        return f"{_format_share(factor.value)}{interval}", reason if colon else ""
+        reason = change.fact.found.reason if isinstance(change.fact, ComparedTimes) else None
+        return f"{_format_share(factor.value)}{interval}", explain_no_verdict(reason)
     if change.base is None or change.new is None:
-        return "", change.told
+        return "", describe_change(change)
     difference = int(change.new.value) - int(change.base.value)
     unit = " B" if change.aspect.endswith("_bytes") else ""
     exact = f"{'+' if difference >= 0 else '−'}{format_thousands(abs(difference))}{unit}"
-    kernels = change.told.partition(" calls: ")[2] if change.aspect == "kernel_calls" else ""
+    kernels = list_kernel_changes(change.fact) if isinstance(change.fact, Counted) else ""
     share = f"{_format_share(factor.value)}, " if factor and abs(factor.value - 1) >= LEAST else ""
     return f"{share}{exact}", kernels
 
@@ -200,7 +201,7 @@ def _format_share(factor: float) -> str:
 def _describe_case(case: str, common: Collection[str]) -> Iterator[str]:
     """Yield the words of a case; those that all cases have in common are left out."""
     found = CaseId.parse(case)
-    yield f"length {describe_length(*read_lengths(found))}"
+    yield f"length {describe_length(*found.lengths)}"
     yield describe_pass(find_pass(case), found.mode)
     yield from (text for text in _list_words(case) if text and text not in common)
 

@@ -12,6 +12,7 @@ from attnbench.operators.multihead import MultiheadProblem
 from attnbench.plugins.registry import PluginError, list_names
 from attnbench.processes.candidate_requests import CandidateRequest, Describe, Opinion, Outcome
 from attnbench.records.types import Finding, Result
+from attnbench.records.value_facts import BitsDiffer, ValuesOff
 from attnbench.runner import (
     Expectation,
     ExpectationError,
@@ -23,6 +24,7 @@ from attnbench.runner import (
     read_expectations,
     read_expectations_beside,
 )
+from attnbench.words.findings import describe_finding
 from time_limits import repeat_with_longer_limits
 
 LINK = "https://example.org/1"
@@ -388,7 +390,7 @@ def test_every_behaviour_of_a_call_is_a_finding_of_its_case(session: Session, tm
     for behaviour, finding in zip(ORDER, findings, strict=True):
         status, reason = EXPECTED[behaviour]
         assert (behaviour, finding.status) == (behaviour, status), finding.reason
-        assert reason in finding.reason, behaviour
+        assert reason in describe_finding(finding), behaviour
         # What raises before there is a candidate has no arguments.
         has_arguments = "Arguments of the case: query (2, 5, 24), key (2, 7, 24), value (2, 7, 24)." in finding.reason
         assert has_arguments is (status == "error" and behaviour != "unsupported_raises"), finding.reason
@@ -477,7 +479,9 @@ def test_a_write_of_the_first_call_is_reported(session: Session, tmp_path: Path)
         session, write_file(tmp_path, "mine.py", WRITES) + ":Writes", [make_padded_case()], *SEVERAL
     )
     assert findings["inputs_untouched"].status == "failed"
-    assert "key_padding_mask after the call" in findings["inputs_untouched"].reason
+    (fact,) = findings["inputs_untouched"].facts
+    assert isinstance(fact, BitsDiffer)
+    assert fact.compared.quantity == "key_padding_mask"
 
 
 def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: Path) -> None:
@@ -490,7 +494,7 @@ def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: 
     statuses = [findings["global_state_untouched"].status for findings in results]
     assert statuses == ["passed", "failed", "passed"]
     for word in ("the default dtype", "the use of deterministic algorithms"):
-        assert word in results[1]["global_state_untouched"].reason
+        assert word in describe_finding(results[1]["global_state_untouched"])
 
 
 # Cases that an implementation declares unsupported
@@ -506,8 +510,8 @@ def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: 
         ),
         (
             "IGNORES_MASK", "failed",
-            "declared unsupported (no masks), yet the call returned a wrong result instead of raising an exception: "
-            "The output ", (),
+            "declared unsupported (no masks), yet the call returned a wrong result instead of raising an exception: ",
+            (),
         ),
         (
             "RETURNS_NONE", "failed",
@@ -541,7 +545,7 @@ def test_a_call_declared_unsupported_must_raise(
     (findings,) = run_checks(session, name, [one])
     parity = findings.pop("forward_parity")
     assert (parity.status, parity.warnings) == (status, warnings)
-    assert parity.reason.startswith(reason)
+    assert describe_finding(parity).startswith(reason)
     others = {(finding.status, finding.reason) for check, finding in findings.items()}
     assert ("unsupported", "no masks") in others
     assert {other for other, _ in others} <= {"unsupported", status}
@@ -661,7 +665,9 @@ def test_patching_torch_affects_only_the_implementation_itself(session: Session,
     findings = {result.implementation: result.findings[0] for result in results}
     statuses = {name: finding.status for name, finding in findings.items()}
     assert statuses == {"patching.py:Patching": "failed", "sdpa": "passed"}
-    assert "240 of 240 elements (100.0%) of output are off" in findings["patching.py:Patching"].reason
+    (fact,) = findings["patching.py:Patching"].facts
+    assert isinstance(fact, ValuesOff)
+    assert (fact.count, fact.total) == (240, 240)
 
 
 def test_implementation_that_cannot_be_loaded_again_is_excluded(session: Session, tmp_path: Path) -> None:

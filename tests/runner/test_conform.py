@@ -11,8 +11,35 @@ from attnbench.cases import Case, Mode
 from attnbench.operators.multihead import MultiheadProblem
 from attnbench.plugins.registry import PluginError, list_names
 from attnbench.processes.candidate_requests import CandidateRequest, Describe, Opinion, Outcome
+from attnbench.records.facts import Fact
+from attnbench.records.outcome_facts import (
+    AnsweredThoughRefused,
+    CannotLoad,
+    ComputesRefusedCase,
+    Crashed,
+    ExpectedToFail,
+    MalformedAnswer,
+    NotReproduced,
+    OverWorkLimit,
+    PassedUnexpectedly,
+    Raised,
+    ReturnsNoGradients,
+    ReturnsNoWeights,
+    TimedOut,
+    TooManyDeaths,
+)
 from attnbench.records.types import Finding, Result
-from attnbench.records.value_facts import BitsDiffer, ValuesOff
+from attnbench.records.value_facts import (
+    BitsDiffer,
+    Compared,
+    NotFinite,
+    ValueFact,
+    ValuesOff,
+    WrongDtype,
+    WrongShape,
+    phrase,
+)
+from attnbench.refusals import OtherRefusal
 from attnbench.runner import (
     Expectation,
     ExpectationError,
@@ -24,7 +51,6 @@ from attnbench.runner import (
     read_expectations,
     read_expectations_beside,
 )
-from attnbench.words.findings import describe_finding
 from time_limits import repeat_with_longer_limits
 
 LINK = "https://example.org/1"
@@ -42,7 +68,13 @@ class Writes(torch.nn.MultiheadAttention):
         return super().forward(query, key, value, key_padding_mask=key_padding_mask, **given)
 """
 
+
 # An implementation whose behaviour is chosen by the seed of the case.
+def make_malformed(key: str, **values: str) -> MalformedAnswer:
+    """Return the fact of an answer that does not have the required form."""
+    return MalformedAnswer(what=phrase(key, **values))
+
+
 SCRIPTED = """
 import math
 import sys
@@ -143,34 +175,36 @@ SCRIPTED = Scripted()
 # The list BEHAVIOURS of SCRIPTED: the behaviour for seed 0, for seed 1, ….
 ORDER = SCRIPTED.partition("BEHAVIOURS = [")[2].partition("]")[0].replace('"', "").replace(",", " ").split()
 
-# For each behaviour of SCRIPTED: the status of the finding, and a part of its reason.
-EXPECTED = {
-    "right": ("passed", ""),
-    "raises": ("error", "ValueError: what a pity (at scripted.py:"),
-    "exits": ("error", "SystemExit: 0 (at scripted.py:"),
-    "interrupts": ("error", "KeyboardInterrupt:  (at scripted.py:"),
-    "none": ("failed", "the call must return a tuple (output, weights), got NoneType."),
-    "bare": ("failed", "the call must return a tuple (output, weights), got Tensor."),
-    "list": ("failed", "the call must return a tuple (output, weights), got list."),
-    "shape": ("failed", "output has shape (2, 4, 24), must be (2, 5, 24)."),
-    "nan": ("failed", "output is nan at batch 0, query 0, feature 0"),
-    "text": ("failed", "output must be a Tensor, got str."),
-    "prints": ("passed", ""),
-    "refuses": ("unsupported", "not today"),
-    "subclass": ("passed", ""),
-    "sparse": ("error", "Sparse"),
-    "unsupported_true": ("failed", "unsupported(case) must return str or None, got True."),
-    "predicts_text": ("failed", "predicted_s(case) must return float or None, got 'soon'."),
-    "predicts_long": ("not_run", "predicted 1e+06 s a call, over the limit of 2 s (--work-limit)"),
-    "predicts_inf": ("not_run", "predicted inf s a call, over the limit of 2 s (--work-limit)"),
-    "unsupported": ("unsupported", "written for others"),
-    "dtype": ("failed", "output has dtype float64, must be float32."),
-    "recursion": ("error", "RecursionError: maximum recursion depth exceeded"),
-    "forks": ("passed", ""),
-    "unsupported_raises": ("error", "RuntimeError: no declaration (at scripted.py:"),
-    "false_shape": ("failed", "output has shape (2, 4, 24), must be (2, 5, 24)."),
-    "floods": ("passed", ""),
-    "changes_state": ("passed", ""),
+NO_MASKS = OtherRefusal(text="no masks")
+
+# For each behaviour of SCRIPTED: the status of the finding and its first fact; of an exception, its type and message.
+EXPECTED: dict[str, tuple[str, Fact | tuple[str, str] | type[ValueFact] | None]] = {
+    "right": ("passed", None),
+    "raises": ("error", ("ValueError", "what a pity")),
+    "exits": ("error", ("SystemExit", "0")),
+    "interrupts": ("error", ("KeyboardInterrupt", "")),
+    "none": ("failed", make_malformed("not_a_tuple", names="output, weights", got="NoneType")),
+    "bare": ("failed", make_malformed("not_a_tuple", names="output, weights", got="Tensor")),
+    "list": ("failed", make_malformed("not_a_tuple", names="output, weights", got="list")),
+    "shape": ("failed", WrongShape(compared=Compared(quantity="output"), shape=(2, 4, 24), expected=(2, 5, 24))),
+    "nan": ("failed", NotFinite),
+    "text": ("failed", make_malformed("not_a_tensor", name="output", got="str")),
+    "prints": ("passed", None),
+    "refuses": ("unsupported", OtherRefusal(text="not today")),
+    "subclass": ("passed", None),
+    "sparse": ("error", ("NotImplementedError", "")),
+    "unsupported_true": ("failed", make_malformed("no_text", method="unsupported", got="True")),
+    "predicts_text": ("failed", make_malformed("no_number", method="predicted_s", got="'soon'")),
+    "predicts_long": ("not_run", OverWorkLimit(predicted_s=1e6, limit_s=2)),
+    "predicts_inf": ("not_run", OverWorkLimit(predicted_s="inf", limit_s=2)),
+    "unsupported": ("unsupported", OtherRefusal(text="written for others")),
+    "dtype": ("failed", WrongDtype(compared=Compared(quantity="output"), dtype="float64", expected="float32")),
+    "recursion": ("error", ("RecursionError", "maximum recursion depth exceeded")),
+    "forks": ("passed", None),
+    "unsupported_raises": ("error", ("RuntimeError", "no declaration")),
+    "false_shape": ("failed", WrongShape(compared=Compared(quantity="output"), shape=(2, 4, 24), expected=(2, 5, 24))),
+    "floods": ("passed", None),
+    "changes_state": ("passed", None),
 }
 
 # Implementations that, on cases with some seeds, end or block their process or exhaust memory; on other cases they are
@@ -388,21 +422,29 @@ def test_every_behaviour_of_a_call_is_a_finding_of_its_case(session: Session, tm
     # The first and the last behaviour are both "right", so that the last case shows that the process still works.
     assert sorted(ORDER) == sorted([*EXPECTED, "right"])
     for behaviour, finding in zip(ORDER, findings, strict=True):
-        status, reason = EXPECTED[behaviour]
-        assert (behaviour, finding.status) == (behaviour, status), finding.reason
-        assert reason in describe_finding(finding), behaviour
-        # What raises before there is a candidate has no arguments.
-        has_arguments = "Arguments of the case: query (2, 5, 24), key (2, 7, 24), value (2, 7, 24)." in finding.reason
-        assert has_arguments is (status == "error" and behaviour != "unsupported_raises"), finding.reason
-        assert "\n" not in finding.reason
-        assert str(tmp_path) not in finding.reason
+        status, expected = EXPECTED[behaviour]
+        assert (behaviour, finding.status) == (behaviour, status), finding
+        fact = finding.facts[0] if finding.facts else None
+        if isinstance(fact, Raised):
+            assert isinstance(expected, tuple)
+            assert (fact.kind, fact.message[: len(expected[1])]) == expected
+            assert behaviour == "sparse" or fact.file == "scripted.py"
+            assert "\n" not in fact.message
+            # What raises before there is a candidate has no arguments.
+            shapes = [] if behaviour == "unsupported_raises" else [(2, 5, 24), (2, 7, 24), (2, 7, 24)]
+            assert [argument.shape for argument in fact.arguments] == shapes
+        elif isinstance(expected, type):
+            assert isinstance(fact, expected)
+        else:
+            assert (behaviour, fact) == (behaviour, expected)
+        assert str(tmp_path) not in str(finding)
 
 
 def test_segmentation_fault_costs_one_finding(session: Session, tmp_path: Path) -> None:
     """If a call crashes, its finding is "crashed", and the next case runs in a new process and passes."""
     findings = check_parity(session, write_file(tmp_path, "fatal.py", FATAL) + ":SEGFAULTS", range(3))
     assert [finding.status for finding in findings] == ["passed", "crashed", "passed"]
-    assert findings[1].reason == "the process was killed by SIGSEGV"
+    assert findings[1].facts == (Crashed(how="signal", signal="SIGSEGV"),)
 
 
 PADDED = replace(
@@ -434,7 +476,7 @@ def test_a_crash_is_attributed_to_its_check(session: Session, tmp_path: Path) ->
     )
     for findings in results:
         assert {check for check, finding in findings.items() if finding.status == "crashed"} == {"padding_cannot_leak"}
-        assert findings["padding_cannot_leak"].reason == "the process exited with code 9"
+        assert findings["padding_cannot_leak"].facts == (Crashed(how="exit", code=9),)
         assert {f.status for check, f in findings.items() if check != "padding_cannot_leak"} == {"passed"}
 
 
@@ -452,10 +494,7 @@ def test_a_crash_of_no_single_check_is_reported(session: Session, tmp_path: Path
         "crashed",
         "not_run",
     ]
-    assert results[1][SEVERAL[-1]].reason == (
-        "the process exited with code 9 after checks of other cases; "
-        "no check of this case reproduces the crash in a fresh process"
-    )
+    assert results[1][SEVERAL[-1]].facts == (Crashed(how="exit", code=9), NotReproduced())
     assert {results[1][check].status for check in SEVERAL[:-1]} == {"passed"}
 
 
@@ -479,9 +518,9 @@ def test_a_write_of_the_first_call_is_reported(session: Session, tmp_path: Path)
         session, write_file(tmp_path, "mine.py", WRITES) + ":Writes", [make_padded_case()], *SEVERAL
     )
     assert findings["inputs_untouched"].status == "failed"
-    (fact,) = findings["inputs_untouched"].facts
+    (fact, *_) = findings["inputs_untouched"].facts
     assert isinstance(fact, BitsDiffer)
-    assert fact.compared.quantity == "key_padding_mask"
+    assert fact.compared == Compared(quantity="key_padding_mask", how=phrase("after_call"))
 
 
 def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: Path) -> None:
@@ -494,47 +533,37 @@ def test_settings_of_one_call_do_not_reach_the_next(session: Session, tmp_path: 
     statuses = [findings["global_state_untouched"].status for findings in results]
     assert statuses == ["passed", "failed", "passed"]
     for word in ("the default dtype", "the use of deterministic algorithms"):
-        assert word in describe_finding(results[1]["global_state_untouched"])
+        assert word in str(results[1]["global_state_untouched"].facts)
 
 
 # Cases that an implementation declares unsupported
 
 
 @pytest.mark.parametrize(
-    ("act", "status", "reason", "warnings"),
+    ("act", "status", "facts", "warnings"),
     [
-        ("RAISES", "unsupported", "no masks", ()),
-        (
-            "WORKS", "unsupported", "no masks",
-            ("computes this case correctly; let unsupported(case) return None for it",),
-        ),
-        (
-            "IGNORES_MASK", "failed",
-            "declared unsupported (no masks), yet the call returned a wrong result instead of raising an exception: ",
-            (),
-        ),
+        ("RAISES", "unsupported", (NO_MASKS,), ()),
+        ("WORKS", "unsupported", (NO_MASKS,), (ComputesRefusedCase(),)),
+        ("IGNORES_MASK", "failed", (AnsweredThoughRefused(refusal=NO_MASKS, how="wrong_result"), ValuesOff), ()),
         (
             "RETURNS_NONE", "failed",
-            "declared unsupported (no masks), yet the call returned a wrong result instead of raising an exception: "
-            "the call must return "
-            "a tuple (output, weights), got NoneType.", (),
+            (
+                AnsweredThoughRefused(refusal=NO_MASKS, how="wrong_result"),
+                make_malformed("not_a_tuple", names="output, weights", got="NoneType"),
+            ), (),
         ),
         (
             "CRASHES", "crashed",
-            "declared unsupported (no masks), yet the call raised no exception: the process was killed by SIGSEGV", (),
+            (
+                AnsweredThoughRefused(refusal=NO_MASKS, how="no_exception"), Crashed(how="signal", signal="SIGSEGV"),
+            ), (),
         ),
-        (
-            "DETACHES", "unsupported", "no masks",
-            ("returns an output without gradients although the case needs them; raise an exception instead",),
-        ),
-        (
-            "DROPS_WEIGHTS", "unsupported", "no masks",
-            ("returns no attention weights although the call requests them; raise an exception instead",),
-        ),
+        ("DETACHES", "unsupported", (NO_MASKS,), (ReturnsNoGradients(),)),
+        ("DROPS_WEIGHTS", "unsupported", (NO_MASKS,), (ReturnsNoWeights(),)),
     ],
 )  # fmt: skip
 def test_a_call_declared_unsupported_must_raise(
-    session: Session, tmp_path: Path, act: str, status: str, reason: str, warnings: tuple[str, ...]
+    session: Session, tmp_path: Path, act: str, status: str, facts: tuple[Any, ...], warnings: tuple[Fact, ...]
 ) -> None:
     """An implementation is called on a case that it declares unsupported, to see whether it refuses.
 
@@ -545,9 +574,10 @@ def test_a_call_declared_unsupported_must_raise(
     (findings,) = run_checks(session, name, [one])
     parity = findings.pop("forward_parity")
     assert (parity.status, parity.warnings) == (status, warnings)
-    assert describe_finding(parity).startswith(reason)
-    others = {(finding.status, finding.reason) for check, finding in findings.items()}
-    assert ("unsupported", "no masks") in others
+    for fact, expected in zip(parity.facts, facts, strict=False):
+        assert isinstance(fact, expected) if isinstance(expected, type) else fact == expected
+    others = {(finding.status, finding.facts) for check, finding in findings.items()}
+    assert ("unsupported", (NO_MASKS,)) in others
     assert {other for other, _ in others} <= {"unsupported", status}
 
 
@@ -579,9 +609,7 @@ def test_a_reply_of_a_wrong_type_is_a_crash_of_one_case(session: Session, tmp_pa
     """If a worker's reply is not of the type that the request names, the case crashed, and the next case runs."""
     findings = check_parity(session, write_file(tmp_path, "fatal.py", FATAL) + ":GARBLES", range(3))
     assert [finding.status for finding in findings] == ["passed", "crashed", "passed"]
-    assert findings[1].reason == (
-        "the answer to Observe has a wrong type: Expected `object`, got `int` - at `$.outcomes`"
-    )
+    assert findings[1].facts == (Crashed(how="answer", text="Expected `object`, got `int` - at `$.outcomes`"),)
 
 
 class Unheard(CandidateRequest[Opinion], frozen=True, kw_only=True):
@@ -596,7 +624,9 @@ def test_an_unknown_request_is_a_crash_of_one_process(session: Session, monkeypa
         answer = worker.ask(Unheard())
         assert isinstance(answer, Outcome)
         assert answer.status == "crashed"
-        assert answer.reason.startswith("the process exited with code 1 (ValueError: unknown request 'Unheard'; this")
+        (crash,) = answer.facts
+        assert isinstance(crash, Crashed)
+        assert crash.text.startswith("ValueError: unknown request 'Unheard'; this")
         assert isinstance(worker.ask(Describe(implementation="torch_mha", case=make_case())), Opinion)
 
 
@@ -604,7 +634,7 @@ def test_an_unknown_request_is_a_crash_of_one_process(session: Session, monkeypa
 
 
 def test_hanging_is_a_time_out(session: Session, tmp_path: Path) -> None:
-    """A call that does not end is killed; the reason names the option of the time limit."""
+    """A call that does not end is killed; the finding has the time limit."""
     name = write_file(tmp_path, "fatal.py", FATAL) + ":HANGS"
     expected = ["passed", "timeout", "passed"]
 
@@ -616,7 +646,7 @@ def test_hanging_is_a_time_out(session: Session, tmp_path: Path) -> None:
         find, lambda found: [finding.status for finding in found] == expected, first_s=3
     )
     assert [finding.status for finding in findings] == expected
-    assert findings[1].reason == f"no answer within {limit_s:g} s (--timeout)"
+    assert findings[1].facts == (TimedOut(limit_s=limit_s),)
 
 
 @pytest.mark.parametrize(("shared_by", "status"), [(1, "timeout"), (3, "unsupported")])
@@ -643,7 +673,7 @@ def test_after_three_crashes_the_other_cases_are_not_run(session: Session, tmp_p
     """An implementation that ended three processes is not run on the other cases; their reason is the last crash."""
     findings = check_parity(session, write_file(tmp_path, "fatal.py", FATAL) + ":EXITS_ALWAYS", range(6))
     assert [finding.status for finding in findings] == ["passed", "crashed", "crashed", "crashed", "not_run", "not_run"]
-    assert findings[-1].reason == "the worker's process ended 3 times, the last time: the process exited with code 9"
+    assert findings[-1].facts == (TooManyDeaths(count=3, last=Crashed(how="exit", code=9)),)
 
 
 def test_exceeding_the_memory_limit_is_out_of_memory(session: Session, tmp_path: Path) -> None:
@@ -651,7 +681,9 @@ def test_exceeding_the_memory_limit_is_out_of_memory(session: Session, tmp_path:
     session.limits = Limits(memory_bytes=10**9, threads=1)
     findings = check_parity(session, write_file(tmp_path, "fatal.py", FATAL) + ":ALLOCATES", range(3))
     assert [finding.status for finding in findings] == ["passed", "out_of_memory", "passed"]
-    assert "4000000000 bytes" in findings[1].reason
+    (raised,) = findings[1].facts
+    assert isinstance(raised, Raised)
+    assert "4000000000 bytes" in raised.message
 
 
 def test_patching_torch_affects_only_the_implementation_itself(session: Session, tmp_path: Path) -> None:
@@ -665,9 +697,9 @@ def test_patching_torch_affects_only_the_implementation_itself(session: Session,
     findings = {result.implementation: result.findings[0] for result in results}
     statuses = {name: finding.status for name, finding in findings.items()}
     assert statuses == {"patching.py:Patching": "failed", "sdpa": "passed"}
-    (fact,) = findings["patching.py:Patching"].facts
-    assert isinstance(fact, ValuesOff)
-    assert (fact.count, fact.total) == (240, 240)
+    (off, *_) = findings["patching.py:Patching"].facts
+    assert isinstance(off, ValuesOff)
+    assert (off.compared.quantity, off.count, off.total) == ("output", 240, 240)
 
 
 def test_implementation_that_cannot_be_loaded_again_is_excluded(session: Session, tmp_path: Path) -> None:
@@ -677,7 +709,9 @@ def test_implementation_that_cannot_be_loaded_again_is_excluded(session: Session
     ).replace("ctypes.string_at(0)", "(open(__file__ + '.seen', 'w'), os._exit(1))")
     findings = check_parity(session, write_file(tmp_path, "fatal.py", source) + ":SEGFAULTS", range(3))
     assert [finding.status for finding in findings] == ["passed", "crashed", "crashed"]
-    assert "OSError: locked" in findings[-1].reason
+    (fault,) = findings[-1].facts
+    assert isinstance(fault, CannotLoad)
+    assert "OSError: locked" in fault.message
 
 
 @pytest.mark.parametrize(
@@ -726,7 +760,7 @@ class Declares(Implementation):
         return f"ANSWER is {AT_IMPORT}"
 """
     (finding,) = check_parity(session, write_file(tmp_path, "declares.py", source) + ":Declares", range(1))
-    assert (finding.status, finding.reason) == ("unsupported", "ANSWER is 42")
+    assert (finding.status, finding.facts) == ("unsupported", (OtherRefusal(text="ANSWER is 42"),))
 
 
 def test_expected_failures_are_distinguished(session: Session, tmp_path: Path) -> None:
@@ -743,12 +777,10 @@ def test_expected_failures_are_distinguished(session: Session, tmp_path: Path) -
     expected = tuple(read_expectations(file))
     right, raises = check_parity(session, f"{tmp_path}/scripted.py:SCRIPTED", range(2), expected)
     assert right.status == "unexpected_pass"
-    assert right.reason == (
-        f"expected to fail (known, {LINK}), but passed: "
-        "remove entry 1 of expected.toml, or exclude this case from the entry's patterns"
-    )
+    assert right.facts == (PassedUnexpectedly(reason="known", link=LINK, file="expected.toml", entry=1),)
     assert raises.status == "expected_failure"
-    assert raises.reason.startswith(f"known ({LINK}): ValueError: what a pity")
+    assert raises.facts[0] == ExpectedToFail(reason="known", link=LINK)
+    assert isinstance(raises.facts[1], Raised)
     elsewhere = tuple(replace(one, passes_where="the machine has no such kernel") for one in expected)
     findings = check_parity(session, f"{tmp_path}/scripted.py:SCRIPTED", range(2), elsewhere)
     assert [one.status for one in findings] == ["passed", "expected_failure"]

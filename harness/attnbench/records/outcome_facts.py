@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from attnbench.records.value_facts import Phrase
+from attnbench.records.value_facts import Number, Phrase
 from attnbench.refusals import TypedRefusal
 
 __all__ = [
@@ -152,7 +152,7 @@ class Interrupted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class OverWorkLimit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The predicted time of a call exceeds the limit on work, so the case was not started."""
 
-    predicted_s: float
+    predicted_s: Number
     limit_s: float
 
 

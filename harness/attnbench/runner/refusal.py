@@ -22,6 +22,7 @@ from attnbench.records.outcome_facts import (
     ReturnsNoWeights,
 )
 from attnbench.records.types import Finding
+from attnbench.records.value_facts import store_number
 from attnbench.refusals import TypedRefusal
 from attnbench.runner.check_outcomes import make_finding
 from attnbench.runner.session import Plan
@@ -76,7 +77,7 @@ def check_work_limit(predicted_s: float | None, limit_s: float) -> Outcome | Non
     """Return the outcome ``not_run`` if the predicted time of a call exceeds the work limit, else None."""
     if predicted_s is None or predicted_s <= limit_s:
         return None
-    return Outcome(status="not_run", facts=(OverWorkLimit(predicted_s=predicted_s, limit_s=limit_s),))
+    return Outcome(status="not_run", facts=(OverWorkLimit(predicted_s=store_number(predicted_s), limit_s=limit_s),))
 
 
 def select_refusal_checks(plan: Plan) -> tuple[str, ...]:

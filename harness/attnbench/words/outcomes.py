@@ -157,7 +157,7 @@ def describe_outcome_fact(fact: OutcomeFact) -> str:  # noqa: C901  # one case f
         case Interrupted():
             return say(_INTERRUPTED)
         case OverWorkLimit():
-            return say(_OVER_WORK, predicted=fact.predicted_s, limit=fact.limit_s)
+            return say(_OVER_WORK, predicted=float(fact.predicted_s), limit=fact.limit_s)
         case CallOverLimit():
             return say(_OVER_CALL, took=fact.took_s, limit=fact.limit_s)
         case OverMemoryLimit():

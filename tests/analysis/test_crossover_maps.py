@@ -3,8 +3,8 @@
 from itertools import product
 
 import pytest
-
 from attnbench.analysis.crossover import Answer, Entry
+
 from attnbench.analysis.crossover_maps import CrossoverMap, Untimed, find_maps
 from attnbench.cases import CaseId
 

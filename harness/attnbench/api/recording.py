@@ -142,9 +142,10 @@ def record(
     """Yield a ``Recording`` that stores to a new run file, or to the file of the run to resume.
 
     ``command`` is the command line that makes this run, and ``job`` has the same as a struct. ``resume`` is the id or
-    the file of the run to resume, or None for a new run. ``whole`` says whether the run is of a whole suite. ``planned`` has the number of cases to check and
-    to time for each implementation, by display name; None if the cases are chosen during the run. ``path`` is the file
-    of a new run; None: it is named after the machine and the run. When the context ends, the end of the run is stored.
+    the file of the run to resume, or None for a new run. ``whole`` says whether the run is of a whole suite.
+    ``planned`` has the number of cases to check and to time for each implementation, by display name; None if the cases
+    are chosen during the run. ``path`` is the file of a new run; None: it is named after the machine and the run. When
+    the context ends, the end of the run is stored.
 
     Raises: ResultsError where the run to resume is of another suite or machine.
     """

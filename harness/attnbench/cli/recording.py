@@ -59,7 +59,8 @@ def recording(
     try:
         with record(
             session, command=_format_command(session.limits.threads), job=_make_job(session.limits.threads),
-            results=results, suite=suite, cases=cases, implementations=implementations, resume=resume, whole=whole, planned=planned,
+            results=results, suite=suite, cases=cases, implementations=implementations, resume=resume, whole=whole,
+            planned=planned,
         ) as made:  # fmt: skip
             yield made
     except KeyboardInterrupt:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from attnbench.cases import NESTED, Case, Dtype, Level, Problem, Shape
+from attnbench.refusals import TypedRefusal
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +64,10 @@ Call = Callable[..., Any]
 
 
 class Refusal(Exception):
-    """Raised, with the reason, where an implementation does not support a case, or a check cannot judge it."""
+    """Raised where an implementation does not support a case, or a check cannot judge it.
+
+    Its argument is a text or a typed refusal; of a built-in check, a phrase of ``attnbench.words``.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,11 +245,11 @@ class Implementation:
     # runs leave out an implementation that compiles, unless the user names it.
     compiles: bool = False
 
-    def unsupported(self, case: Case) -> str | None:  # noqa: ARG002
+    def unsupported(self, case: Case) -> TypedRefusal | str | None:  # noqa: ARG002
         """Return the reason why this case is refused; None if it is not refused."""
         return None
 
-    def untimed(self, case: Case) -> str | None:  # noqa: ARG002
+    def untimed(self, case: Case) -> TypedRefusal | str | None:  # noqa: ARG002
         """Return why this case is checked but never timed, as for an interpreted kernel; None if it may be timed."""
         return None
 

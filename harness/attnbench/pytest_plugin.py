@@ -336,10 +336,11 @@ def _usage_errors(kind: type[Exception]) -> Iterator[None]:
     from attnbench.plugins.registry import PluginError
     from attnbench.processes.errors import ChildDied
     from attnbench.runner import ExpectationError
+    from attnbench.words.findings import describe_fact
 
     try:
         yield
     except (PluginError, ExpectationError, ValueError) as error:
         raise kind(f"attnbench: {' '.join(str(error).split())}") from None
     except ChildDied as error:
-        raise kind(f"attnbench: the oracle worker's process ended: {error}") from None
+        raise kind(f"attnbench: the oracle worker's process ended: {describe_fact(error.fact)}") from None

@@ -24,6 +24,17 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.interface import Policies
 from attnbench.kernel import core_from_kernel, from_kernel
+from attnbench.refusals import (
+    LacksDevice,
+    NeedsCapability,
+    NeedsDevice,
+    NeedsDtype,
+    NeedsElements,
+    NeedsEqualSizes,
+    NeedsPackage,
+    TypedRefusal,
+    UnsupportedSize,
+)
 
 __all__ = ["CORE_FLASH_ATTN", "FLASH_ATTN", "explain_core_refusal", "explain_refusal", "flash_attn"]
 
@@ -48,31 +59,31 @@ def flash_attn(
     return output.transpose(1, 2)
 
 
-def explain_refusal(case: Case) -> str | None:
+def explain_refusal(case: Case) -> TypedRefusal | None:
     """Return why flash-attn does not compute a case, or None if it does."""
     problem = case.problem
     if case.device != "cuda":
-        return "needs a CUDA device"
+        return NeedsDevice(devices=("cuda",))
     if importlib.util.find_spec("flash_attn") is None:
-        return "flash-attn is not installed: pip install flash-attn --no-build-isolation"
+        return NeedsPackage(packages=("flash-attn",), install="pip install flash-attn --no-build-isolation")
     if not torch.cuda.is_available():
-        return "no CUDA device"
+        return LacksDevice(device="cuda")
     if torch.cuda.get_device_capability() < OLDEST_CAPABILITY:
-        return "needs a CUDA device of capability 8.0 or newer"
+        return NeedsCapability(least=OLDEST_CAPABILITY)
     if case.dtype not in DTYPES:
-        return f"computes in {' and '.join(DTYPES)}, not in {case.dtype}"
+        return NeedsDtype(dtypes=DTYPES)
     if problem.head_dim > WIDEST_HEAD:
-        return f"accepts head widths of at most {WIDEST_HEAD}"
+        return UnsupportedSize(name="head_dim", most=WIDEST_HEAD)
     if 0 in (problem.sequences, problem.queries, problem.columns):
-        return "does not accept tensors without elements"
+        return NeedsElements()
     return None
 
 
-def explain_core_refusal(case: Case) -> str | None:
+def explain_core_refusal(case: Case) -> TypedRefusal | None:
     """Return why flash-attn does not compute a case of ``attention_core``, or None if it does."""
     reason = explain_refusal(case)
     if reason is None and case.problem.value_dim != case.problem.head_dim:
-        return "the head width of values must equal that of keys"
+        return NeedsEqualSizes(names=("value_dim", "head_dim"))
     return reason
 
 

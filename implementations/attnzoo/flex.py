@@ -34,16 +34,18 @@ from attnbench.kernel.compiling import (
     ignore_deprecation_warnings,
     make_contiguous,
 )
+from attnbench.refusals import LacksGradients, NeedsDtype, NeedsElements, TypedRefusal, UnsupportedSize
 
 __all__ = ["CORE_FLEX", "FLEX", "explain_refusal", "flex"]
 
-NO_BACKWARD = "forward only on a CPU: no gradients"
-EMPTY = "does not accept tensors without elements"
+NO_BACKWARD = LacksGradients(device="cpu")
+EMPTY = NeedsElements()
 # Smallest head width that the Triton kernel accepts, from torch/_inductor/kernel/flex/flex_attention.py, torch 2.11.
 NARROWEST_HEAD = 16
-TOO_NARROW = f"on CUDA needs head widths of at least {NARROWEST_HEAD}"
+TOO_NARROW = UnsupportedSize(name="head_dim", least=NARROWEST_HEAD, device="cuda")
 # Dtypes of the CPU kernel, from torch/_inductor/kernel/flex/flex_cpu.py, torch 2.13.
 CPU_DTYPES = ("float32", "bfloat16", "float16")
+OTHER_DTYPE = NeedsDtype(dtypes=CPU_DTYPES, device="cpu")
 # CPU seconds to compile a kernel for one kind of call (see ``_Kind``), measured over 20 kinds of
 # calls with an empty compiler cache on a 2-core x86-64 machine (torch 2.13).
 COMPILING_S = 5.9
@@ -133,11 +135,7 @@ def _demand_cpu_support(q: Tensor, *, tracks: bool) -> None:
     if tracks:
         raise Refusal(NO_BACKWARD)
     if dtype not in CPU_DTYPES:
-        raise Refusal(_describe_dtypes(dtype))
-
-
-def _describe_dtypes(dtype: str) -> str:
-    return f"on a CPU computes in {', '.join(CPU_DTYPES)}, not in {dtype}"
+        raise Refusal(OTHER_DTYPE)
 
 
 def _attend(
@@ -236,7 +234,7 @@ def _is_visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: 
     return i >= j
 
 
-def explain_refusal(case: Case) -> str | None:
+def explain_refusal(case: Case) -> TypedRefusal | None:
     """Return why ``flex`` does not compute a case, or None if it does."""
     problem = case.problem
     if reason := explain_compiler_refusal(case):
@@ -246,13 +244,13 @@ def explain_refusal(case: Case) -> str | None:
     if case.device == "cpu" and case.differentiates:
         return NO_BACKWARD
     if case.device == "cpu" and case.dtype not in CPU_DTYPES:
-        return _describe_dtypes(case.dtype)
+        return OTHER_DTYPE
     if case.device == "cuda" and problem.head_dim < NARROWEST_HEAD:
         return TOO_NARROW
     return None
 
 
-def explain_core_refusal(case: Case) -> str | None:
+def explain_core_refusal(case: Case) -> TypedRefusal | None:
     """Return why ``flex`` does not compute a case of ``attention_core``, or None if it does."""
     too_narrow = case.device == "cuda" and case.problem.value_dim < NARROWEST_HEAD
     return explain_refusal(case) or (TOO_NARROW if too_narrow else None)

@@ -19,8 +19,9 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from attnbench.cases import Case
 from attnbench.interface import Implementation, Policies
+from attnbench.refusals import LacksWeights, TypedRefusal
 from attnzoo.by_size import attend_in_blocks, attend_storing_weights, stores_blocks, stores_weights
-from attnzoo.shared_projection import NO_WEIGHTS, SharedProjectionAttention
+from attnzoo.shared_projection import SharedProjectionAttention
 
 __all__ = ["FUSED_PROJECTION", "FusedProjectionAttention"]
 
@@ -73,9 +74,9 @@ class FusedProjection(Implementation):
     source = "https://arxiv.org/abs/1909.08053"
     policies = Policies(unordered_gradients=("cuda",))
 
-    def unsupported(self, case: Case) -> str | None:
+    def unsupported(self, case: Case) -> TypedRefusal | None:
         """Return why a case that needs attention weights is refused, or None for other cases."""
-        return NO_WEIGHTS if case.problem.need_weights else None
+        return LacksWeights() if case.problem.need_weights else None
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
         """Return a module with the parameters of ``reference``."""

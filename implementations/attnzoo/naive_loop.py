@@ -24,6 +24,7 @@ from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.kernel import core_from_kernel, from_kernel
+from attnbench.refusals import CannotCompile, TypedRefusal
 
 __all__ = ["CORE_NAIVE_LOOP", "NAIVE_LOOP", "explain_refusal", "naive_loop"]
 
@@ -109,13 +110,13 @@ def predict_call_s(case: Case) -> float:
     return float(pairs) * (WITH_BACKWARD_S if case.differentiates else FORWARD_S)
 
 
-def explain_refusal(case: Case) -> str | None:
+def explain_refusal(case: Case) -> TypedRefusal | None:
     """Return why ``naive_loop`` does not compute a case, or None if it does.
 
     The loop reads the values of the mask to skip hidden keys, and ``torch.export`` cannot trace such a loop.
     """
     reads_mask = case.compiler == "export" and case.problem.mask != "none"
-    return "torch.export cannot trace a loop that reads which keys a mask hides" if reads_mask else None
+    return CannotCompile(why="values", compiler="torch.export") if reads_mask else None
 
 
 NAIVE_LOOP = from_kernel(

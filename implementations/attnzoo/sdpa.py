@@ -30,6 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attnbench.cases import Case
 from attnbench.interface import Policies
 from attnbench.kernel import CoreKernel, Kernel, core_from_kernel, from_kernel
+from attnbench.refusals import LacksDevice, LacksGradients, NeedsDevice, OtherRefusal, TypedRefusal
 from attnzoo.fused_attention import attend_fused, make_rows_contiguous
 
 __all__ = [
@@ -130,15 +131,15 @@ def sdpa_with_backend(
 Probe = tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool]
 
 
-def explain_refusal(case: Case, *, backend: SDPBackend, core: bool = False) -> str | None:
+def explain_refusal(case: Case, *, backend: SDPBackend, core: bool = False) -> TypedRefusal | None:
     """Return why a fused backend does not run a case, or None if it does.
 
     ``core`` is true for a case of the operator ``attention_core``.
     """
     if case.device == "cuda" and not torch.cuda.is_available():
-        return "no CUDA device"
+        return LacksDevice(device="cuda")
     if case.device == "cpu" and backend is not SDPBackend.FLASH_ATTENTION:
-        return "needs a CUDA device"
+        return NeedsDevice(devices=("cuda",))
     q, k, v, mask, dropout_p, is_causal = make_core_probe(case) if core else make_probe(case)
     with warnings.catch_warnings(record=True) as caught, sdpa_kernel(backend):
         warnings.simplefilter("always")
@@ -148,14 +149,11 @@ def explain_refusal(case: Case, *, backend: SDPBackend, core: bool = False) -> s
             shares = q.shape[1] != k.shape[1]
             torch._fused_sdp_choice(q, k, v, mask, dropout_p, is_causal, enable_gqa=shares)  # noqa: SLF001
         except RuntimeError as error:
-            # If a float mask requires a gradient, torch refuses the call and gives no reason. The
-            # reason below is returned instead.
-            default = (
-                "the backend computes no gradient with respect to a float mask"
-                if mask is not None and mask.requires_grad
-                else str(error)
-            )
-            return _join_reasons([str(warning.message) for warning in caught]) or default
+            reasons = _join_reasons([str(warning.message) for warning in caught])
+            if not reasons and mask is not None and mask.requires_grad:
+                # If a float mask requires a gradient, torch refuses the call and gives no reason.
+                return LacksGradients(argument="mask")
+            return OtherRefusal(text=reasons or str(error), library="torch")
     return None
 
 

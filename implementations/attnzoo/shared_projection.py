@@ -19,11 +19,10 @@ from torch.nn.functional import linear
 
 from attnbench.interface import Refusal
 from attnbench.kernel import HeadSplitAttention
+from attnbench.refusals import LacksWeights
 from attnzoo.fused_attention import attend_fused
 
-__all__ = ["NO_WEIGHTS", "SharedProjectionAttention"]
-
-NO_WEIGHTS = "scaled_dot_product_attention returns no weights: call it with need_weights=False"
+__all__ = ["SharedProjectionAttention"]
 
 
 class SharedProjectionAttention(HeadSplitAttention):
@@ -111,7 +110,7 @@ class SharedProjectionAttention(HeadSplitAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Compute attention by the kernel that torch chooses."""
         if need_weights:
-            raise Refusal(NO_WEIGHTS)
+            raise Refusal(LacksWeights())
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.to(q.dtype)  # under autocast the mask has the dtype of query, and q has a narrower dtype
         mask = None if is_causal else mask

@@ -29,14 +29,16 @@ from torch.nn.functional import linear
 from attnbench.cases import Case
 from attnbench.interface import Implementation, Policies, Refusal
 from attnbench.masks import combined, extended, reference_mask
+from attnbench.refusals import CannotCompile, LacksWeights, NeedsSameTensor, TypedRefusal
 from attnzoo.by_size import attend_each
 from attnzoo.fused_attention import attend_fused
-from attnzoo.shared_projection import NO_WEIGHTS, SharedProjectionAttention
+from attnzoo.shared_projection import SharedProjectionAttention
 
 __all__ = ["VARLEN", "VARLEN_PACKED", "Packing", "VarlenAttention", "VarlenPackedAttention"]
 
-UNKNOWN_QUERIES = "query and key must be one tensor: otherwise it is unknown which queries are padding"
-NO_EXPORT = "torch.export cannot trace lengths that are read from a mask"
+# Unless query and key are one tensor, it is unknown which queries are padding.
+UNKNOWN_QUERIES = NeedsSameTensor(arguments=("query", "key"), given="key_padding_mask")
+NO_EXPORT = CannotCompile(why="values", compiler="torch.export")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class VarlenAttention(SharedProjectionAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Compute attention of every query over the keys of its sequence that are not padding."""
         if need_weights:
-            raise Refusal(NO_WEIGHTS)
+            raise Refusal(LacksWeights())
         if key_padding_mask is None or not len(query):
             return super().under_masks(
                 query,
@@ -291,14 +293,14 @@ class Varlen(Implementation):
     policies = Policies(hidden_nan="blocked", unordered_gradients=("cuda",))
     module: type[VarlenAttention] = VarlenAttention
 
-    def unsupported(self, case: Case) -> str | None:
+    def unsupported(self, case: Case) -> TypedRefusal | None:
         """Return why a case is refused, or None if it is not refused.
 
         A case is refused if it needs the attention weights, or if ``torch.export`` captures the call
         and lengths are read from a mask.
         """
         if case.problem.need_weights:
-            return NO_WEIGHTS
+            return LacksWeights()
         reads_mask = case.problem.padding_mask is not None or "3d" in case.problem.mask
         return NO_EXPORT if case.compiler == "export" and reads_mask else None
 
@@ -314,7 +316,7 @@ class VarlenPacked(Varlen):
     policies = Policies(hidden_nan="blocked", padded_queries="own", unordered_gradients=("cuda",))
     module = VarlenPackedAttention
 
-    def unsupported(self, case: Case) -> str | None:
+    def unsupported(self, case: Case) -> TypedRefusal | None:
         """Return why a case is refused, or None if it is not refused.
 
         A case is refused if ``varlen`` refuses it, or if it is unknown which queries are padding.

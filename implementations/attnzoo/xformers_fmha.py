@@ -24,6 +24,7 @@ from attnbench.cases import Case
 from attnbench.interface import Policies
 from attnbench.kernel import core_from_kernel, from_kernel
 from attnbench.masks import additive
+from attnbench.refusals import LacksDevice, NeedsDevice, NeedsDtype, NeedsPackage, OtherRefusal, TypedRefusal
 
 __all__ = ["CORE_XFORMERS", "XFORMERS", "explain_core_refusal", "explain_refusal", "xformers_fmha"]
 
@@ -66,24 +67,24 @@ def _align_rows(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
     return torch.nn.functional.pad(bias.expand(shape), (0, -keys % 8))[..., :keys]
 
 
-def explain_refusal(case: Case) -> str | None:
+def explain_refusal(case: Case) -> TypedRefusal | None:
     """Return why no operator of xFormers runs a case, or None if one does."""
     return _explain_probe_refusal(case, _make_probe)
 
 
-def explain_core_refusal(case: Case) -> str | None:
+def explain_core_refusal(case: Case) -> TypedRefusal | None:
     """Return why no operator of xFormers runs a case of ``attention_core``, or None if one does."""
     return _explain_probe_refusal(case, _make_core_probe)
 
 
-def _explain_probe_refusal(case: Case, probe: Callable[[Case], Any]) -> str | None:
+def _explain_probe_refusal(case: Case, probe: Callable[[Case], Any]) -> TypedRefusal | None:
     if importlib.util.find_spec("xformers") is None:
-        return "xformers is not installed: pip install 'attnbench[xformers]'"
+        return NeedsPackage(packages=("xformers",), install="pip install 'attnbench[xformers]'")
     fmha = _import_fmha()
     if case.device == "cuda" and not torch.cuda.is_available():
-        return "no CUDA device"
+        return LacksDevice(device="cuda")
     if case.device == "cuda" and case.dtype not in DTYPES:
-        return f"computes in {', '.join(DTYPES)}, not in {case.dtype}"
+        return NeedsDtype(dtypes=DTYPES)
     inputs = probe(case)
     operators = [fmha.flash3, fmha.flash, fmha.cutlass]
     passes = [[operator.FwOp for operator in operators]]
@@ -129,17 +130,21 @@ def _make_core_probe(case: Case) -> Any:
     return _import_fmha().Inputs(q, k, v, attn_bias=bias)
 
 
-def _find_reason(operators: list[Any], inputs: Any) -> str | None:
+def _find_reason(operators: list[Any], inputs: Any) -> TypedRefusal | None:
     """Return why no operator takes the inputs, or None if an operator does.
 
     The result is the first reason that all operators share, or else the first reason of each operator.
     """
+    devices = sorted({device for operator in operators for device in operator.SUPPORTED_DEVICES})
+    if inputs.query.device.type not in devices:
+        return NeedsDevice(devices=tuple(devices))
     reasons = {operator.NAME: operator.not_supported_reasons(inputs) for operator in operators}
     if not all(reasons.values()):
         return None
     first, *others = reasons.values()
     shared = [reason for reason in first if all(reason in other for other in others)]
-    return shared[0] if shared else "; ".join(f"{name}: {lacks[0]}" for name, lacks in reasons.items())
+    text = shared[0] if shared else "; ".join(f"{name}: {lacks[0]}" for name, lacks in reasons.items())
+    return OtherRefusal(text=text, library="xformers")
 
 
 @cache

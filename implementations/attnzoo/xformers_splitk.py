@@ -31,12 +31,24 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.interface import Policies, Refusal
 from attnbench.kernel import core_from_kernel, from_kernel
+from attnbench.refusals import (
+    CannotCompile,
+    Interpreted,
+    LacksDevice,
+    NeedsDtype,
+    NeedsEqualSizes,
+    NeedsPackage,
+    NeedsVariable,
+    OtherRefusal,
+    TypedRefusal,
+    UnsupportedSize,
+)
 
 __all__ = ["CORE_XFORMERS_SPLITK", "XFORMERS_SPLITK", "explain_core_refusal", "explain_refusal", "xformers_splitk"]
 
 INTERPRET = "TRITON_INTERPRET"
 NOT_BUILT = "xFormers wasn't build with CUDA support"
-AS_WIDE = "the head width of values must equal that of keys"
+AS_WIDE = NeedsEqualSizes(names=("value_dim", "head_dim"))
 # Seconds that Triton's interpreter takes for 16 queries and 64 keys of one head. The measurement:
 # 36 times this work, at a head width of 32, took 0.23 s with triton 3.7 on one thread of a 2-core
 # x86-64 machine.
@@ -44,13 +56,13 @@ INTERPRETED_S = 6.5e-3
 # INTERPRETED_S is the time for QUERIES_A_PROGRAM queries and KEYS_A_STEP keys of one head.
 QUERIES_A_PROGRAM, KEYS_A_STEP = 16, 64
 # Dtypes in which Triton's interpreter computes the same results as the compiled kernel.
-INTERPRETED_DTYPES = (torch.float16, torch.float32)
+INTERPRETED_DTYPES = ("float16", "float32")
 
 
 def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, scale: float) -> Tensor:
     """Compute attention by ``xformers.ops.fmha.triton_splitk.FwOp``; ``mask`` is additive."""
-    if _is_interpreted() and q.dtype not in INTERPRETED_DTYPES:
-        raise Refusal(f"Triton's interpreter gives wrong results in {str(q.dtype).removeprefix('torch.')}")
+    if _is_interpreted() and str(q.dtype).removeprefix("torch.") not in INTERPRETED_DTYPES:
+        raise Refusal(NeedsDtype(dtypes=INTERPRETED_DTYPES, device="cpu"))
     if v.shape[-1] != k.shape[-1]:
         raise Refusal(AS_WIDE)
     fmha = _import_fmha()
@@ -73,42 +85,43 @@ def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, sca
     return output.reshape(rows[0].shape).transpose(1, 2)  # type: ignore[no-any-return]
 
 
-def explain_refusal(case: Case) -> str | None:
+def explain_refusal(case: Case) -> TypedRefusal | None:
     """Return why the kernel does not compute a case, or None if it does.
 
     On CUDA, xFormers decides what the compiled kernel computes. On a CPU, the limits are those of
     Triton's interpreter.
     """
-    if any(importlib.util.find_spec(package) is None for package in ("xformers", "triton")):
-        return "xformers or triton is not installed: pip install 'attnbench[xformers]'"
+    packages = tuple(name for name in ("xformers", "triton") if importlib.util.find_spec(name) is None)
+    if packages:
+        return NeedsPackage(packages=packages, install="pip install 'attnbench[xformers]'")
     if case.device == "cuda":
         return _explain_compiled_refusal(case)
     head_dim: int = case.problem.head_dim
     if not _is_interpreted():
-        return f"on a CPU the kernel needs Triton's interpreter: set {INTERPRET}=1 before Python starts"
+        return NeedsVariable(name=INTERPRET, value="1")
     if case.compiler is not None:
-        return "torch's compilers cannot follow Triton's interpreter"
+        return CannotCompile(why="interpreter")
     if _read_version("triton") < (3, 7) and _read_version("numpy") >= (2, 4):
-        return "Triton's interpreter before 3.7 fails under numpy 2.4: pip install 'triton>=3.7' or 'numpy<2.4'"
-    if getattr(torch, case.dtype) not in INTERPRETED_DTYPES:
-        return f"Triton's interpreter gives wrong results in {case.dtype}"
+        return NeedsPackage(packages=("triton>=3.7",), install="pip install 'triton>=3.7'")
+    if case.dtype not in INTERPRETED_DTYPES:
+        return NeedsDtype(dtypes=INTERPRETED_DTYPES, device="cpu")
     if head_dim & (head_dim - 1):
-        return "Triton needs a head width that is a power of two"
+        return UnsupportedSize(name="head_dim", power_of_two=True)
     if head_dim == 128:
-        return "at a head width of 128 the kernel needs a CUDA device"
+        return UnsupportedSize(name="head_dim", excluded=(128,), device="cpu")
     return None
 
 
-def explain_core_refusal(case: Case) -> str | None:
+def explain_core_refusal(case: Case) -> TypedRefusal | None:
     """Return why the kernel does not compute a case of ``attention_core``, or None if it does."""
     if case.problem.value_dim != case.problem.head_dim:
         return AS_WIDE
     return explain_refusal(case)
 
 
-def _explain_compiled_refusal(case: Case) -> str | None:
+def _explain_compiled_refusal(case: Case) -> TypedRefusal | None:
     if not torch.cuda.is_available():
-        return "no CUDA device"
+        return LacksDevice(device="cuda")
     problem, dtype = case.problem, getattr(torch, case.dtype)
     rows = (
         torch.empty(problem.sequences, length, problem.num_heads, problem.head_dim, dtype=dtype, device=case.device)
@@ -117,22 +130,18 @@ def _explain_compiled_refusal(case: Case) -> str | None:
     return _find_reason(_import_fmha().Inputs(*rows))
 
 
-def _find_reason(inputs: Any) -> str | None:
+def _find_reason(inputs: Any) -> OtherRefusal | None:
     """Return xFormers' reason why the compiled kernel refuses the inputs, or None if it accepts them."""
     reasons = _import_fmha().triton_splitk.FwOp.not_supported_reasons(inputs)
     # Ignore the reason that xFormers was built without CUDA code, because the Triton kernel needs
     # no such code.
-    return next((reason for reason in reasons if reason != NOT_BUILT), None)
+    reason = next((reason for reason in reasons if reason != NOT_BUILT), None)
+    return None if reason is None else OtherRefusal(text=reason, library="xformers")
 
 
-def explain_untimed(case: Case) -> str | None:
+def explain_untimed(case: Case) -> TypedRefusal | None:  # noqa: ARG001  # the signature of untimed
     """Return why no case is timed if the kernel is interpreted; return None if it is compiled."""
-    device = case.device.upper()
-    return (
-        f"interpreted by Triton on the {device}: the time does not show the speed of the compiled kernel"
-        if _is_interpreted()
-        else None
-    )
+    return Interpreted(interpreter="Triton") if _is_interpreted() else None
 
 
 def predict_call_s(case: Case) -> float | None:

@@ -16,6 +16,7 @@ import torch
 from attnbench.cases import Case
 from attnbench.interface import Implementation, Inputs
 from attnbench.plugins.registry import load
+from attnbench.refusals import TypedRefusal
 
 __all__ = [
     "BASE",
@@ -57,7 +58,7 @@ class Planted(Implementation):
         self._share = share
         self._copied: Implementation = load(BASE)
 
-    def unsupported(self, case: Case) -> str | None:
+    def unsupported(self, case: Case) -> TypedRefusal | str | None:
         """Return a reason if the number of rows is missing or the copied implementation refuses the case, else None."""
         if self._share and self._read_rows() is None:
             return f"{ROWS} sets no number of rows for {self.name}: run python -m research.detection plants"

@@ -27,6 +27,7 @@ from attnbench.records.types import Timing
 from attnbench.runner import Limits, Session, list_profile_cases
 from attnbench.runner.session import Supervisor
 from attnbench.runner.timing_processes import STARTS, start_together
+from attnbench.words.findings import describe_facts
 from research.detection.load import Competitor, measure_busy_cores, run_competitor
 from research.detection.plants import BASE, PATHS, ROWS, SHARES
 from research.lines import Lines, StudyError, read
@@ -347,7 +348,7 @@ def _measure_process(
         answer = worker.ask(request, counts=False)
         end, used_s = time.monotonic(), competitor.read_cpu_s() - used_s
     if isinstance(answer, Outcome):
-        return {"kind": "failed", "reason": f"{answer.status}: {answer.reason}"}
+        return {"kind": "failed", "reason": f"{answer.status}: {describe_facts(answer.facts)}"}
     samples = {name: msgspec.to_builtins(taken) for name, taken in answer.samples.items()}
     twin = msgspec.to_builtins(answer.twin)
     return {

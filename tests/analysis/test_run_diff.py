@@ -22,6 +22,7 @@ from attnbench.analysis.run_diff import (
 from attnbench.cli import attnbench
 from attnbench.records.run_file import RunFile, StoredRun
 from attnbench.records.types import Finding, Machine, Memory, Result, Run, Timing, find_pass
+from attnbench.words.findings import describe_finding
 
 CASE = "multihead/B1.L8.S8.E16.H2/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/inference"
 MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=2, memory_bytes=2**34)
@@ -55,7 +56,11 @@ def make_run(*results: Result, run: Run = RUN) -> StoredRun:
 
 def find_change(base: StoredRun, new: StoredRun, aspect: str) -> Change:
     """Return the change of one aspect of the implementation ``mine``."""
-    (change,) = [c for c in compare_runs(base, new, threshold=0.05) if (c.implementation, c.aspect) == ("mine", aspect)]
+    (change,) = [
+        c
+        for c in compare_runs(base, new, threshold=0.05, describe=describe_finding)
+        if (c.implementation, c.aspect) == ("mine", aspect)
+    ]
     return change
 
 
@@ -120,7 +125,9 @@ def test_one_more_byte_or_flop_is_a_change(aspect: str, more: int, verdict: str)
     assert change.fact == Counted(was=large, is_now=large + more)
     (change,) = [
         c
-        for c in compare_implementations([base, replace(new, implementation="new")], base="mine", new="new")
+        for c in compare_implementations(
+            [base, replace(new, implementation="new")], base="mine", new="new", describe=describe_finding
+        )
         if c.aspect == aspect
     ]
     assert (change.implementation, change.verdict) == ("new", verdict)
@@ -162,7 +169,10 @@ def test_times_of_two_machines_are_not_compared() -> None:
     assert (
         list(
             compare_runs(
-                make_run(make_result("mine")), make_run(make_result("mine", time_ns=9000), run=other), threshold=0.05
+                make_run(make_result("mine")),
+                make_run(make_result("mine", time_ns=9000), run=other),
+                threshold=0.05,
+                describe=describe_finding,
             )
         )
         == []
@@ -219,7 +229,9 @@ def test_a_run_that_was_disturbed_is_inconclusive(own: Timing, copy: Timing, ver
 
 def compare_aspect(base: Result, new: Result, aspect: str) -> Change:
     """Return the change of one aspect from the implementation ``mine`` to the implementation ``new``."""
-    changes = compare_implementations([base, replace(new, implementation="new")], base="mine", new="new")
+    changes = compare_implementations(
+        [base, replace(new, implementation="new")], base="mine", new="new", describe=describe_finding
+    )
     (change,) = [change for change in changes if change.aspect == aspect]
     return change
 
@@ -270,7 +282,7 @@ def test_only_common_cases_are_compared() -> None:
     """Cases that only one of the two implementations has are left out, and so are all other implementations."""
     mine = make_result("mine")
     others = [mine, make_result("other"), replace(mine, implementation="new", case=CASE.replace("L8", "L9"))]
-    assert list(compare_implementations(others, base="mine", new="new")) == []
+    assert list(compare_implementations(others, base="mine", new="new", describe=describe_finding)) == []
 
 
 def test_a_new_failure_is_wrong_whatever_its_time() -> None:

@@ -13,6 +13,7 @@ from attnbench.records.run_file import StoredRun
 from attnbench.records.types import End, Finding, Result
 from attnbench.report.comparison import markdown, page
 from attnbench.report.comparison.content import Comparison, collect_comparison
+from attnbench.words.findings import describe_finding
 from timed_runs import REFERENCE, case_of, check, store, time_calls
 
 WRONG = Finding(check="forward_parity", status="failed", reason="off by 2", measured=2.0, allowed=0.5)
@@ -34,7 +35,9 @@ def make_side(
 
 def compare(base: StoredRun, new: StoredRun) -> Comparison:
     """Return the content of the comparison of two stored runs."""
-    return collect_comparison(list(compare_runs(base, new, threshold=0.05)), base, new, threshold=0.05)
+    return collect_comparison(
+        list(compare_runs(base, new, threshold=0.05, describe=describe_finding)), base, new, threshold=0.05
+    )
 
 
 def compare_worse() -> Comparison:
@@ -81,7 +84,7 @@ def test_a_comparison_without_a_verdict_is_not_said_to_be_no_worse_and_has_a_rem
     base = store([time_calls(REFERENCE), time_calls("mine", 0.7, 1.3)])
     new = store([time_calls(name, run="run-2") for name in (REFERENCE, "mine")], run="run-2")
     good, gap = compare(base, new).sentences
-    total = len(list(compare_runs(base, new, threshold=0.05)))
+    total = len(list(compare_runs(base, new, threshold=0.05, describe=describe_finding)))
     assert good.text == f"Nothing became worse in {total - 1} of {total} comparisons."
     assert gap.text == (
         "No verdict on 1 comparison of mine. Time both again while nothing else runs, in more processes "
@@ -130,7 +133,7 @@ def test_two_implementations_have_one_run() -> None:
     """The changes of two implementations are told of the new one, and the conditions are those of both."""
     results = [time_calls("old"), time_calls("mine", 1.5)]
     stored = [store([result]) for result in results]
-    found = list(compare_implementations(results, base="old", new="mine"))
+    found = list(compare_implementations(results, base="old", new="mine", describe=describe_finding))
     content = collect_comparison(found, *stored, names=("old", "mine"))
     assert (content.one_run, content.only, content.warnings) == (True, (), ())
     assert content.sentences[0].text == "mine is slower on 1 case (+50 %, length 64, forward)."

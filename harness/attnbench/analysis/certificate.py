@@ -13,15 +13,16 @@ History of VERSION
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from attnbench.analysis.coverage import count_checked, describe_asking, describe_completion, describe_few
+from attnbench.analysis.coverage import FEWEST_CHECKED, count_checked
 from attnbench.cases import CaseId
+from attnbench.records.facts import Fact, Reason
 from attnbench.records.types import FAILURES, Completion, Finding, Result, Run, Status
 
-__all__ = ["VERSION", "CertificateError", "Code", "Declaration", "Suite", "describe_certificate", "make_certificate"]
+__all__ = ["VERSION", "CertificateError", "Code", "Declaration", "Doubt", "Suite", "make_certificate"]
 
 VERSION = 3
 UNMEASURED = "not measured for this list"
@@ -29,6 +30,18 @@ UNMEASURED = "not measured for this list"
 
 class CertificateError(Exception):
     """Raised if a run is incomplete, and therefore gets no certificate; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """Why an implementation is not conformant.
+
+    ``count`` is a number of findings; of ``few``, of checked cases. ``reasons``: why checks were not run.
+    """
+
+    kind: Literal["failed", "nothing_passed", "not_run", "completion_failed", "completion_not_run", "few", "sources"]
+    count: int = 0
+    reasons: tuple[Reason, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,16 +94,16 @@ def make_certificate(
     declared: Mapping[str, Declaration],
     results: Iterable[Result],
     *,
-    without_data: Mapping[str, str] | None = None,
+    without_data: Mapping[str, Fact] | None = None,
     completions: Mapping[str, Completion] | None = None,
 ) -> dict[str, Any]:
-    """Make the certificate of a run, as plain dicts and lists.
+    """Make the certificate of a run, as dicts and lists; ``words.certificates`` writes doubts and reasons as texts.
 
     ``cases`` are case ids. On each of these cases, every implementation of the case's operator needs
     a result. ``declared`` maps the display name of every implementation to its declaration.
     ``completions`` maps display names to completions; the cases of a completion need a result, too.
     ``without_data`` maps the id of each case that needs an optional data set, which this machine
-    lacks, to the reason with its remedy. Such a case does not count against an implementation: the
+    lacks, to this fact. Such a case does not count against an implementation: the
     certificate lists the case as not certified.
 
     Raises: CertificateError if a result is missing.
@@ -160,25 +173,6 @@ def _select_cases(declared: Declaration, cases: Sequence[str]) -> list[str]:
     return [case for case in cases if CaseId.parse(case).operator == declared.operator]
 
 
-def describe_certificate(certificate: Mapping[str, Any]) -> list[str]:
-    """Return lines for the terminal: for each implementation the verdict with its doubts, and the cases left out."""
-    suite, lines = certificate["suite"], []
-    for one in certificate["implementations"]:
-        verdict = "conformant" if one["conformant"] else "NOT conformant"
-        lines.append(
-            f"certificate: {one['implementation']} is {verdict} on {_count_cases(one['checked_cases'])} of the suite "
-            f"{suite['level']}{': ' if one['doubts'] else ''}{'; '.join(one['doubts'])}"
-        )
-        lines += [
-            f"  not certified, {_count_cases(len(cases))}: {reason}" for reason, cases in one["without_data"].items()
-        ]
-    return lines
-
-
-def _count_cases(count: int) -> str:
-    return f"{count} case{'s' * (count != 1)}"
-
-
 def _describe_implementation(
     name: str,
     declared: Declaration,
@@ -186,19 +180,19 @@ def _describe_implementation(
     completion: Completion | None,
     further: Sequence[Result],
     *,
-    without_data: Mapping[str, str],
+    without_data: Mapping[str, Fact],
     recorded_sources: str,
 ) -> dict[str, Any]:
     lacking = {result.case: without_data[result.case] for result in results if _lacks_data(result, without_data)}
     findings = [(result.case, finding) for result in results for finding in result.findings]
     counts = Counter(finding.status for _, finding in findings)
     drawn = Counter(finding.status for result in further for finding in result.findings)
-    doubts = list(_find_doubts(Counter(f.status for case, f in findings if case not in lacking), findings, lacking))
+    doubts = list(_find_doubts([(case, finding) for case, finding in findings if case not in lacking]))
     doubts += _find_doubts_of_completion(drawn)
-    if few := describe_few(count_checked([*results, *further])):
-        doubts.append(few)
+    if (checked := count_checked([*results, *further])) < FEWEST_CHECKED:
+        doubts.append(Doubt(kind="few", count=checked))
     if recorded_sources not in ("", declared.code.sha256):
-        doubts.append("its source files changed while the run was recorded, so results of two versions are mixed")
+        doubts.append(Doubt(kind="sources"))
     return {
         "implementation": name,
         "conformant": not doubts,
@@ -208,15 +202,14 @@ def _describe_implementation(
         "policies": dict(declared.policies),
         "code": asdict(declared.code),
         "checked_cases": count_checked(results),
-        "without_data": {
-            reason: [case for case, own in lacking.items() if own == reason]
-            for reason in dict.fromkeys(lacking.values())
-        },
+        "without_data": [
+            (fact, [case for case, own in lacking.items() if own == fact]) for fact in dict.fromkeys(lacking.values())
+        ],
         "findings": dict(counts),
         "refused": _count_reasons(findings, "unsupported"),
         "not_run": _count_reasons(findings, "not_run"),
         "expected_failures": [
-            {"check": finding.check, "case": case, "reason": finding.reason}
+            {"check": finding.check, "case": case, "reason": finding}
             for case, finding in findings
             if finding.status == "expected_failure"
         ],
@@ -236,43 +229,40 @@ def _describe_completion(completion: Completion, counts: Counter[Status]) -> dic
         "covered_by_list": completion.covered_by_list,
         "covered": completion.covered,
         "refused_when_called": completion.refused_when_called,
-        "summary": describe_completion(completion),
-        "notes": list(describe_asking(completion)),
+        # ``words.certificates`` writes in its place what the completion says.
+        "summary": completion,
     }
 
 
-def _lacks_data(result: Result, without_data: Mapping[str, str]) -> bool:
+def _lacks_data(result: Result, without_data: Mapping[str, Fact]) -> bool:
     """Whether a case was not run because this machine lacks an optional data set."""
-    reason = without_data.get(result.case)
-    return reason is not None and all((f.status, f.reason) == ("not_run", reason) for f in result.findings)
+    fact = without_data.get(result.case)
+    return fact is not None and all((f.status, f.facts) == ("not_run", (fact,)) for f in result.findings)
 
 
-def _find_doubts_of_completion(counts: Counter[Status]) -> Iterable[str]:
-    """Yield the reasons why the results on the cases of a completion make an implementation not conformant."""
+def _find_doubts_of_completion(counts: Counter[Status]) -> Iterable[Doubt]:
+    """Yield why the results on the cases of a completion make an implementation not conformant."""
     failed = sum(counts[status] for status in FAILURES)
     if failed:
-        yield f"{failed} findings on cases of the completion failed"
+        yield Doubt(kind="completion_failed", count=failed)
     if counts["not_run"]:
-        yield f"{counts['not_run']} findings on cases of the completion have the status not_run"
+        yield Doubt(kind="completion_not_run", count=counts["not_run"])
 
 
-def _find_doubts(
-    counts: Counter[Status], findings: Iterable[tuple[str, Finding]], lacking: Mapping[str, str]
-) -> Iterable[str]:
-    """Yield the reasons why an implementation is not conformant; no reason if it is conformant.
-
-    ``counts`` is the number of findings by status, without the cases in ``lacking``.
-    """
+def _find_doubts(findings: Sequence[tuple[str, Finding]]) -> Iterable[Doubt]:
+    """Yield why an implementation is not conformant; nothing if it is conformant."""
+    counts = Counter(finding.status for _, finding in findings)
     failed = sum(counts[status] for status in FAILURES)
     if failed:
-        yield f"{failed} findings failed"
+        yield Doubt(kind="failed", count=failed)
     if not counts["passed"]:
-        yield "nothing passed"
+        yield Doubt(kind="nothing_passed")
     if counts["not_run"]:
-        reasons = _count_reasons([(case, f) for case, f in findings if case not in lacking], "not_run")
-        yield f"{counts['not_run']} findings have the status not_run ({'; '.join(reasons)})"
+        reasons = tuple(reason for reason, _ in _count_reasons(findings, "not_run"))
+        yield Doubt(kind="not_run", count=counts["not_run"], reasons=reasons)
 
 
-def _count_reasons(findings: Iterable[tuple[str, Finding]], status: str) -> dict[str, int]:
-    """Return the number of findings that have the given status, by reason."""
-    return dict(Counter(finding.reason for _, finding in findings if finding.status == status).most_common())
+def _count_reasons(findings: Iterable[tuple[str, Finding]], status: str) -> list[tuple[Reason, int]]:
+    """Return the number of findings that have the given status, by what is known of them first."""
+    own = (finding for _, finding in findings if finding.status == status)
+    return Counter(finding.facts[0] if finding.facts else finding.reason for finding in own).most_common()

@@ -11,6 +11,7 @@ from itertools import combinations
 from attnbench.analysis.answers import Answer
 from attnbench.analysis.summary import Column, Place, SpeedCell, SummaryTable
 from attnbench.cases import CaseId
+from attnbench.records.facts import Reason
 
 __all__ = ["AXES", "LENGTH", "Axis", "CrossoverMap", "MapCell", "find_maps"]
 
@@ -61,7 +62,7 @@ class MapCell:
         return any(cell.time_ns for cell in self._cells)
 
     @property
-    def reasons(self) -> tuple[object, ...]:
+    def reasons(self) -> tuple[Reason, ...]:
         """Why calls have no time, each reason once."""
         found = (cell.untimed for cell in self._cells)
         return tuple(dict.fromkeys(one for one in found if one is not None))

@@ -14,6 +14,7 @@ from attnbench.analysis.max_length import find_length
 from attnbench.cases import CaseId
 from attnbench.plugins.registry import PluginError
 from attnbench.records.compact_reading import Inspection, inspect_timing, load_samples
+from attnbench.records.outcome_facts import Implausible
 from attnbench.records.run_file import StoredRun
 from attnbench.records.sample_faults import LARGEST, show_number
 from attnbench.records.types import FRONTIER, Ceiling, Memory, Result, Run
@@ -99,7 +100,7 @@ def _clean_result(result: Result, run: Run, left: list[LeftOut]) -> tuple[Result
         found = inspect_timing(timing)
         if found.fault:
             left.append(_name("timing", run, found.fault, result))
-            result = replace(result, timing=None, untimed=result.untimed or f"left out: {found.fault}")
+            result = replace(result, timing=None, untimed=result.untimed or Implausible(fault=found.fault))
         else:
             interleaved = found
     if memory is not None and (fault := _find_memory_fault(memory)):

@@ -1,16 +1,19 @@
-"""What an implementation refuses, in words, from its declaration and from the cases of a run that it refused."""
+"""What an implementation refuses, from the cases of a run that it refused."""
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from attnbench.analysis.coverage import is_checked
-from attnbench.cases import CALL_MODES, CaseId
+from attnbench.cases import CALL_MODES, CaseId, Dtype
+from attnbench.records.facts import Reason
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FRONTIER, PERF, Result
+from attnbench.refusals import CannotCompile, LacksGradients, LacksKeywords, LacksWeights, NeedsDtype, OtherRefusal
 
-__all__ = ["MULTIHEAD", "Limits", "LimitsOfRuns", "describe_limits", "find_limits"]
+__all__ = ["MULTIHEAD", "Limits", "LimitsOfRuns", "find_limits"]
 
 # ``WEIGHTS``: the feature of cases that return weights. ``WEIGHTS_OPTION``: the flag of such cases. ``FLAGS``: the
 # feature of each flag in a case id; a flag that is not here is called by its name. ``NEUTRAL``: flags that are no
@@ -46,27 +49,15 @@ class Limits:
     cases: int = 0
 
 
-def describe_limits(limits: Limits) -> str:
-    """Return what is refused, in words: "refuses weights, float masks"."""
-    if not limits.known:
-        return "refusals not checked"
-    features = [one for one in limits.refused if one != WEIGHTS]
-    parts = [f"returns no weights ({WEIGHTS_OPTION})"] * (WEIGHTS in limits.refused)
-    parts += [f"refuses {', '.join(features)}"] * bool(features)
-    if limits.others:
-        rest = f"{limits.others} of {limits.cases} cases"
-        return f"{', '.join(parts)}, and refuses {rest} for other reasons" if parts else f"refuses {rest}"
-    return ", ".join(parts) or (f"takes all {limits.cases} cases" if limits.cases > 1 else "takes the only case")
-
-
 def find_limits(results: Iterable[Result], device: str) -> Limits:
     """Return what one implementation refused on a device; ``results`` are those of the implementation in one run."""
     taken: list[CaseId] = []
-    refused: dict[str, list[CaseId]] = {}
+    refused: dict[Reason, list[CaseId]] = {}
     suites, listed = set(), set()
     for result in results:
         case = CaseId.parse(result.case)
-        reasons = [finding.reason for finding in result.findings if finding.status == "unsupported"]
+        refusals = (finding for finding in result.findings if finding.status == "unsupported")
+        reasons: list[Reason] = [one.facts[0] if one.facts else one.reason for one in refusals]
         if case.device != device or not (reasons or is_checked(result)):
             continue
         suites.add(result.suite)
@@ -129,7 +120,7 @@ class LimitsOfRuns:
         return self._own[key]
 
 
-def _explain(refused: Mapping[str, Sequence[CaseId]], taken: Sequence[CaseId]) -> tuple[tuple[str, ...], int]:
+def _explain(refused: Mapping[Reason, Sequence[CaseId]], taken: Sequence[CaseId]) -> tuple[tuple[str, ...], int]:
     """Return the features that explain the refused cases of each reason, and the number of cases left unexplained.
 
     A feature explains a reason if all cases that were refused for this reason have it, and no case that was taken has
@@ -148,16 +139,34 @@ def _explain(refused: Mapping[str, Sequence[CaseId]], taken: Sequence[CaseId]) -
     return tuple(feature for feature, _ in features.most_common()), others
 
 
-def _choose_feature(candidates: Sequence[str], reason: str, cases: int) -> str:
+def _choose_feature(candidates: Sequence[str], reason: Reason, cases: int) -> str:
     """Return the feature that explains a reason; empty if none does, or if the cases are too few to tell.
 
     ``cases`` is the number of cases that were refused for this reason. A feature that the reason mentions is preferred,
     and of two such features the one with more words.
     """
-    mentioned = [one for one in candidates if all(word.rstrip("s") in reason.lower() for word in one.lower().split())]
+    mentioned = [one for one in candidates if _mentions(reason, one)]
     if mentioned:
         return max(mentioned, key=lambda one: len(one.split()))
     return candidates[0] if candidates and cases >= FEWEST_CASES else ""
+
+
+def _mentions(reason: Reason, feature: str) -> bool:
+    """Whether a refusal is about a feature; the text of a plug-in is if it has the feature's words."""
+    match reason:
+        case LacksKeywords(keywords=keywords):
+            return any(all(word.rstrip("s") in keyword for word in feature.split()) for keyword in keywords)
+        case LacksWeights():
+            return feature == WEIGHTS
+        case LacksGradients():
+            return feature == "gradients"
+        case CannotCompile():
+            return feature == "compilation"
+        case NeedsDtype(dtypes=dtypes):
+            return feature in get_args(Dtype) and feature not in dtypes
+        case OtherRefusal(text=text) | str(text):
+            return all(word.rstrip("s") in text.lower() for word in feature.lower().split())
+    return False
 
 
 def _list_features(case: CaseId) -> Iterator[str]:

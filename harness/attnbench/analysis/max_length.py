@@ -5,14 +5,12 @@ from dataclasses import dataclass
 
 from attnbench.cases import Case, CaseId
 from attnbench.plugins.registry import load_operator, load_problem_types
-from attnbench.records.types import FRONTIER, Finding, Result, find_pass
+from attnbench.records.types import FRONTIER, Finding, Result
 
-__all__ = ["FITS", "HEAD", "MaxLength", "find_length", "find_max_lengths", "format_row"]
+__all__ = ["FITS", "MaxLength", "find_length", "find_max_lengths"]
 
 # Check name of the finding that says whether a length fits.
 FITS = "fits"
-# Column headings of a table of max lengths.
-HEAD = ("implementation", "pass", "dtype", "longest", "s per call", "peak MiB", "fails at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +30,8 @@ class MaxLength:
     peak_bytes: int | None = None
     # Smallest length that does not fit; None if all lengths that were tried fit.
     beyond: int | None = None
-    # Why the length ``beyond`` does not fit; empty if all lengths that were tried fit.
-    reason: str = ""
+    # The finding on the length ``beyond``; None if all lengths that were tried fit.
+    failure: Finding | None = None
 
 
 def find_max_lengths(results: Iterable[Result]) -> list[MaxLength]:
@@ -53,9 +51,9 @@ def _find_max_length(tried: Mapping[int, Result]) -> MaxLength:
     fitting = [length for length, finding in findings.items() if finding.status == "passed"]
     longest = max(fitting, default=None)
     beyond = min((length for length in findings if length not in fitting), default=None)
-    reason = "" if beyond is None else f"{findings[beyond].status}: {findings[beyond].reason}"
+    failure = None if beyond is None else findings[beyond]
     if longest is None:
-        return MaxLength(implementation=name, case=case, length=None, beyond=beyond, reason=reason)
+        return MaxLength(implementation=name, case=case, length=None, beyond=beyond, failure=failure)
     memory = tried[longest].memory
     return MaxLength(
         implementation=name,
@@ -64,7 +62,7 @@ def _find_max_length(tried: Mapping[int, Result]) -> MaxLength:
         took_s=findings[longest].measured,
         peak_bytes=None if memory is None else memory.peak_bytes,
         beyond=beyond,
-        reason=reason,
+        failure=failure,
     )
 
 
@@ -80,13 +78,3 @@ def find_length(case: str) -> int:
     """
     parsed = Case.parse(case, load_problem_types())
     return load_operator(parsed.operator).length(parsed)
-
-
-def format_row(found: MaxLength) -> tuple[str, ...]:
-    """Format a max length as the cells of a table row, under the headings ``HEAD``."""
-    dtype = CaseId.parse(found.case).dtype
-    peak = "–" if found.peak_bytes is None else f"{found.peak_bytes / 2**20:.4g}"
-    took = "–" if found.took_s is None else f"{found.took_s:.3g}"
-    length = "–" if found.length is None else str(found.length)
-    beyond = "" if found.beyond is None else f"{found.beyond}: {found.reason}"
-    return found.implementation, find_pass(found.case), dtype, length, took, peak, beyond

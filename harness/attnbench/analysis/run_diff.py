@@ -15,6 +15,7 @@ from typing import Literal
 from attnbench.analysis.speed_verdict import NoVerdict, SpeedVerdict, decide_speed
 from attnbench.analysis.stats import Estimate, ratio
 from attnbench.plugins.registry import find_baseline
+from attnbench.records.facts import Reason
 from attnbench.records.run_file import StoredRun, merge_runs
 from attnbench.records.types import FAILURES, Finding, Result, Status, find_pass
 
@@ -93,7 +94,7 @@ class ComparedTimes:
 class NotTimed:
     """The implementations without a timing, each with the reason; None if no reason was stored."""
 
-    missing: tuple[tuple[str, str | None], ...]
+    missing: tuple[tuple[str, Reason | None], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

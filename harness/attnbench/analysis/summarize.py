@@ -17,7 +17,6 @@ from attnbench.analysis.summary import (
     Conformance,
     Disagreement,
     Place,
-    Reason,
     SpeedCell,
     Summary,
     SummaryRow,
@@ -26,6 +25,7 @@ from attnbench.analysis.summary import (
 from attnbench.analysis.timing_rows import Load, find_reference, measure_calls
 from attnbench.cases import CaseId
 from attnbench.records.compact_reading import load_samples
+from attnbench.records.facts import Reason
 from attnbench.records.run_file import StoredRun, merge_runs
 from attnbench.records.types import FRONTIER, PERF, Result, find_pass
 

@@ -12,7 +12,7 @@ from attnbench.analysis.root_causes import RootCause
 from attnbench.analysis.speed_verdict import State
 from attnbench.analysis.stats import Estimate, Measure
 from attnbench.analysis.timing_rows import TimingRow
-from attnbench.records.facts import Fact
+from attnbench.records.facts import Reason
 from attnbench.records.types import Pass
 
 __all__ = [
@@ -22,16 +22,12 @@ __all__ = [
     "Disagreement",
     "Mark",
     "Place",
-    "Reason",
     "SpeedCell",
     "Summary",
     "SummaryRow",
     "SummaryTable",
     "Verdict",
 ]
-
-# What is known of a refusal or of an untimed call: a fact, or the text that a run of a schema before 8 stored.
-Reason = Fact | str
 
 # yes: no check failed, and at least 20 cases checked. only: no check failed, but fewer cases checked. no: a check
 # failed. refused: every case was refused, or the implementation cannot run here. unknown: no check ran.

@@ -8,14 +8,28 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from attnbench.records.facts import Reason
 from attnbench.records.run_file import has_failure
 from attnbench.records.types import FAILURES, SILENT, Finding, Result
 
-__all__ = ["Side", "Unmatched", "list_unmatched"]
+__all__ = ["Lack", "Side", "Unmatched", "list_unmatched"]
 
 Side = Literal["base", "new"]
 # Results of one side by implementation and case.
 Results = Mapping[tuple[str, str], Result]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lack:
+    """Why a side lacks something.
+
+    ``reason`` is None where none was stored. ``status``: of the finding of a check that did not run. ``check``: the
+    check of which there is no finding.
+    """
+
+    reason: Reason | None = None
+    status: str = ""
+    check: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +44,8 @@ class Unmatched:
     count: int
     # How many of them are failures, or are cases with a failure.
     failed: int = 0
-    # Why the other side lacks them, the most frequent reason first, with its count.
-    reasons: tuple[tuple[str, int], ...] = ()
+    # Why the other side lacks them, the most frequent first, with its count.
+    lacks: tuple[tuple[Lack, int], ...] = ()
 
 
 def list_unmatched(base: Results, new: Results) -> Iterator[Unmatched]:
@@ -59,29 +73,32 @@ def _list_of_side(side: Side, own: Results, other: Results) -> Iterator[Unmatche
         yield from _list_checks(side, name, pairs)
         untimed = [theirs for result, theirs in pairs if result.timing is not None and theirs.timing is None]
         if untimed:
-            reasons = Counter(result.untimed or "no reason was stored" for result in untimed)
+            lacks = Counter(Lack(reason=result.untimed) for result in untimed)
             yield Unmatched(
-                side=side, implementation=name, kind="timing", count=len(untimed), reasons=tuple(reasons.most_common())
+                side=side, implementation=name, kind="timing", count=len(untimed), lacks=tuple(lacks.most_common())
             )
 
 
 def _list_checks(side: Side, name: str, pairs: Iterable[tuple[Result, Result]]) -> Iterator[Unmatched]:
     """Yield how many checks ran on one side only; a change between a failure and another status is no such check."""
-    failed, reasons = 0, Counter[str]()
+    failed, lacks = 0, Counter[Lack]()
     for result, theirs in pairs:
         found = {finding.check: finding for finding in theirs.findings}
         for finding in result.findings:
             counterpart = found.get(finding.check)
             if finding.status in SILENT or (counterpart is not None and not _lacks(finding, counterpart)):
                 continue
-            told = f"{counterpart.status}: {counterpart.reason}" if counterpart else f"no finding of {finding.check}"
-            reasons[told] += 1
+            lacks[_explain(counterpart) if counterpart else Lack(check=finding.check)] += 1
             failed += finding.status in FAILURES
-    if reasons:
+    if lacks:
         yield Unmatched(
-            side=side, implementation=name, kind="check", count=reasons.total(), failed=failed,
-            reasons=tuple(reasons.most_common()),
+            side=side, implementation=name, kind="check", count=lacks.total(), failed=failed,
+            lacks=tuple(lacks.most_common()),
         )  # fmt: skip
+
+
+def _explain(finding: Finding) -> Lack:
+    return Lack(status=finding.status, reason=finding.facts[0] if finding.facts else finding.reason)
 
 
 def _lacks(finding: Finding, counterpart: Finding) -> bool:

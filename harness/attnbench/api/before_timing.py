@@ -11,6 +11,7 @@ from attnbench.api.usage import UsageError
 from attnbench.cases import CaseId
 from attnbench.records.environment import count_cores, observe_busy_cores
 from attnbench.runner import Effort, Plan, Session, Speed, forecast, list_timeable, measure_rates
+from attnbench.words.findings import describe_fact
 
 __all__ = ["announce", "demand_memory"]
 
@@ -29,7 +30,7 @@ def demand_memory(session: Session, plans: Sequence[Plan]) -> None:
         case = CaseId.parse(plan.case)
         sizes = f"{case.operator} {case.problem.partition('/')[0]}"
         if plan.missing and not plan.lacks_data:
-            raise UsageError(f"{sizes}: {plan.missing}")
+            raise UsageError(f"{sizes}: {describe_fact(plan.missing)}")
         if plan.bytes is not None and limit is not None and plan.bytes > limit:
             raise UsageError(
                 f"{sizes}: inputs, parameters and outputs take at least {plan.bytes / GIB:.3g} GiB, "

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Self
 
-from attnbench.analysis.coverage import count_checked, describe_asking, describe_few
+from attnbench.analysis.coverage import count_checked
 from attnbench.analysis.summarize import summarize
 from attnbench.analysis.summary import Summary
 from attnbench.checks.catalogue import read_checks
@@ -24,6 +24,8 @@ from attnbench.records.types import (
     format_reproduce_line,
 )
 from attnbench.report.terminal import format_summary
+from attnbench.words.coverage import describe_asking, describe_few
+from attnbench.words.findings import describe_finding
 
 __all__ = ["ConformanceError", "Failure", "Report", "format_finding"]
 
@@ -131,10 +133,9 @@ def format_finding(implementation: str, case: str, finding: Finding) -> str:
     """Format a failed finding: the fault, the requirement, and the command that re-runs the check."""
     known = read_checks().get(finding.check)
     requirement = known.requirement if known else finding.check
-    fault = finding.reason.removeprefix(requirement).strip().removeprefix("But ")
     status = "" if finding.status == "failed" else f"{finding.status.replace('_', ' ')}: "
     return (
-        f"{status}{fault}\n"
+        f"{status}{describe_finding(finding)}\n"
         f"  requirement  {requirement}\n"
         f"  reproduce    {format_reproduce_line(implementation, case, finding.check)}"
     )

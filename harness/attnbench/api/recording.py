@@ -10,7 +10,7 @@ from typing import Literal
 
 import click
 
-from attnbench.analysis.coverage import count_checked, describe_few
+from attnbench.analysis.coverage import count_checked
 from attnbench.cases import digest
 from attnbench.plugins.registry import display_name
 from attnbench.records.environment import check_torch_version, describe_machine, find_commit, find_node, find_versions
@@ -37,6 +37,7 @@ from attnbench.records.types import (
     Samples,
 )
 from attnbench.runner import Session
+from attnbench.words.coverage import describe_few
 
 __all__ = ["Recording", "record"]
 

@@ -13,6 +13,7 @@ from attnbench.cases import shard as part
 from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import PluginError, check_name, display_name, list_names, list_operators, load_operator
 from attnbench.processes.oracle_requests import CheckCase
+from attnbench.refusals import LacksDevice
 from attnbench.runner import Plan, Session
 
 __all__ = [
@@ -174,9 +175,12 @@ def plan_cases(
         raise UsageError(
             "nothing to run: none of the selected checks applies to the selected cases (--case, --check, --shard)"
         )
-    lacking = {plan.missing for plan in plans}
-    if here and None not in lacking and all(CaseId.parse(plan.case).device == "cuda" for plan in plans):
-        raise UsageError(f"{'--suite' if device == 'cpu' else '--device'}: {lacking.pop()}")
+    lacks_device = all(isinstance(plan.missing, LacksDevice) for plan in plans)
+    if here and lacks_device:
+        raise UsageError(
+            f"{'--suite' if device == 'cpu' else '--device'}: no CUDA device here: leave out --device cuda and --suite "
+            "gpu, or run on a machine with one"
+        )
     return plans
 
 

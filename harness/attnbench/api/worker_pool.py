@@ -11,6 +11,7 @@ from attnbench.plugins.importable import build_search_path
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.candidate_requests import Defence
 from attnbench.processes.errors import ChildDied
+from attnbench.records.outcome_facts import OracleEnded, OtherOperator
 from attnbench.records.types import Finding
 from attnbench.runner import Expectation, Limits, Plan, Session
 from attnbench.runner.conform import check_case
@@ -125,13 +126,13 @@ class WorkerPool:
             if isinstance(worker, PluginError):
                 return self._report_load_error(implementation, plan, str(worker))
             if worker.operator != plan.operator:
-                reason = f"the implementation computes {worker.operator}, not {plan.operator}"
-                return {check: Finding(check=check, status="unsupported", reason=reason) for check in plan.checks}
+                other = OtherOperator(operator=worker.operator, case_operator=plan.operator)
+                return {check: Finding(check=check, status="unsupported", facts=(other,)) for check in plan.checks}
             return {finding.check: finding for finding in check_case(session, worker, implementation, plan)}
         except ChildDied as error:
             self.close()
-            reason = f"the oracle worker's process ended: {error}"
-            return {check: Finding(check=check, status="error", reason=reason) for check in plan.checks}
+            ended = OracleEnded(how=error.fact)
+            return {check: Finding(check=check, status="error", facts=(ended,)) for check in plan.checks}
         except BaseException:
             # End the processes: otherwise the next request would get the reply to the interrupted request.
             self.close()

@@ -15,12 +15,20 @@ from attnbench.cases import Case
 from attnbench.interface import Implementation, Inputs, Operator, Precision, Refusal
 from attnbench.kernel.differentiable import can_have_gradient, find_differentiable, track_parameters
 from attnbench.oracle.expected import WEIGHTS, blank_rows
+from attnbench.records.value_facts import Phrase, phrase
 
-__all__ = ["Candidate", "Malformed", "call_mode"]
+__all__ = ["Candidate", "Malformed", "WithoutGradient", "call_mode"]
 
 
 class Malformed(Exception):
-    """Raised if an implementation's result does not have the required form; the message says what is wrong."""
+    """Raised if an implementation's result does not have the required form; the argument says what is wrong.
+
+    The argument is a phrase of ``attnbench.words``, or the text of a plug-in.
+    """
+
+
+class WithoutGradient(Malformed):
+    """Raised if gradients are needed, but no output requires one."""
 
 
 @contextmanager
@@ -115,15 +123,13 @@ class Candidate:
         if len(names) == 1 and isinstance(returned, Tensor):
             returned = (returned,)
         if not isinstance(returned, tuple) or len(returned) != len(names):
-            came = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else type(returned).__name__
-            wanted = f"a tuple ({', '.join(names)})" if len(names) > 1 else f"a Tensor, the {names[0]}"
-            raise Malformed(f"the call must return {wanted}, got {came}")
+            raise Malformed(_describe_form(names, returned))
         named = dict(zip(names, returned, strict=True))
         if not isinstance(named[names[0]], Tensor):
-            raise Malformed(f"{names[0]} must be a Tensor, got {type(named[names[0]]).__name__}")
+            raise Malformed(phrase("not_a_tensor", name=names[0], got=type(named[names[0]]).__name__))
         for name, value in named.items():
             if value is not None and not isinstance(value, Tensor):
-                raise Malformed(f"{name} must be a Tensor or None, got {type(value).__name__}")
+                raise Malformed(phrase("not_a_tensor_or_none", name=name, got=type(value).__name__))
         # Convert to plain tensors: a subclass of Tensor may override any method that the checks
         # use.
         return {name: Tensor.as_subclass(value, Tensor) for name, value in named.items() if value is not None}
@@ -150,7 +156,7 @@ class Candidate:
     def compute_loss(self, outputs: dict[str, Tensor]) -> Tensor:
         """Compute the loss Σ output · cotangent, without attention weights that carry no gradient.
 
-        Raises: Malformed if the loss does not require gradients.
+        Raises: WithoutGradient if the loss does not require gradients.
         """
         loss = sum(
             (
@@ -161,7 +167,7 @@ class Candidate:
             next(iter(outputs.values())).new_zeros(()),
         )
         if not loss.requires_grad:
-            raise Malformed("no gradient reaches the inputs: the outputs do not require grad")
+            raise WithoutGradient
         return loss
 
     def _are_constant(self, weights: Tensor) -> bool:
@@ -219,10 +225,7 @@ class Candidate:
         mapped = {name: tensor for name, tensor in made.items() if can_have_gradient(tensor)}
         unmatched = sorted(gradients.keys() ^ mapped.keys())
         if unmatched:
-            raise Malformed(
-                f"the module's parameters and the names that weights() returns differ in {', '.join(unmatched)}; "
-                "define weights(parameters) if the module names or lays out its parameters in another way"
-            )
+            raise Malformed(phrase("other_parameters", names=", ".join(unmatched)))
         if not parameters:
             return {}
         found = torch.autograd.grad(
@@ -289,6 +292,17 @@ class Candidate:
         with torch.no_grad():
             for name, value in values.items():
                 self.inputs.tensors[name].copy_(value)
+
+
+def _describe_form(names: Sequence[str], returned: object) -> Phrase:
+    """Return which form the result of a call has, and which it must have."""
+    if len(names) > 1 and isinstance(returned, tuple):
+        return phrase("not_a_tuple_of_length", names=", ".join(names), count=len(returned))
+    if len(names) > 1:
+        return phrase("not_a_tuple", names=", ".join(names), got=type(returned).__name__)
+    if isinstance(returned, tuple):
+        return phrase("tuple_result", name=names[0], count=len(returned))
+    return phrase("not_a_tensor_result", name=names[0], got=type(returned).__name__)
 
 
 class _Overwritten:

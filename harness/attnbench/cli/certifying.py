@@ -8,7 +8,7 @@ from typing import IO, Any
 import click
 from msgspec import to_builtins
 
-from attnbench.analysis.certificate import Declaration, Suite, describe_certificate, make_certificate
+from attnbench.analysis.certificate import Declaration, Suite, make_certificate
 from attnbench.api.jobs import Choice
 from attnbench.api.subjects import find_operators
 from attnbench.cases import digest
@@ -17,6 +17,7 @@ from attnbench.cli.recording import Recording
 from attnbench.plugins.registry import display_name, load_operator
 from attnbench.processes.oracle_requests import GetListVersion, ListSuite
 from attnbench.runner import Plan, Session
+from attnbench.words.certificates import describe_certificate, spell_certificate
 
 __all__ = ["print_certificate", "refuse_filters", "write_certificate"]
 
@@ -70,7 +71,7 @@ def write_certificate(
         )
         for name in implementations
     }
-    made = make_certificate(
+    certificate = make_certificate(
         recorded.run,
         suite,
         [plan.case for plan in plans],
@@ -79,6 +80,7 @@ def write_certificate(
         without_data={plan.case: plan.missing for plan in plans if plan.missing and plan.lacks_data},
         completions=recorded.completions,
     )
+    made = spell_certificate(certificate)
     file.write(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
     return made
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from attnbench.api.progress import show_progress
 from attnbench.cli.terminal import make_console
 from attnbench.runner.cheating import CheatOutcome, Timed, list_cheats, try_cheats
+from attnbench.words.findings import describe_reason
 
 __all__ = ["time_cheats"]
 
@@ -56,7 +57,7 @@ def _print_outcomes(outcomes: Sequence[CheatOutcome], *, err: bool) -> None:
     console.print(table)
     for one in oddities:
         if one.is_accused:
-            console.print(f"ACCUSED: {one.listed.name}: {one.defended.reason}", markup=False)
+            console.print(f"ACCUSED: {one.listed.name}: {_format(one.defended)}", markup=False)
     stopped, succeeding = sum(one.is_stopped for one in cheats), sum(one.succeeds_undefended for one in cheats)
     accused = sum(one.is_accused for one in oddities)
     console.print(
@@ -73,7 +74,9 @@ def _print_outcomes(outcomes: Sequence[CheatOutcome], *, err: bool) -> None:
 
 
 def _format(timed: Timed) -> str:
-    return f"{timed.ratio:.2f} × the reference's time" if timed.ratio is not None else timed.reason
+    if timed.ratio is not None:
+        return f"{timed.ratio:.2f} × the reference's time"
+    return describe_reason(timed.untimed) if timed.untimed else "not timed"
 
 
 def _to_json(one: CheatOutcome) -> dict[str, Any]:
@@ -85,7 +88,7 @@ def _to_json(one: CheatOutcome) -> dict[str, Any]:
         "also_by": sorted(one.listed.also_by),
         "stopped": None if one.listed.stopped_by is None else one.is_stopped,
         "accused": one.is_accused,
-        "reason": one.defended.reason,
+        "reason": describe_reason(one.defended.untimed) if one.defended.untimed else "",
         "ratio": one.defended.ratio,
         "ratio_without": None if one.undefended is None else one.undefended.ratio,
         "honest_ratio": one.honest_ratio,

@@ -17,8 +17,10 @@ from attnbench.cli.recording import FAILED, INCONCLUSIVE
 from attnbench.cli.terminal import make_console
 from attnbench.integrations.drop_in import WORKER, DropInClient, Row, Settings, drop_in
 from attnbench.integrations.drop_in_requests import FindMissing
+from attnbench.processes.candidate_requests import Outcome
 from attnbench.records.types import SCHEMA
 from attnbench.runner import Limits, Session
+from attnbench.words.findings import describe_facts
 
 MODELS = ("encoder", "transformers")
 # Operator that the layers of both models call.
@@ -112,7 +114,8 @@ def _find_models(session: Session, models: Sequence[str]) -> list[str]:
     lacking: dict[str, str | None] = {}
     with session.supervise_together([]) as worker:
         for model in models or MODELS:
-            lacking[model] = DropInClient(worker).ask(FindMissing(model=model)).reason
+            answer = DropInClient(worker).ask(FindMissing(model=model))
+            lacking[model] = describe_facts(answer.facts) if isinstance(answer, Outcome) else answer.reason
     available = [model for model, reason in lacking.items() if reason is None]
     for model, reason in lacking.items():
         if reason is not None and (models or not available):

@@ -37,7 +37,8 @@ def one_line() -> Iterator[None]:
         missing = _describe_missing_module(cause) if isinstance(cause, ModuleNotFoundError) else None
         _fail(missing or str(error))
     except (ChildDied, ChildTimeout) as error:
-        _fail(f"the oracle worker ended: {error}; run again with fewer or smaller cases (--case, --lengths)")
+        ended = _describe_end(error)
+        _fail(f"the oracle worker ended: {ended}; run again with fewer or smaller cases (--case, --lengths)")
     except OSError as error:
         if error.filename is None:
             raise
@@ -62,6 +63,13 @@ def _describe_interrupt(arguments: tuple[object, ...]) -> str:
     resuming, *reporting = arguments
     told = f"; report the stored results with: {reporting[0]}" if reporting else ""
     return f"interrupted: stored results are kept, what was under way is repeated; continue with: {resuming}{told}"
+
+
+def _describe_end(error: ChildDied | ChildTimeout) -> str:
+    # Imported here so that --help stays quick.
+    from attnbench.words.findings import describe_fact
+
+    return describe_fact(error.fact)
 
 
 def _describe_missing_module(error: ModuleNotFoundError) -> str | None:

@@ -9,7 +9,6 @@ from typing import IO, Any
 
 import click
 from click.core import ParameterSource
-from msgspec.structs import asdict
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -25,6 +24,8 @@ from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.environment import count_cores
 from attnbench.records.types import SCHEMA
 from attnbench.runner import Session
+from attnbench.words.findings import describe_facts
+from attnbench.words.refusals import describe_refusal
 
 # Largest number of reasons for refusing cases that the row of one implementation shows.
 SHOWN = 3
@@ -111,8 +112,9 @@ def _survey(session: Session, name: str, device: str) -> dict[str, Any]:
     except PluginError as error:
         return row | {"fault": str(error)}
     if isinstance(answer, Outcome):
-        return row | {"fault": answer.reason}
-    return row | asdict(answer) | {"source": source}
+        return row | {"fault": describe_facts(answer.facts)}
+    refused = {describe_refusal(refusal): count for refusal, count in answer.refused}
+    return row | {"supported": answer.supported, "refused": refused, "source": source}
 
 
 def _write_json(rows: Sequence[dict[str, Any]], file: IO[str]) -> None:

@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from attnbench.analysis.max_length import FITS, HEAD, find_max_lengths, format_row
+from attnbench.analysis.max_length import FITS, find_max_lengths
 from attnbench.api.axes import Axes
 from attnbench.api.jobs import Choice, make_session, plan_profile, print_stored_path
 from attnbench.api.progress import show_progress
@@ -18,6 +18,7 @@ from attnbench.cli.terminal import make_console
 from attnbench.plugins.registry import display_name
 from attnbench.records.types import FAILURES, FRONTIER, Result
 from attnbench.runner.max_length import SHORTEST, WORKER, try_lengths
+from attnbench.words.max_length import HEAD, format_row
 
 __all__ = ["print_max_lengths", "search_max_lengths"]
 

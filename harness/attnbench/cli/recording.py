@@ -10,14 +10,14 @@ from typing import IO, Any
 import click
 import msgspec
 
-from attnbench.analysis.coverage import describe_asking, describe_changes, list_coverage_lines
 from attnbench.api.command_line import format_command
 from attnbench.api.recording import Recording, record
 from attnbench.api.stored_job import make_job
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE
 from attnbench.records.types import SCHEMA, Job, Planned, Result, format_reproduce_line
 from attnbench.runner import Session
-from attnbench.words.findings import describe_finding, describe_warning
+from attnbench.words.coverage import describe_asking, describe_changes, list_coverage_lines
+from attnbench.words.findings import describe_finding, describe_reason
 
 __all__ = ["FAILED", "INCONCLUSIVE", "Recording", "list_coverage", "list_notes", "recording", "write_json"]
 
@@ -80,7 +80,7 @@ def write_json(recorded: Recording, file: IO[str]) -> None:
             "reason": describe_finding(finding),
             "measured": finding.measured,
             "allowed": finding.allowed,
-            "warnings": list(map(describe_warning, finding.warnings)),
+            "warnings": list(map(describe_reason, finding.warnings)),
             "reproduce": format_reproduce_line(result.implementation, result.case, finding.check),
         }
         for result in recorded.list_results()

@@ -18,7 +18,8 @@ from attnbench.processes.script_subject import SHOWN_CHECKS, Form, Subject
 from attnbench.records.types import FAILURES
 from attnbench.runner import Session, conform
 from attnbench.runner.progress import NoProgress
-from attnbench.words.findings import describe_finding, describe_warning
+from attnbench.words.findings import describe_facts, describe_finding, describe_reason
+from attnbench.words.refusals import describe_refusal
 
 
 @click.command("reproduce")
@@ -75,7 +76,7 @@ def _run_check(session: Session, case: str, implementation: str, check: str) -> 
     if finding.measured is not None:
         click.echo(f"  measured     {finding.measured:.6g}, allowed {finding.allowed:.6g}")
     for warning in finding.warnings:
-        click.echo(f"  warning      {describe_warning(warning)}")
+        click.echo(f"  warning      {describe_reason(warning)}")
     if finding.status in FAILURES:
         return 1
     return 0 if finding.status == "passed" else 3
@@ -100,11 +101,11 @@ def _write_script(
         opinion = worker.ask(Describe(implementation=implementation, case=case))
         form = worker.ask(FindForm(implementation=implementation))
     if not isinstance(opinion, Opinion):
-        raise click.UsageError(f"--script: {opinion.reason}")
+        raise click.UsageError(f"--script: {describe_facts(opinion.facts)}")
     if opinion.unsupported:
-        raise click.UsageError(f"--script: {opinion.unsupported}")
+        raise click.UsageError(f"--script: {describe_refusal(opinion.unsupported)}")
     if not isinstance(form, Form):
-        raise click.UsageError(f"--script: {form.reason}")
+        raise click.UsageError(f"--script: {form.reason if isinstance(form, Fault) else describe_facts(form.facts)}")
     declared = session.declared[implementation]
     subject = Subject(
         name=display_name(implementation),

@@ -10,6 +10,7 @@ from attnbench.cli.options import options
 from attnbench.plugins.registry import STUDIES, PluginError, list_names, load
 from attnbench.processes.errors import ChildDied
 from attnbench.study import Study
+from attnbench.words.findings import describe_fact
 
 __all__ = ["command"]
 
@@ -70,7 +71,7 @@ def _run(name: str, study: Study, reports: Path, **asked: Any) -> int:
             answer = child.ask(ComputeStudy(name=name, options=asked))
     except ChildDied as error:
         remedy = "run the study with fewer --head-dims or --keys, or a shorter --text"
-        raise click.UsageError(f"the study's process ended: {error}; {remedy}") from None
+        raise click.UsageError(f"the study's process ended: {describe_fact(error.fact)}; {remedy}") from None
     if isinstance(answer, Fault):
         raise click.UsageError(answer.reason)
     click.echo(write(name, load(study.draw)(answer.found), reports))

@@ -19,11 +19,14 @@ from attnbench.integrations.drop_in_requests import (
 )
 from attnbench.plugins.registry import PluginError, display_name
 from attnbench.processes.candidate_requests import Outcome
+from attnbench.records.outcome_facts import CannotLoad
 from attnbench.records.types import Timing
 from attnbench.runner import Session
 from attnbench.runner.process_samples import ProcessSamples
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Supervisor
+from attnbench.words.findings import describe_facts
+from attnbench.words.refusals import describe_declared
 
 __all__ = ["PLANNED", "WORKER", "DropInClient", "Row", "Settings", "drop_in"]
 
@@ -120,14 +123,14 @@ def drop_in(
 def _make_row(model: str, name: str, answer: Comparison | Outcome) -> Row:
     row = Row(model=model, implementation=display_name(name), status=HELD)
     if isinstance(answer, Outcome):
-        return replace(row, status=answer.status, reason=answer.reason)
+        return replace(row, status=answer.status, reason=describe_facts(answer.facts))
     row = replace(
         row,
         largest=answer.largest,
         cosine=answer.cosine,
         error=answer.error,
         allowed=answer.allowed,
-        untimed=answer.untimed or "",
+        untimed=describe_declared(answer.untimed) if answer.untimed else "",
     )
     if answer.error <= answer.allowed:  # false for NaN
         return row
@@ -149,7 +152,7 @@ def _find_fault(answer: TimedModels | Outcome, names: Sequence[str]) -> tuple[st
     """
     if isinstance(answer, Outcome):
         culprit = answer.culprit if answer.culprit in names else None
-        return culprit, f"{answer.status} in a timing process: {answer.reason}"
+        return culprit, f"{answer.status} in a timing process: {describe_facts(answer.facts)}"
     for name in names:
         if not answer.errors[name] <= answer.allowed:  # false for NaN
             return name, f"{FAILED} in a timing process: {_format_excess(answer.errors[name], answer.allowed)}"
@@ -225,7 +228,7 @@ class _ModelTiming:
         try:
             worker = self.session.supervise_together(names)
         except PluginError as error:
-            return Outcome(status="crashed", reason=str(error))
+            return Outcome(status="crashed", facts=(CannotLoad(message=str(error)),))
         request = TimeModels(
             implementations=names,
             model=self.model,

@@ -6,6 +6,7 @@ import msgspec
 
 from attnbench.processes.candidate_requests import Outcome, Samples
 from attnbench.processes.request import Request
+from attnbench.refusals import TypedRefusal
 
 __all__ = [
     "CompareEmbeddings",
@@ -48,7 +49,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     # Error budget: the largest allowed ``error``.
     allowed: float
     # Why the implementation must not be timed; None if it may be timed.
-    untimed: str | None
+    untimed: TypedRefusal | str | None
 
 
 class CompareEmbeddings(DropInRequest[Comparison], frozen=True, kw_only=True):

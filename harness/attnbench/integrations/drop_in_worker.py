@@ -21,6 +21,7 @@ from attnbench.measurement import sampling
 from attnbench.processes.candidate_requests import Outcome, Samples
 from attnbench.processes.request import Handler
 from attnbench.processes.rpc import serve
+from attnbench.records.outcome_facts import OverWorkLimit
 from attnbench.workers.candidate_worker import CandidateWorker
 from attnbench.workers.loaded_implementations import LoadedImplementations
 from attnbench.workers.outcomes import run_for_outcome
@@ -60,8 +61,7 @@ class DropInWorker:
             raise Refusal(reason)
         predicted = one.predicted_s(case)
         if predicted is not None and predicted > request.work_s:
-            reason = f"one call is predicted to take {predicted:.3g} s, more than {request.work_s:g} s (--work-limit)"
-            return Outcome(status="not_run", reason=reason)
+            return Outcome(status="not_run", facts=(OverWorkLimit(predicted_s=predicted, limit_s=request.work_s),))
         originals = model.build_originals(batch)
         oracle = embed_in_float64(batch)
         own, original = model.build_swapped(name, one, batch)(), next(iter(originals.values()))()

@@ -25,6 +25,7 @@ from attnbench.integrations.layer import choose_mode, make_case_of_call, name_ma
 from attnbench.interface import Implementation, Refusal
 from attnbench.kernel import HeadSplitAttention
 from attnbench.plugins.adapters import load_implementation
+from attnbench.words.refusals import describe_declared
 
 __all__ = ["count_calls", "describe_missing", "register"]
 
@@ -169,7 +170,7 @@ class _AttentionFunction:
         """
         case = make_case_of_call(query, key, form=form, need_weights=need_weights, dropout=dropout, mode=mode)
         if reason := self.implementation.unsupported(case):
-            line = " ".join(reason.split())
+            line = describe_declared(reason)
             raise Refusal(f"{self.name!r} refuses a layer's call: {line} ({case.id}); register another implementation")
 
     def _get_core(self, query: Tensor, dropout: float) -> "_Core":

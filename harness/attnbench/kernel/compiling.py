@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
+from attnbench.refusals import CannotCompile, LacksDevice, NeedsProgram, TypedRefusal
 
 __all__ = [
     "compile_copy",
@@ -26,6 +27,9 @@ __all__ = [
     "ignore_deprecation_warnings",
     "make_contiguous",
 ]
+
+# Compilers of C++, of which ``torch.compile`` needs one on a CPU.
+COMPILERS = ("g++", "clang++")
 
 
 def compile_copy(function: Any) -> Callable[..., Any]:
@@ -56,14 +60,14 @@ def make_contiguous(x: Tensor) -> Tensor:
     return x.as_strided(x.shape, strides).detach()
 
 
-def explain_compiler_refusal(case: Case) -> str | None:
+def explain_compiler_refusal(case: Case) -> TypedRefusal | None:
     """Return the reason why a kernel cannot be compiled for a case, or None if it can be compiled."""
     if case.compiler is not None:
-        return "the kernel already uses torch.compile, so it is not compiled again"
+        return CannotCompile(why="compiled")
     if case.device == "cuda" and not torch.cuda.is_available():
-        return "no CUDA device"
-    if case.device == "cpu" and not any(shutil.which(name) for name in ("g++", "clang++")):
-        return "torch.compile needs a C++ compiler on a CPU: install g++"
+        return LacksDevice(device="cuda")
+    if case.device == "cpu" and not any(map(shutil.which, COMPILERS)):
+        return NeedsProgram(programs=COMPILERS)
     return None
 
 

@@ -13,6 +13,7 @@ from attnbench.kernel.arguments import check_arguments
 from attnbench.kernel.declarations import DeclaredKernel
 from attnbench.kernel.function import Kernel
 from attnbench.masks import additive, combined, positional
+from attnbench.refusals import TypedRefusal
 
 __all__ = ["CoreKernel", "core_from_kernel"]
 
@@ -160,8 +161,8 @@ def core_from_kernel(
     kernel: Kernel,
     *,
     name: str = "",
-    unsupported: Callable[[Case], str | None] | None = None,
-    untimed: Callable[[Case], str | None] | None = None,
+    unsupported: Callable[[Case], TypedRefusal | str | None] | None = None,
+    untimed: Callable[[Case], TypedRefusal | str | None] | None = None,
     predicted_s: Callable[[Case], float | None] | None = None,
 ) -> CoreKernel:
     """Make an implementation of ``attention_core`` from the kernel of a multi-head attention implementation.

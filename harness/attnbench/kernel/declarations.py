@@ -8,16 +8,13 @@ from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.interface import Implementation, Policies, Refusal, find_accepted_keywords
+from attnbench.refusals import LacksGradients, LacksKeywords, TypedRefusal
 
 __all__ = ["DeclaredKernel", "KernelFunction"]
 
 # A function (q, k, v, *, mask, is_causal, scale, dropout_p, need_weights) -> output, or (output, weights). It may lack
 # keywords.
 KernelFunction = Callable[..., Any]
-FORWARD_ONLY = "forward only: no gradients"
-# Texts for the message "the kernel takes no …", by missing keyword, where the keyword's name alone would not explain
-# the refusal. Without ``enable_gqa``, a kernel can only be called with as many key heads as query heads.
-MISSING_KEYWORDS = {"enable_gqa": "enable_gqa: key must have as many heads as query"}
 
 
 class DeclaredKernel(Implementation):
@@ -31,8 +28,8 @@ class DeclaredKernel(Implementation):
         source: str,
         policies: Policies,
         additive_mask: bool,
-        unsupported: Callable[[Case], str | None] | None,
-        untimed: Callable[[Case], str | None] | None,
+        unsupported: Callable[[Case], TypedRefusal | str | None] | None,
+        untimed: Callable[[Case], TypedRefusal | str | None] | None,
         predicted_s: Callable[[Case], float | None] | None,
         environment: Callable[[], Mapping[str, str]] | None,
         compiles: bool,
@@ -57,10 +54,10 @@ class DeclaredKernel(Implementation):
         """Whether the function's signature has this keyword."""
         return self._accepted is None or keyword in self._accepted
 
-    def find_missing_keyword(self, needs: Mapping[str, bool]) -> str | None:
-        """Return a message that names a needed keyword that the signature lacks; None if it lacks no needed keyword."""
+    def find_missing_keyword(self, needs: Mapping[str, bool]) -> LacksKeywords | None:
+        """Return the first needed keyword that the signature lacks; None if it lacks no needed keyword."""
         missing = next((word for word, needed in needs.items() if needed and not self.takes(word)), None)
-        return None if missing is None else f"the kernel takes no {MISSING_KEYWORDS.get(missing, missing)}"
+        return None if missing is None else LacksKeywords(keywords=(missing,))
 
     def call_function(
         self, q: Tensor, k: Tensor, v: Tensor, *, needs: Mapping[str, bool], offered: Mapping[str, Any]
@@ -72,24 +69,24 @@ class DeclaredKernel(Implementation):
         Raises: Refusal where the function does not accept a needed keyword, or where a tensor needs gradients that the
         function does not support.
         """
-        reason = self.find_missing_keyword(needs)
+        reason: TypedRefusal | None = self.find_missing_keyword(needs)
         tensors = [tensor for tensor in (q, k, v, offered.get("mask")) if tensor is not None]
         if self.policies.forward_only and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            reason = FORWARD_ONLY
+            reason = LacksGradients()
         if reason:
             raise Refusal(reason)
         result = self.function(q, k, v, **{word: value for word, value in offered.items() if self.takes(word)})
         return result if isinstance(result, tuple) else (result, None)
 
-    def unsupported(self, case: Case) -> str | None:
+    def unsupported(self, case: Case) -> TypedRefusal | str | None:
         """Return why a case is refused (missing keyword, no gradients, or the author's reason); None if supported."""
         if reason := self.find_missing_keyword(self.needs(case)):
             return reason
         if self.policies.forward_only and case.differentiates:
-            return FORWARD_ONLY
+            return LacksGradients()
         return self._unsupported(case) if self._unsupported else None
 
-    def untimed(self, case: Case) -> str | None:
+    def untimed(self, case: Case) -> TypedRefusal | str | None:
         """Return why the function's author excludes a case from timing, or None if the case may be timed."""
         return self._untimed(case) if self._untimed else None
 

@@ -11,6 +11,7 @@ from attnbench.interface import Policies
 from attnbench.kernel.declarations import DeclaredKernel, KernelFunction
 from attnbench.kernel.heads import HeadSplitAttention
 from attnbench.masks import additive
+from attnbench.refusals import TypedRefusal
 
 __all__ = ["Kernel", "from_kernel"]
 
@@ -80,8 +81,8 @@ def from_kernel(
     source: str = "",
     policies: Policies | None = None,
     additive_mask: bool = False,
-    unsupported: Callable[[Case], str | None] | None = None,
-    untimed: Callable[[Case], str | None] | None = None,
+    unsupported: Callable[[Case], TypedRefusal | str | None] | None = None,
+    untimed: Callable[[Case], TypedRefusal | str | None] | None = None,
     predicted_s: Callable[[Case], float | None] | None = None,
     environment: Callable[[], Mapping[str, str]] | None = None,
     compiles: bool = False,

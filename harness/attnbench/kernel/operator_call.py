@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from attnbench.cases import Case
 from attnbench.interface import Call, Implementation, Inputs, Policies, Refusal, find_accepted_keywords
 from attnbench.kernel.differentiable import can_have_gradient
+from attnbench.refusals import LacksKeywords, TypedRefusal
 
 __all__ = ["CalledModule", "from_call"]
 
@@ -38,7 +39,7 @@ class _FunctionImplementation(Implementation):
         name: str,
         source: str,
         policies: Policies,
-        unsupported: Callable[[Case], str | None] | None,
+        unsupported: Callable[[Case], TypedRefusal | str | None] | None,
         predicted_s: Callable[[Case], float | None] | None,
     ) -> None:
         self.function = function
@@ -49,7 +50,7 @@ class _FunctionImplementation(Implementation):
         self._unsupported = unsupported
         self._predicted_s = predicted_s
 
-    def unsupported(self, case: Case) -> str | None:
+    def unsupported(self, case: Case) -> TypedRefusal | str | None:
         """Return why the function's author refuses a case, or None if the case is supported."""
         return self._unsupported(case) if self._unsupported else None
 
@@ -68,7 +69,7 @@ class _FunctionImplementation(Implementation):
         """
         accepted = find_accepted_keywords(self.function)
         if accepted is not None and (missing := sorted({*inputs.arguments()} - accepted)):
-            raise Refusal(f"the function takes no {', '.join(missing)}")
+            raise Refusal(LacksKeywords(keywords=tuple(missing)))
         return super().prepare(module, case, inputs)
 
 
@@ -79,7 +80,7 @@ def from_call(
     name: str = "",
     source: str = "",
     policies: Policies | None = None,
-    unsupported: Callable[[Case], str | None] | None = None,
+    unsupported: Callable[[Case], TypedRefusal | str | None] | None = None,
     predicted_s: Callable[[Case], float | None] | None = None,
 ) -> Implementation:
     """Make an implementation of an operator from a function.

@@ -21,6 +21,7 @@ import torch
 from torch import _C
 
 from attnbench.measurement.processor_time import read_cores
+from attnbench.records.value_facts import Phrase, phrase
 
 __all__ = ["Instrument"]
 
@@ -91,30 +92,31 @@ class Instrument:
         """Whether a function of the clock was replaced. This takes less than a microsecond."""
         return any(getattr(time, name) is not function for name, function in self._clock)
 
-    def find_left_in_place(self) -> str:
-        """Say what a call left in place that runs code while its result is read; empty if it left nothing.
+    def find_left_in_place(self) -> Phrase | None:
+        """Return what a call left in place that runs code while its result is read; None if it left nothing.
 
         This takes less than a microsecond.
         """
         now = _read_interceptors()
-        changed = [name for name in now if now[name] != self._state[name]]
-        return f"{changed[0]} changed from {self._state[changed[0]]} to {now[changed[0]]}" if changed else ""
+        return next(self._list_changes(now), None)
 
-    def find_changes(self) -> list[str]:
-        """Return what is no longer as it was, as phrases such as "torch.nn.functional.linear was replaced"."""
-        changed = [f"{entry.owner}.{entry.name} was replaced" for entry in self._entries if entry.is_changed()]
+    def find_changes(self) -> list[Phrase]:
+        """Return what is no longer as it was."""
+        changed = [phrase("replaced", name=f"{one.owner}.{one.name}") for one in self._entries if one.is_changed()]
         # A new name in a module may hide a function of Python. Submodules that are imported later are no such names.
         for module, names in self._names:
             added = {name: value for name, value in vars(module).items() if name not in names}
             changed += [
-                f"{module.__name__}.{name} was added"
+                phrase("added", name=f"{module.__name__}.{name}")
                 for name, value in added.items()
                 if not name.startswith("__") and not isinstance(value, ModuleType)
             ]
-        now = _read_state()
-        return changed + [
-            f"{name} changed from {self._state[name]} to {now[name]}" for name in now if now[name] != self._state[name]
-        ]
+        return [*changed, *self._list_changes(_read_state())]
+
+    def _list_changes(self, now: Mapping[str, object]) -> Iterator[Phrase]:
+        for name, value in now.items():
+            if value != self._state[name]:
+                yield phrase("changed", name=name, before=str(self._state[name]), now=str(value))
 
 
 def _list_own_modules() -> list[ModuleType]:

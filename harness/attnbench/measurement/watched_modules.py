@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from attnbench.records.value_facts import Phrase, phrase
+
 __all__ = ["WatchedModules"]
 
 # Prefix of the modules of Python that define the classes of torch's own layers.
@@ -27,8 +29,8 @@ class WatchedModules:
         self._tensors = [*tensors, *(one for one in parameters if one is not None)]
         self._before = self._read()
 
-    def find_changes(self) -> list[str]:
-        """Return what is no longer as it was, as phrases such as "memory of a tensor of the baseline changed"."""
+    def find_changes(self) -> list[Phrase]:
+        """Return what is no longer as it was, such as the memory of a tensor of the baseline."""
         return list(dict.fromkeys(_list_changes(self._before, self._read())))
 
     def _read(self) -> list[tuple[str, _State]]:
@@ -36,11 +38,11 @@ class WatchedModules:
         return layers + [("tensor", _read_tensor(tensor)) for tensor in self._tensors]
 
 
-def _list_changes(before: list[tuple[str, _State]], now: list[tuple[str, _State]]) -> Iterator[str]:
+def _list_changes(before: list[tuple[str, _State]], now: list[tuple[str, _State]]) -> Iterator[Phrase]:
     for (kind, old), (_, new) in zip(before, now, strict=True):
         for name in old.keys() | new.keys():
             if name not in old or name not in new or old[name] != new[name]:
-                yield f"{name} of a {kind} of the baseline changed"
+                yield phrase("changed_of_baseline", name=name, kind=kind)
 
 
 def _list_layers(module: object) -> Iterator[nn.Module]:

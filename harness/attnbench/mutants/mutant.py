@@ -10,6 +10,7 @@ from torch import nn
 from attnbench.cases import Case
 from attnbench.interface import Implementation, Operator, Policies
 from attnbench.plugins.registry import PluginError, load
+from attnbench.refusals import TypedRefusal
 
 __all__ = ["Equivalent", "ModuleImplementation", "Mutant", "MutantSet", "load_mutant_set"]
 
@@ -78,7 +79,7 @@ class ModuleImplementation(Implementation):
         *,
         operator: str = "multihead",
         policies: Policies | None = None,
-        unsupported: Callable[[Case], str | None] = lambda _: None,
+        unsupported: Callable[[Case], TypedRefusal | str | None] = lambda _: None,
     ) -> None:
         self.operator = operator
         name = getattr(module, "__name__", "")
@@ -87,7 +88,7 @@ class ModuleImplementation(Implementation):
         self._module = module
         self._unsupported = unsupported
 
-    def unsupported(self, case: Case) -> str | None:
+    def unsupported(self, case: Case) -> TypedRefusal | str | None:
         """Return why the case is not supported, or None; the function given to the constructor decides."""
         return self._unsupported(case)
 

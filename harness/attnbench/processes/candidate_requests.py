@@ -11,6 +11,7 @@ from attnbench.processes.script_subject import Form
 from attnbench.processes.sources import Sources
 from attnbench.records.facts import Fact
 from attnbench.records.types import Memory, Status
+from attnbench.refusals import TypedRefusal
 
 __all__ = [
     "Answers",
@@ -56,11 +57,13 @@ Defence = Literal[
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The answer if a request about an implementation has no result: a status and a reason."""
+    """The answer if a request about an implementation has no result: a status, and what is known of it.
+
+    The most telling fact is the first.
+    """
 
     status: Status
-    facts: tuple[Fact, ...] = ()
-    reason: str = ""
+    facts: tuple[Fact, ...]
     # The implementation that raised the error, if the request names several implementations.
     culprit: str | None = None
 
@@ -68,7 +71,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class CandidateRequest(Request[Reply | Outcome], Generic[Reply], frozen=True, kw_only=True):
     """A request to a candidate worker that has started.
 
-    The answer is a reply, or, if there is no reply, an ``Outcome`` with the reason.
+    The answer is a reply, or, if there is no reply, an ``Outcome``.
     """
 
 
@@ -118,8 +121,8 @@ class Opinion(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     implementation predicts no time.
     """
 
-    unsupported: str | None
-    untimed: str | None
+    unsupported: TypedRefusal | None
+    untimed: TypedRefusal | None
     predicted_s: float | None
 
 
@@ -140,10 +143,10 @@ class FindForm(CandidateRequest[Form | Fault], frozen=True, kw_only=True):
 
 
 class Support(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Number of cases that an implementation supports, and for each reason the number of cases refused for it."""
+    """Number of cases that an implementation supports, and for each refusal its number of cases, the most first."""
 
     supported: int
-    refused: dict[str, int]
+    refused: list[tuple[TypedRefusal, int]]
 
 
 class CountSupported(CandidateRequest[Support], frozen=True, kw_only=True):
@@ -157,11 +160,11 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What an implementation declares about the first cases of a request; the lists have one entry per case."""
 
     # Why the case is refused; None: it is supported, or the declaration raised an exception.
-    unsupported: list[str | None]
+    unsupported: list[TypedRefusal | None]
     # Predicted time of one call in seconds, or None.
     predicted_s: list[float | None]
-    # Exception that the declaration raised, or None.
-    raised: list[str | None]
+    # Outcome of a declaration that raised an exception, or None.
+    raised: list[Outcome | None]
     # Wall time of all declarations, in seconds.
     seconds: float
 

@@ -29,6 +29,7 @@ from threading import Lock
 
 from attnbench.processes import descendants
 from attnbench.processes.errors import ChildDied
+from attnbench.records.outcome_facts import Crashed
 
 __all__ = ["AVAILABLE", "ForkServer", "ForkedProcess"]
 
@@ -57,8 +58,8 @@ class ForkedProcess:
         self._reading = Lock()
         self._pid: int | None = None
         self._code: int | None = None
-        # Why the process was not forked; empty if it was, or if this is not known yet.
-        self._fault = ""
+        # Why the process was not forked; None if it was, or if this is not known yet.
+        self._fault: Crashed | None = None
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Wait for the process to end, and return its exit code: a negative number is that of a signal.
@@ -108,9 +109,9 @@ class ForkedProcess:
             # If the server was killed, nobody knows how the process ended.
             self._end(-signal.SIGKILL if number is None else number)
         elif number is None:
-            self._fault = "no process can be forked: the fork server has ended"
+            self._fault = Crashed(how="start", text="the fork server has ended")
         elif number < 0:
-            self._fault = f"no process can be started: {os.strerror(-number)}"
+            self._fault = Crashed(how="start", text=os.strerror(-number))
         else:
             self._pid = number
 

@@ -8,6 +8,7 @@ from attnbench.cases import Device, Level, Shape
 from attnbench.interface import Policies, Work
 from attnbench.processes.request import Fault, Request
 from attnbench.processes.script_subject import Subject
+from attnbench.records.facts import Fact
 from attnbench.records.types import Finding
 
 __all__ = [
@@ -124,9 +125,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     checks: tuple[str, ...]
-    missing: str | None
-    # Whether ``missing`` names an optional data set or package of the operator, and not a device or memory.
-    lacks_data: bool = False
+    missing: Fact | None
     work: Work
     # Number of runs of the rounding model that the expected values need.
     model_runs: int

@@ -33,6 +33,7 @@ from attnbench.processes.descendants import draw_mark, kill_on_close
 from attnbench.processes.errors import ChildDied, ChildTimeout
 from attnbench.processes.fork_server import ForkedProcess, ForkServer
 from attnbench.processes.request import Handler, Request, find_reply_type, to_plain
+from attnbench.records.outcome_facts import Crashed, TimedOut
 
 __all__ = ["Child", "ChildDied", "ChildTimeout", "replace_home", "serve"]
 
@@ -124,7 +125,7 @@ class Child:
         except OSError as error:
             ours.close()
             os.close(self._leash)
-            raise ChildDied(f"no process can be started: {error.strerror}") from error
+            raise ChildDied(Crashed(how="start", text=error.strerror or "")) from error
         finally:
             os.close(held)
         self._ended = False
@@ -144,15 +145,15 @@ class Child:
             line = self._read_line(deadline)
         except TimeoutError:
             self.kill()
-            raise ChildTimeout(f"no answer within {timeout_s:g} s") from None
+            raise ChildTimeout(TimedOut(limit_s=timeout_s or 0.0)) from None
         except (BrokenPipeError, ConnectionResetError):
-            raise ChildDied(self._describe_end()) from None
+            raise ChildDied(self._find_end()) from None
         self._trim_log()
         prefix, _, answer = line.partition(b" ")
         if prefix != ticket.encode():
             # Kill the child: after an unexpected line, the next line may be the answer to an earlier request.
             self.kill()
-            raise ChildDied("something other than an answer was written to the process's connection")
+            raise ChildDied(Crashed(how="answer"))
         return self._decode(answer, request)
 
     def _decode(self, answer: bytes, request: Request[Reply]) -> Reply:
@@ -165,7 +166,7 @@ class Child:
         except (ValueError, RecursionError) as error:
             self.kill()
             text = replace_home(" ".join(str(error).split()))[:200]
-            raise ChildDied(f"the answer to {type(request).__name__} has a wrong type: {text}") from None
+            raise ChildDied(Crashed(how="answer", text=text)) from None
         return reply
 
     def _read_line(self, deadline: float | None) -> bytes:
@@ -178,7 +179,7 @@ class Child:
         while end < 0:
             if len(self._buffer) > ANSWER_BYTES:
                 self.kill()
-                raise ChildDied(f"more than {ANSWER_BYTES >> 20} MiB were written to the process's connection")
+                raise ChildDied(Crashed(how="flood", text=f"{ANSWER_BYTES >> 20} MiB"))
             begin = len(self._buffer)
             self._buffer += self._receive(deadline)
             end = self._buffer.find(b"\n", begin)
@@ -248,25 +249,22 @@ class Child:
     ) -> None:
         self.close()
 
-    def _describe_end(self) -> str:
-        """Kill the child if it still runs, and return a phrase that says how it ended.
-
-        The phrase contains the child's last line of output if the child exited by itself.
-        """
+    def _find_end(self) -> Crashed:
+        """Kill the child if it still runs, and return how it ended, with its last line if it exited by itself."""
         try:
             code = self._process.wait(GRACE_S)
         except TimeoutError:
-            return "the process closed its connection without an answer, and was killed"
+            return Crashed(how="closed")
         finally:
             self.kill()
         if code < 0:
             # After a signal, the log ends with a faulthandler traceback, which says less than the name of the signal.
-            return f"the process was killed by {_name_signal(-code)}"
+            return Crashed(how="signal", signal=_name_signal(-code))
         with self._log.open("rb") as log:
             log.seek(max(self._log_begin, log.seek(0, os.SEEK_END) - LAST_BYTES))
             lines = log.read().decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f"the process exited with code {code}" + (f" ({replace_home(last)[:200]})" if last else "")
+        return Crashed(how="exit", code=code, text=replace_home(last)[:200])
 
 
 def _name_signal(number: int) -> str:

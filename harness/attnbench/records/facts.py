@@ -7,6 +7,8 @@ or from a run of a schema before 8; no code looks for words in it.
 from attnbench.records.outcome_facts import OutcomeFact
 from attnbench.records.value_facts import ValueFact
 
-__all__ = ["Fact"]
+__all__ = ["Fact", "Reason"]
 
 Fact = ValueFact | OutcomeFact
+# What is known of a refusal or of an untimed call: a fact, or the text that a run of a schema before 8 stored.
+Reason = Fact | str

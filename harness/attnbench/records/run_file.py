@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, TypeVar
@@ -34,7 +35,9 @@ from attnbench.records.types import (
     Resumption,
     Run,
     Samples,
+    explain_untimed,
 )
+from attnbench.records.unknown_facts import decode_tolerantly
 
 __all__ = [
     "PARSED",
@@ -385,7 +388,7 @@ def _require_run(record: _OfRun, run: Run | None) -> _OfRun:
 
 
 def _parse_result(line: bytes) -> Result:
-    result = _RESULT.decode(line)
+    result = decode_tolerantly(line, _RESULT)
     CaseId.parse(result.case)
     return result
 
@@ -395,7 +398,7 @@ PARSED: dict[str, Callable[[bytes], Further]] = {
     "result": _parse_result,
     "samples": msgspec.json.Decoder(Samples).decode,
     "ceiling": msgspec.json.Decoder(Ceiling).decode,
-    "completion": msgspec.json.Decoder(Completion).decode,
+    "completion": partial(decode_tolerantly, decoder=msgspec.json.Decoder(Completion)),
     "resumption": msgspec.json.Decoder(Resumption).decode,
     "end": msgspec.json.Decoder(End).decode,
 }
@@ -555,7 +558,7 @@ def join_results(before: Result, after: Result) -> Result:
     if broken is None:
         return replace(after, findings=findings, timing=timing, memory=memory)
     measured = timing is not None or memory is not None
-    untimed = after.untimed or (f"{broken.check} {broken.status}: {broken.reason}" if measured else None)
+    untimed = after.untimed or (explain_untimed(broken) if measured else None)
     return replace(after, findings=findings, timing=None, memory=None, untimed=untimed)
 
 

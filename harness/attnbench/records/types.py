@@ -20,11 +20,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from attnbench.cases import CaseId, digest
-from attnbench.records.facts import Fact
+from attnbench.records.facts import Fact, Reason
+from attnbench.records.outcome_facts import NotConforming
+from attnbench.refusals import OtherRefusal, TypedRefusal
 
 __all__ = [
-    "CHANGED_MIND",
-    "DECLARED_UNSUPPORTED",
     "ENDED_SINCE",
     "FAILURES",
     "FRONTIER",
@@ -49,6 +49,7 @@ __all__ = [
     "Samples",
     "Status",
     "Timing",
+    "explain_untimed",
     "find_pass",
     "format_reproduce_line",
 ]
@@ -76,11 +77,6 @@ FAILURES: frozenset[Status] = frozenset({"failed", "unexpected_pass", "error", "
 SILENT: frozenset[Status] = frozenset({"unsupported", "not_run"})
 
 Pass = Literal["forward", "forward+backward"]
-# First words of the warning of a finding on a case about which the implementation changed its declaration.
-CHANGED_MIND = "unsupported(case) changed its answer"
-# First words of the reason of a finding that is failed, crashed or timeout on a case which the implementation declares
-# unsupported.
-DECLARED_UNSUPPORTED = "declared unsupported"
 # PERF: name of the suite in the results of a profile. FRONTIER: name of the suite in the results of a search for the
 # max length.
 PERF, FRONTIER = "perf", "frontier"
@@ -358,8 +354,8 @@ class Result:
     bytes: int | None = None
     # Names that torch's profiler gives to the torch operators and device kernels of the call, the longest time first.
     kernels: tuple[str, ...] = ()
-    # Reason why a requested timing is missing.
-    untimed: str | None = None
+    # Why a requested timing is missing; a text only in runs of schemas before 8.
+    untimed: Reason | None = None
     suite: str = ""
     # Whether the case is not in the suite's list, but a supplementary case of the implementation.
     completes: bool = False
@@ -415,7 +411,9 @@ class Completion:
     # ``list_digest``, ``listed``: hash and length of the list of cases about which the implementation was asked.
     list_digest: str
     listed: int
-    # Positions in this list of the refused cases, by reason.
+    # The refusals, each with the positions in this list of the refused cases.
+    refusals: tuple[tuple[TypedRefusal, tuple[int, ...]], ...] = ()
+    # Only before schema 8: the same by the text of the refusal.
     refused: dict[str, tuple[int, ...]] = field(default_factory=dict)
     # Positions in this list of the cases without an answer: ``unsupported`` raised an exception, or was not called.
     unanswered: tuple[int, ...] = ()
@@ -440,9 +438,9 @@ class Completion:
     unasked: int = 0
     # On how many of them the declaration raised an exception, and the first exception.
     raised: int = 0
-    first_raised: str = ""
-    # Why the implementation gave no answer at all; empty if it gave one.
-    no_answer: str = ""
+    first_raised: Fact | None = None
+    # Why the implementation gave no answer at all; None if it gave one.
+    no_answer: Fact | None = None
     # Only before schema 8: what the implementation never takes, and what went wrong, in words.
     restrictions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -454,12 +452,16 @@ class Completion:
         """Hash of the supplementary cases; empty if there are none."""
         return digest(self.cases) if self.cases else ""
 
-    def get_declarations(self, listed: Sequence[str]) -> dict[str, str | None]:
-        """Return the declared reason of each listed and supplementary case, None if it is supported.
+    def list_refusals(self) -> list[tuple[TypedRefusal, tuple[int, ...]]]:
+        """Return the refusals of a run of any schema, each with the positions of the refused cases."""
+        return [*self.refusals, *((OtherRefusal(text=text), places) for text, places in self.refused.items())]
+
+    def get_declarations(self, listed: Sequence[str]) -> dict[str, TypedRefusal | None]:
+        """Return the declared refusal of each listed and supplementary case, None if it is supported.
 
         Cases without an answer are left out. ``listed`` is the list of cases about which the implementation was asked.
         """
-        reasons = {place: reason for reason, places in self.refused.items() for place in places}
+        reasons = {place: refusal for refusal, places in self.list_refusals() for place in places}
         unanswered = set(self.unanswered)
         declared = {case: reasons.get(place) for place, case in enumerate(listed) if place not in unanswered}
         return declared | dict.fromkeys(self.cases)
@@ -488,6 +490,16 @@ class End:
 
 
 Record = Run | Result | Samples | Ceiling | Completion | Resumption | End
+
+
+def explain_untimed(unfit: Finding) -> Reason:
+    """Return why a case is not timed of which a check did not pass.
+
+    If the check did not run, this is why it did not; else the finding itself says more.
+    """
+    if unfit.status in SILENT:
+        return unfit.facts[0] if unfit.facts else unfit.reason
+    return NotConforming(check=unfit.check, status=unfit.status)
 
 
 def find_pass(case: str) -> Pass:

@@ -19,7 +19,7 @@ from attnbench.records.value_facts import BitsDiffer, ValuesOff
 from attnbench.report.numbers import format_count, format_digits, shorten_text
 from attnbench.report.slugs import make_slug
 from attnbench.words.causes import describe_attributions, describe_shared, name_cause
-from attnbench.words.findings import describe_finding, describe_warning
+from attnbench.words.findings import describe_finding, describe_reason
 
 __all__ = [
     "REPRODUCING",
@@ -344,7 +344,7 @@ def _make_group(machine: str, cause: RootCause, failed: Mapping[tuple[str, str],
         attributed=_make_attributed(cause, followers) if followers else None,
         listed=tuple(_list_case(failure, LONGEST_OF_CASE) for failure in failures[:MOST_CASES]),
         warnings=tuple(
-            dict.fromkeys(describe_warning(warning) for failure in failures for warning in failure.finding.warnings)
+            dict.fromkeys(describe_reason(warning) for failure in failures for warning in failure.finding.warnings)
         ),
     )
 

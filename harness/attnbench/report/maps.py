@@ -12,6 +12,7 @@ from attnbench.report.numbers import format_digits, shorten_text
 from attnbench.report.slugs import make_slug
 from attnbench.report.summary_grid import name_pass
 from attnbench.words.answers import format_percent
+from attnbench.words.findings import describe_reason
 from attnbench.words.summary import describe_place
 
 __all__ = ["COLUMNS", "MOST_CELLS", "MOST_MAPS", "MapTable", "Maps", "ShownCell", "make_maps", "tabulate_maps"]
@@ -115,7 +116,7 @@ def _show_cell(cell: MapCell | None) -> ShownCell:
     if cell is None:
         return ShownCell(reason="not measured")
     if cell.answer is None:
-        reasons = "; ".join(map(str, cell.reasons))
+        reasons = "; ".join(map(describe_reason, cell.reasons))
         return ShownCell(reason=shorten_text(reasons, LONGEST_REASON) or "nothing that conforms was timed")
     ratio = _find_ratio(cell)
     return ShownCell(
@@ -160,7 +161,7 @@ def _make_csv_row(one: CrossoverMap, cell: MapCell, name: str) -> Mapping[str, o
         baseline=cell.table.baseline,
         **dict(_list_answer(cell)),
         ratio=_find_ratio(cell) if answer else None,
-        reason="" if answer else "; ".join(map(str, cell.reasons)),
+        reason="" if answer else "; ".join(map(describe_reason, cell.reasons)),
     ) | {"pass": one.pass_}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from attnbench.analysis.left_out import LeftOut
 from attnbench.records.types import PERF, Result
 from attnbench.report.numbers import shorten_text
-from attnbench.words.findings import describe_finding, describe_warning
+from attnbench.words.findings import describe_finding, describe_reason
 from attnbench.words.reasons import KINDS, Kind
 
 __all__ = ["ReasonRow", "ReasonTable", "collect_left_out", "collect_reasons", "collect_untimed"]
@@ -43,7 +43,7 @@ def collect_reasons(results: Iterable[Result]) -> tuple[ReasonTable, ...]:
     cases: dict[tuple[Kind, _Key], str] = {}
     for result in results:
         for finding in result.findings:
-            told: list[tuple[Kind, str]] = [("warning", describe_warning(warning)) for warning in finding.warnings]
+            told: list[tuple[Kind, str]] = [("warning", describe_reason(warning)) for warning in finding.warnings]
             if finding.status in ("unsupported", "not_run", "expected_failure"):
                 told.append((finding.status, describe_finding(finding)))
             for kind, reason in told:
@@ -61,7 +61,7 @@ def collect_untimed(results: Iterable[Result]) -> ReasonTable | None:
     cases: dict[_Key, str] = {}
     for result in results:
         if result.suite == PERF and result.timing is None and result.untimed is not None:
-            key = result.implementation, result.untimed
+            key = result.implementation, describe_reason(result.untimed)
             found[key] += 1
             cases.setdefault(key, result.case)
     return _make_table("untimed", found, cases) if found else None

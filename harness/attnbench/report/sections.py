@@ -15,6 +15,7 @@ from attnbench.report.matrix import list_legend, make_matrices
 from attnbench.report.measures import make_measures
 from attnbench.report.reasons import collect_left_out, collect_reasons, collect_untimed
 from attnbench.report.runs import describe_commit, describe_machine, describe_suite
+from attnbench.words.max_length import HEAD, format_row
 from attnbench.words.measures import list_methods
 
 __all__ = ["GROUP", "Section", "make_sections"]
@@ -97,8 +98,8 @@ def _make_measures(content: Content, _: object, __: object) -> Section | None:
     values = {
         "measures": make_measures(content.summary, content.runs, content.results),
         "untimed": collect_untimed(content.results),
-        "longest": [max_length.format_row(one) for one in max_length.find_max_lengths(content.every)],
-        "longest_head": max_length.HEAD,
+        "longest": [format_row(one) for one in max_length.find_max_lengths(content.every)],
+        "longest_head": HEAD,
     }
     if not any(values[key] for key in ("untimed", "longest")) and not content.summary.timings:
         return None

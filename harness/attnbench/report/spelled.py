@@ -13,6 +13,8 @@ from functools import cache, partial
 from pathlib import PurePath
 from typing import Any, TypeVar
 
+from msgspec import Struct, structs
+
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Finding
 
@@ -71,7 +73,9 @@ def _spell_out_fields(names: Sequence[str], record: Any) -> Any:
             spelled = spell_out_in(own)
             if spelled != own:
                 changed[name] = spelled
-    return dataclasses.replace(record, **changed) if changed else record
+    if not changed:
+        return record
+    return structs.replace(record, **changed) if isinstance(record, Struct) else dataclasses.replace(record, **changed)
 
 
 def spell_out_run(stored: StoredRun) -> StoredRun:
@@ -103,15 +107,19 @@ def spell_out_run(stored: StoredRun) -> StoredRun:
 
 
 def _list_text_fields(kind: type) -> tuple[str, ...]:
-    """Return the names of the fields of a dataclass that may contain text; samples, which are many, contain none."""
-    if not dataclasses.is_dataclass(kind):
+    """Return the names of the fields of a record that may contain text; samples, which are many, contain none."""
+    if issubclass(kind, Struct):
+        names = kind.__struct_fields__
+    elif dataclasses.is_dataclass(kind):
+        names = tuple(field.name for field in dataclasses.fields(kind))
+    else:
         return ()
     hints = typing.get_type_hints(kind)
-    return tuple(field.name for field in dataclasses.fields(kind) if _may_hold_text(hints[field.name]))
+    return tuple(name for name in names if _may_hold_text(hints[name]))
 
 
 def _may_hold_text(hint: Any) -> bool:
-    if isinstance(hint, type) and (issubclass(hint, str | PurePath) or dataclasses.is_dataclass(hint)):
+    if isinstance(hint, type) and (issubclass(hint, str | PurePath | Struct) or dataclasses.is_dataclass(hint)):
         return True
     # The arguments of a Literal are values, not types.
     return typing.get_origin(hint) is not typing.Literal and any(map(_may_hold_text, typing.get_args(hint)))

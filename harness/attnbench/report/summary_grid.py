@@ -6,7 +6,8 @@ from itertools import groupby
 
 from attnbench.analysis.left_out import count_left_out
 from attnbench.analysis.plain_names import clean_name
-from attnbench.analysis.summary import Column, Mark, Reason, SpeedCell, Summary, SummaryRow, SummaryTable, Verdict
+from attnbench.analysis.summary import Column, Mark, SpeedCell, Summary, SummaryRow, SummaryTable, Verdict
+from attnbench.records.facts import Reason
 from attnbench.report.forms import describe_form, describe_pass, spell_length
 from attnbench.report.numbers import format_bytes, format_seconds
 from attnbench.words import completeness as run_words

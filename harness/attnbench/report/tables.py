@@ -18,7 +18,7 @@ from attnbench.records.compact_reading import load_samples
 from attnbench.records.types import PERF, Ceiling, Result, Timing, find_pass
 from attnbench.report.kernel_paths import find_way
 from attnbench.report.spelled import spell_out_in
-from attnbench.words.findings import describe_finding, describe_warning
+from attnbench.words.findings import describe_finding, describe_reason
 from attnbench.words.speed import explain_no_verdict
 
 __all__ = [
@@ -162,7 +162,7 @@ def tabulate_findings(results: Sequence[Result], *, every: bool = True) -> pd.Da
         columns[name] = list(chain.from_iterable(map(repeat, values, map(len, listed))))
     chapters = {check: chapter_of(check) for check in set(columns["check"])}
     columns["chapter"] = [chapters[check] for check in columns["check"]]
-    columns["warnings"] = ["\n".join(map(describe_warning, warnings)) for warnings in columns["warnings"]]
+    columns["warnings"] = ["\n".join(map(describe_reason, warnings)) for warnings in columns["warnings"]]
     columns["reason"] = list(map(describe_finding, found))
     return pd.DataFrame(columns, columns=list(FINDINGS))
 
@@ -179,7 +179,7 @@ def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:
             "implementation": r.implementation,
             "length": CaseId.parse(r.case).length,
             "pass": find_pass(r.case),
-            "reason": r.untimed or ENDED,
+            "reason": describe_reason(r.untimed) if r.untimed else ENDED,
             "case": r.case,
             "run": r.run,
         }

@@ -9,6 +9,7 @@ from pathlib import Path
 from attnbench.processes.candidate_requests import Defence
 from attnbench.processes.mutation_requests import ListCheats, ListedCheat
 from attnbench.processes.rpc import Child
+from attnbench.records.facts import Reason
 from attnbench.records.types import Finding, Result
 from attnbench.runner.profile import list_gating_checks
 from attnbench.runner.progress import NoProgress, Progress
@@ -38,8 +39,8 @@ ROOM = 0.75
 class Timed:
     """What came of timing an implementation beside the reference."""
 
-    # Why the implementation has no time; empty if it has one.
-    reason: str
+    # Why the implementation, or the reference, has no time; None if both have one.
+    untimed: Reason | None
     # Its time, in multiples of the reference's; None without a time.
     ratio: float | None
 
@@ -69,7 +70,7 @@ class CheatOutcome:
     @property
     def is_accused(self) -> bool:
         """Whether an honest oddity has no time."""
-        return self.listed.stopped_by is None and bool(self.defended.reason)
+        return self.listed.stopped_by is None and self.defended.ratio is None
 
     def _gets_through(self, timed: Timed) -> bool:
         return timed.ratio is not None and timed.ratio < ROOM * self.honest_ratio
@@ -117,12 +118,12 @@ def _time(session: Session, place: str, case: str, without: frozenset[Defence] =
     found = {result.implementation: result for result in results}
     own, reference = found[place].timing, found[REFERENCE].timing
     if own is None or reference is None:
-        return Timed(reason=found[place].untimed or f"{REFERENCE} was not timed", ratio=None)
+        return Timed(untimed=found[place].untimed or found[REFERENCE].untimed, ratio=None)
     ratios = [
         statistics.median(ours) / statistics.median(theirs)
         for ours, theirs in zip(own.samples_ns, reference.samples_ns, strict=True)
     ]
-    return Timed(reason="", ratio=statistics.median(ratios))
+    return Timed(untimed=None, ratio=statistics.median(ratios))
 
 
 def _make_ready(implementation: str, case: str) -> Result:

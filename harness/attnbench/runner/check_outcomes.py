@@ -7,6 +7,7 @@ from attnbench.checks.catalogue import sort_checks
 from attnbench.interface import Policies
 from attnbench.processes.candidate_requests import Observe, Observed, Outcome
 from attnbench.processes.oracle_requests import Evaluate
+from attnbench.records.outcome_facts import Death, NotReproduced
 from attnbench.records.types import Finding
 from attnbench.runner.session import Plan, Session, Supervisor
 
@@ -37,8 +38,8 @@ class CheckOutcomes:
 
 
 def make_finding(check: str, outcome: Outcome) -> Finding:
-    """Make the finding of a check from the reason why it has no observations."""
-    return Finding(check=check, status=outcome.status, facts=outcome.facts, reason=outcome.reason)
+    """Make the finding of a check from the outcome that stands in place of its observations."""
+    return Finding(check=check, status=outcome.status, facts=outcome.facts)
 
 
 def evaluate_observations(session: Session, case: str, seen: CheckOutcomes, policies: Policies) -> dict[str, Finding]:
@@ -86,9 +87,6 @@ def observe(
     if died and died.status == "crashed" and not any(o and o.status in DEADLY for o in seen.outcomes.values()):
         # The request with all checks crashed, but no check crashed in a request of its own. The crash still counts
         # toward the limit ``MOST_DEATHS``, and becomes the outcome of the last check.
-        worker.count_death(died.reason)
-        reason = (
-            f"{died.reason} after checks of other cases; no check of this case reproduces the crash in a fresh process"
-        )
-        seen.outcomes[asked[-1]] = Outcome(status="crashed", reason=reason)
+        worker.count_death(*(fact for fact in died.facts if isinstance(fact, Death)))
+        seen.outcomes[asked[-1]] = Outcome(status="crashed", facts=(*died.facts, NotReproduced()))
     return seen

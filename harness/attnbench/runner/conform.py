@@ -13,7 +13,9 @@ from types import MappingProxyType
 from attnbench.plugins.registry import display_name
 from attnbench.processes.candidate_requests import Describe, Opinion, Outcome
 from attnbench.processes.oracle_requests import ComputeExpected, DrawInputs
+from attnbench.records.outcome_facts import DeclarationChanged
 from attnbench.records.types import Finding, Result
+from attnbench.refusals import TypedRefusal
 from attnbench.runner.check_outcomes import CheckOutcomes, evaluate_observations, observe
 from attnbench.runner.expected_failures import Expectation, apply_expectations
 from attnbench.runner.parallelism import count_parallel_lanes, divide, run_each
@@ -117,11 +119,11 @@ class _Prepared:
     # Checks that the worker runs: the checks of the plan. For a case that the implementation declares unsupported: the
     # checks that show whether a call raises an exception.
     checks: tuple[str, ...]
-    # If the case is unsupported or not run: the outcome of all checks of the plan, with a reason. Otherwise None.
+    # If the case is unsupported or not run: the outcome of all checks of the plan. Otherwise None.
     refusal: Outcome | None = None
     inputs: str = ""
-    # How the declaration changed after the run was planned; empty if it did not.
-    changed: str = ""
+    # How the declaration changed after the run was planned; None if it did not.
+    changed: DeclarationChanged | None = None
 
 
 def _check_cases(
@@ -130,7 +132,7 @@ def _check_cases(
     name: str,
     plans: Sequence[Plan],
     progress: Progress,
-    declared: Mapping[str, str | None],
+    declared: Mapping[str, TypedRefusal | None],
 ) -> Iterator[tuple[Plan, tuple[Finding, ...]]]:
     """Yield the findings of each plan in order; the candidate worker is one case ahead of the oracle worker."""
     before: tuple[_Prepared, CheckOutcomes] | None = None
@@ -163,7 +165,7 @@ def _prepare(
     plan: Plan,
     *,
     tries: bool = True,
-    declared: Mapping[str, str | None] = MappingProxyType({}),
+    declared: Mapping[str, TypedRefusal | None] = MappingProxyType({}),
 ) -> _Prepared:
     """Ask the implementation whether it computes the case, select the checks, and draw the inputs.
 
@@ -171,9 +173,9 @@ def _prepare(
     implementation now declares something else.
     """
     if plan.missing:
-        return _Prepared(plan=plan, checks=(), refusal=Outcome(status="not_run", reason=plan.missing))
+        return _Prepared(plan=plan, checks=(), refusal=Outcome(status="not_run", facts=(plan.missing,)))
     described = worker.ask(Describe(implementation=implementation, case=plan.case))
-    changed = ""
+    changed = None
     if plan.case in declared:
         described, changed = keep_declaration(described, declared[plan.case])
     limit_s = session.limits.work_s

@@ -12,6 +12,7 @@ from pathlib import Path
 from attnbench.checks.catalogue import read_checks
 from attnbench.plugins.registry import IMPLEMENTATIONS, display_name, find_entry_points, list_names
 from attnbench.processes.oracle_requests import FindIdle
+from attnbench.records.outcome_facts import ExpectedToFail, PassedUnexpectedly
 from attnbench.records.types import Finding, Status
 from attnbench.runner.session import Session
 
@@ -202,12 +203,11 @@ def apply_expectations(
     if found is None:
         return finding
     if finding.status in EXPECTED:
-        return replace(finding, status="expected_failure", reason=f"{found.reason} ({found.link}): {finding.reason}")
+        expected = ExpectedToFail(reason=found.reason, link=found.link)
+        return replace(finding, status="expected_failure", facts=(expected, *finding.facts))
     if finding.status == "passed" and not found.passes_where:
-        return replace(
-            finding,
-            status="unexpected_pass",
-            reason=f"expected to fail ({found.reason}, {found.link}), but passed: "
-            f"remove {found.place}, or exclude this case from the entry's patterns",
+        passed = PassedUnexpectedly(
+            reason=found.reason, link=found.link, file=found.file.name if found.file else "", entry=found.entry
         )
+        return replace(finding, status="unexpected_pass", facts=(passed,))
     return finding

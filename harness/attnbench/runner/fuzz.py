@@ -16,6 +16,7 @@ from hypothesis.errors import NoSuchExample
 from attnbench.cases import Case
 from attnbench.interface import Operator
 from attnbench.plugins.registry import display_name, load_operator
+from attnbench.records.outcome_facts import FailsAfterOthersOnly, Flaky
 from attnbench.records.types import FAILURES, Finding, Result, Status
 from attnbench.runner.conform import check_case
 from attnbench.runner.expected_failures import Expectation, apply_expectations
@@ -260,9 +261,9 @@ class _Search:
         if finding is None or not _is_failure(finding):
             finding = _get_finding(smallest, failure.check)
             assert finding is not None
-            finding = replace(finding, reason=f"{finding.reason} Flaky: passed when re-run.")
+            finding = replace(finding, facts=(*finding.facts, Flaky()))
         elif not failure.alone:
-            finding = replace(finding, reason=f"{finding.reason} Fails only after other checks or cases have run.")
+            finding = replace(finding, facts=(*finding.facts, FailsAfterOthersOnly()))
         others = (f for f in result.findings if f.check != failure.check)
         result = replace(result, findings=(finding, *others))
         self._store(result)

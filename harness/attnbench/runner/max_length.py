@@ -15,6 +15,7 @@ from attnbench.plugins.registry import display_name
 from attnbench.processes.candidate_requests import Describe, Outcome
 from attnbench.processes.max_length_requests import LongPass, MaxLengthRequest, TryPass
 from attnbench.processes.oracle_requests import DrawInputs
+from attnbench.records.outcome_facts import CallOverLimit, LimitedMemory, OverMemoryLimit
 from attnbench.records.types import FRONTIER, Finding, Memory, Result
 from attnbench.runner.check_outcomes import make_finding
 from attnbench.runner.probe import run_gating_checks
@@ -109,7 +110,7 @@ class MaxLengthClient:
     worker: Supervisor
 
     def ask(self, request: MaxLengthRequest[Reply]) -> Reply | Outcome:
-        """Send a request and return its reply, or the reason why there is no reply.
+        """Send a request and return its reply, or why there is no reply.
 
         A crash or a time-out is expected at lengths that are too long, and does not count toward ``MOST_DEATHS``.
         """
@@ -175,16 +176,16 @@ class _Search:
             if any(finding.status != "passed" for finding in found):
                 return replace(result, findings=found)
         if need is not None and limit is not None and need > limit:
-            reason = f"predicted memory {_format_gib(need)}, over the limit of {_format_gib(limit)} (--memory-limit)"
-            return replace(result, findings=(Finding(check=FITS, status="not_run", reason=reason),))
+            over = OverMemoryLimit(what="predicted", need_bytes=need, limit_bytes=limit)
+            return replace(result, findings=(Finding(check=FITS, status="not_run", facts=(over,)),))
         outcome = self._ask_worker(length, case)
         limit_s = self.session.limits.work_s
         if isinstance(outcome, Outcome):
             return replace(result, findings=(make_finding(FITS, outcome),))
         took_s = outcome.took_s
         if took_s > limit_s:
-            reason = f"a call took {took_s:.3g} s, over the limit of {limit_s:g} s (--work-limit)"
-            late = Finding(check=FITS, status="timeout", reason=reason, measured=took_s, allowed=limit_s)
+            facts = (CallOverLimit(took_s=took_s, limit_s=limit_s),)
+            late = Finding(check=FITS, status="timeout", facts=facts, measured=took_s, allowed=limit_s)
             return replace(result, findings=(late,))
         peak, threads = outcome.peak_bytes, outcome.threads
         memory = None if peak is None else Memory(peak_bytes=peak, threads=threads, method=outcome.method)
@@ -214,14 +215,9 @@ class _Search:
             outcome = client.ask(request)
         limit = self.session.limits.memory_bytes
         if isinstance(outcome, Outcome) and _is_out_of_memory(outcome) and limit is not None:
-            reason = f"{outcome.reason}, under the limit of {_format_gib(limit)} (--memory-limit)"
-            return Outcome(status=outcome.status, reason=reason)
+            return Outcome(status=outcome.status, facts=(*outcome.facts, LimitedMemory(limit_bytes=limit)))
         return outcome
 
 
 def _is_out_of_memory(outcome: LongPass | Outcome) -> bool:
     return isinstance(outcome, Outcome) and outcome.status == "out_of_memory"
-
-
-def _format_gib(count: int) -> str:
-    return f"{count / 2**30:.3g} GiB"

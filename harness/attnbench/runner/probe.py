@@ -1,4 +1,4 @@
-"""Probe one implementation alone on one case: gating checks, memory, kernels, and a reason not to time it, if any.
+"""Probe one implementation alone on one case: gating checks, memory, kernels, and why it must not be timed.
 
 The probe runs in a process with its own address space, time-out and process group, so that a failure there does not
 affect the timing processes, which several implementations share.
@@ -9,7 +9,8 @@ from dataclasses import replace
 from attnbench.plugins.registry import display_name
 from attnbench.processes.candidate_requests import Describe, ListKernels, MeasureMemory, Observe, Outcome
 from attnbench.processes.oracle_requests import DrawInputs
-from attnbench.records.types import PERF, Finding, Result
+from attnbench.records.outcome_facts import KeepsWorking, OverMemoryLimit
+from attnbench.records.types import PERF, Finding, Result, explain_untimed
 from attnbench.runner.check_outcomes import TOGETHER_FLOP, CheckOutcomes, evaluate_observations, make_finding
 from attnbench.runner.refusal import find_refusal
 from attnbench.runner.session import Plan, Session, Supervisor
@@ -27,7 +28,7 @@ BUSY_CORES = 0.5
 def probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: str) -> Result:
     """Return a result with findings, memory and kernels of one pass.
 
-    The field ``untimed`` of the result is the reason why the pass must not be timed, or None.
+    The field ``untimed`` of the result says why the pass must not be timed; None: it may be timed.
     """
     result = Result(
         run=run,
@@ -40,19 +41,19 @@ def probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: s
     )
     unfit = next((finding for finding in result.findings if finding.status != "passed"), None)
     if unfit is not None:
-        return replace(result, untimed=f"{unfit.status}: {unfit.reason}")
+        return replace(result, untimed=explain_untimed(unfit))
     inputs = session.ask_oracle(DrawInputs(case=plan.case))
     measured = worker.ask(MeasureMemory(implementation=name, case=plan.case, inputs=inputs))
     if isinstance(measured, Outcome):
-        return replace(result, untimed=_format_outcome(measured))
+        return replace(result, untimed=measured.facts[0])
     result = replace(result, memory=measured.memory)
     traced = worker.ask(ListKernels(implementation=name, case=plan.case, inputs=inputs))
     if isinstance(traced, Outcome):
-        return replace(result, untimed=_format_outcome(traced))
+        return replace(result, untimed=traced.facts[0])
     result = replace(result, kernels=traced.names)
     described = worker.ask(Describe(implementation=name, case=plan.case))
-    reason = _format_outcome(described) if isinstance(described, Outcome) else described.untimed
-    return replace(result, untimed=reason or _find_background_work(worker))
+    declared = described.facts[0] if isinstance(described, Outcome) else described.untimed
+    return replace(result, untimed=declared or _find_background_work(worker))
 
 
 def run_gating_checks(session: Session, worker: Supervisor, name: str, plan: Plan) -> tuple[Finding, ...]:
@@ -70,14 +71,13 @@ def run_gating_checks(session: Session, worker: Supervisor, name: str, plan: Pla
 
 
 def _find_refusal(session: Session, worker: Supervisor, name: str, plan: Plan) -> Outcome | None:
-    """Return an outcome with the reason why the case is not started, or None if it may be started."""
+    """Return an outcome that says why the case is not started, or None if it may be started."""
     if plan.missing:
-        return Outcome(status="not_run", reason=plan.missing)
+        return Outcome(status="not_run", facts=(plan.missing,))
     memory = worker.compute_memory_limit_bytes()
     if plan.bytes is not None and memory is not None and plan.bytes > memory:
-        need, have = plan.bytes / 2**30, memory / 2**30
-        reason = f"the inputs and outputs alone take {need:.3g} GiB, over the limit of {have:.3g} GiB (--memory-limit)"
-        return Outcome(status="not_run", reason=reason)
+        over = OverMemoryLimit(what="tensors", need_bytes=plan.bytes, limit_bytes=memory)
+        return Outcome(status="not_run", facts=(over,))
     return find_refusal(worker.ask(Describe(implementation=name, case=plan.case)), session.limits.work_s)
 
 
@@ -97,14 +97,10 @@ def _observe(session: Session, worker: Supervisor, name: str, plan: Plan) -> Che
     return seen
 
 
-def _find_background_work(worker: Supervisor) -> str | None:
-    """Describe the work that an implementation still does after its call has returned; None if its worker is idle."""
+def _find_background_work(worker: Supervisor) -> KeepsWorking | None:
+    """Return the work that an implementation still does after its call has returned; None if its worker is idle."""
     for window_s in (QUIET_S, *[CONFIRM_S] * CONFIRMATIONS):
         cores = worker.measure_core_demand(window_s)
         if cores is None or cores < BUSY_CORES:
             return None
-    return f"the implementation's threads still need {cores:.1f} cores after the call has returned"
-
-
-def _format_outcome(outcome: Outcome) -> str:
-    return f"{outcome.status}: {outcome.reason}"
+    return KeepsWorking(cores=cores or 0.0)

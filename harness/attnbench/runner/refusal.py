@@ -11,7 +11,18 @@ from msgspec.structs import replace as replace_answer
 
 from attnbench.cases import COMPILED_MODES, CaseId
 from attnbench.processes.candidate_requests import Opinion, Outcome
-from attnbench.records.types import CHANGED_MIND, DECLARED_UNSUPPORTED, Finding
+from attnbench.records.facts import Fact
+from attnbench.records.outcome_facts import (
+    AnsweredThoughRefused,
+    ComputesRefusedCase,
+    DeclarationChanged,
+    NoGradient,
+    OverWorkLimit,
+    ReturnsNoGradients,
+    ReturnsNoWeights,
+)
+from attnbench.records.types import Finding
+from attnbench.refusals import TypedRefusal
 from attnbench.runner.check_outcomes import make_finding
 from attnbench.runner.session import Plan
 
@@ -31,44 +42,41 @@ PARITY = (
 SHAPE_ONLY = "weights_only_on_request"
 # Checks of attention weights and of gradients, which also run on a case that the implementation declares unsupported.
 FURTHER = ("weights_parity", SHAPE_ONLY, "input_gradients")
-# First words of a finding's reason if no gradient reaches the inputs.
-NO_GRADIENT = "no gradient reaches"
 # Statuses of a call that raised no exception, but ended its process or had to be stopped.
 NO_EXCEPTION = ("crashed", "timeout")
 
 
 def find_refusal(described: Opinion | Outcome, limit_s: float) -> Outcome | None:
-    """Return an outcome with the reason why a case is not started, or None if it may be started.
+    """Return an outcome that says why a case is not started, or None if it may be started.
 
     ``described`` is the worker's reply, which says what the implementation declares for the case.
     """
     if isinstance(described, Outcome):
         return described
-    if described.unsupported:
-        return Outcome(status="unsupported", reason=described.unsupported)
+    if described.unsupported is not None:
+        return Outcome(status="unsupported", facts=(described.unsupported,))
     return check_work_limit(described.predicted_s, limit_s)
 
 
-def keep_declaration(described: Opinion | Outcome, planned: str | None) -> tuple[Opinion | Outcome, str]:
-    """Return the declaration that counts, and a text that says how the implementation's answer has changed.
+def keep_declaration(
+    described: Opinion | Outcome, planned: TypedRefusal | None
+) -> tuple[Opinion | Outcome, DeclarationChanged | None]:
+    """Return the declaration that counts, and how the implementation's answer has changed.
 
     The answer from when the run was planned (``planned``) counts. If the implementation still gives this answer, or
-    raised an exception, return ``described`` and an empty text.
+    raised an exception, return ``described`` and None.
     """
-    if isinstance(described, Outcome) or (described.unsupported or None) == planned:
-        return described, ""
-    now, before = (f"refused ({reason})" if reason else "supported" for reason in (described.unsupported, planned))
-    return replace_answer(
-        described, unsupported=planned
-    ), f"{CHANGED_MIND}: {before} when the run was planned, now {now}"
+    if isinstance(described, Outcome) or described.unsupported == planned:
+        return described, None
+    changed = DeclarationChanged(before=planned, now=described.unsupported)
+    return replace_answer(described, unsupported=planned), changed
 
 
 def check_work_limit(predicted_s: float | None, limit_s: float) -> Outcome | None:
     """Return the outcome ``not_run`` if the predicted time of a call exceeds the work limit, else None."""
     if predicted_s is None or predicted_s <= limit_s:
         return None
-    reason = f"predicted {predicted_s:.3g} s a call, over the limit of {limit_s:g} s (--work-limit)"
-    return Outcome(status="not_run", reason=reason)
+    return Outcome(status="not_run", facts=(OverWorkLimit(predicted_s=predicted_s, limit_s=limit_s),))
 
 
 def select_refusal_checks(plan: Plan) -> tuple[str, ...]:
@@ -91,36 +99,39 @@ def apply_refusal(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, F
 
     ``tried`` contains the findings of the few checks that called the implementation nevertheless, to see whether the
     call raises. Crashes, time-outs and wrong results in ``tried`` are returned. All other checks get the status and the
-    reason of ``refusal``; if the call returned the right output, the first check also gets warnings.
+    facts of ``refusal``; if the call returned the right output, the first check also gets warnings.
     """
     findings = {check: make_finding(check, refusal) for check in checks}
     if not tried:
         return findings
-    declared = f"{DECLARED_UNSUPPORTED} ({refusal.reason})"
+    (declared,) = (fact for fact in refusal.facts if isinstance(fact, TypedRefusal))
     if SHAPE_ONLY in tried and tried[SHAPE_ONLY].status == "failed":
         # The call returned no attention weights, so the gradients lack the part that flows through these weights. The
         # finding of ``input_gradients`` is therefore ignored.
         tried = {check: finding for check, finding in tried.items() if check != "input_gradients"}
     for check, finding in tried.items():
         if finding.status in NO_EXCEPTION:
-            findings[check] = replace(finding, reason=f"{declared}, yet the call raised no exception: {finding.reason}")
-        elif finding.status == "failed" and check != SHAPE_ONLY and not finding.reason.startswith(NO_GRADIENT):
-            reason = (
-                f"{declared}, yet the call returned a wrong result instead of raising an exception: {finding.reason}"
-            )
-            findings[check] = replace(finding, reason=reason)
+            answered = AnsweredThoughRefused(refusal=declared, how="no_exception")
+            findings[check] = replace(finding, facts=(answered, *finding.facts))
+        elif finding.status == "failed" and check != SHAPE_ONLY and not _lacks_gradient(finding):
+            answered = AnsweredThoughRefused(refusal=declared, how="wrong_result")
+            findings[check] = replace(finding, facts=(answered, *finding.facts))
     first = next(iter(tried.values()))
     if first.status == "passed" and first.check in findings:
         findings[first.check] = replace(findings[first.check], warnings=tuple(_find_warnings(tried)))
     return {check: findings[check] for check in checks}
 
 
-def _find_warnings(tried: Mapping[str, Finding]) -> Iterator[str]:
+def _lacks_gradient(finding: Finding) -> bool:
+    return any(isinstance(fact, NoGradient) for fact in finding.facts)
+
+
+def _find_warnings(tried: Mapping[str, Finding]) -> Iterator[Fact]:
     """Yield warnings about a call that returns the right output on a case that is declared unsupported."""
     shape, gradients = tried.get(SHAPE_ONLY), tried.get("input_gradients")
     if all(finding.status == "passed" for finding in tried.values()):
-        yield "computes this case correctly; let unsupported(case) return None for it"
+        yield ComputesRefusedCase()
     if shape is not None and shape.status == "failed":
-        yield "returns no attention weights although the call requests them; raise an exception instead"
-    if gradients is not None and gradients.reason.startswith(NO_GRADIENT):
-        yield "returns an output without gradients although the case needs them; raise an exception instead"
+        yield ReturnsNoWeights()
+    if gradients is not None and _lacks_gradient(gradients):
+        yield ReturnsNoGradients()

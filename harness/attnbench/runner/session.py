@@ -29,8 +29,11 @@ from attnbench.processes.oracle_requests import DescribeCases, Libraries, Oracle
 from attnbench.processes.request import Fault, Request
 from attnbench.processes.rpc import Child, ChildDied, ChildTimeout
 from attnbench.records.environment import count_cores, read_available_memory_bytes
+from attnbench.records.facts import Fact
+from attnbench.records.outcome_facts import CannotLoad, Death, Interrupted, MissingData, TooManyDeaths
 from attnbench.records.types import Status
 from attnbench.runner.scratch import Scratch
+from attnbench.words.findings import describe_fact
 
 __all__ = ["MOST_DEATHS", "PATIENT", "Limits", "Plan", "Session", "Supervisor"]
 
@@ -77,10 +80,8 @@ class Plan:
 
     case: str
     checks: tuple[str, ...]
-    # What this machine lacks to run the case, with the remedy; None if nothing is missing.
-    missing: str | None
-    # Whether ``missing`` names an optional data set or package of the operator, and not a device or memory.
-    lacks_data: bool = False
+    # What this machine lacks to run the case; None if nothing is missing.
+    missing: Fact | None
     flop: int
     # Bytes of the inputs and outputs, computed by a formula; None if not known.
     bytes: int | None = None
@@ -95,6 +96,11 @@ class Plan:
     def operator(self) -> str:
         """Operator that the case belongs to."""
         return CaseId.parse(self.case).operator
+
+    @property
+    def lacks_data(self) -> bool:
+        """Whether this machine lacks an optional data set or package of the operator, and not a device or memory."""
+        return isinstance(self.missing, MissingData)
 
     @property
     def is_compiled(self) -> bool:
@@ -221,7 +227,6 @@ class Session:
                         case=case,
                         checks=names,
                         missing=described.missing,
-                        lacks_data=described.lacks_data,
                         flop=described.work.flop,
                         bytes=described.work.bytes,
                         pairs=described.work.pairs,
@@ -325,7 +330,7 @@ class Supervisor:
         self.path_prefix = session.reserve_path_prefix()
         self._implementations = implementations
         self._deaths = 0
-        self._last_death = ""
+        self._last_death: Death | None = None
         self._child: Child | None = None
         self._closed = False
         self.declared: dict[str, Declared] = {}
@@ -333,11 +338,11 @@ class Supervisor:
         self._start()
 
     @property
-    def gave_up(self) -> str | None:
-        """Reason why the worker gets no further request, or None if it still gets requests."""
-        if self._deaths < MOST_DEATHS:
+    def gave_up(self) -> TooManyDeaths | None:
+        """Why the worker gets no further request, or None if it still gets requests."""
+        if self._deaths < MOST_DEATHS or self._last_death is None:
             return None
-        return f"the worker's process ended {self._deaths} times, the last time: {self._last_death}"
+        return TooManyDeaths(count=self._deaths, last=self._last_death)
 
     @property
     def operator(self) -> str:
@@ -359,20 +364,20 @@ class Supervisor:
         number of implementations in the request.
         """
         if self._closed:
-            return Outcome(status="not_run", reason="the run was interrupted")
+            return Outcome(status="not_run", facts=(Interrupted(),))
         if self.gave_up:
-            return Outcome(status="not_run", reason=self.gave_up)
+            return Outcome(status="not_run", facts=(self.gave_up,))
         try:
             if self._child is None:
                 self._start()
             assert self._child is not None
             return self._child.ask(request, timeout_s=shared_by * self._session.limits.timeout_s)
         except ChildDied as error:
-            return self._record_death("crashed", str(error), counts=counts)
+            return self._record_death("crashed", error.fact, counts=counts)
         except ChildTimeout as error:
-            return self._record_death("timeout", f"{error} (--timeout)", counts=counts)
+            return self._record_death("timeout", error.fact, counts=counts)
         except PluginError as error:  # the restarted worker cannot load the implementation
-            return self._record_death("crashed", str(error), counts=counts)
+            return self._record_death("crashed", CannotLoad(message=str(error)), counts=counts)
 
     def compute_memory_limit_bytes(self) -> int | None:
         """Return the memory limit, in bytes, that the worker would get if it started now; None if unknown."""
@@ -388,10 +393,10 @@ class Supervisor:
         self._parallel = parallel
         self.send(self._make_start(), counts=False)
 
-    def count_death(self, reason: str) -> None:
+    def count_death(self, death: Death) -> None:
         """Count a crash or a time-out that was not counted when it happened (``ask`` with ``counts=False``)."""
         self._deaths += 1
-        self._last_death = reason
+        self._last_death = death
 
     def renew(self) -> None:
         """End the worker's process; the next request starts a new process."""
@@ -423,11 +428,11 @@ class Supervisor:
     ) -> None:
         self.close()
 
-    def _record_death(self, status: Status, reason: str, *, counts: bool) -> Outcome:
+    def _record_death(self, status: Status, death: Death, *, counts: bool) -> Outcome:
         if counts:
-            self.count_death(reason)
+            self.count_death(death)
         self._child = None
-        return Outcome(status=status, reason=reason)
+        return Outcome(status=status, facts=(death,))
 
     def _start(self) -> None:
         """Start the worker and load the implementations.
@@ -456,7 +461,9 @@ class Supervisor:
                 self._end()
                 raise
             except (ChildDied, ChildTimeout) as error:
-                raise PluginError(f"cannot load {', '.join(self._implementations)}: {error}") from error
+                raise PluginError(
+                    f"cannot load {', '.join(self._implementations)}: {describe_fact(error.fact)}"
+                ) from error
             if wanted == environment:
                 return
             self._end()

@@ -15,7 +15,9 @@ from attnbench.plugins.registry import display_name, load_operator
 from attnbench.processes.candidate_requests import AskSupport, Outcome
 from attnbench.processes.oracle_requests import ListPool
 from attnbench.records.environment import count_cores
+from attnbench.records.facts import Fact
 from attnbench.records.types import SILENT, Completion, Result
+from attnbench.refusals import TypedRefusal
 from attnbench.runner.greedy_cover import Combinations, choose_cover, find_combinations
 from attnbench.runner.refusal import check_work_limit
 from attnbench.runner.session import Plan, Session, Supervisor
@@ -37,7 +39,7 @@ class Supplement:
     # Plans of the supplementary cases. If the run is of a part of the suite, only those of this part.
     plans: tuple[Plan, ...] = ()
     # For each case, why the implementation refuses it; None: it is supported. Cases without an answer are left out.
-    declared: Mapping[str, str | None] = field(default_factory=dict)
+    declared: Mapping[str, TypedRefusal | None] = field(default_factory=dict)
 
 
 def choose_supplements(
@@ -165,23 +167,23 @@ class _Asking:
     worker: Supervisor
     implementation: str
     work_limit_s: float
-    # Number of answers, and the time that they took. Why there was no answer at all; empty if there was one.
+    # Number of answers, and the time that they took. Why there was no answer at all; None if there was one.
     count: int = 0
     seconds: float = 0.0
-    no_answer: str = ""
+    no_answer: Fact | None = None
     # The supported cases, and those of them whose predicted time is within the work limit.
     supported: list[str] = field(default_factory=list)
     runnable: list[str] = field(default_factory=list)
-    # The reasons of the refused cases, and the exceptions of the cases on which the declaration raised.
-    refused: dict[str, str] = field(default_factory=dict)
-    raised: dict[str, str] = field(default_factory=dict)
+    # The refusals of the refused cases, and the exceptions of the cases on which the declaration raised.
+    refused: dict[str, TypedRefusal] = field(default_factory=dict)
+    raised: dict[str, Outcome] = field(default_factory=dict)
 
     def ask(self, cases: Sequence[str]) -> None:
         """Ask about these cases; if the time limit passes, or if the worker dies, the last of them get no answer."""
         left_s = max(LIMIT_S - self.seconds, 0.0)
         answers = self.worker.ask(AskSupport(implementation=self.implementation, cases=list(cases), limit_s=left_s))
         if isinstance(answers, Outcome):
-            self.no_answer = answers.reason
+            self.no_answer = answers.facts[0]
             return
         self.count += len(answers.unsupported)
         self.seconds += answers.seconds
@@ -189,7 +191,7 @@ class _Asking:
         for case, refused, predicted_s, raised in found:
             if raised is not None:
                 self.raised[case] = raised
-            elif refused:
+            elif refused is not None:
                 self.refused[case] = refused
             else:
                 self.supported.append(case)
@@ -199,7 +201,7 @@ class _Asking:
     def describe(self, listed: Sequence[str], pool: Sequence[str], suite: Level) -> Completion:
         """Return a completion with the answers, and without supplementary cases."""
         answered = {*self.supported, *self.refused}
-        refused: defaultdict[str, list[int]] = defaultdict(list)
+        refused: defaultdict[TypedRefusal, list[int]] = defaultdict(list)
         for place in (place for place, case in enumerate(listed) if case in self.refused):
             refused[self.refused[listed[place]]].append(place)
         return Completion(
@@ -208,13 +210,13 @@ class _Asking:
             suite=suite,
             list_digest=digest(listed),
             listed=len(listed),
-            refused={reason: tuple(places) for reason, places in refused.items()},
+            refusals=tuple((refusal, tuple(places)) for refusal, places in refused.items()),
             unanswered=tuple(place for place, case in enumerate(listed) if case not in answered),
             pool_digest=digest(pool) if pool else "",
             asked=self.count,
             unasked=len(listed) + len(pool) - self.count,
             asked_s=self.seconds,
             raised=len(self.raised),
-            first_raised=next(iter(self.raised.values()), ""),
+            first_raised=next((one.facts[0] for one in self.raised.values()), None),
             no_answer=self.no_answer,
         )

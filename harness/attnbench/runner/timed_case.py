@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from attnbench.plugins.registry import display_name, find_baseline
 from attnbench.processes.candidate_requests import TimedSamples
+from attnbench.records.facts import Reason
 from attnbench.records.types import Finding, Result, Timing
 from attnbench.runner.process_samples import ProcessSamples
 from attnbench.runner.session import Plan
@@ -31,7 +32,7 @@ class TimedCase:
     processes: int = 0
     spent_s: float = 0.0
     # Excluded implementations, each with the reason, and with the findings of the checks that failed after timing.
-    excluded: dict[str, tuple[str, tuple[Finding, ...]]] = field(default_factory=dict)
+    excluded: dict[str, tuple[Reason, tuple[Finding, ...]]] = field(default_factory=dict)
     # Excluded implementations whose results were yielded.
     reported: set[str] = field(default_factory=set)
 
@@ -68,7 +69,7 @@ class TimedCase:
         """Whether one more process of average duration fits into the time limit; the first process always does."""
         return limit_s is None or not self.processes or self.spent_s * (1 + 1 / self.processes) <= limit_s
 
-    def exclude(self, name: str, reason: str, findings: tuple[Finding, ...] = ()) -> None:
+    def exclude(self, name: str, reason: Reason, findings: tuple[Finding, ...] = ()) -> None:
         """Exclude an implementation from the timing of this case, and discard its samples."""
         self.names.remove(name)
         self.samples.pop(name, None)
@@ -117,7 +118,7 @@ class TimedCase:
             yield replace(ready[name, self.plan.case], timing=timing)
 
 
-def _explain_exclusion(result: Result, reason: str, findings: Sequence[Finding]) -> Result:
+def _explain_exclusion(result: Result, reason: Reason, findings: Sequence[Finding]) -> Result:
     changed = {finding.check: finding for finding in findings}
     return replace(
         result,

@@ -13,7 +13,9 @@ from random import Random, SystemRandom
 
 from attnbench.processes.candidate_requests import Defence, Outcome, TimedSamples
 from attnbench.processes.oracle_requests import Evaluate
-from attnbench.records.types import Finding, Result
+from attnbench.records.facts import Reason
+from attnbench.records.outcome_facts import EndedProcesses, ExcludedFromTiming, TimingFault
+from attnbench.records.types import Finding, Result, explain_untimed
 from attnbench.records.value_facts import TimedCallChecked
 from attnbench.runner.check_outcomes import DEADLY
 from attnbench.runner.progress import Progress
@@ -21,7 +23,6 @@ from attnbench.runner.session import Plan, Session, Supervisor
 from attnbench.runner.timed_case import TimedCase
 from attnbench.runner.timing_faults import FaultSearch, bisect
 from attnbench.runner.timing_processes import Effort, TimingProcesses
-from attnbench.words.findings import describe_finding
 
 __all__ = ["time_cases"]
 
@@ -155,7 +156,7 @@ class _TimingRun:
             for case, names in cases.values():
                 self.progress.now(f"timing process {number + 1}: {case.plan.case}")
                 for name in [name for name in case.names if self.deaths[name] >= MOST_ENDED]:
-                    case.exclude(name, f"crashed: the implementation ended {MOST_ENDED} timing processes")
+                    case.exclude(name, EndedProcesses(count=MOST_ENDED))
                 begin = time.monotonic()
                 if worker is not None:
                     self._time_case(worker, number, case, names, evaluated=case.plan.case in evaluated)
@@ -189,7 +190,7 @@ class _TimingRun:
             causes = bisect(names, fault, self.search.find_loading_fault) or dict.fromkeys(names, fault)
             for case, _ in cases.values():
                 for name in set(causes) & set(case.names):
-                    case.exclude(name, _format_fault(causes[name]))
+                    case.exclude(name, _exclude_for(causes[name]))
 
     def _time_case(
         self, worker: Supervisor, number: int, case: TimedCase, wanted: Sequence[str], *, evaluated: bool
@@ -217,11 +218,11 @@ class _TimingRun:
                     causes = self.search.find_causes(number, case, names, checks, answer)
                     tries += not causes
                 for name, fault in causes.items():
-                    case.exclude(name, _format_fault(fault))
+                    case.exclude(name, _exclude_for(fault))
                     self.deaths[name] += fault.status in DEADLY
                 if isinstance(answer, Outcome) and tries == TRIES:
                     for name in names:
-                        case.exclude(name, f"{_format_fault(answer)}; no subset of the implementations reproduced it")
+                        case.exclude(name, _exclude_for(answer, attributed=False))
                 worker = self._renew(worker, answer, [name for name in names if name in case.names], stack)
 
     def _renew(
@@ -249,7 +250,7 @@ class _TimingRun:
             findings = tuple(_describe_timed_call(evaluated[check], calls) for check in checks)
             failed = tuple(finding for finding in findings if finding.status != "passed")
             if failed:
-                case.exclude(name, f"{failed[0].status}: {describe_finding(failed[0])}", failed)
+                case.exclude(name, explain_untimed(failed[0]), failed)
             else:
                 case.count_judged(name)
 
@@ -259,8 +260,10 @@ def _find_remaining(numbers: range, case: TimedCase) -> range:
     return range(max(numbers.start, case.processes), numbers.stop)
 
 
-def _format_fault(fault: Outcome) -> str:
-    return f"{fault.status} in a timing process: {fault.reason}"
+def _exclude_for(fault: Outcome, *, attributed: bool = True) -> Reason:
+    """Return why an implementation is excluded from the timing after a fault in a timing process."""
+    first = fault.facts[0]
+    return ExcludedFromTiming(fault=first, attributed=attributed) if isinstance(first, TimingFault) else first
 
 
 def _describe_timed_call(finding: Finding, calls: int) -> Finding:

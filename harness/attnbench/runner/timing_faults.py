@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from attnbench.analysis.clean_calls import select_clean
 from attnbench.processes.candidate_requests import Outcome, Samples, TimedSamples
+from attnbench.records.outcome_facts import SlowsOthers
 from attnbench.runner.progress import Progress
 from attnbench.runner.session import Supervisor
 from attnbench.runner.timed_case import TimedCase
@@ -81,7 +82,7 @@ class FaultSearch:
         others = [name for name in names if name != case.baseline]
         if "alone" in self.processes.without or not others or self.suspicions >= MOST_SUSPICIONS:
             return {}
-        if case.baseline not in names or self._describe_slowdown(number, case, answer) is None:
+        if case.baseline not in names or self._find_slowdown(number, case, answer) is None:
             return {}
         self.suspicions += 1
 
@@ -90,21 +91,18 @@ class FaultSearch:
             self.alone_ns.pop((case.plan.case, case.baseline or ""), None)
             self.end_alone()
             beside = self._ask_fresh(number, case, [case.baseline or "", *some], ())
-            return beside if isinstance(beside, Outcome) else self._describe_slowdown(number, case, beside)
+            return beside if isinstance(beside, Outcome) else self._find_slowdown(number, case, beside)
 
         return {} if retry(others) is None else bisect(others, None, retry)
 
-    def _describe_slowdown(self, number: int, case: TimedCase, answer: TimedSamples) -> Outcome | None:
+    def _find_slowdown(self, number: int, case: TimedCase, answer: TimedSamples) -> Outcome | None:
         """Return a fault if the calls of the baseline were slower than in a process of its own."""
         beside_ns = _find_median_ns(answer.samples[case.baseline or ""], answer.twin)
         alone_ns = self._time_alone(number, case)
         if beside_ns is None or alone_ns is None or beside_ns <= SLOWED * alone_ns + SLOWED_NS:
             return None
-        reason = (
-            f"beside it, a call of {case.baseline} took {beside_ns / 1e6:.3g} ms, but {alone_ns / 1e6:.3g} ms in a "
-            "process of its own: it slows others down"
-        )
-        return Outcome(status="failed", reason=reason)
+        slows = SlowsOthers(baseline=case.baseline or "", beside_ns=beside_ns, alone_ns=alone_ns)
+        return Outcome(status="failed", facts=(slows,))
 
     def _time_alone(self, number: int, case: TimedCase) -> float | None:
         """Return the median time of a call of the baseline in a process of its own; None if it cannot be timed."""

@@ -14,6 +14,7 @@ from attnbench.plugins.registry import PluginError
 from attnbench.processes.candidate_requests import Defence, Outcome, TakeSamples, TimedSamples
 from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.records.environment import count_cores
+from attnbench.records.outcome_facts import CannotLoad, ClockChanged, SamplesChanged
 from attnbench.records.types import Timing
 from attnbench.runner.session import Session, Supervisor
 
@@ -135,7 +136,7 @@ class TimingProcesses:
         try:
             return start_together(self.session, names, count, without=self.without)
         except (PluginError, OSError) as error:
-            return Outcome(status="crashed", reason=str(error))
+            return Outcome(status="crashed", facts=(CannotLoad(message=str(error)),))
 
     def ask(
         self,
@@ -178,15 +179,9 @@ def _find_wrong_total(answer: TimedSamples, elapsed_ns: int) -> Outcome | None:
     samples = [*answer.samples.values(), *([] if answer.twin is None else [answer.twin])]
     total_ns = sum(sum(own.times_ns) for own in samples) + answer.between_ns
     if total_ns != answer.elapsed_ns:
-        reason = (
-            f"the samples and the time between them add up to {total_ns / 1e6:.3f} ms, but "
-            f"{answer.elapsed_ns / 1e6:.3f} ms passed: samples were changed after they were taken"
-        )
-        return Outcome(status="failed", reason=reason)
+        changed = SamplesChanged(total_ns=total_ns, elapsed_ns=answer.elapsed_ns)
+        return Outcome(status="failed", facts=(changed,))
     if abs(elapsed_ns - answer.elapsed_ns) > CLOCK_SHARE * elapsed_ns + CLOCK_S * 1e9:
-        reason = (
-            f"the process counted {answer.elapsed_ns / 1e9:.3f} s while {elapsed_ns / 1e9:.3f} s passed: "
-            "its clock was changed"
-        )
-        return Outcome(status="failed", reason=reason)
+        clock = ClockChanged(counted_ns=answer.elapsed_ns, passed_ns=elapsed_ns)
+        return Outcome(status="failed", facts=(clock,))
     return None

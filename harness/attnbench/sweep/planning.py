@@ -21,6 +21,7 @@ from attnbench.sweep.configuration import Machine
 from attnbench.sweep.estimates import make_estimates, read_earlier_runs
 from attnbench.sweep.plan import SweepPlan, Task, hash_asked, pack
 from attnbench.sweep.task import find_own_versions
+from attnbench.words.findings import describe_fact
 
 __all__ = ["hash_configuration", "make_plan"]
 
@@ -99,7 +100,7 @@ def _require_devices(session: Session, cases: Sequence[str]) -> None:
     for case in {CaseId.parse(case).device: case for case in cases}.values():
         (plan,) = session.plan([case])
         if plan.missing and CaseId.parse(case).device != "cpu":
-            raise UsageError(f"--local: {plan.missing}")
+            raise UsageError(f"--local: {describe_fact(plan.missing)}")
 
 
 def _list_cases(

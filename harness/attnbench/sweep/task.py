@@ -34,6 +34,7 @@ from attnbench.sweep.cut_files import keep_counted
 from attnbench.sweep.plan import SweepPlan, Task, read_plan
 from attnbench.sweep.slurm import find_job_states
 from attnbench.sweep.tries import Pair, Try, begin_try, end_try, find_record, list_tries, list_wanted, read_results
+from attnbench.words.findings import describe_fact
 
 __all__ = ["LEAST_MINUTES", "NOTICE_S", "Probe", "Seen", "TaskJob", "find_differences", "find_own_versions", "run_task"]
 
@@ -268,5 +269,6 @@ class Probe:
         if self.case:
             with Session(cache_folder=None) as session:
                 missing = session.plan([self.case])[0].missing
-        seen = Seen(token=self.token, versions=find_own_versions(), missing=missing)
+        told = describe_fact(missing) if missing else None
+        seen = Seen(token=self.token, versions=find_own_versions(), missing=told)
         Path(self.path).write_bytes(msgspec.json.encode(seen))

@@ -16,12 +16,18 @@ from attnbench.analysis.run_diff import (
 )
 from attnbench.analysis.speed_verdict import NoVerdict
 from attnbench.analysis.stats import Estimate
+from attnbench.analysis.unmatched import Lack
+from attnbench.records.facts import Reason
 from attnbench.records.types import FAILURES
-from attnbench.words.findings import describe_finding
+from attnbench.words.findings import describe_finding, describe_reason
 from attnbench.words.say import say
 from attnbench.words.speed import explain_no_verdict
 
-__all__ = ["describe_change", "list_kernel_changes"]
+__all__ = ["describe_change", "describe_lack", "list_kernel_changes"]
+
+_NO_FINDING = "no finding of {check}"
+_NO_REASON = "no reason was stored"
+_STATUS = "{status}: {why}"
 
 _UNITS = {"flop": "flop", "kernel_calls": "calls"}
 _OTHER_CALLS = {
@@ -60,6 +66,14 @@ def describe_change(change: Change) -> str:
             assert_never(change.fact)
 
 
+def describe_lack(lack: Lack) -> str:
+    """Return why a side of a comparison lacks a check or a timing."""
+    if lack.check:
+        return say(_NO_FINDING, check=lack.check)
+    why = describe_reason(lack.reason) if lack.reason else say(_NO_REASON)
+    return say(_STATUS, status=lack.status, why=why) if lack.status else why
+
+
 def list_kernel_changes(counted: Counted) -> str:
     """List the kernels whose number of calls changed; empty if there are none."""
     return ", ".join(say("{name} {was} → {now}", name=name, was=was, now=now) for name, was, now in counted.kernels)
@@ -71,8 +85,9 @@ def _describe_counted(counted: Counted, unit: str) -> str:
     return say("{was} → {now} {unit}{more}", was=counted.was, now=counted.is_now, unit=unit, more=more)
 
 
-def _describe_untimed(name: str, why: str | None) -> str:
-    return say("{name} was not timed: {why}", name=name, why=why or say("no reason was stored"))
+def _describe_untimed(name: str, why: Reason | None) -> str:
+    told = describe_reason(why) if why else say(_NO_REASON)
+    return say("{name} was not timed: {why}", name=name, why=told)
 
 
 def _describe_fault(fault: RatioFault) -> str:

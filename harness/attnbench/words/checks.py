@@ -3,7 +3,7 @@
 from attnbench.records.value_facts import AN_OUTPUT, Compared, Phrase, Rows
 from attnbench.words.say import say
 
-__all__ = ["COMPARISONS", "VIOLATIONS", "describe_violation", "name_compared"]
+__all__ = ["COMPARISONS", "VIOLATIONS", "describe_violation", "fill_phrase", "name_compared"]
 
 _COPIES = {"deep_copy": "a deep copy", "unpickled_module": "an unpickled module"}
 _WAYS = {
@@ -156,16 +156,16 @@ _OUTPUT = "an output"
 
 def name_compared(compared: Compared) -> str:
     """Return the quantity, the calls and the rows that were compared, as the subject of a sentence."""
-    how = "" if compared.how is None else _fill(COMPARISONS, compared.how)
+    how = "" if compared.how is None else fill_phrase(COMPARISONS, compared.how)
     return say(_ROWS[compared.rows], what=f"{compared.quantity} {how}".strip())
 
 
 def describe_violation(violation: Phrase, rows: Rows = "") -> str:
     """Return what violates a condition, without a full stop."""
-    return say(_ROWS[rows], what=_fill(VIOLATIONS, violation))
+    return say(_ROWS[rows], what=fill_phrase(VIOLATIONS, violation))
 
 
-def _fill(templates: dict[str, str], phrase: Phrase) -> str:
+def fill_phrase(templates: dict[str, str], phrase: Phrase) -> str:
     """Return the text of a phrase; the key of a plug-in's phrase is its text."""
     template = templates.get(phrase.key)
     if template is None:

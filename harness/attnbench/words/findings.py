@@ -3,25 +3,23 @@
 from collections.abc import Iterable
 
 from attnbench.checks.catalogue import read_checks
-from attnbench.records.facts import Fact
-from attnbench.records.outcome_facts import OverWorkLimit
+from attnbench.records.facts import Fact, Reason
 from attnbench.records.types import Finding
-from attnbench.words.say import say
+from attnbench.records.value_facts import ValueFact
+from attnbench.words.outcomes import describe_outcome_fact
 from attnbench.words.values import describe_value_fact
 
-__all__ = ["describe_fact", "describe_facts", "describe_finding", "describe_warning"]
+__all__ = ["describe_fact", "describe_facts", "describe_finding", "describe_reason"]
 
 # What runs of schemas before 8 stored: the requirement, this word, and the fault.
 _OLD_BUT = "But "
-_OVER_WORK = "predicted to take {predicted:.3g} s, but the limit on work is {limit:.3g} s"
 
 
 def describe_finding(finding: Finding) -> str:
     """Return what was found, without the requirement; empty for a finding that passed."""
-    if finding.facts:
-        return describe_facts(finding.facts)
     known = read_checks().get(finding.check)
-    return finding.reason.removeprefix(known.requirement if known else "").strip().removeprefix(_OLD_BUT)
+    text = finding.reason.removeprefix(known.requirement if known else "").strip().removeprefix(_OLD_BUT)
+    return " ".join(filter(None, (text, describe_facts(finding.facts))))
 
 
 def describe_facts(facts: Iterable[Fact]) -> str:
@@ -29,13 +27,13 @@ def describe_facts(facts: Iterable[Fact]) -> str:
     return " ".join(map(describe_fact, facts))
 
 
-def describe_warning(warning: Fact | str) -> str:
-    """Return a warning of a finding; a run of a schema before 8, and a plug-in, has a text."""
-    return warning if isinstance(warning, str) else describe_fact(warning)
+def describe_reason(reason: Reason) -> str:
+    """Return what a fact says; a run of a schema before 8 has a text in its place."""
+    return reason if isinstance(reason, str) else describe_fact(reason)
 
 
 def describe_fact(fact: Fact) -> str:
     """Return what a fact says."""
-    if isinstance(fact, OverWorkLimit):
-        return say(_OVER_WORK, predicted=fact.predicted_s, limit=fact.limit_s)
-    return describe_value_fact(fact)
+    if isinstance(fact, ValueFact):
+        return describe_value_fact(fact)
+    return describe_outcome_fact(fact)

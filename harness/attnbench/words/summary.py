@@ -6,10 +6,11 @@ from attnbench.analysis.answers import Answer
 from attnbench.analysis.next_command import Kind, NextCommand
 from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.root_causes import RootCause
-from attnbench.analysis.summary import Conformance, Mark, Place, Reason, Verdict
+from attnbench.analysis.summary import Conformance, Mark, Place, Verdict
+from attnbench.records.facts import Reason
+from attnbench.words import findings
 from attnbench.words.answers import describe_regret, format_percent
 from attnbench.words.causes import name_cause, title_cause
-from attnbench.words.findings import describe_fact
 from attnbench.words.say import say
 
 __all__ = [
@@ -162,7 +163,7 @@ def describe_failures() -> str:
 
 def describe_reason(reason: Reason, longest: int = LONG) -> str:
     """Return why a case was refused or not run, on one line."""
-    return clean_name(reason if isinstance(reason, str) else describe_fact(reason), longest)
+    return clean_name(findings.describe_reason(reason), longest)
 
 
 def describe_place(place: Place) -> str:

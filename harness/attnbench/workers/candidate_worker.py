@@ -50,11 +50,14 @@ from attnbench.processes.candidate_requests import (
 from attnbench.processes.request import Fault, Handler
 from attnbench.processes.rpc import serve
 from attnbench.processes.script_subject import Form
+from attnbench.records.outcome_facts import Raised
 from attnbench.records.types import Memory
+from attnbench.records.value_facts import phrase
+from attnbench.refusals import OtherRefusal, TypedRefusal
 from attnbench.workers.empty_batches import judge_empty_batch
 from attnbench.workers.interleaved_timing import InterleavedTiming
 from attnbench.workers.loaded_implementations import LoadedImplementations
-from attnbench.workers.outcomes import describe_arguments, format_text, run_for_outcome
+from attnbench.workers.outcomes import format_text, list_arguments, run_for_outcome
 
 __all__ = ["CandidateWorker"]
 
@@ -101,14 +104,14 @@ class CandidateWorker:
             return Fault(reason=str(error))
 
     def count_supported(self, request: CountSupported) -> Support | Outcome:
-        """Count the cases that an implementation supports, and the cases that it refuses, for each reason."""
+        """Count the cases that an implementation supports, and the cases of each refusal."""
         one = self._loaded.get(request.implementation)
 
         def answer() -> Support:
             cases = map(self._loaded.parse_case, request.cases)
-            reasons = [_check_text("unsupported", one.unsupported(case)) for case in cases]
-            refused = Counter(reason for reason in reasons if reason)
-            return Support(supported=len(reasons) - refused.total(), refused=dict(refused.most_common()))
+            answers = [_check_refusal("unsupported", one.unsupported(case)) for case in cases]
+            refused = Counter(answer for answer in answers if answer is not None)
+            return Support(supported=len(answers) - refused.total(), refused=refused.most_common())
 
         return run_for_outcome(answer)
 
@@ -122,8 +125,7 @@ class CandidateWorker:
                 break
             parsed = self._loaded.parse_case(case)
             opinion = run_for_outcome(partial(_ask_opinion, one, parsed))
-            raised = opinion.reason if isinstance(opinion, Outcome) else None
-            answers.raised.append(raised)
+            answers.raised.append(opinion if isinstance(opinion, Outcome) else None)
             answers.unsupported.append(None if isinstance(opinion, Outcome) else opinion.unsupported)
             answers.predicted_s.append(None if isinstance(opinion, Outcome) else opinion.predicted_s)
         return msgspec.structs.replace(answers, seconds=time.monotonic() - start)
@@ -156,11 +158,12 @@ class CandidateWorker:
         return Observed(outcomes=outcomes if stored is None else dict.fromkeys(request.checks, stored))
 
     def _add_arguments(self, outcome: Outcome | None) -> Outcome | None:
-        """Add the shapes of the case's arguments to the reason of an error, unless no candidate could be built."""
+        """Add the case's arguments to the exception of an error, unless no candidate could be built."""
         if outcome is None or outcome.status != "error" or self._candidate is None:
             return outcome
-        arguments = describe_arguments(self._candidate[1].inputs)
-        return replace(outcome, reason=f"{outcome.reason.removesuffix('.')}. {arguments}")
+        arguments = list_arguments(self._candidate[1].inputs)
+        facts = (replace(one, arguments=arguments) if isinstance(one, Raised) else one for one in outcome.facts)
+        return replace(outcome, facts=tuple(facts))
 
     def measure_memory(self, request: MeasureMemory) -> MeasuredMemory | Outcome:
         """Measure the memory of one pass."""
@@ -236,23 +239,26 @@ class CandidateWorker:
 
 def _ask_opinion(implementation: Implementation, case: Case) -> Opinion:
     return Opinion(
-        unsupported=_check_text("unsupported", implementation.unsupported(case)),
-        untimed=_check_text("untimed", implementation.untimed(case)),
+        unsupported=_check_refusal("unsupported", implementation.unsupported(case)),
+        untimed=_check_refusal("untimed", implementation.untimed(case)),
         predicted_s=_check_number("predicted_s", implementation.predicted_s(case)),
     )
 
 
-def _check_text(name: str, value: object) -> str | None:
-    """Return a text that an implementation declared about a case, as one line.
+def _check_refusal(method: str, value: object) -> TypedRefusal | None:
+    """Return what an implementation declared about a case; a text becomes one line, and an empty text no refusal.
 
-    Raises: Malformed if the value is neither None nor a text.
+    Raises: Malformed if the value is neither None nor a text nor a typed refusal.
     """
+    if isinstance(value, TypedRefusal):
+        return value
     if value is not None and not isinstance(value, str):
-        raise Malformed(f"{name}(case) must return str or None, got {value!r}")
-    return None if value is None else format_text(value)
+        raise Malformed(phrase("no_text", method=method, got=format_text(repr(value))))
+    text = format_text(value or "")
+    return OtherRefusal(text=text) if text else None
 
 
-def _check_number(name: str, value: object) -> float | None:
+def _check_number(method: str, value: object) -> float | None:
     """Return a number that an implementation declared about a case.
 
     Raises: Malformed if the value is neither None nor a number.
@@ -260,7 +266,7 @@ def _check_number(name: str, value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Malformed(f"{name}(case) must return float or None, got {value!r}")
+        raise Malformed(phrase("no_number", method=method, got=format_text(repr(value))))
     return float(value)
 
 

@@ -8,6 +8,7 @@ from attnbench.analysis.deviations import make_deviation
 from attnbench.cases import Case
 from attnbench.interface import Policies
 from attnbench.processes.candidate_requests import Outcome
+from attnbench.records.outcome_facts import EmptyBatchRefused
 from attnbench.workers.outcomes import run_for_outcome
 
 __all__ = ["judge_empty_batch"]
@@ -32,5 +33,5 @@ def judge_empty_batch(
     if not isinstance(called, Outcome):
         return Outcome(status="failed", facts=(make_deviation(policies, empty_batches="computed"),))
     if called.status == "error":
-        return Outcome(status="unsupported", reason="a batch without sequences is refused, as the policies declare")
+        return Outcome(status="unsupported", facts=(EmptyBatchRefused(),))
     return called

@@ -32,6 +32,7 @@ from attnbench.measurement.watched_modules import WatchedModules
 from attnbench.oracle import tensor_file
 from attnbench.oracle.inputs import load_inputs
 from attnbench.processes.candidate_requests import Defence, Samples, TimedSamples
+from attnbench.records.value_facts import phrase
 from attnbench.workers.fresh_values import FreshValues
 from attnbench.workers.timed_calls import JudgedCall, ProcessDisturbed, TimedCalls
 
@@ -319,4 +320,4 @@ def _check_idle() -> None:
         if share < BUSY:
             return
         if time.monotonic() >= end:
-            raise ProcessDisturbed(f"after the call returned, threads kept {share:.1f} cores busy")
+            raise ProcessDisturbed(phrase("threads_busy", cores=share))

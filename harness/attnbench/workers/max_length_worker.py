@@ -21,6 +21,7 @@ from attnbench.processes.candidate_requests import Outcome
 from attnbench.processes.max_length_requests import LongPass, TryPass
 from attnbench.processes.request import Handler
 from attnbench.processes.rpc import serve
+from attnbench.records.value_facts import phrase
 from attnbench.workers.candidate_worker import CandidateWorker
 from attnbench.workers.loaded_implementations import LoadedImplementations
 from attnbench.workers.outcomes import run_for_outcome
@@ -100,9 +101,11 @@ def _check_output(candidate: Candidate) -> None:
     name, cotangent = next(iter(candidate.inputs.cotangents.items()))
     output = candidate.run()[name]
     if output.shape != cotangent.shape:
-        raise Malformed(f"{name} has shape {tuple(output.shape)}, must be {tuple(cotangent.shape)}")
+        raise Malformed(
+            phrase("wrong_shape", name=name, shape=str(tuple(output.shape)), expected=str(tuple(cotangent.shape)))
+        )
     if not math.isfinite(output.detach().float().sum().item()):
-        raise Malformed(f"{name} is not finite")
+        raise Malformed(phrase("not_finite", name=name))
 
 
 def _measure_peak_bytes(step: Callable[[], object], device: str) -> int | None:

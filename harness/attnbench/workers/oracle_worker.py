@@ -48,8 +48,12 @@ from attnbench.processes.oracle_requests import (
 from attnbench.processes.request import Fault, Handler
 from attnbench.processes.rpc import serve
 from attnbench.records.environment import read_available_memory_bytes
+from attnbench.records.facts import Fact
+from attnbench.records.outcome_facts import MissingData, TooLargeForMachine
 from attnbench.records.types import Finding
 from attnbench.records.value_facts import NotEvaluated
+from attnbench.refusals import LacksDevice
+from attnbench.words.findings import describe_fact
 from attnbench.workers.script import write_script
 
 __all__ = ["OracleWorker"]
@@ -119,8 +123,8 @@ class OracleWorker:
                     continue
                 cases.append(case)
                 # The work is counted only if the oracle has enough memory: to count it, masks may have to be drawn.
-                if too_large := _explain_too_large(_count_pairs(case), case, free):
-                    return Fault(reason=f"{case.problem.id().partition('/')[0]}: {too_large}")
+                if too_large := _find_too_large(_count_pairs(case), case, free):
+                    return Fault(reason=f"{case.problem.id().partition('/')[0]}: {describe_fact(too_large)}")
                 operator.work(case)
         except ValueError as error:
             return Fault(reason=str(error))
@@ -139,9 +143,9 @@ class OracleWorker:
         """Return a standalone program that calls an implementation on a case, or why there is no such program."""
         case, operator = self._parse_case(request.case)
         free = read_available_memory_bytes()
-        missing = operator.missing(case) or _explain_too_large(operator.work(case).pairs, case, free)
+        missing = _find_missing_data(operator, case) or _find_too_large(operator.work(case).pairs, case, free)
         if missing:
-            return Fault(reason=missing)
+            return Fault(reason=describe_fact(missing))
         case_oracle = self._get_case_oracle(request.case, request.subject.policies)
         try:
             return Script(
@@ -156,22 +160,20 @@ class OracleWorker:
         return [self._describe_case(*self._parse_case(case), free) for case in request.cases]
 
     def _describe_case(self, case: Case, operator: Operator, free: int) -> Description:
-        data_missing = operator.missing(case)
-        missing = data_missing
-        if case.device == "cuda" and not torch.cuda.is_available():
-            missing = "no CUDA device here: leave out --device cuda and --suite gpu, or run on a machine with one"
         work = operator.work(case)
+        missing: Fact | None = None
+        if case.device == "cuda" and not torch.cuda.is_available():
+            missing = LacksDevice(device="cuda")
         missing = (
-            missing or _explain_too_large(work.pairs, case, free) or _explain_large_tensors(work.bytes, case, free)
+            missing
+            or _find_missing_data(operator, case)
+            or _find_too_large(work.pairs, case, free)
+            or _find_large_tensors(work.bytes, case, free)
         )
         applicable = tuple(
             name for name in read_operator_checks(operator) if applies(load_check_function(name), case, operator)
         )
-        lacks_data = data_missing is not None and missing == data_missing
-        return Description(
-            checks=applicable, missing=missing, lacks_data=lacks_data, work=work,
-            model_runs=count_model_runs(work.pairs),
-        )  # fmt: skip
+        return Description(checks=applicable, missing=missing, work=work, model_runs=count_model_runs(work.pairs))
 
     def find_idle(self, request: FindIdle) -> list[bool]:
         """For each triple of patterns (checks, cases, excluded cases), return True if it matches no possible finding.
@@ -282,29 +284,28 @@ def _count_pairs(case: Case) -> int:
     return int(problem.sequences * problem.num_heads * problem.queries * problem.columns)
 
 
-def _explain_large_tensors(count: int | None, case: Case, free: int) -> str | None:
-    """Return a reason if the case's tensors in float64 take more than ``free`` bytes, else None.
+def _find_missing_data(operator: Operator, case: Case) -> MissingData | None:
+    remedy = operator.missing(case)
+    return None if remedy is None else MissingData(remedy=remedy)
+
+
+def _find_large_tensors(count: int | None, case: Case, free: int) -> TooLargeForMachine | None:
+    """Return the bytes of the case's tensors in float64 if they are more than ``free`` bytes, else None.
 
     ``count`` is the number of bytes of all tensors in the dtype of the case. The oracle needs them in float64.
     """
     need = (count or 0) * 8 // (torch.finfo(getattr(torch, case.dtype)).bits // 8)
     if not free or need <= free:
         return None
-    return (
-        f"inputs, parameters and outputs in float64, of which expected values are computed, take at least "
-        f"{need / 2**30:.3g} GiB of memory, but only {free / 2**30:.3g} GiB are free: use smaller sizes"
-    )
+    return TooLargeForMachine(what="tensors", need_bytes=need, free_bytes=free)
 
 
-def _explain_too_large(pairs: int, case: Case, free: int) -> str | None:
-    """Return a reason if the oracle of a case is predicted to need more than ``free`` bytes, else None."""
+def _find_too_large(pairs: int, case: Case, free: int) -> TooLargeForMachine | None:
+    """Return the predicted need of the oracle of a case if it is more than ``free`` bytes, else None."""
     need = pairs * BYTES_PER_PAIR[case.differentiates]
     if not free or need <= free:
         return None
-    return (
-        f"computing the expected values needs about {need / 2**30:.3g} GiB of memory, "
-        f"but only {free / 2**30:.3g} GiB are free: use a shorter length"
-    )
+    return TooLargeForMachine(what="expected", need_bytes=need, free_bytes=free)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What a worker answers if an implementation raises: an outcome with a status and a reason."""
+"""What a worker answers if an implementation raises: an outcome."""
 
 import os
 import re
@@ -11,14 +11,17 @@ from typing import TypeVar
 import torch
 from msgspec.structs import replace
 
-from attnbench.candidate.candidate import Malformed
+from attnbench.candidate.candidate import Malformed, WithoutGradient
 from attnbench.interface import Inputs, Refusal
 from attnbench.measurement import sampling
 from attnbench.processes.candidate_requests import Outcome
 from attnbench.processes.rpc import replace_home
+from attnbench.records.outcome_facts import Argument, CannotJudge, MalformedAnswer, NoGradient, ProcessChanged, Raised
+from attnbench.records.value_facts import Phrase, phrase
+from attnbench.refusals import OtherRefusal, TypedRefusal
 from attnbench.workers.timed_calls import ProcessDisturbed
 
-__all__ = ["describe_arguments", "format_text", "run_for_outcome"]
+__all__ = ["format_text", "list_arguments", "run_for_outcome"]
 
 Reply = TypeVar("Reply")
 _OUT_OF_MEMORY = re.compile(
@@ -29,62 +32,71 @@ _OUT_OF_MEMORY = re.compile(
 
 
 def run_for_outcome(act: Callable[[], Reply]) -> Reply | Outcome:
-    """Return the result of ``act``; if ``act`` raises, return an outcome with the reason."""
+    """Return the result of ``act``; if ``act`` raises, return an outcome."""
     try:
         return act()
     except sampling.CallFailed as failed:
-        return replace(_describe_fault(failed.__cause__ or failed), culprit=failed.name)
+        return replace(_make_outcome(failed.__cause__ or failed), culprit=failed.name)
     except BaseException as error:  # noqa: BLE001  # an implementation may raise anything, SystemExit too
-        return _describe_fault(error)
+        return _make_outcome(error)
 
 
-def _describe_fault(error: BaseException) -> Outcome:
-    """Return the outcome (status and reason) that reports an exception."""
+def _make_outcome(error: BaseException) -> Outcome:
+    """Return the outcome (status and fact) that reports an exception."""
     if isinstance(error, Refusal):
-        return Outcome(status="unsupported", reason=format_text(error) or "refused")
-    if isinstance(error, Malformed | ProcessDisturbed):
-        return Outcome(status="failed", reason=f"{error}.")
-    reason = _format_error(error)
-    if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(reason):
-        return Outcome(status="out_of_memory", reason=reason)
+        return Outcome(status="unsupported", facts=(_read_refusal(error),))
+    if isinstance(error, WithoutGradient):
+        return Outcome(status="failed", facts=(NoGradient(),))
+    if isinstance(error, Malformed):
+        what = error.args[0] if error.args else ""
+        what = what if isinstance(what, Phrase) else phrase(format_text(what))
+        return Outcome(status="failed", facts=(MalformedAnswer(what=what),))
+    if isinstance(error, ProcessDisturbed):
+        return Outcome(status="failed", facts=(ProcessChanged(what=error.what),))
+    raised = _make_raised(error)
+    if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(raised.message):
+        return Outcome(status="out_of_memory", facts=(raised,))
     if isinstance(error, torch.AcceleratorError):
-        _end_process(reason)
-    return Outcome(status="error", reason=reason)
+        _end_process(f"{raised.kind}: {raised.message}")
+    return Outcome(status="error", facts=(raised,))
 
 
-def _end_process(reason: str) -> None:
+def _read_refusal(error: Refusal) -> TypedRefusal | CannotJudge:
+    reason = error.args[0] if error.args else ""
+    if isinstance(reason, Phrase):
+        return CannotJudge(why=reason)
+    return reason if isinstance(reason, TypedRefusal) else OtherRefusal(text=format_text(reason))
+
+
+def _end_process(text: str) -> None:
     """End this process after an error in a CUDA kernel, because every further call on the device would fail.
 
-    The runner starts a new process, and reports the reason, which is the last line of output.
+    The runner starts a new process, and reports the text, which is the last line of output.
     """
-    sys.stderr.write(f"{reason}\n")
+    sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
     os._exit(1)
 
 
-def _format_error(error: BaseException) -> str:
-    """Format an exception in one line, with the innermost code location, outside torch if possible."""
+def _make_raised(error: BaseException) -> Raised:
+    """Return an exception as a fact, with the innermost code location, outside torch if possible."""
     frames = traceback.extract_tb(error.__traceback__)
     place = next(
         (frame for frame in reversed(frames) if "/torch/" not in frame.filename), frames[-1] if frames else None
     )
-    where = f" (at {Path(place.filename).name}:{place.lineno} in {place.name})" if place else ""
     # Stored results must not contain a home directory.
-    text = replace_home(format_text(error))
-    return f"{type(error).__name__}: {text[:400]}{where}"
+    raised = Raised(kind=type(error).__name__, message=replace_home(format_text(error))[:400])
+    if place is None:
+        return raised
+    return replace(raised, file=Path(place.filename).name, line=place.lineno or 0, function=place.name)
 
 
-def describe_arguments(inputs: Inputs) -> str:
-    """Return a sentence with the shape of each tensor argument.
-
-    The dtype of an argument is included if it differs from the dtype of the first argument.
-    """
-    shapes, first = [], None
-    for name, tensor in inputs.tensors.items():
-        first = first or tensor.dtype
-        dtype = "" if tensor.dtype == first else f" {str(tensor.dtype).removeprefix('torch.')}"
-        shapes.append(f"{name} {tuple(tensor.shape)}{dtype}")
-    return f"Arguments of the case: {', '.join(shapes)}."
+def list_arguments(inputs: Inputs) -> tuple[Argument, ...]:
+    """Return the name, shape and dtype of each tensor argument."""
+    return tuple(
+        Argument(name=name, shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
+        for name, tensor in inputs.tensors.items()
+    )
 
 
 def format_text(thing: object) -> str:

@@ -28,6 +28,7 @@ from attnbench.measurement.scheduler import OwnWait
 from attnbench.measurement.surroundings import Ended
 from attnbench.measurement.watched_modules import WatchedModules
 from attnbench.processes.candidate_requests import Defence
+from attnbench.records.value_facts import Phrase, phrase
 from attnbench.workers.fresh_values import FreshValues, Signs
 
 __all__ = ["JudgedCall", "ProcessDisturbed", "TimedCalls"]
@@ -59,7 +60,11 @@ COMPARISONS = 4
 
 
 class ProcessDisturbed(Exception):
-    """Raised if a call changed the process, which makes timings invalid; the message says what changed."""
+    """Raised if a call changed the process, which makes timings invalid; the phrase says what changed."""
+
+    def __init__(self, what: Phrase) -> None:
+        super().__init__(what)
+        self.what = what
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +179,8 @@ class TimedCalls:
         self.judged.offer(name, JudgedCall(values=self._written, result=copied), is_clean=_is_clean(ended))
         changed = self.values.find_changed(self._written, self.inputs[name])
         if changed and "judging" not in self.without:
-            reason = f"a timed call wrote into its input {changed[0]}; write into a copy"
-            raise CallFailed(self.find_owner(name)) from ProcessDisturbed(reason)
+            wrote = phrase("wrote_input", name=changed[0])
+            raise CallFailed(self.find_owner(name)) from ProcessDisturbed(wrote)
         if "instrument" not in self.without and self.instrument.clock_is_replaced():
             self.compare_process()
 
@@ -201,10 +206,10 @@ class TimedCalls:
         """Close the files that readings need."""
         self._waits.close()
 
-    def _find_left_in_place(self, ended: Ended) -> str:
-        """Say what the call left in place that runs code while its result is read; empty if it left nothing."""
+    def _find_left_in_place(self, ended: Ended) -> Phrase | None:
+        """Return what the call left in place that runs code while its result is read; None if it left nothing."""
         if {ended.collects, gc.isenabled()} != {self._collects}:
-            return "a timed call left the garbage collection on or off; restore what gc.isenabled() returned before"
+            return phrase("garbage_collection")
         return self.instrument.find_left_in_place()
 
     def restore(self, name: str) -> None:
@@ -219,14 +224,13 @@ class TimedCalls:
         """
         if "settings" not in self.without:
             before, now = self.settings, global_state.read_settings()
-            changed = [f"{name} from {before[name]} to {now[name]}" for name in now if now[name] != before[name]]
+            changed = [name for name in now if now[name] != before[name]]
             if changed:
-                raise ProcessDisturbed(f"a call changed {', '.join(changed)}")
+                raise ProcessDisturbed(phrase("setting_changed", names=", ".join(changed)))
         if "instrument" not in self.without:
             found = [*self.instrument.find_changes(), *(one for own in self.watched for one in own.find_changes())]
             if found:
-                others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-                raise ProcessDisturbed(f"{found[0]}{others}")
+                raise ProcessDisturbed(found[0])
 
     def check_processor_time(self) -> None:
         """Check that the calls of no name used more processor time than their threads could use.
@@ -239,19 +243,15 @@ class TimedCalls:
             return
         wall_ns, family_ns = (now - before for now, before in zip(_read_clocks(), self._family_begin, strict=True))
         if family_ns > ALLOWED_PROCESSOR_SHARE * self._threads * wall_ns + ALLOWED_TICKS * TICK_NS:
-            raise ProcessDisturbed(
-                f"the process and those that it started kept {family_ns / wall_ns:.2f} cores busy while calls were "
-                f"timed, given {self._threads} threads"
-            )
+            raise ProcessDisturbed(phrase("family_busy", cores=family_ns / wall_ns, threads=self._threads))
         share = ALLOWED_PROCESSOR_SHARE if self._threads == 1 else ALLOWED_SEVERAL_SHARE
         for name, wall_ns in self._wall_ns.items():
             allowed_ns = share * self._threads * wall_ns + ALLOWED_PROCESSOR_NS * self._count[name]
             allowed_ns += self._processor.rounding_ns
             if self._processor_ns[name] > allowed_ns:
                 cores = self._processor_ns[name] / wall_ns
-                raise ProcessDisturbed(
-                    f"the calls of {self.find_owner(name)} kept {cores:.2f} cores busy, given {self._threads} threads"
-                )
+                busy = phrase("calls_busy", name=self.find_owner(name), cores=cores, threads=self._threads)
+                raise ProcessDisturbed(busy)
 
     def check_outside_time(self) -> None:
         """Check that no more was done before, or after, the calls of one name than those of others.
@@ -264,10 +264,10 @@ class TimedCalls:
         if "threads" in self.without:
             return
         for when, taken, always_ns in (
-            ("before timed calls of {} began", self._before_ns, ALLOWED_OUTSIDE_NS),
-            ("after timed calls of {} had returned", self._outside_ns, ALLOWED_OUTSIDE_NS),
-            ("after timed calls of {} had returned", self._after_ns, ALLOWED_AFTER_NS),
-            ("when the results of timed calls of {} were freed", self._freeing_ns, ALLOWED_OUTSIDE_NS),
+            ("work_before", self._before_ns, ALLOWED_OUTSIDE_NS),
+            ("work_after", self._outside_ns, ALLOWED_OUTSIDE_NS),
+            ("work_after", self._after_ns, ALLOWED_AFTER_NS),
+            ("work_while_freed", self._freeing_ns, ALLOWED_OUTSIDE_NS),
         ):
             medians = {name: statistics.median(times) for name, times in taken.items()}
             shortest_ns = max(min(medians.values(), default=0), 0)
@@ -275,10 +275,8 @@ class TimedCalls:
                 call_ns = statistics.median(self._sample_ns[name])
                 allowed_ns = max(ALLOWED_OUTSIDE * shortest_ns + always_ns, ALLOWED_OUTSIDE_SHARE * call_ns)
                 if outside_ns > allowed_ns:
-                    raise ProcessDisturbed(
-                        f"{when.format(self.find_owner(name))}, {outside_ns / 1e3:.0f} µs of work "
-                        f"were done for each; {allowed_ns / 1e3:.0f} µs are allowed"
-                    )
+                    numbers = {"outside": outside_ns / 1e3, "allowed": allowed_ns / 1e3}
+                    raise ProcessDisturbed(phrase(when, name=self.find_owner(name), **numbers))
 
     def _is_fixed(self, name: str) -> bool:
         return "values" in self.without or name in self.fixed
@@ -306,25 +304,25 @@ def _read_parts(result: object) -> tuple[object, ...] | None:
     return tuple(tuple.__iter__(result)) if plain else None  # type: ignore[arg-type]
 
 
-def _find_unreal(parts: tuple[object, ...] | None) -> str:
-    """Say why the parts of a result are not plain tensors with memory of their own; empty if they are.
+def _find_unreal(parts: tuple[object, ...] | None) -> Phrase | None:
+    """Return why the parts of a result are not plain tensors with memory of their own; None if they are.
 
     Nothing of a part is asked that code of its own could answer.
     """
     if parts is None:
-        return "a timed call returned a tuple whose elements may be computed when they are read; return a plain tuple"
+        return phrase("lazy_tuple")
     for part in parts:
         kind = type(part)
         if kind is not Tensor and part is not None:
-            return f"a timed call returned a {kind.__name__}; return plain tensors"
+            return phrase("other_class", kind=kind.__name__)
         if isinstance(part, Tensor):
             if part.layout is not torch.strided or part.device.type in NO_MEMORY:
-                return "a timed call returned a tensor without memory of its own; return plain tensors"
+                return phrase("no_memory")
             own = vars(part)
             # A dictionary of another class could compute when it is read.
             if type(own) is not dict or any(type(key) is not str or hasattr(Tensor, key) for key in list(own)):
-                return "a timed call returned a tensor with a method of its own; return plain tensors"
-    return ""
+                return phrase("own_method")
+    return None
 
 
 def _copy(parts: tuple[object, ...]) -> tuple[Tensor | None, ...]:

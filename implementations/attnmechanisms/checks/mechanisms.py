@@ -18,6 +18,7 @@ from attnbench.checks.runs import compare_runs, compute_gradient_alone
 from attnbench.checks.slopes import compare_with_slope
 from attnbench.interface import Inputs
 from attnbench.oracle.error_budget import allowed_row_sum_error
+from attnbench.records.value_facts import phrase
 
 # FURTHER_TOKENS: number of padded tokens that a check appends.
 # POISON: value that a check writes into every feature of a padded token. The value is finite, but
@@ -212,7 +213,7 @@ def _get_weights(candidate: Candidate) -> Tensor:
     Raises: Malformed if the call returned no weights.
     """
     if "weights" not in candidate.outputs:
-        raise Malformed("the call must return (output, weights), got None for the weights")
+        raise Malformed(phrase("no_weights"))
     return candidate.outputs["weights"]
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.interface import Implementation, Refusal
 from attnbench.kernel import from_call
+from attnbench.refusals import CannotCompile, NeedsDtype, TypedRefusal
 
 __all__ = ["from_loop"]
 
@@ -47,9 +48,9 @@ def from_loop(loop: Callable[..., Any], *, operator: str, source: str) -> Implem
     )
 
 
-def _explain_refusal(case: Case) -> str | None:
+def _explain_refusal(case: Case) -> TypedRefusal | None:
     if case.compiler == "export":
-        return "torch.export cannot trace the search for the largest score"
+        return CannotCompile(why="values", compiler="torch.export")
     return _explain_coarse_dtype(case.dtype)
 
 
@@ -60,11 +61,7 @@ def _predict_call_s(case: Case) -> float:
     return step_s * float(problem.sequences * problem.queries * problem.keys * problem.width)
 
 
-def _explain_coarse_dtype(dtype: object) -> str | None:
+def _explain_coarse_dtype(dtype: object) -> TypedRefusal | None:
     """Return why a loop refuses a dtype, or None if the loop computes in the dtype."""
     name = str(dtype).removeprefix("torch.")
-    return (
-        None
-        if name in WIDE
-        else f"the loop computes its sums in the dtype of the tokens, and {name} is not precise enough"
-    )
+    return None if name in WIDE else NeedsDtype(dtypes=WIDE)

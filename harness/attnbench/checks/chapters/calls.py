@@ -83,7 +83,7 @@ def initial_parameters(candidate: Candidate) -> Iterator[Observation]:
     """With parameters as the reference's constructor initialises them, outputs and gradients equal the oracle's."""
     parameters = candidate.operator.initial_parameters(candidate.case, candidate.inputs)
     if parameters is None:
-        raise Refusal("the operator names no initial parameters")
+        raise Refusal(phrase("no_initial_parameters"))
     new = Candidate(
         candidate.implementation,
         candidate.operator,
@@ -104,7 +104,7 @@ def _read_defaults(candidate: Candidate) -> dict[str, Any]:
     parameters = inspect.signature(_get_function(candidate.reference)).parameters.values()
     found = {one.name: one.default for one in parameters if one.kind in _POSITIONAL}
     if not found:
-        raise Refusal("the operator's reference takes its arguments by keyword only")
+        raise Refusal(phrase("reference_by_keyword"))
     return found
 
 
@@ -130,7 +130,7 @@ def _list_positions(call: Callable[..., Any], names: list[str]) -> list[str]:
     taken = {name for name, one in parameters.items() if one.kind in _POSITIONAL}
     count = next((index for index, name in enumerate(names) if name not in taken), len(names))
     if not count:
-        raise Refusal("the implementation's call takes arguments by keyword only")
+        raise Refusal(phrase("call_by_keyword"))
     return names[:count]
 
 

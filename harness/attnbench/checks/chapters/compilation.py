@@ -22,10 +22,10 @@ def compiled_for_other_lengths(candidate: Candidate) -> Iterator[Observation]:
     if not isinstance(
         candidate.implementation.prepare(candidate.module, candidate.case, candidate.inputs), type(candidate.module)
     ):
-        raise Refusal("prepare() does not return the module itself, but a function for one length only")
+        raise Refusal(phrase("prepared_for_one_length"))
     longer = candidate.case.problem.lengthen()
     if longer is None:
-        raise Refusal("the length of this case cannot be changed")
+        raise Refusal(phrase("fixed_length"))
     inputs = candidate.operator.inputs(replace(candidate.case, problem=replace(longer, seed=longer.seed + 1)))
     candidate.run()
     compiled = candidate.name_outputs(candidate.call(**inputs.arguments()))["output"]

@@ -165,18 +165,18 @@ def dropout_is_unbiased(candidate: Candidate) -> Iterator[Observation]:
 def dropout_masks_are_independent(candidate: Candidate) -> Iterator[Observation]:
     """Each weight is dropped independently of other weights along batch, heads, queries and keys."""
     if candidate.implementation.policies.returned_weights == "before_dropout":
-        raise Refusal("the policies declare returned weights before dropout, which show no dropout mask")
+        raise Refusal(phrase("weights_before_dropout"))
     weights = _compute_clean_weights(candidate)
     kept = []
     for seed in range(PAIRED_DRAWS):
         global_state.seed(seed)
         returned = candidate.run().get("weights")
         if returned is None:
-            raise Refusal("need_weights=True returned None as weights, so no weights show the dropout mask")
+            raise Refusal(phrase("no_weights_for_mask"))
         kept.append(returned.detach() != 0)
     masks = torch.stack(kept)
     if bool(masks[:, weights != 0].all()):
-        raise Refusal(f"{PAIRED_DRAWS} calls dropped none of the returned weights, so there is no mask to judge")
+        raise Refusal(phrase("nothing_dropped", draws=PAIRED_DRAWS))
     rate = candidate.case.problem.dropout
     agreeing = rate**2 + (1 - rate) ** 2
     axes = ("batch", "heads", "queries", "keys")[-weights.dim() :]
@@ -244,7 +244,7 @@ def dropout_gradients(candidate: Candidate) -> Iterator[Observation]:
 def dropout_survives_eval(candidate: Candidate) -> Iterator[Observation]:
     """A call in eval() does not change the dropout of a later call in train()."""
     if not isinstance(candidate.module, torch.nn.Module):
-        raise Refusal("the implementation's module is not a torch.nn.Module, so it has no train() and eval()")
+        raise Refusal(phrase("no_module"))
     global_state.seed(4)
     first = candidate.run()["output"].detach().clone()
     candidate.module.eval()

@@ -133,7 +133,7 @@ def cotangent_layout_is_free(candidate: Candidate) -> Iterator[Observation]:
 def second_derivatives(candidate: Candidate) -> Iterator[Observation]:
     """If the policies declare twice_differentiable, second derivatives equal finite differences of the gradients."""
     if not candidate.implementation.policies.twice_differentiable:
-        raise Refusal("not declared twice differentiable")
+        raise Refusal(phrase("not_twice_differentiable"))
     query = candidate.inputs.tensors["query"]
 
     def compute_gradient(*, graph: bool = False) -> Tensor:

@@ -37,7 +37,7 @@ def stays_finite(candidate: Candidate) -> Iterator[Observation]:
     policies = candidate.implementation.policies
     masked_rows = bool(candidate.operator.hidden_rows(candidate.case, candidate.inputs))
     if masked_rows and "nan" in (policies.hidden_rows, policies.hidden_row_gradients):
-        raise Refusal("the policies declare NaN in fully masked rows or in their gradients")
+        raise Refusal(phrase("nan_declared"))
     with candidate.overwrite(large):
         outputs = candidate.run()
         found = dict(outputs)

@@ -23,10 +23,7 @@ def one_object_or_copies(candidate: Candidate) -> Iterator[Observation]:
     tensors = candidate.inputs.tensors
     own = candidate.implementation.policies.padded_queries == "own"
     if own and candidate.operator.padded_rows(candidate.case, candidate.inputs):
-        raise Refusal(
-            "padded_queries='own' demands that outputs of padded queries are not compared; this is impossible for "
-            "copies, since key_padding_mask marks padded queries only if query and key are one tensor"
-        )
+        raise Refusal(phrase("copies_have_no_padded_queries"))
     names = ("query", "key", "value")
     copies = {name: tensors[name].detach().clone().requires_grad_(tensors[name].requires_grad) for name in names}
     apart = replace(candidate.inputs, tensors=tensors | copies)

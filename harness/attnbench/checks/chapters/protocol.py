@@ -111,7 +111,7 @@ def tensors_are_registered(candidate: Candidate) -> Iterator[Observation]:
     others = (case.with_fields(dtype=dtype) for dtype in _DTYPES if dtype != case.dtype)
     other_case = next((one for one in others if candidate.implementation.unsupported(one) is None), None)
     if other_case is None:
-        raise Refusal(f"the implementation supports no dtype but {case.dtype}")
+        raise Refusal(phrase("single_dtype", dtype=case.dtype))
     dtype = getattr(torch, other_case.dtype)
     inputs = round_inputs(candidate.inputs.map_tensors(lambda tensor: tensor.detach()), dtype)
     reference = _make_other_reference(candidate).to(dtype)
@@ -202,7 +202,7 @@ def _compare_dropout(candidate: Candidate, other: nn.Module, name: str) -> Itera
 
 def _get_module(candidate: Candidate) -> nn.Module:
     if not isinstance(candidate.module, nn.Module):
-        raise Refusal("the implementation's module is not a torch.nn.Module")
+        raise Refusal(phrase("no_module"))
     return candidate.module
 
 

@@ -16,6 +16,7 @@ from attnbench.report.comparison.rows import Row, Section, describe_common, make
 from attnbench.report.failures import Failures, collect_failures
 from attnbench.report.numbers import format_count, shorten_text
 from attnbench.report.spelled import spell_out_in
+from attnbench.words.changes import describe_lack
 from attnbench.words.completeness import describe_gaps
 
 __all__ = ["Comparison", "Only", "Sentence", "collect_comparison"]
@@ -231,10 +232,12 @@ def _describe_only(one: Unmatched) -> Only:
     single, several, what = KINDS[one.kind]
     notes = [f"{one.failed} with failures"] if one.failed and one.kind != "check" else []
     notes += [f"{one.failed} failed"] if one.failed and one.kind == "check" else []
-    if one.reasons:
-        reason, count = one.reasons[0]
-        more = f" (and {format_count(len(one.reasons) - 1, 'other reason')})" if len(one.reasons) > 1 else ""
-        notes.append(f"{shorten_text(reason, LONGEST_REASON)}{f' ×{count}' if count < one.count else ''}{more}")
+    if one.lacks:
+        lack, count = one.lacks[0]
+        more = f" (and {format_count(len(one.lacks) - 1, 'other reason')})" if len(one.lacks) > 1 else ""
+        notes.append(
+            f"{shorten_text(describe_lack(lack), LONGEST_REASON)}{f' ×{count}' if count < one.count else ''}{more}"
+        )
     return Only(
         side="BASE" if one.side == "base" else "NEW",
         implementation=one.implementation,

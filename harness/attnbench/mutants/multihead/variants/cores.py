@@ -13,10 +13,11 @@ from attnbench.masks import additive, softmax_over_visible
 from attnbench.mutants.multihead.formula import Formula, Result
 from attnbench.mutants.multihead.variants.softmax import make_finite, widen
 from attnbench.mutants.mutant import ModuleImplementation
+from attnbench.refusals import LacksKeywords
 
 __all__ = ["CORES"]
 
-REASON = "this variant returns no weights and has no dropout"
+REASON = LacksKeywords(keywords=("need_weights", "dropout_p"))
 
 
 class _CoreAlone(Formula):
@@ -106,7 +107,7 @@ class _SdpaMath(_SdpaFused):
             return super().attend_without_weights(q, k, v, mask)
 
 
-def _explain_refusal(case: Case) -> str | None:
+def _explain_refusal(case: Case) -> LacksKeywords | None:
     """Return why subclasses of ``_CoreAlone`` refuse the case, or None if they support it."""
     draws = case.problem.dropout > 0 and case.training
     return REASON if case.problem.need_weights or draws else None

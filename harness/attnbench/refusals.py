@@ -1,0 +1,169 @@
+"""Typed refusals: why an implementation does not compute, or must not be timed on, a case.
+
+``Implementation.unsupported``, ``Implementation.untimed`` and the exception ``Refusal`` take a typed refusal or a text.
+A typed refusal can be grouped, compared and told in the same words for all implementations; a text is told as it is.
+Fields that differ from case to case are left out: the id of the case has them.
+"""
+
+from typing import Literal
+
+import msgspec
+
+__all__ = [
+    "CannotCompile",
+    "Interpreted",
+    "LacksDevice",
+    "LacksGradients",
+    "LacksKeywords",
+    "LacksWeights",
+    "NeedsCapability",
+    "NeedsDevice",
+    "NeedsDtype",
+    "NeedsElements",
+    "NeedsEqualSizes",
+    "NeedsPackage",
+    "NeedsProgram",
+    "NeedsSameTensor",
+    "NeedsVariable",
+    "OtherRefusal",
+    "TypedRefusal",
+    "UnsupportedSize",
+]
+
+
+class NeedsDevice(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The implementation runs on these devices only."""
+
+    devices: tuple[str, ...]
+
+
+class LacksDevice(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """This machine has no such device."""
+
+    device: str
+
+
+class NeedsCapability(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The CUDA device has a lower compute capability than the implementation needs."""
+
+    least: tuple[int, int]
+
+
+class NeedsPackage(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Packages are missing, or too old; ``install`` is the command that installs them."""
+
+    packages: tuple[str, ...]
+    install: str
+
+
+class NeedsProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """None of these programs is on the path."""
+
+    programs: tuple[str, ...]
+
+
+class NeedsVariable(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """An environment variable must have a value before Python starts."""
+
+    name: str
+    value: str
+
+
+class NeedsDtype(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The implementation computes in these dtypes only; on ``device`` only, if it is given."""
+
+    dtypes: tuple[str, ...]
+    device: str = ""
+
+
+class LacksKeywords(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The implementation's function does not take these keywords, which the case needs."""
+
+    keywords: tuple[str, ...]
+
+
+class LacksGradients(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The implementation has no backward pass: for one argument, or on one device, if these are given."""
+
+    argument: str = ""
+    device: str = ""
+
+
+class LacksWeights(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The implementation does not return attention weights."""
+
+
+class UnsupportedSize(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A size of the problem is outside of what the implementation takes; on ``device`` only, if it is given."""
+
+    name: str
+    least: int | None = None
+    most: int | None = None
+    power_of_two: bool = False
+    # Sizes that are not supported although the limits allow them.
+    excluded: tuple[int, ...] = ()
+    device: str = ""
+
+
+class NeedsEqualSizes(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Two sizes of the problem must be equal."""
+
+    names: tuple[str, str]
+
+
+class NeedsElements(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The implementation does not take tensors without elements."""
+
+
+class NeedsSameTensor(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Two arguments must be the same tensor if another argument is given."""
+
+    arguments: tuple[str, str]
+    given: str
+
+
+class CannotCompile(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The implementation is not compiled by ``compiler``.
+
+    compiled: it already calls ``torch.compile``. values: it reads values of tensors, which cannot be traced.
+    interpreter: its kernel is interpreted.
+    """
+
+    why: Literal["compiled", "values", "interpreter"]
+    compiler: str = "torch.compile"
+
+
+class Interpreted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The kernel is interpreted, so that its time does not show the speed of the compiled kernel."""
+
+    interpreter: str
+
+
+class OtherRefusal(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A reason in the words of an implementation or of the library that it calls."""
+
+    text: str
+    # The library whose words these are; empty if they are the implementation's.
+    library: str = ""
+
+
+# The union is closed: each struct is told apart by its tag.
+TypedRefusal = (
+    NeedsDevice
+    | LacksDevice
+    | NeedsCapability
+    | NeedsPackage
+    | NeedsProgram
+    | NeedsVariable
+    | NeedsDtype
+    | LacksKeywords
+    | LacksGradients
+    | LacksWeights
+    | UnsupportedSize
+    | NeedsEqualSizes
+    | NeedsElements
+    | NeedsSameTensor
+    | CannotCompile
+    | Interpreted
+    | OtherRefusal
+)

@@ -283,13 +283,24 @@ class _Reading:
 
     def _add(self, record: Further) -> None:
         if isinstance(record, Result) and record.suite == PERF:
-            self.places[record.implementation, record.case] = len(self.records)
+            key = record.implementation, record.case
+            if record.untimed is not None and key in self.places:
+                self._drop_timing(key)
+            self.places[key] = len(self.records)
         if not isinstance(record, Samples):
             self.records.append(record)
         if isinstance(record, End):
             self.end = record
         elif isinstance(record, Resumption):
             self.before_resumption = len(self.problems)
+
+    def _drop_timing(self, key: tuple[str, str]) -> None:
+        """Drop the timing of a call whose implementation is excluded from timing by a later result."""
+        place = self.places[key]
+        before = self.records[place]
+        if isinstance(before, Result) and before.timing is not None:
+            self.records[place] = replace(before, timing=None)
+            del self.timed_lines[key]
 
     def make_stored_run(self) -> StoredRun:
         """Return the run that was read.

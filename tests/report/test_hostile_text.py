@@ -21,7 +21,19 @@ from attnbench.analysis.left_out import leave_out
 from attnbench.analysis.run_diff import compare_runs
 from attnbench.records import types as records
 from attnbench.records.run_file import StoredRun, read_run
-from attnbench.records.types import Ceiling, Completion, End, Finding, Machine, Memory, Planned, Result, Run, Timing
+from attnbench.records.types import (
+    Ceiling,
+    Completion,
+    End,
+    Finding,
+    Job,
+    Machine,
+    Memory,
+    Planned,
+    Result,
+    Run,
+    Timing,
+)
 from attnbench.records.value_facts import Compared, WrongDtype
 from attnbench.report import studies, write
 from attnbench.report.comparison import markdown as comparison_markdown
@@ -107,7 +119,7 @@ def make_run(number: int) -> StoredRun:
         id=f"run-{number}", time="time", command="command", machine=machine, versions={"torch": "2"}, threads=2,
         commit="commit", suite="core", suite_digest="digest", implementations=NAMES, sources={"torch_mha": "hash"},
         list_digest="whole", parts=("part",), node="node",
-        planned={"torch_mha": Planned(cases=10, timed=3)},
+        job=Job(planned={"torch_mha": Planned(cases=10, timed=3)}),
     )  # fmt: skip
     ceiling = Ceiling(run=run.id, device="cpu", dtype="float32", threads=2, flop_per_s=1e11, bytes_per_s=1e9)
     completion = Completion(

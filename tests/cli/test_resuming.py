@@ -200,7 +200,9 @@ WORDS = {
         "--head-dim 64 --width 768 --kv-heads 2 --mask none,causal --padding 0.3,0.5 --work-limit 3 --case-budget 7s "
         "--case '*bias*' --no-cache"
     ),
-    "conform": "conform --suite fuzz --budget 60s --examples 3 --seed 0 --check '*parity' --operator multihead --matrix",
+    "conform": (
+        "conform --suite fuzz --budget 60s --examples 3 --seed 0 --check '*parity' --operator multihead --matrix"
+    ),
     "compare": "compare sdpa --base . --threshold 0.1",
 }
 

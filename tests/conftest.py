@@ -25,6 +25,7 @@ from attnbench.processes.fork_server import AVAILABLE, ForkServer
 from attnbench.processes.oracle_requests import DescribeCases, DrawInputs
 from attnbench.records.types import Finding
 from attnbench.runner import session
+from attnbench.runner.check_outcomes import make_finding
 from attnbench.runner.session import Supervisor
 from attnbench.workers.empty_batches import judge_empty_batch
 from attnbench.workers.oracle_worker import OracleWorker
@@ -90,7 +91,7 @@ class Conformance:
         else:
             outcome = judge_empty_batch(implementation.policies, case, lambda: build().run(), run_check)
             assert outcome is not None
-            return Finding(check=check, status=outcome.status, reason=outcome.reason)
+            return make_finding(check, outcome)
         # Expected values that are kept for other tests do not depend on what an implementation left behind.
         restore_settings(settings)
         return self._oracle_worker.evaluate_observations(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from attnbench.analysis.deviations import describe_deviation
+from attnbench.analysis.deviations import make_deviation
 from attnbench.analysis.root_causes import find_root_causes
 from attnbench.cases import Case
 from attnbench.checks.requirement import has_tokens
@@ -62,10 +62,10 @@ def run_checks(conformance: "Conformance", one: Implementation, pattern: str) ->
 @pytest.mark.parametrize("name", DEVIATIONS)
 @pytest.mark.filterwarnings("ignore:.*mismatched key_padding_mask and attn_mask.*")
 def test_an_undeclared_deviation_is_one_cause(conformance: "Conformance", name: str) -> None:
-    """All failures of an undeclared deviation have one cause, whose sentence names the policies."""
+    """All failures of an undeclared deviation have one cause, which names the policies."""
     declared, pattern = DEVIATIONS[name]
     (cause,) = find_root_causes(run_checks(conformance, load(name, Policies()), pattern))
-    assert cause.reason == describe_deviation(Policies(), **declared)
+    assert (cause.kind, cause.facts) == ("deviation", (make_deviation(Policies(), **declared),))
 
 
 @pytest.mark.parametrize("name", DEVIATIONS)
@@ -101,9 +101,9 @@ def test_refused_empty_batches_are_as_declared(conformance: "Conformance", name:
         assert (outcome is None) == (not raises)
         assert outcome is None or (
             outcome.status,
-            outcome.reason.endswith(describe_deviation(policies, empty_batches="refused")),
-        ) == ("error", True)
+            outcome.facts[-1],
+        ) == ("error", make_deviation(policies, empty_batches="refused"))
         return
     assert isinstance(outcome, Outcome)
     assert outcome.status == ("unsupported" if raises else "failed")
-    assert raises or outcome.reason == describe_deviation(policies, empty_batches="computed")
+    assert raises or outcome.facts == (make_deviation(policies, empty_batches="computed"),)

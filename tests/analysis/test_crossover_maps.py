@@ -4,9 +4,11 @@ from itertools import product
 
 import pytest
 
-from attnbench.analysis.crossover import Answer, Entry
-from attnbench.analysis.crossover_maps import CrossoverMap, Untimed, find_maps
+from attnbench.analysis.crossover_maps import CrossoverMap, find_maps
+from attnbench.analysis.stats import estimate
+from attnbench.analysis.summary import Column, Conformance, Place, SpeedCell, SummaryRow, SummaryTable
 from attnbench.cases import CaseId
+from attnbench.records.types import find_pass
 
 
 def make_case(length: int, sizes: str = "B1.E256.H4", *, mask: str = "none", mode: str = "inference") -> str:
@@ -14,19 +16,23 @@ def make_case(length: int, sizes: str = "B1.E256.H4", *, mask: str = "none", mod
     return f"multihead/{sizes}.L{length}.S{length}/-/mask={mask}/regime=plain/seed=0/float32/cpu/{mode}"
 
 
-def make_entry(case: str, winner: str = "quick", *, machine: str = "some-cpu", threads: int = 2) -> Entry:
-    """Return an entry in which this implementation wins."""
+def make_table(case: str, *, machine: str = "some-cpu", threads: int = 2, untimed: str = "") -> SummaryTable:
+    """Return a table with one call, which has a time unless ``untimed`` says why not."""
     parsed = CaseId.parse(case)
-    return Entry(
-        machine=machine, device="cpu", dtype="float32", threads=threads, form=parsed.form, queries=parsed.length,
-        keys=parsed.length, mode=parsed.mode, pass_="forward", reference="torch_mha",
-        answer=Answer(kind="winner", names=(winner,)), case=case,
-    )  # fmt: skip
+    queries, keys = parsed.lengths
+    column = Column(pass_=find_pass(case), mode=parsed.mode, queries=queries, keys=keys, case=case)
+    cell = SpeedCell(untimed=untimed) if untimed else SpeedCell(time_ns=estimate([1.0]))
+    return SummaryTable(
+        place=Place(machine=machine, device="cpu", dtype="float32", threads=threads),
+        form=parsed.form,
+        columns=(column,),
+        rows=(SummaryRow(subject="mine", conformance=Conformance(verdict="yes"), cells={column: cell}),),
+    )
 
 
-def find(*cases: str, untimed: tuple[Untimed, ...] = ()) -> list[CrossoverMap]:
-    """Return the maps of entries for these cases."""
-    return list(find_maps(map(make_entry, cases), untimed))
+def find(*cases: str) -> list[CrossoverMap]:
+    """Return the maps of tables for these cases."""
+    return list(find_maps(map(make_table, cases)))
 
 
 def list_axes(found: CrossoverMap) -> tuple[str, str]:
@@ -38,12 +44,12 @@ GRID = tuple(make_case(length, f"B{batch}.E768.H12") for batch, length in produc
 
 
 def test_length_and_batch_are_columns_and_rows() -> None:
-    """Three lengths at three batches are one map; each of its nine cells has the entry of its case."""
+    """Three lengths at three batches are one map; each of its nine cells is the call of its case."""
     (found,) = find(*reversed(GRID))
     assert list_axes(found) == ("B", "")
     assert (found.rows, found.columns) == (((1,), (4,), (16,)), ((64, 64), (128, 128), (256, 256)))
     assert (found.form, found.length) == ("multihead/E768.H12/-/mask=none/regime=plain/seed=0", ())
-    assert [found.cells[row, column].entry.case for row in found.rows for column in found.columns] == list(GRID)  # type: ignore[union-attr]
+    assert [found.cells[row, column].call.case for row in found.rows for column in found.columns] == list(GRID)
 
 
 @pytest.mark.parametrize(
@@ -109,11 +115,11 @@ def test_passes_masks_machines_and_threads_have_maps_of_their_own() -> None:
     """Cells of one map differ in the axes alone."""
     others = [case.replace("mask=none", "mask=causal") for case in GRID]
     others += [case.replace("/inference", "/train") for case in GRID]
-    entries = [make_entry(case) for case in (*GRID, *others)]
-    entries += [make_entry(case, machine="other") for case in GRID]
-    entries += [make_entry(case, threads=8) for case in GRID]
-    found = list(find_maps(entries, []))
-    assert {(one.machine, one.threads, one.mode, one.form.split("/")[2 + 1]) for one in found} == {
+    tables = [make_table(case) for case in (*GRID, *others)]
+    tables += [make_table(case, machine="other") for case in GRID]
+    tables += [make_table(case, threads=8) for case in GRID]
+    found = list(find_maps(tables))
+    assert {(one.place.machine, one.place.threads, one.mode, one.form.split("/")[2 + 1]) for one in found} == {
         ("some-cpu", 2, "inference", "mask=none"), ("some-cpu", 2, "inference", "mask=causal"),
         ("some-cpu", 2, "train", "mask=none"), ("other", 2, "inference", "mask=none"),
         ("some-cpu", 8, "inference", "mask=none"),
@@ -122,15 +128,14 @@ def test_passes_masks_machines_and_threads_have_maps_of_their_own() -> None:
 
 
 def test_a_cell_in_the_middle_may_be_missing_or_without_a_time() -> None:
-    """A cell that was not planned is missing; one that was planned but not timed has the reasons, each once."""
+    """A cell that was not planned is missing; one that was planned but not timed is there, without a time."""
     middle = GRID[4]
-    (found,) = find(*(case for case in GRID if case != middle))
+    others = [case for case in GRID if case != middle]
+    (found,) = find(*others)
     assert len(found.cells) == 8
     assert ((4,), (128, 128)) not in found.cells
-    calls = [Untimed(machine="some-cpu", threads=2, case=middle, reason=why) for why in ("slow", "refused", "slow")]
-    (found,) = find(*(case for case in GRID if case != middle), untimed=tuple(calls))
-    cell = found.cells[(4,), (128, 128)]
-    assert (cell.entry, cell.reasons) == (None, ("slow", "refused"))
+    (found,) = find_maps([*map(make_table, others), make_table(middle, untimed="slow")])
+    assert [pair for pair, cell in found.cells.items() if not cell.timed] == [((4,), (128, 128))]
 
 
 def test_a_value_with_one_cell_is_left_out_of_a_map() -> None:
@@ -141,8 +146,7 @@ def test_a_value_with_one_cell_is_left_out_of_a_map() -> None:
 
 def test_calls_without_any_time_are_no_map() -> None:
     """Where nothing was timed, nothing is decided."""
-    calls = tuple(Untimed(machine="some-cpu", threads=2, case=case, reason="refused") for case in GRID)
-    assert find(untimed=calls) == []
+    assert list(find_maps(make_table(case, untimed="refused") for case in GRID)) == []
 
 
 @pytest.mark.parametrize("sizes", ["", "B2.B3", "odd", "B01", "B" + "9" * 5000, "B1.Bx", "H0.E8.B1", "H3.E8.B1", "ẞ1"])

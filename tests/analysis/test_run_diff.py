@@ -162,7 +162,9 @@ def test_times_of_two_machines_are_not_compared() -> None:
     assert (
         list(
             compare_runs(
-                make_run(make_result("mine")), make_run(make_result("mine", time_ns=9000), run=other), threshold=0.05
+                make_run(make_result("mine")),
+                make_run(make_result("mine", time_ns=9000), run=other),
+                threshold=0.05,
             )
         )
         == []

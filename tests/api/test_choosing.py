@@ -295,7 +295,7 @@ def test_runs_are_read_as_a_table(tmp_path: Path) -> None:
         rows = list(csv.reader((tmp_path / f"{table}.csv").read_text("utf-8").splitlines()))
         assert list(frame.columns) == rows[0]
         assert len(frame) == len(rows) - 1
-    with pytest.raises(ValueError, match="table must be one of timings, memory"):
+    with pytest.raises(ValueError, match="table must be one of summary, timings, memory"):
         attnbench.results.read(EXAMPLE, table="other")
 
 

@@ -132,8 +132,9 @@ def test_a_script_checks_its_own_function(here: Path) -> None:
     lines = done.stdout.splitlines()
     assert "tools/script.py:mine  NO: forward_parity; 1 check" in lines
     assert f"  attnbench reproduce '{CASE}' --check forward_parity tools/script.py:mine" in lines
-    # torch is imported in the script's own process only because kernels.py imports it; msgspec encodes the requests.
-    assert lines[-1] == "['msgspec', 'torch']"
+    # torch is imported in the script's own process only because kernels.py imports it. msgspec encodes the requests,
+    # and rich prints the table.
+    assert lines[-1] == "['msgspec', 'rich', 'torch']"
 
 
 def test_a_script_without_a_main_guard_is_an_error(here: Path) -> None:

@@ -27,13 +27,6 @@ def test_an_exception_in_one_check_has_the_requirement() -> None:
         assert first.count(needed) == 1
 
 
-def test_an_exception_in_several_checks_stands_alone() -> None:
-    """An exception that several checks have in common is followed by their names, without a requirement."""
-    names = ("forward_parity", "input_gradients")
-    lines = describe(*(Finding(check=name, status="error", reason="RuntimeError: no") for name in names))
-    assert lines[:2] == ["RuntimeError: no", "failed: forward_parity on 1, input_gradients on 1"]
-
-
 def test_html_has_at_most_a_hundred_rows_and_escapes_every_text() -> None:
     """Text of a table is escaped, and rows beyond the first hundred are counted."""
     table = TextTable(title="<t>", head=("<h>",), rows=(("<c>",),) * 102, legend="<l>")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from attnbench.api.recording import record
+from attnbench.records.types import Job
 from timed_runs import case_of, time_calls
 
 
@@ -25,10 +26,14 @@ def make_session(digest: str, torch: str) -> Any:
 def test_a_resumed_run_keeps_the_timings_of_the_same_code(tmp_path: Path, digest: str, torch: str, kept: bool) -> None:
     """If the code of an implementation or a library has changed, the implementation is timed again."""
     given: dict[str, Any] = {"results": tmp_path, "suite": "perf", "cases": [], "implementations": ["sdpa"]}
-    with record(make_session("one", "2.10.0"), command="attnbench profile sdpa", resume=None, **given) as made:
+    with record(
+        make_session("one", "2.10.0"), command="attnbench profile sdpa", job=Job(), resume=None, **given
+    ) as made:
         result = time_calls("sdpa", 0.5, case=case_of(64), run=made.run.id)
         made.add(result)
-    resumed = record(make_session(digest, torch), command="attnbench profile sdpa", resume=str(made.file.path), **given)
+    resumed = record(
+        make_session(digest, torch), command="attnbench profile sdpa", job=Job(), resume=str(made.file.path), **given
+    )
     with resumed as again:
         (found,) = again.results.values()
     assert (found.timing == result.timing) == kept

@@ -8,10 +8,14 @@ from typing import Any
 import click
 import pytest
 
+from attnbench.analysis.completeness import format_resuming
+from attnbench.api.command_line import format_command
+from attnbench.api.stored_job import make_job
 from attnbench.cli import compare_command, conform_command, profile_command, run_command
+from attnbench.plugins.registry import PluginError
 from attnbench.records.environment import describe_machine
-from attnbench.records.run_file import ResultsError, RunFile
-from attnbench.records.types import Run
+from attnbench.records.run_file import ResultsError, RunFile, read_run
+from attnbench.records.types import Job, Run
 
 COMMANDS: dict[str, click.Command] = {
     "compare": compare_command.command,
@@ -21,13 +25,24 @@ COMMANDS: dict[str, click.Command] = {
 }
 
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Function that stores a run ``r`` of a command line in the folder ``results`` of the working directory."""
+@pytest.fixture(params=["job", "command"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Function that stores a run ``r`` of a command line in the folder ``results`` of the working directory.
+
+    The run has a job, as runs of this version, or only the command line, as older runs.
+    """
     monkeypatch.chdir(tmp_path)
 
     def write(command: str) -> None:
-        run = Run(id="r", time="t", command=command, machine=describe_machine(), versions={}, threads=1)
+        name, *words = shlex.split(command)[1:]
+        job = Job()
+        if request.param == "job":
+            try:
+                job = make_job(name, COMMANDS[name].make_context(name, words).params)
+            except click.UsageError:
+                job = Job(command=name, options={"slowly": True})
+        command = format_command([name, *words])
+        run = Run(id="r", time="t", command=command, machine=describe_machine(), versions={}, threads=1, job=job)
         with RunFile.create(Path("results"), run):
             pass
 
@@ -78,7 +93,6 @@ def test_a_run_is_resumed_with_its_arguments(store: Callable[[str], None], words
         ("--lengths 8", "with --lengths 16,32", "--lengths 8"),
         ("--dtype float64 --dtype float32", "with --dtype float64", "--dtype float64 --dtype float32"),
         ("--threads 1", "without --threads", "--threads 1"),
-        ("--suite core", "without --suite", "--suite core"),
         ("--frontier", "without --frontier", "--frontier"),
         ("per_head", "with sdpa", "per_head"),
         ("sdpa per_head", "with sdpa", "sdpa per_head"),
@@ -92,6 +106,13 @@ def test_what_contradicts_the_stored_run_is_refused(
     assert refuse("profile", "--resume", "r", *words.split()) == (
         f"--resume: r was started {stored}, got {got}: leave this argument out, or start a new run without --resume"
     )
+
+
+def test_an_option_contradicts_the_default_of_the_stored_run(store: Callable[[str], None]) -> None:
+    """A run has the values of defaults, too; an older run is compared with the present default."""
+    store("attnbench profile sdpa")
+    message = refuse("profile", "--resume", "r", "--suite", "core")
+    assert message.startswith(("--resume: r was started with --suite quick, got", "--resume: r was started without"))
 
 
 def test_names_contradict_a_run_of_all(store: Callable[[str], None]) -> None:
@@ -123,7 +144,7 @@ def test_a_path_without_its_folder_is_named_again(store: Callable[[str], None], 
     file = tmp_path.parent / f"{tmp_path.name}-elsewhere" / "failures.toml"
     file.parent.mkdir()
     file.write_text("")
-    store("attnbench conform sdpa --expected-failures failures.toml")
+    store(f"attnbench conform sdpa --expected-failures {file}")
     assert "--expected-failures" in refuse("conform", "--resume", "r")
     assert parse("conform", "--resume", "r", "--expected-failures", f"{file}")["expected"] == (file,)
 
@@ -168,5 +189,62 @@ def test_an_interrupt_names_the_complete_command(
     folder = ["--results", words[words.index("--results") + 1]] if "--results" in words else []
     monkeypatch.setattr(command, "callback", interrupt)
     with pytest.raises(click.Abort) as raised:
-        command.invoke(command.make_context("profile", words))
+        command.invoke(command.make_context("profile", list(words)))
     assert raised.value.args == (resuming, shlex.join(["attnbench", "report", *folder, "r"]))
+
+
+WORDS = {
+    "profile": (
+        "profile sdpa own.py:Own --suite core --operator multihead --lengths 64,128:256 --passes forward --device cpu "
+        "--dtype float64 --processes 3 --threads 1 --shard 2/3 --timeout 2.5 --memory-limit 8GiB --batch 1,8 --heads 2 "
+        "--head-dim 64 --width 768 --kv-heads 2 --mask none,causal --padding 0.3,0.5 --work-limit 3 --case-budget 7s "
+        "--case '*bias*' --no-cache"
+    ),
+    "conform": (
+        "conform --suite fuzz --budget 60s --examples 3 --seed 0 --check '*parity' --operator multihead --matrix"
+    ),
+    "compare": "compare sdpa --base . --threshold 0.1",
+}
+
+
+@pytest.mark.parametrize("name", sorted(WORDS))
+def test_a_job_has_every_option(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As JSON, the values of options and arguments give the same values again."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").touch()
+    given = shlex.split(WORDS[name])[1:]
+    run = Run(
+        id="r", time="t", command="attnbench", machine=describe_machine(), versions={}, threads=1,
+        job=make_job(name, parse(name, *given)),
+    )  # fmt: skip
+    with RunFile.create(Path("results"), run) as file:
+        assert read_run(file.path).run == run
+    assert parse(name, "--resume", "r") == parse(name, *given) | {"resume": "r"}
+
+
+def test_a_job_names_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a path outside the working directory, a job has the last part; output files are no part of it."""
+    monkeypatch.chdir(tmp_path)
+    words = ["/home/me/own.py:Own", "--results", "/home/me/runs", "--reports", "pages", "--json", "/tmp/me.json"]
+    job = make_job("run", COMMANDS["run"].make_context("run", words).params)
+    assert "/" not in str(job)
+    assert {name: job.options.get(name) for name in ("implementations", "results", "reports", "json_file")} == {
+        "implementations": ["own.py:Own"], "results": "runs", "reports": "pages", "json_file": None,
+    }  # fmt: skip
+    run = Run(id="r", time="t", command="?", machine=describe_machine(), versions={}, threads=1, job=job)
+    assert format_resuming(run) == "attnbench run --resume r --results runs --reports pages"
+
+
+def test_an_unknown_option_of_a_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of a newer version, or one that was edited, is refused like a command line that cannot be repeated."""
+    monkeypatch.chdir(tmp_path)
+    for options in ({"pace": 1}, {"processes": {"a": [1]}}, {"lengths": "x"}, {"implementations": None}):
+        run = Run(
+            id="r", time="t", command="attnbench profile", machine=describe_machine(), versions={}, threads=1,
+            job=Job(command="profile", options=options),
+        )  # fmt: skip
+        with RunFile.create(tmp_path, run, tmp_path / "results" / "m" / "r.jsonl"):
+            pass
+        with pytest.raises((click.UsageError, PluginError)):
+            parse("profile", "--resume", "r")
+        (tmp_path / "results" / "m" / "r.jsonl").unlink()

@@ -29,6 +29,7 @@ from attnbench.records.types import (
     Ceiling,
     End,
     Finding,
+    Job,
     Machine,
     Memory,
     Planned,
@@ -479,81 +480,19 @@ def test_a_file_that_lacks_only_its_last_line_break_lacks_nothing(tmp_path: Path
 
 def test_a_run_has_what_was_planned(tmp_path: Path) -> None:
     """What was planned for each implementation is read as it was written."""
-    run = replace(make_run(), planned={"sdpa": Planned(cases=30, timed=6)})
+    run = replace(make_run(), job=Job(planned={"sdpa": Planned(cases=30, timed=6)}))
     with RunFile.create(tmp_path, run) as file:
         pass
     assert read_run(file.path).run == run
 
 
-@pytest.mark.parametrize("schema", [3, 4, 5, 6])
+@pytest.mark.parametrize("schema", [3, 4, 5, 6, 7])
 def test_a_stored_run_of_this_schema_is_read(schema: int) -> None:
     """A run that attnbench wrote with this schema is read without a problem."""
     found = read_run(DATA / f"run-schema-{schema}.jsonl")
-    assert (found.run.schema, found.problems, len(found.results)) == (schema, (), {3: 4, 4: 5, 5: 4, 6: 8}[schema])
+    assert (found.run.schema, found.problems, len(found.results)) == (
+        schema,
+        (),
+        {3: 4, 4: 5, 5: 4, 6: 8, 7: 8}[schema],
+    )
     assert (found.end is not None, bool(found.run.planned)) == (schema >= 4, schema >= 4)
-
-
-# Samples that are stored process by process
-
-
-def make_whole_timing(processes: int) -> Timing:
-    """Make a timing with its A/A control; every number is another one."""
-    columns = tuple(tuple(100 * number + call + 1 for call in range(3)) for number in range(processes))
-    twin = Timing(samples_ns=columns, cycles=columns, threads=1, method="wall")
-    return Timing(
-        samples_ns=columns, cycles=columns, threads=1, method="wall", twin=twin, judged=processes, values="fresh",
-        trainable=True, build_ns=tuple(range(processes)), first_call_ns=tuple(range(processes)),
-        interleaved_with=("other",),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("stored", [1, 2, 3])
-def test_a_timing_is_what_was_stored_and_what_is_new(stored: int) -> None:
-    """Joined to the processes before it, the new part of a timing gives the whole one."""
-    whole, before = make_whole_timing(4), make_whole_timing(stored)
-    new = whole.select_new(before)
-    assert (new.begins, new.processes) == (stored, 4 - stored)
-    assert before.join(new) == whole
-
-
-def test_a_timing_that_does_not_continue_another_one_is_stored_whole() -> None:
-    """Samples of other processes are no beginning of a timing."""
-    whole = make_whole_timing(3)
-    other = replace(whole, samples_ns=((7, 7, 7),))
-    assert whole.select_new(other) == whole.select_new(None) == whole
-    assert other.join(whole) == whole
-
-
-def store_processes(folder: Path, processes: int) -> Path:
-    """Store the timings of two implementations process by process; the second one is excluded in the last process."""
-    with RunFile.create(folder, make_run()) as file:
-        for number in range(1, processes + 1):
-            for name in ("one", "other"):
-                whole = make_whole_timing(number)
-                new = whole.select_new(make_whole_timing(number - 1) if number > 1 else None)
-                file.append(replace(make_result(name=name), timing=new, memory=None))
-        excluded = replace(make_result(name="other"), timing=None, memory=None, untimed="wrong in a timed call")
-        file.append(excluded)
-        return file.path
-
-
-def test_the_processes_of_a_timing_are_joined_when_a_run_is_read(tmp_path: Path) -> None:
-    """A reader sees one timing for each call; an excluded implementation has none."""
-    stored = read_run(store_processes(tmp_path, 4))
-    timings = {one.implementation: one.timing for one in merge_runs([stored])}
-    assert timings == {"one": make_whole_timing(4), "other": None}
-
-
-def test_a_run_that_was_cut_keeps_the_processes_before(tmp_path: Path) -> None:
-    """Wherever the file ends, each timing has the processes that were stored, equally many for both implementations."""
-    path = store_processes(tmp_path, 3)
-    content = path.read_bytes()
-    first = content.index(b"\n") + 1
-    seen = set()
-    for end in range(first, len(content), max(1, len(content) // 300)):
-        path.write_bytes(content[:end])
-        timings = [one.timing for one in merge_runs([read_run(path)]) if one.timing]
-        assert len({timing.processes for timing in timings}) <= 1
-        assert all(timing.samples_ns[0] == make_whole_timing(1).samples_ns[0] for timing in timings)
-        seen |= {timing.processes for timing in timings}
-    assert seen == {1, 2, 3}

@@ -1,6 +1,5 @@
-"""Tests of the summary on a terminal and as Markdown, with files that hold what is expected."""
+"""Tests of the summary on a terminal and as Markdown."""
 
-import os
 import re
 from dataclasses import replace
 from io import StringIO
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from syrupy.assertion import SnapshotAssertion
 
 from attnbench.analysis.summarize import summarize
 from attnbench.records.run_file import read_run
@@ -18,30 +18,22 @@ from attnbench.report.terminal import format_summary, print_summary
 from summarized_runs import check_cases, end, make_mixed_run
 from timed_runs import REFERENCE, case_of, store, time_calls
 
-EXPECTED = Path(__file__).parent.parent / "data" / "summary"
-
-
-def compare_with_file(name: str, text: str) -> None:
-    """Compare a text with the file that holds it; with UPDATE_SUMMARIES in the environment, write the file."""
-    path = EXPECTED / name
-    if os.environ.get("UPDATE_SUMMARIES"):
-        path.write_text(text + "\n", encoding="utf-8")
-    assert text + "\n" == path.read_text(encoding="utf-8")
+DATA = Path(__file__).parent.parent / "data"
 
 
 @pytest.mark.parametrize("width", [60, 100, 200])
-def test_the_table_fits_the_terminal(width: int) -> None:
+def test_the_table_fits_the_terminal(width: int, snapshot: SnapshotAssertion) -> None:
     """A wide terminal has one table; a narrow one has a table for each pass. Only commands are longer than a line."""
     text = format_summary(summarize([make_mixed_run()]), width)
-    compare_with_file(f"terminal-{width}.txt", text)
+    assert text == snapshot
     long = [line for line in text.splitlines() if cell_len(line) > width]
     assert all(line.startswith("  attnbench reproduce ") for line in long)
 
 
-def test_markdown_is_short() -> None:
+def test_markdown_is_short(snapshot: SnapshotAssertion) -> None:
     """The table and the failures of seven implementations fit into 60 lines."""
     text = render(summarize([make_mixed_run()]))
-    compare_with_file("summary.md.txt", text)
+    assert text == snapshot
     assert text.count("\n") < 60
 
 
@@ -105,5 +97,5 @@ def test_hostile_names_and_reasons_are_spelled_out() -> None:
 
 def test_a_stored_run_of_an_older_schema_is_shown() -> None:
     """Runs of schemas 1 to 6 give a table."""
-    for path in sorted((EXPECTED.parent).glob("run-schema-*.jsonl")):
+    for path in sorted(DATA.glob("run-schema-*.jsonl")):
         assert format_summary(summarize([spell_out_run(read_run(path))])), path

@@ -20,6 +20,7 @@ from attnbench.plugins.registry import PluginError
 from attnbench.processes.candidate_requests import Declared, Defence, Outcome, Samples, TakeSamples, TimedSamples
 from attnbench.processes.oracle_requests import DrawInputs, Evaluate
 from attnbench.records.types import Finding, Result, Timing
+from attnbench.records.value_facts import TimedCallChecked
 from attnbench.runner import timing, timing_processes
 from attnbench.runner.process_samples import ProcessSamples
 from attnbench.runner.profile import _select_ready
@@ -27,6 +28,7 @@ from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Limits, Plan, Session, Supervisor
 from attnbench.runner.timing import EVALUATED, GROUP_S, SMALL_FLOP, STEP, time_cases
 from attnbench.runner.timing_processes import Effort
+from made_facts import OFF
 
 CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu/inference"
 CHECKS = ("forward_parity", "global_state_untouched")
@@ -315,18 +317,14 @@ def test_an_output_that_is_wrong_in_a_timed_call_has_no_timing() -> None:
     """
 
     def evaluate(name: str) -> Finding:
-        requirement = "The output equals the oracle's within the error budget."
-        failed = Finding(check="forward_parity", status="failed", reason=f"{requirement} But it is off.")
+        failed = Finding(check="forward_parity", status="failed", facts=(OFF,))
         return failed if name == "n1" else PASSED
 
     found = run(FakeSession(evaluate=evaluate), ["torch_mha", "n1"])
     assert found["torch_mha", 0].timing is not None
     wrong = found["n1", 0]
     assert wrong.untimed is not None
-    assert wrong.untimed.startswith(
-        "failed: The output equals the oracle's within the error budget. Checked in one of 9 "
-    )
-    assert wrong.untimed.endswith("timed calls, chosen at random, and in a call after them: it is off.")
+    assert wrong.findings[0].facts == (OFF, TimedCallChecked(calls=9))
     assert [(finding.check, finding.status) for finding in wrong.findings] == [
         ("forward_parity", "failed"), ("global_state_untouched", "passed")
     ]  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from attnbench.analysis.deviations import make_deviation
 from attnbench.checks.observations import (
     Agree,
     Average,
@@ -23,6 +24,7 @@ from attnbench.interface import Policies
 from attnbench.processes.candidate_requests import LoadImplementation, Observe, Observed
 from attnbench.processes.oracle_requests import DrawInputs, Evaluate
 from attnbench.records.types import Finding
+from attnbench.records.value_facts import phrase
 from attnbench.workers import candidate_worker, oracle_worker
 from attnbench.workers.candidate_worker import CandidateWorker
 from attnbench.workers.loaded_implementations import LoadedImplementations
@@ -33,15 +35,16 @@ CHECK = "forward_parity"
 OBSERVATIONS: list[Observation] = [
     Match(quantities={"output": torch.ones(2, requires_grad=True)}, keep=torch.tensor([True, False])),
     Match(quantities={}),
-    Equal(value=torch.ones(1), expected=torch.zeros(1), what="x"),
-    Agree(value=torch.ones(1), expected=torch.zeros(1), quantity="output", what="x"),
+    Equal(value=torch.ones(1), expected=torch.zeros(1), quantity="output", how=phrase("second_call")),
+    Agree(value=torch.ones(1), expected=torch.zeros(1), quantity="output", how=None, rows="masked"),
     Average(quantity="output", mean=torch.ones(1), std=torch.zeros(1), draws=4),
-    Holds(holds=False, what="x", measured=1.0, allowed=0.5),
+    Holds(holds=False, violation="own words", measured=1.0, allowed=0.5),
+    Holds(holds=False, violation=phrase("seeds_alike"), deviation=make_deviation(Policies(), hidden_rows="nan")),
     Exact(quantities={"output": torch.ones(2)}),
     Exact(quantities={"output": torch.ones(2)}, mean_over=8),
     Scale(quantity="output", value=torch.ones(2)),
     RowSum(quantity="weights", off=0.5, allowed=0.25),
-    Slope(derivative=1.0, slope=2.0, wider=3.0, step=0.5, weights={"output": 4.0}, what="x"),
+    Slope(derivative=1.0, slope=2.0, wider=3.0, step=0.5, weights={"output": 4.0}, quantity="grad.query"),
 ]
 
 
@@ -59,7 +62,7 @@ def test_the_oracle_worker_evaluates_what_a_check_observed(tmp_path: Path, monke
     checks = {CHECK: observe, "inputs_untouched": observe_later}
     evaluated: list[Observation] = []
 
-    def evaluate(check: str, requirement: str, observations: list[Observation], *_: Any, **__: Any) -> Finding:
+    def evaluate(check: str, observations: list[Observation], *_: Any, **__: Any) -> Finding:
         evaluated.extend(observations)
         return Finding(check=check, status="passed")
 

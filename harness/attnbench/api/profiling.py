@@ -26,6 +26,7 @@ from attnbench.api.progress import is_watched, show_interactive_progress
 from attnbench.api.recording import record
 from attnbench.api.results import Table, tabulate_runs
 from attnbench.api.stored import RESULTS
+from attnbench.api.stored_job import make_job
 from attnbench.api.usage import UsageError, name_arguments
 from attnbench.api.worker_pool import LocalSession, refuse_in_worker
 from attnbench.cases import DEVICES, DTYPES, LEVELS
@@ -146,7 +147,11 @@ def profile(
             recorded = record_profile(
                 names,
                 given,
-                start_recording=partial(record, command=format_command(_list_words(names, given))),
+                start_recording=partial(
+                    record,
+                    command=format_command(_list_words(names, given)),
+                    job=make_job("profile", {**given, "implementations": names}),
+                ),
                 show=partial(show_interactive_progress, wanted=progress),
                 announces=progress and is_watched(),
                 kind=LocalSession,

@@ -29,10 +29,12 @@ from attnbench.records.types import (
     Ceiling,
     Completion,
     End,
+    Job,
     Planned,
     Result,
     Resumption,
     Run,
+    Samples,
 )
 from attnbench.runner import Session
 from attnbench.words.coverage import describe_few
@@ -68,15 +70,23 @@ class Recording:
         self.ceilings.append(ceiling)
 
     def add(self, result: Result) -> None:
-        """Store a result, and join it to the earlier result of the same implementation and case, if there is one."""
+        """Store a result, and join it to the earlier result of the same implementation and case, if there is one.
+
+        Of a timing, the samples that are not in the file are stored.
+        """
         key = (result.implementation, result.case)
         before = self.results.get(key)
-        if result.timing is None:
-            self.file.append(result)
-        else:
-            # The file has the samples of earlier processes already.
-            new = result.timing.select_new(before.timing if before else None)
-            self.file.append(replace(result, timing=new))
+        stored = before.timing if before else None
+        if before is None or result.timing is None or replace(before, timing=None) != replace(result, timing=None):
+            self.file.append(replace(result, timing=None))
+            stored = None
+        if result.timing is not None and result.timing != stored:
+            first, new = result.timing.select_new(stored)
+            self.file.append(
+                Samples(
+                    run=self.run.id, implementation=result.implementation, case=result.case, first=first, timing=new
+                )
+            )
         self.results[key] = join_results(before, result) if before else result
 
     def end(self, outcome: Literal["finished", "interrupted", "error"], exit_code: int) -> None:
@@ -120,6 +130,7 @@ def record(
     session: Session,
     *,
     command: str,
+    job: Job,
     results: Path,
     suite: str,
     cases: Sequence[str],
@@ -131,10 +142,11 @@ def record(
 ) -> Iterator[Recording]:
     """Yield a ``Recording`` that stores to a new run file, or to the file of the run to resume.
 
-    ``command`` is the command line that makes this run. ``resume`` is the id or the file of the run to resume, or None
-    for a new run. ``whole`` says whether the run is of a whole suite. ``planned`` has the number of cases to check and
-    to time for each implementation, by display name; None if the cases are chosen during the run. ``path`` is the file
-    of a new run; None: it is named after the machine and the run. When the context ends, the end of the run is stored.
+    ``command`` is the command line that makes this run, and ``job`` has the same as a struct. ``resume`` is the id or
+    the file of the run to resume, or None for a new run. ``whole`` says whether the run is of a whole suite.
+    ``planned`` has the number of cases to check and to time for each implementation, by display name; None if the cases
+    are chosen during the run. ``path`` is the file of a new run; None: it is named after the machine and the run. When
+    the context ends, the end of the run is stored.
 
     Raises: ResultsError where the run to resume is of another suite or machine.
     """
@@ -163,9 +175,8 @@ def record(
                 yield made
         return
     # Among 1,000 tasks of a sweep that start in one second, two have the same 4 bytes with a probability of 0.01 %.
-    run = _describe_run(
-        session, command, suite, cases, implementations, planned or {}, id_bytes=2 if path is None else 4
-    )
+    job = replace(job, planned=dict(planned or {}))
+    run = _describe_run(session, command, job, suite, cases, implementations, id_bytes=2 if path is None else 4)
     with RunFile.create(results, run, path) as file:
         made = Recording(run=run, file=file, whole=whole)
         with _storing_end(made):
@@ -175,10 +186,10 @@ def record(
 def _describe_run(
     session: Session,
     command: str,
+    job: Job,
     suite: str,
     cases: Sequence[str],
     implementations: Sequence[str],
-    planned: Mapping[str, Planned],
     *,
     id_bytes: int,
 ) -> Run:
@@ -200,7 +211,7 @@ def _describe_run(
             for name in implementations
             if name in session.declared
         },
-        planned=dict(planned),
+        job=job,
         list_digest=digest(session.whole_lists) if session.whole_lists else "",
         node=find_node(),
     )

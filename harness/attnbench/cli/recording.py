@@ -12,8 +12,9 @@ import msgspec
 
 from attnbench.api.command_line import format_command
 from attnbench.api.recording import Recording, record
+from attnbench.api.stored_job import make_job
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE
-from attnbench.records.types import SCHEMA, Planned, Result, format_reproduce_line
+from attnbench.records.types import SCHEMA, Job, Planned, Result, format_reproduce_line
 from attnbench.runner import Session
 from attnbench.words.coverage import describe_asking, describe_changes, list_coverage_lines
 from attnbench.words.findings import describe_finding, describe_reason
@@ -57,8 +58,9 @@ def recording(
     made = None
     try:
         with record(
-            session, command=_format_command(session.limits.threads), results=results, suite=suite, cases=cases,
-            implementations=implementations, resume=resume, whole=whole, planned=planned,
+            session, command=_format_command(session.limits.threads), job=_make_job(session.limits.threads),
+            results=results, suite=suite, cases=cases, implementations=implementations, resume=resume, whole=whole,
+            planned=planned,
         ) as made:  # fmt: skip
             yield made
     except KeyboardInterrupt:
@@ -91,6 +93,12 @@ def write_json(recorded: Recording, file: IO[str]) -> None:
     # msgspec writes NaN and infinity, which JSON cannot represent, as null.
     encoded = msgspec.json.encode({"schema": SCHEMA, "run": recorded.run, "fixed_values": fixed, "findings": findings})
     file.write(msgspec.json.format(encoded, indent=1).decode() + "\n")
+
+
+def _make_job(threads: int | None) -> Job:
+    """Return the job of the command that runs, with the number of threads of this run."""
+    context = click.get_current_context()
+    return make_job(context.command.name or "", context.params | {"threads": threads})
 
 
 def _format_command(threads: int | None) -> str:

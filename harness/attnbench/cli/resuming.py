@@ -8,7 +8,10 @@ from typing import Any
 import click
 
 from attnbench.api.command_line import strip_folder
+from attnbench.api.stored_job import OUTPUTS
+from attnbench.cli.options import Shard
 from attnbench.records.run_file import find_runs, read_run
+from attnbench.records.types import Job
 
 __all__ = ["ResumableCommand"]
 
@@ -18,9 +21,7 @@ Words = Mapping[str, tuple[str, ...]]
 # Parameters that are not taken from the stored run: --resume, and the paths of files and folders.
 # A run stores a path outside the working directory without its folders, so such a path cannot be
 # used again.
-PLACES = frozenset(
-    {"resume", "results", "reports", "json_file", "html_file", "markdown_file", "certificate_file", "keep_found"},
-)
+PLACES = OUTPUTS | {"results", "reports"}
 # Parameters that may differ from those of the stored run. --timeout is one of these, because it
 # limits the waiting time and does not change what is measured.
 FREE = PLACES | {"timeout"}
@@ -95,19 +96,31 @@ class ResumableCommand(click.Command):
         """
         (run,) = given["resume"]
         (path,) = find_runs(Path(given.get("results", ("results",))[0]), [run])
-        command = read_run(path).run.command
-        name, *args = shlex.split(command)[1:] or [""]
-        if name != self.name:
-            raise click.UsageError(f"--resume: {run} was started by {command!r}, not by attnbench {self.name}")
+        before = read_run(path).run
+        name, *args = shlex.split(before.command)[1:] or [""]
+        if (before.job.command or name) != self.name:
+            raise click.UsageError(f"--resume: {run} was started by {before.command!r}, not by attnbench {self.name}")
         try:
-            stored = self._split(ctx, args)
+            stored = self._format_job(before.job) if before.job.command else self._split(ctx, args)
         except click.UsageError as error:
-            raise click.UsageError(f"--resume: {command!r} cannot be repeated: {error.format_message()}") from error
+            raise click.UsageError(
+                f"--resume: {before.command!r} cannot be repeated: {error.format_message()}"
+            ) from error
         for parameter in self.params:
             own = given.get(parameter.name or "")
             if own is not None and parameter.name not in FREE:
                 self._check_same(ctx, parameter, own, stored.get(parameter.name or ""), run)
         return {parameter: words for parameter, words in stored.items() if parameter not in PLACES} | dict(given)
+
+    def _format_job(self, job: Job) -> Words:
+        """Return the words of a stored job.
+
+        Raises: UsageError where this command has no such parameter.
+        """
+        parameters = {parameter.name: parameter for parameter in self.params}
+        if unknown := [name for name in job.options if name not in parameters]:
+            raise click.UsageError(f"attnbench {self.name} has no parameter {unknown[0]!r}")
+        return {name: format_value(parameters[name], value) for name, value in job.options.items()}
 
     def _check_same(
         self,
@@ -146,6 +159,21 @@ class ResumableCommand(click.Command):
             if name != "resume" and (name in PLACES or any(strip_folder(value) != value for value in values))
         }
         return shlex.join(["attnbench", self.name or "", "--resume", run, *self._join(needed)])
+
+
+def format_value(parameter: click.Parameter, value: Any) -> tuple[str, ...]:
+    """Return the words that give a parameter the value that a job has; none for a flag."""
+    if value is True:
+        return ()
+    several = isinstance(value, list) and (parameter.multiple or parameter.nargs != 1)
+    return tuple(_format_one(parameter, one) for one in (value if several else [value]))
+
+
+def _format_one(parameter: click.Parameter, value: Any) -> str:
+    if not isinstance(value, list):
+        return f"{value}"
+    between = "/" if isinstance(parameter.type, Shard) else ","
+    return between.join(":".join(map(str, one)) if isinstance(one, list) else f"{one}" for one in value)
 
 
 def _format_reporting(words: Words, run: str) -> str:

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from attnbench.records.run_file import ResultsError, StoredRun, read_run
+from attnbench.records.run_file import Measured, ResultsError, StoredRun, read_run
 from attnbench.records.sample_faults import find_timing_fault
-from attnbench.records.types import FAILURES, Finding, Memory, Result, Timing
+from attnbench.records.types import FAILURES, Finding, Memory, Result, Samples, Timing
 
 __all__ = ["FiledTiming", "Inspection", "inspect_timing", "load_samples", "read_compactly", "read_runs"]
 
@@ -95,6 +95,11 @@ class Shared:
         return found
 
 
+# A line of a run file with samples of a timing: its first byte, its number of bytes, and the number of the first of its
+# processes.
+Part = tuple[int, int, int]
+
+
 class _TimingOf(msgspec.Struct):
     """The timing of a line of a run file; the other fields are not decoded."""
 
@@ -132,19 +137,26 @@ class _FiledLines:
     def __init__(self, path: Path, open_: "_OpenFile") -> None:
         self._path = path
         self._open = open_
-        # The timings that were used last, by the place of their line.
-        self._kept: OrderedDict[tuple[int, int], Timing] = OrderedDict()
+        # The timings that were used last, by their lines.
+        self._kept: OrderedDict[tuple[Part, ...], Timing] = OrderedDict()
 
-    def read_timing(self, place: tuple[int, int]) -> Timing:
-        """Return the timing of the line at this place: its first byte and its number of bytes.
+    def read_timing(self, parts: tuple[Part, ...]) -> Timing:
+        """Return the timing of these lines.
 
         Raises: ResultsError where the file has changed.
         """
-        if place not in self._kept:
-            self._kept[place] = self._read(*place)
+        if parts not in self._kept:
+            self._kept[parts] = self._join(parts)
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-        return self._kept[place]
+        return self._kept[parts]
+
+    def _join(self, parts: tuple[Part, ...]) -> Timing:
+        start, size, number = parts[0]
+        joined = self._read(start, size).shift(number)
+        for start, size, number in parts[1:]:
+            joined = joined.join(self._read(start, size), number)
+        return joined
 
     def _read(self, start: int, size: int) -> Timing:
         try:
@@ -163,9 +175,8 @@ class Inspection(NamedTuple):
 
     # Why the timing cannot be used; empty if it can.
     fault: str
-    # Number of its processes, and of the first of them where it continues an earlier timing.
+    # Number of its processes.
     processes: int
-    begins: int
     # Names of the other implementations that were timed in the same cycles.
     partners: tuple[str, ...]
 
@@ -174,52 +185,50 @@ def inspect_timing(timing: Timing) -> Inspection:
     """Return what is asked of every timing; of a timing that stays in its file, as it was when the file was read."""
     if isinstance(timing, FiledTiming):
         return timing.inspection
-    return Inspection(find_timing_fault(timing), len(timing.samples_ns), timing.begins, timing.interleaved_with)
+    return Inspection(find_timing_fault(timing), len(timing.samples_ns), timing.interleaved_with)
 
 
 class FiledTiming(Timing):
     """A timing whose fields are read from its run file when they are used."""
 
-    __slots__ = ("_lines", "_places", "inspection")
+    __slots__ = ("_lines", "_parts", "inspection")
     _lines: _FiledLines
-    # The lines of the timing: the first one, and those that continue it.
-    _places: tuple[tuple[int, int], ...]
+    _parts: tuple[Part, ...]
     inspection: Inspection
 
     @classmethod
-    def locate(cls, lines: _FiledLines, places: tuple[tuple[int, int], ...], inspection: Inspection) -> "FiledTiming":
-        """Return the timing of the lines at these places; no field is read."""
+    def locate(cls, lines: _FiledLines, parts: tuple[Part, ...], inspection: Inspection) -> "FiledTiming":
+        """Return the timing of these lines; no field is read."""
         made = object.__new__(cls)
-        for name, value in (("_lines", lines), ("_places", places), ("inspection", inspection)):
+        for name, value in (("_lines", lines), ("_parts", parts), ("inspection", inspection)):
             object.__setattr__(made, name, value)
         return made
 
     @property
-    def places(self) -> tuple[tuple[int, int], ...]:
-        """The lines of the timing in its file: the first byte and the number of bytes of each."""
-        return self._places
-
-    @property
-    def begins(self) -> int:
-        """Number of the first process, where the timing continues an earlier one."""
-        return self.inspection.begins
+    def parts(self) -> tuple[Part, ...]:
+        """The lines of the timing."""
+        return self._parts
 
     @property
     def processes(self) -> int:
         """Number of processes."""
         return self.inspection.processes
 
-    def join(self, after: Timing) -> Timing:
+    def join(self, after: Timing, first: int) -> Timing:
         """Return this timing with the processes of ``after``, which is of the same file."""
-        if not after.begins or not isinstance(after, FiledTiming):
+        if not first or not isinstance(after, FiledTiming):
             return after
-        own, its = self.inspection, after.inspection
-        joined = Inspection(own.fault or its.fault, its.begins + its.processes, 0, its.partners)
-        return FiledTiming.locate(self._lines, self.places + after.places, joined)
+        own, further = self.inspection, after.inspection
+        joined = Inspection(own.fault or further.fault, further.processes, further.partners)
+        return FiledTiming.locate(self._lines, self.parts + after.parts, joined)
+
+    def shift(self, first: int) -> Timing:  # noqa: ARG002  # its line has the number
+        """Return this timing: it has the number of its first process already."""
+        return self
 
     def fill(self, processes: int) -> Timing:
         """Return this timing with this number of processes; the missing ones have no samples."""
-        return FiledTiming.locate(self._lines, self._places, self.inspection._replace(processes=processes))
+        return FiledTiming.locate(self._lines, self._parts, self.inspection._replace(processes=processes))
 
     # Called only for an attribute that is not set, as all fields of ``locate`` are.
     def __getattr__(self, name: str) -> Any:
@@ -229,10 +238,8 @@ class FiledTiming(Timing):
 
     def load(self) -> Timing:
         """Return the timing with all its fields."""
-        joined, *further = map(self._lines.read_timing, self._places)
-        for timing in further:
-            joined = joined.join(timing)
-        return joined.fill(self.processes) if joined.processes < self.processes else joined
+        timing = self._lines.read_timing(self._parts)
+        return timing.fill(self.processes) if timing.processes < self.processes else timing
 
 
 def load_samples(timing: Timing) -> Timing:
@@ -250,8 +257,22 @@ class _Compacting:
     lines: _FiledLines
     shared: Shared
 
-    def compact(self, result: Result, place: tuple[int, int]) -> Result:
-        """Return a compact result; ``place`` is that of its line in the file."""
+    def compact(self, record: Measured, place: tuple[int, int]) -> Measured:
+        """Return a compact record; ``place`` is that of its line in the file."""
+        if isinstance(record, Samples):
+            return self._compact_samples(record, place)
+        return self._compact_result(record, place)
+
+    def _compact_samples(self, samples: Samples, place: tuple[int, int]) -> Samples:
+        share = self.shared.share
+        return replace(
+            samples,
+            implementation=share(samples.implementation),
+            case=share(samples.case),
+            timing=self._file_timing(samples.timing, place, samples.first),
+        )
+
+    def _compact_result(self, result: Result, place: tuple[int, int]) -> Result:
         share = self.shared.share
         return Result(
             run=share(result.run),
@@ -268,8 +289,10 @@ class _Compacting:
             completes=result.completes,
         )
 
-    def _file_timing(self, timing: Timing, place: tuple[int, int]) -> Timing:
-        return FiledTiming.locate(self.lines, (place,), self.shared.share(inspect_timing(timing)))
+    def _file_timing(self, timing: Timing, place: tuple[int, int], first: int = 0) -> Timing:
+        found = inspect_timing(timing)
+        own = self.shared.share(found._replace(processes=first + found.processes))
+        return FiledTiming.locate(self.lines, ((*place, first),), own)
 
     def _share_memory(self, memory: Memory | None) -> Memory | None:
         return None if memory is None else replace(memory, method=self.shared.share(memory.method))

@@ -46,6 +46,7 @@ class _Head(msgspec.Struct):
     """The fields of a line by which it is joined; the others are not decoded."""
 
     record: str = ""
+    # Absent in samples, which are always of a profile.
     suite: str = ""
     case: str = ""
     implementation: str = ""
@@ -116,7 +117,7 @@ def _make_run(owned: _Owned, *, alone: bool) -> Run:
         suite_digest=list_digest if whole else "",
         list_digest="" if whole else list_digest,
         sources={name: digest for part in group.parts for name, digest in part.run.sources.items()},
-        planned=_count_planned(owned),
+        job=replace(first.job, planned=_count_planned(owned)),
         parts=tuple(ids),
         node=group.node,
     )
@@ -182,8 +183,9 @@ def _write(owned: _Owned, made: Joined, *, missing: bool) -> None:
 
 
 def _hash_unit(head: _Head) -> int:
-    """Return a number of 64 bits for the unit of a result; it takes less memory than the text."""
-    unit = head.suite, head.case, "" if head.suite == PERF else head.implementation
+    """Return a number of 64 bits for the unit of a result or of samples; it takes less memory than the text."""
+    suite = PERF if head.record == "samples" else head.suite
+    unit = suite, head.case, "" if suite == PERF else head.implementation
     return int.from_bytes(hashlib.blake2b("\n".join(unit).encode(), digest_size=8).digest())
 
 
@@ -256,9 +258,7 @@ class _Joining:
             self._stream.write(format_line(End(run=self._made.run.id, time=time, outcome="finished", exit_code=code)))
 
     def _copy(self, number: int, part: Part) -> None:
-        """Copy the results of a part, and keep its other records."""
-        start = f'{{"record":"result","run":"{part.run.id}",'.encode()
-        new = f'{{"record":"result","run":"{self._made.run.id}",'.encode()
+        """Copy the results and samples of a part, and keep its other records."""
         end: End | None = None
         unreadable: list[int] = []
         for place, line in read_lines(part.path):
@@ -266,13 +266,14 @@ class _Joining:
             if head is None or not (head.record in PARSED or (head.record == "run" and place == 1)):
                 unreadable.append(place)
                 end = None
-            elif head.record == "result":
+            elif head.record in ("result", "samples"):
                 end = None
+                results = int(head.record == "result")
                 if self._owners.get(_hash_unit(head), number) != number:
-                    self._made.repeated += 1
-                elif (text := self._rename(line, start, new)) is not None:
+                    self._made.repeated += results
+                elif (text := self._rename(line, head.record, part.run.id)) is not None:
                     self._stream.write(text)
-                    self._made.results += 1
+                    self._made.results += results
                 else:
                     unreadable.append(place)
             elif head.record != "run":
@@ -280,12 +281,13 @@ class _Joining:
         self._ends.append(end)
         self._made.problems += _describe_faults(part, unreadable, end)
 
-    def _rename(self, line: bytes, start: bytes, new: bytes) -> bytes | None:
-        """Return the line of a result with the id of the new run; None where it is not a result."""
+    def _rename(self, line: bytes, kind: str, run: str) -> bytes | None:
+        """Return the line of a result or of samples with the id of the new run; None where it cannot be read."""
+        start, new = (f'{{"record":"{kind}","run":"{own}",'.encode() for own in (run, self._made.run.id))
         if line.startswith(start):
             return new + line[len(start) :].rstrip() + b"\n"
         try:
-            return format_line(replace(PARSED["result"](line), run=self._made.run.id))
+            return format_line(replace(PARSED[kind](line), run=self._made.run.id))
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return None
 

@@ -1,8 +1,9 @@
 """Run files: JSON lines, append-only. Only this module knows the format.
 
-``<results>/<machine>/<run>.jsonl`` has a Run on its first line, and a Result, a Ceiling, a Completion, a Resumption or
-an End on each further line. Every line is an object whose first field is ``"record"`` ("run", "result", "ceiling",
-"completion", "resumption" or "end"). A killed process loses at most the line that it was writing, and the End.
+``<results>/<machine>/<run>.jsonl`` has a Run on its first line, and a Result, Samples, a Ceiling, a Completion, a
+Resumption or an End on each further line. Every line is an object whose first field is ``"record"`` ("run", "result",
+"samples", "ceiling", "completion", "resumption" or "end"). A killed process loses at most the line that it was writing,
+and the End.
 """
 
 import contextlib
@@ -27,11 +28,13 @@ from attnbench.records.types import (
     Completion,
     End,
     Finding,
+    Job,
+    Planned,
     Record,
     Result,
     Resumption,
     Run,
-    Timing,
+    Samples,
     explain_untimed,
 )
 from attnbench.records.unknown_facts import decode_tolerantly
@@ -55,8 +58,11 @@ __all__ = [
     "sort_results",
 ]
 
-# The records after the first line of a file.
-Further = Result | Ceiling | Completion | Resumption | End
+# The records after the first line of a file, and those that have measurements.
+Further = Result | Samples | Ceiling | Completion | Resumption | End
+Measured = Result | Samples
+# Returns the record that is kept in place of one that was read from a line: its first byte and number of bytes.
+Change = Callable[[Measured, tuple[int, int]], Measured]
 _OfRun = TypeVar("_OfRun", bound=Further)
 
 
@@ -181,11 +187,10 @@ def format_line(record: Record) -> bytes:
     return f'{{"record":"{kind}",'.encode() + msgspec.json.encode(record)[1:] + b"\n"
 
 
-def read_run(path: Path, change: Callable[[Result, tuple[int, int]], Result] | None = None) -> StoredRun:
+def read_run(path: Path, change: Change | None = None) -> StoredRun:
     """Read a run file; the field ``problems`` of the result has a message for each line that cannot be read.
 
-    ``change`` makes of each result the one that is kept; it also gets the place of the line in the file: the first byte
-    and the number of bytes.
+    ``change`` makes of each result, and of the samples of each process, the record that is kept.
 
     Raises: ResultsError where the file contains no run, or a run of a newer schema.
     """
@@ -215,13 +220,13 @@ class _Reading:
     """A run file while it is read, line by line."""
 
     path: Path
-    change: Callable[[Result, tuple[int, int]], Result] | None = None
+    change: Change | None = None
     run: Run | None = None
     records: list[Further] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     timed_lines: dict[tuple[str, str], int] = field(default_factory=dict)
-    # By implementation and case, the place in ``records`` of the last record with a timing that continues no other.
-    timed: dict[tuple[str, str], int] = field(default_factory=dict)
+    # Place in ``records`` of the last result of each call that a profile may time, by implementation and case.
+    places: dict[tuple[str, str], int] = field(default_factory=dict)
     # Number of problems when the run was last resumed.
     before_resumption: int = 0
     # The End that was just read; None after any other line.
@@ -253,34 +258,49 @@ class _Reading:
             )
         elif isinstance(kind, str) and kind in PARSED:
             record = _require_run(PARSED[kind](line), self.run)
-            if isinstance(record, Result):
+            if isinstance(record, Result | Samples):
                 record = self.change(record, place) if self.change else record
+                if isinstance(record, Samples):
+                    self._add_samples(record)
                 if record.timing is not None:
                     self.timed_lines[record.implementation, record.case] = number
-                    if self._continue_timing(record, record.timing):
-                        return
             self._add(record)
         else:
             self.problems.append(f"{self.path.name} line {number}: unknown record {kind!r}")
 
-    def _continue_timing(self, record: Result, timing: Timing) -> bool:
-        """Add the samples of a record that continues an earlier one to that record; return whether it does so."""
-        key = record.implementation, record.case
-        place = self.timed.setdefault(key, len(self.records))
-        before = self.records[place] if place < len(self.records) else None
-        if not timing.begins or not isinstance(before, Result) or before.timing is None:
-            self.timed[key] = len(self.records)
-            return False
-        self.records[place] = replace(record, timing=before.timing.join(timing))
-        self.end = None
-        return True
+    def _add_samples(self, samples: Samples) -> None:
+        """Add the samples of a call to its result.
+
+        Raises: ValueError where the call has no result, or one that allows no timing.
+        """
+        place = self.places.get((samples.implementation, samples.case))
+        result = None if place is None else self.records[place]
+        if place is None or not isinstance(result, Result) or result.untimed is not None:
+            raise ValueError("the samples belong to no result that may be timed")
+        timing, before = samples.timing, result.timing
+        joined = before.join(timing, samples.first) if before else timing.shift(samples.first)
+        self.records[place] = replace(result, timing=joined)
 
     def _add(self, record: Further) -> None:
-        self.records.append(record)
+        if isinstance(record, Result) and record.suite == PERF:
+            key = record.implementation, record.case
+            if record.untimed is not None and key in self.places:
+                self._drop_timing(key)
+            self.places[key] = len(self.records)
+        if not isinstance(record, Samples):
+            self.records.append(record)
         if isinstance(record, End):
             self.end = record
         elif isinstance(record, Resumption):
             self.before_resumption = len(self.problems)
+
+    def _drop_timing(self, key: tuple[str, str]) -> None:
+        """Drop the timing of a call whose implementation is excluded from timing by a later result."""
+        place = self.places[key]
+        before = self.records[place]
+        if isinstance(before, Result) and before.timing is not None:
+            self.records[place] = replace(before, timing=None)
+            del self.timed_lines[key]
 
     def make_stored_run(self) -> StoredRun:
         """Return the run that was read.
@@ -293,7 +313,7 @@ class _Reading:
         results = [one for one in self.records if isinstance(one, Result)]
         return StoredRun(
             run=self.run,
-            results=tuple(results if self.end else _fill_timings(results)),
+            results=tuple(results if self.end and self.end.outcome == "finished" else _fill_timings(results)),
             ceilings=tuple(one for one in self.records if isinstance(one, Ceiling)),
             completions=tuple(completions.values()),
             path=self.path,
@@ -306,9 +326,9 @@ class _Reading:
 
 
 def _fill_timings(results: Sequence[Result]) -> Iterator[Result]:
-    """Yield the results of a run that was cut while it stored the samples of a process.
+    """Yield the results of a run that ended while the samples of a process were stored.
 
-    Where the process timed a case, and some of its samples are missing, their timings get a process without samples.
+    If samples of some implementations are missing, the timings of these get a process without samples.
     """
     processes: dict[str, int] = {}
     for result in results:
@@ -351,17 +371,21 @@ _RESULT = msgspec.json.Decoder(Result)
 
 
 def _parse_run(line: bytes, path: Path) -> Run:
-    """Decode a run.
+    """Decode a run; before schema 8, what was planned was no part of a job.
 
     Raises: ResultsError where the schema of the run is newer than ``SCHEMA``.
     """
-    schema = msgspec.json.decode(line, type=dict[str, Any]).get("schema")
+    fields = msgspec.json.decode(line, type=dict[str, Any])
+    schema = fields.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         raise ResultsError(
             f"{path} was written by a newer attnbench (schema {schema}); "
             f"this version reads schemas up to {SCHEMA}: upgrade attnbench"
         )
-    return _RUN.decode(line)
+    run = _RUN.decode(line)
+    if "job" in fields:
+        return run
+    return replace(run, job=Job(planned=msgspec.convert(fields.get("planned", {}), dict[str, Planned])))
 
 
 def _require_run(record: _OfRun, run: Run | None) -> _OfRun:
@@ -383,6 +407,7 @@ def _parse_result(line: bytes) -> Result:
 # How each kind of record after the first line is decoded.
 PARSED: dict[str, Callable[[bytes], Further]] = {
     "result": _parse_result,
+    "samples": msgspec.json.Decoder(Samples).decode,
     "ceiling": msgspec.json.Decoder(Ceiling).decode,
     "completion": partial(decode_tolerantly, decoder=msgspec.json.Decoder(Completion)),
     "resumption": msgspec.json.Decoder(Resumption).decode,

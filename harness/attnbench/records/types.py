@@ -10,8 +10,8 @@ History of SCHEMA
 5  new fields of Timing: values, judged
 6  new fields of Run: list_digest, parts, node
 7  new field of Timing: trainable
-8  new field of Finding: facts; new field of Timing: begins (the samples of each process are stored when it ends);
-   new field of Planned: processes
+8  new field of Finding: facts; new record: Samples; new field of Run: job, which has what ``planned`` had; new field of
+   Planned: processes
 """
 
 import shlex
@@ -37,6 +37,7 @@ __all__ = [
     "Completion",
     "End",
     "Finding",
+    "Job",
     "Machine",
     "Memory",
     "Pass",
@@ -45,6 +46,7 @@ __all__ = [
     "Result",
     "Resumption",
     "Run",
+    "Samples",
     "Status",
     "Timing",
     "explain_untimed",
@@ -107,6 +109,20 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a run was asked to do; it names no host, user or home folder."""
+
+    # Name of the command, such as "profile"; empty in runs of schemas before 8, which have only the command line.
+    command: str = ""
+    # Values of the command's options and arguments, by parameter name; those without a value are absent. A path outside
+    # the working directory is stored without its folders. Output files are absent.
+    options: dict[str, Any] = field(default_factory=dict)
+    # What was planned for each implementation; empty in runs of schemas before 4, and where the cases are chosen during
+    # the run (suite fuzz, search for the max length).
+    planned: dict[str, Planned] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One invocation of attnbench: the command, the implementations, the versions and the machine."""
 
@@ -126,9 +142,8 @@ class Run:
     implementations: tuple[str, ...] = ()
     # SHA-256 of the source files of each implementation when the run began; empty in older runs.
     sources: dict[str, str] = field(default_factory=dict)
-    # What was planned for each implementation; empty in older runs, and where the cases are chosen during the run
-    # (suite fuzz, search for the max length).
-    planned: dict[str, Planned] = field(default_factory=dict)
+    # What the run was asked to do. In runs of schemas before 8, only what was planned is known.
+    job: Job = field(default_factory=Job)
     # Hash of the whole case list of which this run has a part (--shard, a task of a sweep); empty for a whole list.
     list_digest: str = ""
     # Ids of the runs that were merged into this run; empty if it was not merged.
@@ -136,6 +151,11 @@ class Run:
     # Label that tells machines with the same description apart, and does not name the host; empty if not known.
     node: str = ""
     schema: int = SCHEMA
+
+    @property
+    def planned(self) -> dict[str, Planned]:
+        """What was planned for each implementation."""
+        return self.job.planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,40 +239,45 @@ class Timing:
     throttle_reasons: tuple[tuple[int, ...], ...] = ()
     # On CUDA: the source of the clock rates, or the reason why no clock rates were read.
     clock: str = ""
-    # Number of the first process of these samples. Above 0 in a record of a run file that adds the samples of further
-    # processes to those of earlier records of the call.
-    begins: int = 0
 
     @property
     def processes(self) -> int:
         """Number of processes, also of those without samples of this implementation."""
         return len(self.samples_ns)
 
-    def select_new(self, before: "Timing | None") -> "Timing":
-        """Return the part of this timing that adds to ``before``, or all of it if it does not begin with ``before``."""
-        count = len(before.samples_ns) if before is not None else 0
-        if before is None or not 0 < count < len(self.samples_ns) or self.samples_ns[:count] != before.samples_ns:
-            return self
-        twin = self.twin.select_new(before.twin) if self.twin else None
-        return replace(
+    def select_new(self, before: "Timing | None") -> "tuple[int, Timing]":
+        """Return the processes of this timing that ``before`` lacks, and the number of the first of them.
+
+        If this timing does not begin with the samples of ``before``, all its processes are returned.
+        """
+        count = before.processes if before is not None else 0
+        if before is None or count >= self.processes or self.samples_ns[:count] != before.samples_ns:
+            return 0, self
+        new = replace(
             self,
             **{name: getattr(self, name)[count:] for name in ("samples_ns", *SAMPLE_FIELDS)},
             build_ns=self.build_ns[len(before.build_ns) :],
             first_call_ns=self.first_call_ns[len(before.first_call_ns) :],
             judged=self.judged - before.judged,
-            twin=twin,
-            begins=count,
+            twin=self.twin.select_new(before.twin)[1] if self.twin else None,
         )
+        return count, new
 
-    def join(self, after: "Timing") -> "Timing":
-        """Return this timing with the processes of ``after``, the result of ``select_new``."""
-        if not after.begins:
+    def join(self, after: "Timing", first: int) -> "Timing":
+        """Return this timing with the processes of ``after``, which have the numbers from ``first`` on.
+
+        A missing process between the two gets empty tuples. With ``first`` 0, ``after`` replaces this timing.
+        """
+        if not first:
             return after
-        processes = after.begins + len(after.samples_ns)
-        twin = after.twin if self.twin is None or after.twin is None else self.twin.join(after.twin)
+        processes = first + after.processes
         columns: dict[str, Any] = {
-            name: self._join_column(after, name, processes) for name in ("samples_ns", *SAMPLE_FIELDS)
+            name: _join_column(getattr(self, name), getattr(after, name), first, processes)
+            for name in ("samples_ns", *SAMPLE_FIELDS)
         }
+        twin, nothing = None, Timing(samples_ns=(), threads=after.threads)
+        if self.twin or after.twin:
+            twin = (self.twin or nothing).join(after.twin or nothing, first).fill(processes)
         return replace(
             after,
             **columns,
@@ -260,23 +285,26 @@ class Timing:
             first_call_ns=self.first_call_ns + after.first_call_ns,
             judged=self.judged + after.judged,
             twin=twin,
-            begins=0,
         )
 
-    def _join_column(self, after: "Timing", name: str, processes: int) -> tuple[tuple[int, ...], ...]:
-        """Return the samples of both in one field; a process without a number of this field has an empty tuple."""
-        own, its = getattr(self, name), getattr(after, name)
-        if not own and not its:
-            return ()
-        column = (*own[: after.begins], *((),) * (after.begins - len(own)), *its)
-        return (*column, *((),) * (processes - len(column)))
+    def shift(self, first: int) -> "Timing":
+        """Return this timing with ``first`` processes before its own, which have no samples."""
+        return Timing(samples_ns=(), threads=self.threads).join(self, first)
 
     def fill(self, processes: int) -> "Timing":
-        """Return this timing with this number of processes; the missing ones have no samples."""
-        missing = ((),) * (processes - len(self.samples_ns))
+        """Return this timing with at least this number of processes; those that are added have no samples."""
+        missing = ((),) * (processes - self.processes)
         names = [name for name in ("samples_ns", *SAMPLE_FIELDS) if getattr(self, name)]
-        columns = {name: getattr(self, name) + missing for name in names}
+        columns = {name: getattr(self, name) + missing for name in names} if missing else {}
         return replace(self, **columns, twin=self.twin.fill(processes) if self.twin else None)
+
+
+def _join_column(own: Any, further: Any, first: int, processes: int) -> tuple[tuple[int, ...], ...]:
+    """Return the samples of one field in all processes; a process without samples of this field has an empty tuple."""
+    if not own and not further:
+        return ()
+    column = (*own[:first], *((),) * (first - len(own)), *further)
+    return (*column, *((),) * (processes - len(column)))
 
 
 # Fields of a Timing that have one number per sample, besides ``samples_ns``.
@@ -337,6 +365,21 @@ class Result:
         conforms = bool(self.findings) and all(f.status == "passed" for f in self.findings)
         if (self.timing or self.memory) and not conforms:
             raise ValueError(f"{self.implementation} has measurements, but did not pass all checks of {self.case}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """Samples of a call, stored as soon as a process has timed its case.
+
+    The result of the call is an earlier record, without timing. Readers add the samples to it, unless a check failed.
+    """
+
+    run: str
+    implementation: str
+    case: str
+    # Number of the first process of ``timing``; 0: the samples replace those of earlier records of the call.
+    first: int
+    timing: Timing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -446,7 +489,7 @@ class End:
     exit_code: int
 
 
-Record = Run | Result | Ceiling | Completion | Resumption | End
+Record = Run | Result | Samples | Ceiling | Completion | Resumption | End
 
 
 def explain_untimed(unfit: Finding) -> Reason:

@@ -10,7 +10,7 @@ from pathlib import Path
 from attnbench.cases import digest
 from attnbench.records.exit_codes import FAILED
 from attnbench.records.run_file import ResultsError, StoredRun, format_line, has_failure, read_run
-from attnbench.records.types import End, Planned, Record, Run
+from attnbench.records.types import End, Record, Run
 from attnbench.sweep.plan import SweepPlan, Task
 from attnbench.sweep.tries import Pair, Try, find_counted, find_record
 
@@ -56,10 +56,10 @@ def _plan_only(run: Run, kept: Set[Pair]) -> Run:
     """Return the run as if only these results had been planned."""
     counts = Counter(name for name, _ in kept)
     planned = {
-        name: Planned(cases=counts[name] if own.cases else 0, timed=counts[name] if own.timed else 0)
+        name: replace(own, cases=counts[name] if own.cases else 0, timed=counts[name] if own.timed else 0)
         for name, own in run.planned.items()
     }
-    return replace(run, planned=planned, suite_digest=digest({case for _, case in kept}))
+    return replace(run, job=replace(run.job, planned=planned), suite_digest=digest({case for _, case in kept}))
 
 
 def _list_records(stored: StoredRun, kept: Set[Pair], one: Try) -> list[Record]:

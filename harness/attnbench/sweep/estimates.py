@@ -1,6 +1,6 @@
 """How long the cases of a sweep take: a forecast, corrected by earlier runs on the same kind of machine."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -54,6 +54,7 @@ class _Line(msgspec.Struct):
     record: str = ""
     suite: str = ""
     case: str = ""
+    implementation: str = ""
     flop: int | None = None
     time: str = ""
     outcome: str = ""
@@ -88,7 +89,7 @@ def _find_machine(folder: Path) -> Machine | None:
 
 def _read_run(path: Path, kind: Kind, machine: Machine | None) -> EarlierRun | None:
     """Return the run of a file; None if it is of another kind, has several devices, or did not finish."""
-    results: Counter[str] = Counter()
+    names: defaultdict[str, set[str]] = defaultdict(set)
     flops: dict[str, int] = {}
     end = _Line()
     try:
@@ -100,9 +101,9 @@ def _read_run(path: Path, kind: Kind, machine: Machine | None) -> EarlierRun | N
             if end.record == "result":
                 if (end.suite == PERF) != (kind == "profile"):
                     return None
-                results[end.case] += 1
+                names[end.case].add(end.implementation)
                 flops[end.case] = end.flop or 0
-        devices = {CaseId.parse(case).device for case in results}
+        devices = {CaseId.parse(case).device for case in names}
     except (ResultsError, msgspec.MsgspecError, ValueError):
         return None
     seconds = _measure_s(run.time, end)
@@ -110,7 +111,7 @@ def _read_run(path: Path, kind: Kind, machine: Machine | None) -> EarlierRun | N
         return None
     return EarlierRun(
         hardware=run.machine.name, machine=machine, device=devices.pop(), threads=run.threads, seconds=seconds,
-        cases={case: (results[case], flops[case]) for case in results},
+        cases={case: (len(names[case]), flops[case]) for case in names},
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from attnbench.api.jobs import (
 )
 from attnbench.api.profile_job import record_profile
 from attnbench.api.recording import Recording, record
+from attnbench.api.stored_job import make_job
 from attnbench.api.subjects import drop_unloadable, find_operators
 from attnbench.plugins.registry import display_name
 from attnbench.records.environment import find_commit, find_node, find_versions
@@ -190,7 +191,8 @@ def run_task(folder: Path, plan: SweepPlan, task: Task, made: Try) -> None:
     def store(session: Session, **settings: Any) -> AbstractContextManager[Recording]:
         # The hash of the whole list, which is stored, is that of all tasks: they can be merged.
         session.whole_lists += whole
-        return record(session, command=format_command(plan.words or ["sweep"]), path=path, **settings)
+        job = make_job("sweep", plan.options)
+        return record(session, command=format_command(plan.words or ["sweep"]), job=job, path=path, **settings)
 
     # Every task has all implementations, so that all run files of a sweep are of the same ones.
     if plan.kind == "profile":

@@ -206,11 +206,16 @@ def _list_complete(plan: SweepPlan, stored: StoredRun) -> dict[Pair, Result]:
     for result in stored.results:
         key = (result.implementation, result.case)
         results[key] = join_results(results[key], result) if key in results else result
-    return {key: result for key, result in results.items() if _is_complete(plan, result)}
+    return {key: result for key, result in results.items() if plan.kind == "conform" or _is_timed(stored, result)}
 
 
-def _is_complete(plan: SweepPlan, result: Result) -> bool:
-    return plan.kind == "conform" or result.timing is not None or result.untimed is not None
+def _is_timed(stored: StoredRun, result: Result) -> bool:
+    """Whether all planned processes timed a call, or the run finished with fewer, or there is a reason not to time."""
+    if result.timing is None:
+        return result.untimed is not None
+    planned = stored.run.planned.get(result.implementation)
+    finished = stored.end is not None and stored.end.outcome == "finished"
+    return finished or planned is None or result.timing.processes >= planned.processes
 
 
 def _format_now() -> str:

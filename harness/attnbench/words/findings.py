@@ -17,10 +17,9 @@ _OLD_BUT = "But "
 
 def describe_finding(finding: Finding) -> str:
     """Return what was found, without the requirement; empty for a finding that passed."""
-    if finding.facts:
-        return describe_facts(finding.facts)
     known = read_checks().get(finding.check)
-    return finding.reason.removeprefix(known.requirement if known else "").strip().removeprefix(_OLD_BUT)
+    text = finding.reason.removeprefix(known.requirement if known else "").strip().removeprefix(_OLD_BUT)
+    return " ".join(filter(None, (text, describe_facts(finding.facts))))
 
 
 def describe_facts(facts: Iterable[Fact]) -> str:

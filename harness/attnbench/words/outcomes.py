@@ -122,7 +122,7 @@ _NOT_CONFORMING = "{check}: {status}"
 _IMPLAUSIBLE = "left out: {fault}"
 _EXCLUDED = "in a timing process: {fault}"
 _NOT_ATTRIBUTED = "in a timing process: {fault}; no subset of the implementations reproduced it"
-_UNKNOWN = "unknown fact"
+_UNKNOWN = "unknown fact ({name})"
 
 
 def describe_outcome_fact(fact: OutcomeFact) -> str:  # noqa: C901  # one case for each fact
@@ -205,8 +205,8 @@ def describe_outcome_fact(fact: OutcomeFact) -> str:  # noqa: C901  # one case f
             return say(_IMPLAUSIBLE, fault=fault)
         case ExcludedFromTiming():
             return say(_EXCLUDED if fact.attributed else _NOT_ATTRIBUTED, fault=describe_outcome_fact(fact.fault))
-        case UnknownFact():
-            return say(_UNKNOWN)
+        case UnknownFact(name=name):
+            return say(_UNKNOWN, name=name)
     assert_never(fact)
 
 

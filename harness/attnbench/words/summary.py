@@ -112,7 +112,6 @@ _CAUSE_ON = "{name} on {machine}  {title}"
 _MORE_CAUSES = ("… and {count} more cause of failures", "… and {count} more causes of failures")
 _MORE_TABLES = ("1 more table is on the page of the report", "{count} more tables are on the page of the report")
 _NOT_TIMED = "{verdict}; not timed"
-_OVER_WORK_LIMIT = "predicted to take {seconds:.3g} s a call (limit {limit:g} s)"
 
 
 def describe_conformance(one: Conformance) -> str:

@@ -14,6 +14,7 @@ from attnbench.mutants.multihead.decorator import build_case_id
 from attnbench.mutants.multihead.formula import Arguments, Formula, Result
 from attnbench.mutants.mutant import ModuleImplementation
 from attnbench.plugins.registry import load_problem_types
+from attnbench.records.value_facts import ConditionViolated, phrase
 
 if TYPE_CHECKING:
     from conftest import Conformance
@@ -64,7 +65,7 @@ def test_names_that_a_call_adds_to_the_state_dict_are_reported(conformance: "Con
     """A call that registers a buffer fails: a state dict saved before the call could not be loaded after it."""
     finding = conformance.finding(ModuleImplementation(_RegistersInCall), case(), "state_dict_round_trip")
     assert finding.status == "failed"
-    assert finding.reason.endswith("But a call changed the names in the state dict.")
+    assert finding.facts == (ConditionViolated(violation=phrase("state_names_changed")),)
 
 
 class _KeepsItsGraph(Formula):
@@ -77,7 +78,10 @@ def test_a_module_that_keeps_its_output_cannot_be_copied(conformance: "Conforman
     """Torch cannot deep-copy a tensor that has a gradient history; the finding quotes torch's error."""
     finding = conformance.finding(ModuleImplementation(_KeepsItsGraph), case(), "copies_work")
     assert finding.status == "failed"
-    assert "making a deep copy raised RuntimeError: Only Tensors created explicitly by the user" in finding.reason
+    (fact,) = finding.facts
+    assert isinstance(fact, ConditionViolated)
+    assert fact.violation.key == "deep_copy_raised"
+    assert str(fact.violation.values["raised"]).startswith("RuntimeError: Only Tensors created explicitly by the user")
 
 
 class _OneTensor(Formula):

@@ -14,6 +14,7 @@ from attnbench.mutants.multihead.formula import Arguments, Formula
 from attnbench.mutants.mutant import ModuleImplementation
 from attnbench.plugins.adapters import adopt
 from attnbench.plugins.registry import load, load_problem_types
+from attnbench.records.value_facts import BitsDiffer, ConditionViolated, phrase
 
 if TYPE_CHECKING:
     from conftest import Conformance
@@ -41,7 +42,7 @@ def test_the_reference_refuses_every_call_that_must_be_refused(
     """The reference passes the checks of refusals, apart from its fast path (see the next test)."""
     assert check in conformance.applicable(case(**layout))
     finding = conformance.finding(load("torch_mha"), case(**layout), check)
-    assert finding.status == "passed", finding.reason
+    assert finding.status == "passed", finding
 
 
 def test_the_fast_path_of_the_reference_accepts_any_mask_with_the_right_number_of_elements(
@@ -51,7 +52,7 @@ def test_the_fast_path_of_the_reference_accepts_any_mask_with_the_right_number_o
     fast = case(batch=3, queries=7, self_attention=True, num_heads=2, mask="pad", mode="inference")
     finding = conformance.finding(load("torch_mha"), fast, "bad_shapes_are_refused")
     assert finding.status == "failed"
-    assert finding.reason.endswith("But a call with attn_mask of shape (49,) raised no exception.")
+    assert finding.facts == (ConditionViolated(violation=phrase("mask_of_shape", name="attn_mask", shape="(49,)")),)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -59,7 +60,7 @@ def test_every_bad_call_has_a_description_of_its_own(conformance: "Conformance",
     """The descriptions of all bad calls differ, so that a finding names exactly one of them."""
     one = case(**layout)
     inputs = conformance.candidate(ModuleImplementation(Formula), one).inputs
-    descriptions = [bad.what for bad in (*make_bad_shapes(one, inputs), *make_bad_dtypes(one, inputs))]
+    descriptions = [bad.accepted for bad in (*make_bad_shapes(one, inputs), *make_bad_dtypes(one, inputs))]
     assert len(set(descriptions)) == len(descriptions) > 40
 
 
@@ -111,7 +112,9 @@ def test_an_input_that_a_refused_call_changed_is_reported(conformance: "Conforma
     """If a refused call has changed its query in place before it raised, the check fails."""
     finding = conformance.finding(ModuleImplementation(_RefusesAndChanges), case(), "refusals_leave_no_trace")
     assert finding.status == "failed"
-    assert "output of a valid call after refused calls differ" in finding.reason
+    (fact,) = finding.facts
+    assert isinstance(fact, BitsDiffer)
+    assert fact.compared.how == phrase("valid_call_after_refused_calls")
 
 
 class _TokensOnly(nn.MultiheadAttention):
@@ -128,4 +131,4 @@ def test_a_module_does_not_fail_because_of_arguments_that_it_does_not_have(
 ) -> None:
     """The checks of refusals pass a module only the arguments that its forward has."""
     finding = conformance.finding(adopt(_TokensOnly, "tokens_only"), case(mode="train"), check)
-    assert finding.status == "passed", finding.reason
+    assert finding.status == "passed", finding

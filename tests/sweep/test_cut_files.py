@@ -1,15 +1,21 @@
 """Tests of run files of tries that were ended early: what is kept of them can be merged."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
+import pytest
+
+from attnbench.api.recording import Recording
 from attnbench.records.joined_file import join_parts
 from attnbench.records.parts import find_parts, group_parts
-from attnbench.records.run_file import format_line, read_run
-from attnbench.records.types import Planned
+from attnbench.records.run_file import RunFile, format_line, read_run
+from attnbench.records.types import Job, Planned
 from attnbench.sweep.cut_files import keep_counted
 from attnbench.sweep.tries import Pair, list_tries
 from sweep_folders import case_of, make_try, write_run, write_sweep
+from timed_runs import time_calls
 
 
 def cut(path: Path, lines: int) -> None:
@@ -56,6 +62,33 @@ def test_all_tries_of_a_task_can_be_merged(tmp_path: Path) -> None:
     stored = read_run(made.path)
     assert stored.run.planned == {"torch_mha": Planned(cases=3), "sdpa": Planned(cases=3)}
     assert stored.end is not None
+
+
+@pytest.mark.parametrize(("processes", "outcome", "counts"), [(2, None, False), (3, None, True), (2, "finished", True)])
+def test_a_case_counts_if_all_planned_processes_timed_it(
+    tmp_path: Path, processes: int, outcome: Literal["finished"] | None, counts: bool
+) -> None:
+    """A try that was cut between two processes has not timed its case; one that finished may have had less time."""
+    plan = write_sweep(tmp_path, [4], kind="profile")
+    (task,) = plan.tasks
+    path = make_try(tmp_path, plan, task, "preempted")
+    write_run(path, [])
+    names = ("torch_mha", "sdpa")
+    planned = dict.fromkeys(names, Planned(cases=0, timed=1, processes=3))
+    run = replace(read_run(path).run, job=Job(command="sweep", planned=planned))
+    path.unlink()
+    with RunFile.create(tmp_path, run, path) as file:
+        recorded = Recording(run=run, file=file)
+        for name in names:
+            recorded.add(time_calls(name, case=case_of(4), run=run.id, processes=processes))
+        if outcome:
+            recorded.end(outcome, 0)
+    kept = keep_counted(tmp_path, plan, task, list_tries(tmp_path, task))
+    assert kept == (pairs(4) if counts else frozenset())
+    if counts:
+        found = read_run(path)
+        assert found.run.planned == planned
+        assert [one.timing.processes for one in found.results if one.timing] == [processes] * 2
 
 
 def test_a_whole_file_is_left_alone(tmp_path: Path) -> None:

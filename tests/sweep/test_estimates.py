@@ -53,6 +53,16 @@ def test_runs_on_the_same_kind_of_machine_count_alone(tmp_path: Path) -> None:
     assert here.origin.endswith("from 1 earlier run on this machine")
 
 
+def test_an_implementation_counts_once_for_each_case(tmp_path: Path) -> None:
+    """Two implementations with two results of a case are two, as where a result follows the checks and the timing."""
+    path = tmp_path / "some-cpu" / "one.jsonl"
+    write_run(path, [4, 8])
+    run, *results, end = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join((run, *results, *results, end)))
+    (found,) = read_earlier_runs([tmp_path], "conform")
+    assert found.cases == {case_of(4): (2, 1000), case_of(8): (2, 1000)}
+
+
 def test_runs_of_another_kind_do_not_count(tmp_path: Path) -> None:
     """The time of a suite says nothing about a profile, whose longer cases take longer."""
     write_run(tmp_path / "some-cpu" / "one.jsonl", [4, 8])

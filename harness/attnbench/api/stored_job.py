@@ -19,9 +19,9 @@ def make_job(command: str, values: Mapping[str, Any]) -> Job:
     Values are stored as JSON has them. Paths lose their folders if they are outside the working directory.
     """
     plain = {name: _make_plain(value) for name, value in values.items() if name not in OUTPUTS}
-    return Job(
-        command=command, options={name: value for name, value in plain.items() if value not in (None, [], False)}
-    )
+    # 0 is a value, although it equals False.
+    given = {name: one for name, one in plain.items() if one is not None and one is not False and one != []}
+    return Job(command=command, options=given)
 
 
 def _make_plain(value: Any) -> Any:

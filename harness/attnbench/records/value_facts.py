@@ -147,11 +147,12 @@ class ValuesOff(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     # Number of elements that are off, and of all elements.
     count: int
     total: int
-    # The worst element: its error, its place, its value and the expected value.
-    worst: float
+    # The worst element: its error, its place, its value and the expected value. The error is infinite if two large
+    # numbers of opposite sign are further apart than float64 can say.
+    worst: Number
     place: tuple[Coordinate, ...]
-    value: float
-    expected: float
+    value: Number
+    expected: Number
     shared: tuple[SharedPositions, ...]
     limit: Limit
 

@@ -109,7 +109,7 @@ def describe_value_fact(fact: ValueFact) -> str:  # noqa: C901  # one case for e
             return say(_UNEXPECTED, quantity=fact.quantity)
         case ValuesOff():
             return _describe_apart(
-                _OFF, fact, worst=fact.worst, allowed=fact.limit.allowed, origin=_describe_origin(fact.limit)
+                _OFF, fact, worst=float(fact.worst), allowed=fact.limit.allowed, origin=_describe_origin(fact.limit)
             )
         case BitsDiffer():
             return _describe_apart(_BITS, fact)

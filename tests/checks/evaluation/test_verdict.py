@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from msgspec.structs import replace as replace_limit
@@ -45,6 +46,7 @@ from attnbench.records.value_facts import (
     WrongDtype,
     WrongShape,
 )
+from attnbench.words.findings import describe_fact
 
 INF, NAN = math.inf, math.nan
 # The allowed error is 4 × 0.25 = 1.
@@ -553,6 +555,17 @@ def test_two_runs_agree_within_twice_the_allowance() -> None:
     assert isinstance(fact, ValuesOff)
     assert fact.compared == Compared(quantity="output", how=Phrase(key="again"))
     assert (fact.worst, fact.limit) == (2.5, replace_limit(BUDGET, allowed=2.0, origin="two_runs"))
+
+
+def test_an_error_above_all_numbers_is_stored() -> None:
+    """Two finite runs can be further apart than float64 can say; the fact is the same after it was stored."""
+    ends = torch.tensor([1.5e308, 2.0], dtype=torch.float64)
+    finding = evaluate_all(Agree(value=ends, expected=-ends, quantity="output", how="again"))
+    (fact,) = finding.facts
+    assert isinstance(fact, ValuesOff)
+    assert (finding.status, fact.worst, fact.count) == ("failed", "inf", 2)
+    assert msgspec.json.decode(msgspec.json.encode(fact), type=ValueFact) == fact
+    assert describe_fact(fact)
 
 
 # The mean over many draws of dropout

@@ -311,7 +311,7 @@ def _compare_within(
         return Comparison(measured=measured, allowed=allowed)
     worst, wrong = unravel_index(int(error.argmax()), error.shape), error > allowed
     located = _locate(wrong, worst, value, expected, axes)
-    fault = ValuesOff(compared=compared, worst=measured, limit=limit, **located)
+    fault = ValuesOff(compared=compared, worst=store_number(measured), limit=limit, **located)
     return Comparison(facts=(fault,), measured=measured, allowed=allowed)
 
 

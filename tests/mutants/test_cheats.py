@@ -18,6 +18,8 @@ from attnbench.mutants.cheats.cheat import Cheat, Oddity
 from attnbench.plugins.adapters import load_implementation
 from attnbench.processes.candidate_requests import Defence, TimedSamples
 from attnbench.processes.oracle_requests import DrawInputs, Evaluate
+from attnbench.records.facts import Fact
+from attnbench.records.outcome_facts import ExcludedFromTiming, SlowsOthers
 from attnbench.records.types import Result
 from attnbench.runner.progress import NoProgress
 from attnbench.runner.session import Limits, Session
@@ -52,7 +54,7 @@ class Seen:
     """What came of timing an implementation beside the reference."""
 
     # Why the implementation is excluded; empty if it is not.
-    stopped: str
+    stopped: tuple[Fact, ...]
     # Median times of a call of the reference and of the implementation, in nanoseconds; nothing without samples.
     medians_ns: tuple[float, ...] = ()
 
@@ -94,27 +96,30 @@ class Timer:
             )
         )
         if not isinstance(answer, TimedSamples):
-            return Seen(stopped=answer.reason)
+            return Seen(stopped=answer.facts)
         wrong = None if "totals" in without else _find_wrong_total(answer, elapsed_ns)
-        failed = [] if "judging" in without else self._judge(case, mode, answer)
+        failed = () if "judging" in without else self._judge(case, mode, answer)
         return Seen(
-            stopped="; ".join([wrong.reason] if wrong else failed),
+            stopped=wrong.facts if wrong else failed,
             medians_ns=tuple(statistics.median(answer.samples[place].times_ns) for place in (REFERENCE, *places)),
         )
 
-    def _judge(self, case: str, mode: str, answer: TimedSamples) -> list[str]:
-        """Return the reasons of the checks that the judged calls fail."""
-        reasons = []
+    def _judge(self, case: str, mode: str, answer: TimedSamples) -> tuple[Fact, ...]:
+        """Return the facts of the checks that the judged calls fail."""
+        facts: list[Fact] = []
         for file in answer.observations.values():
             request = Evaluate(case=case, checks=list(CHECKS[mode]), observations=[file], policies=Policies())
-            reasons += [found.reason for found in self.oracle.evaluate(request).values() if found.status != "passed"]
-        return reasons
+            for found in self.oracle.evaluate(request).values():
+                if found.status != "passed":
+                    assert found.facts
+                    facts += found.facts
+        return tuple(facts)
 
     def time_honest(self, mode: str, *, large: bool) -> float:
         """Return the time of the honest labour, in multiples of the reference's time."""
         if (mode, large) not in self._honest:
             seen = [self.time(HONEST.place, mode=mode, large=large) for _ in range(3)]
-            assert [one.stopped for one in seen] == ["", "", ""]
+            assert [one.stopped for one in seen] == [(), (), ()]
             self._honest[mode, large] = statistics.median(one.ratio for one in seen)
         return self._honest[mode, large]
 
@@ -181,7 +186,7 @@ def test_a_cheat_is_stopped_by_its_defence(timer: Timer, cheat: Cheat) -> None:
 @pytest.mark.parametrize("oddity", ODDITIES.values(), ids=name_one)
 def test_an_oddity_is_not_accused(timer: Timer, oddity: Oddity) -> None:
     """An honest oddity is timed with all defences, and the results of its timed calls pass."""
-    assert timer.time(oddity.place).stopped == ""
+    assert timer.time(oddity.place).stopped == ()
 
 
 @pytest.mark.parametrize("cheat", select(of_the_runner=True), ids=name_one)
@@ -189,7 +194,7 @@ def test_a_cheat_slows_the_reference_beside_it(timer: Timer, cheat: Cheat) -> No
     """In one process without its other defences, the cheat succeeds; the reference alone is faster than is allowed."""
     limit = ROOM * timer.time_honest("inference", large=False)
     seen = timer.time(cheat.place, without=cheat.also_by)
-    assert seen.stopped == ""
+    assert seen.stopped == ()
     assert seen.ratio < limit
     assert timer.time(cheat.place).stopped
     (alone_ns,) = timer.time().medians_ns
@@ -216,4 +221,8 @@ def test_the_runner_excludes_a_cheat_that_slows_the_reference() -> None:
             )
         }
     assert results[REFERENCE].timing is not None
-    assert "it slows others down" in (results[names[1]].untimed or "")
+    untimed = results[names[1]].untimed
+    assert isinstance(untimed, ExcludedFromTiming)
+    assert isinstance(untimed.fault, SlowsOthers)
+    assert untimed.fault.baseline == REFERENCE
+    assert untimed.fault.beside_ns > SLOWED * untimed.fault.alone_ns + SLOWED_NS

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from attnbench.cases import NESTED, Case, Dtype, Level, Problem, Shape
-from attnbench.refusals import TypedRefusal
 
 if TYPE_CHECKING:
     import torch
+
+    # Not imported when a command starts, because typed refusals need msgspec.
+    from attnbench.refusals import TypedRefusal
 
 __all__ = [
     "DEFAULT_CHOICES",
@@ -245,11 +247,11 @@ class Implementation:
     # runs leave out an implementation that compiles, unless the user names it.
     compiles: bool = False
 
-    def unsupported(self, case: Case) -> TypedRefusal | str | None:  # noqa: ARG002
+    def unsupported(self, case: Case) -> "TypedRefusal | str | None":  # noqa: ARG002
         """Return the reason why this case is refused; None if it is not refused."""
         return None
 
-    def untimed(self, case: Case) -> TypedRefusal | str | None:  # noqa: ARG002
+    def untimed(self, case: Case) -> "TypedRefusal | str | None":  # noqa: ARG002
         """Return why this case is checked but never timed, as for an interpreted kernel; None if it may be timed."""
         return None
 

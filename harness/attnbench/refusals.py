@@ -77,9 +77,10 @@ class NeedsDtype(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class LacksKeywords(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The implementation's function does not take these keywords, which the case needs."""
+    """The implementation does not take these keywords, which the case needs; ``of`` is what would take them."""
 
     keywords: tuple[str, ...]
+    of: Literal["kernel", "function", "constructor", "forward"] = "kernel"
 
 
 class LacksGradients(msgspec.Struct, frozen=True, kw_only=True, tag=True):

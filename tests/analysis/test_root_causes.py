@@ -11,6 +11,7 @@ from attnbench.analysis.failure_groups import Failure, Key, Kind, _join_by_key
 from attnbench.analysis.root_causes import RootCause, find_root_causes
 from attnbench.interface import Policies
 from attnbench.records.facts import Fact
+from attnbench.records.outcome_facts import Argument, Raised
 from attnbench.records.types import Finding, Result, Status
 from attnbench.records.value_facts import (
     Acts,
@@ -121,6 +122,18 @@ def test_of_equally_many_failures_those_with_a_diagnosis_come_first_and_exceptio
     assert [cause.finding.check for cause in causes] == [
         "forward_parity", "inputs_untouched", "repeats_itself", "empty_batch",
     ]  # fmt: skip
+
+
+def test_an_exception_is_one_cause_wherever_it_was_raised() -> None:
+    """Place and arguments of an exception do not divide a cause; type and message do."""
+    arguments = (Argument(name="query", shape=(2, 5), dtype="float32"),)
+    places = (
+        Raised(kind="TypeError", message="got 3", file="a.py", line=3, function="f"),
+        Raised(kind="TypeError", message="got 4", file="b.py", line=4, function="g", arguments=arguments),
+        Raised(kind="ValueError", message="got 3", file="a.py", line=3, function="f"),
+    )
+    causes = group(*spread(*(fail("forward_parity", fact, status="error") for fact in places)))
+    assert [len(cause.failures) for cause in causes] == [2, 1]
 
 
 def test_two_exceptions_are_two_causes() -> None:

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from attnbench.cli import attnbench, cheats
 from attnbench.processes.mutation_requests import ListedCheat
+from attnbench.records.outcome_facts import EndedProcesses
 from attnbench.runner.cheating import CheatOutcome, Timed, list_cheats, try_cheats
 from attnbench.runner.progress import NoProgress, Progress
 
@@ -28,7 +29,7 @@ def make_outcome(name: str, defended: Timed, undefended: Timed | None) -> CheatO
 
 
 FAST, HONEST, STOPPED = (
-    Timed(reason="", ratio=0.1), Timed(reason="", ratio=2.9), Timed(reason="failed: it is wrong", ratio=None)
+    Timed(untimed=None, ratio=0.1), Timed(untimed=None, ratio=2.9), Timed(untimed=EndedProcesses(count=3), ratio=None)
 )  # fmt: skip
 
 

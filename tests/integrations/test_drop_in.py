@@ -28,6 +28,7 @@ from attnbench.measurement import sampling
 from attnbench.oracle import sentence_encoder
 from attnbench.plugins.registry import describe_origin, list_names, load
 from attnbench.processes.candidate_requests import Outcome, Samples
+from attnbench.records.outcome_facts import Crashed, Raised
 from attnbench.runner import Limits, NoProgress, Session
 
 needs_encoder = pytest.mark.skipif(
@@ -205,9 +206,9 @@ class FakeTiming(_ModelTiming):
 
     def _take_samples(self, number: int, names: list[str]) -> TimedModels | Outcome:
         if "raises" in names:
-            return Outcome(status="error", reason="RuntimeError: no", culprit="raises")
+            return Outcome(status="error", facts=(Raised(kind="RuntimeError", message="no"),), culprit="raises")
         if "crashes" in names:
-            return Outcome(status="crashed", reason="killed")
+            return Outcome(status="crashed", facts=(Crashed(how="signal", signal="SIGKILL"),))
         calls = ["original", CONTROL, *names]
         taken = sampling.Samples(times_ns=[100 + number] * 9, cycles=list(range(9)), first_call_ns=1)
         errors = {name: 9.0 if name == "drifts" else 0.0 for name in calls}
@@ -254,7 +255,7 @@ def test_after_a_crash_no_model_has_a_timing() -> None:
     """Every row keeps the result of its comparison, and gives the crash as the reason why there is no timing."""
     rows = time_rows("good", "crashes")
     assert rows["good"].status == "held"
-    assert rows["good"].untimed == "crashed in a timing process: killed"
+    assert rows["good"].untimed == "crashed in a timing process: the process was killed by SIGKILL"
     assert rows["good"].timing is None
 
 
@@ -267,7 +268,7 @@ def test_each_model_adds_a_time_out() -> None:
 
         def send(self, request: TimeModels, *, shared_by: int) -> Outcome:
             given.update(request=request, shared_by=shared_by)
-            return Outcome(status="error", reason="not timed")
+            return Outcome(status="error", facts=())
 
     class FakeSession(Session):
         def supervise_together(self, implementations: Sequence[str]) -> Any:
@@ -281,7 +282,7 @@ def test_each_model_adds_a_time_out() -> None:
         rows={},
         progress=NoProgress(),
     )
-    assert timing._take_samples(0, ["a", "b"]) == Outcome(status="error", reason="not timed")
+    assert timing._take_samples(0, ["a", "b"]) == Outcome(status="error", facts=())
     assert given["shared_by"] == 3
     assert given["request"].limit_s == pytest.approx(PLANNED * 3 * Limits().timeout_s)
 

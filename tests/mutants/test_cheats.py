@@ -24,6 +24,7 @@ from attnbench.runner.session import Limits, Session
 from attnbench.runner.timing import JUDGED, time_cases
 from attnbench.runner.timing_faults import SLOWED, SLOWED_NS
 from attnbench.runner.timing_processes import Effort, _find_wrong_total
+from attnbench.words.findings import describe_facts, describe_finding
 from attnbench.workers.oracle_worker import OracleWorker
 from timed_children import TimedChild, time_in_child
 from timed_runs import PASSED
@@ -94,11 +95,11 @@ class Timer:
             )
         )
         if not isinstance(answer, TimedSamples):
-            return Seen(stopped=answer.reason)
+            return Seen(stopped=describe_facts(answer.facts))
         wrong = None if "totals" in without else _find_wrong_total(answer, elapsed_ns)
         failed = [] if "judging" in without else self._judge(case, mode, answer)
         return Seen(
-            stopped="; ".join([wrong.reason] if wrong else failed),
+            stopped="; ".join([describe_facts(wrong.facts)] if wrong else failed),
             medians_ns=tuple(statistics.median(answer.samples[place].times_ns) for place in (REFERENCE, *places)),
         )
 
@@ -107,7 +108,8 @@ class Timer:
         reasons = []
         for file in answer.observations.values():
             request = Evaluate(case=case, checks=list(CHECKS[mode]), observations=[file], policies=Policies())
-            reasons += [found.reason for found in self.oracle.evaluate(request).values() if found.status != "passed"]
+            found = self.oracle.evaluate(request).values()
+            reasons += [describe_finding(one) for one in found if one.status != "passed"]
         return reasons
 
     def time_honest(self, mode: str, *, large: bool) -> float:

@@ -13,6 +13,7 @@ from attnbench.interface import Implementation
 from attnbench.operators.multihead.suites import CROSS
 from attnbench.plugins.adapters import ModuleImplementation, adopt, load_implementation
 from attnbench.plugins.registry import PluginError, load_operator
+from attnbench.refusals import LacksKeywords
 
 if TYPE_CHECKING:
     from conftest import Conformance
@@ -146,8 +147,8 @@ def test_a_module_gets_only_arguments_of_its_signatures() -> None:
 def test_a_subclass_with_any_keywords_supports_those_of_its_base_class() -> None:
     """``**named`` in a subclass accepts no keyword that the signature of the base class lacks."""
     made = adopt(Wrapped, "x")
-    assert made.unsupported(make_case(kdim=10, vdim=14)) == "the constructor takes no kdim"
-    assert made.unsupported(make_case(mask="pad")) == "the forward method takes no key_padding_mask"
+    assert made.unsupported(make_case(kdim=10, vdim=14)) == LacksKeywords(keywords=("kdim",), of="constructor")
+    assert made.unsupported(make_case(mask="pad")) == LacksKeywords(keywords=("key_padding_mask",), of="forward")
     assert made.unsupported(make_case()) is None
     assert_is_the_reference(made)
 
@@ -155,7 +156,7 @@ def test_a_subclass_with_any_keywords_supports_those_of_its_base_class() -> None
 def test_a_callable_object_becomes_a_kernel() -> None:
     """The signature of the object's ``__call__`` determines the keywords that the kernel gets."""
     made = adopt(CallableKernel(), "mine.py:KERNEL")
-    assert made.unsupported(make_case(mask="pad")) == "the kernel takes no mask"
+    assert made.unsupported(make_case(mask="pad")) == LacksKeywords(keywords=("mask",), of="kernel")
     assert_is_the_reference(made)
 
 
@@ -167,7 +168,7 @@ def test_arguments_bound_by_partial_stay_bound() -> None:
         return torch.softmax(q @ k.mT * scale, dim=-1) @ v
 
     made = adopt(functools.partial(kernel, slope=2.0, need_weights=False), "mine.py:KERNEL")
-    assert made.unsupported(make_case(need_weights=True)) == "the kernel takes no need_weights"
+    assert made.unsupported(make_case(need_weights=True)) == LacksKeywords(keywords=("need_weights",), of="kernel")
     assert_is_the_reference(made)
 
     class Sloped(Plain):
@@ -176,7 +177,7 @@ def test_arguments_bound_by_partial_stay_bound() -> None:
             assert slope == 2.0
 
     module = adopt(functools.partial(Sloped, slope=2.0, bias=True), "mine.py:SLOPED")
-    assert module.unsupported(make_case(bias=False)) == "the constructor takes no bias"
+    assert module.unsupported(make_case(bias=False)) == LacksKeywords(keywords=("bias",), of="constructor")
     assert_is_the_reference(module)
 
 
@@ -224,20 +225,20 @@ def test_a_module_that_accepts_any_keyword_gets_all_arguments() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"dropout": 0.5}, "the constructor takes no dropout"),
-        ({"bias": False}, "the constructor takes no bias"),
-        ({"add_bias_kv": True}, "the constructor takes no add_bias_kv"),
-        ({"add_zero_attn": True}, "the constructor takes no add_zero_attn"),
-        ({"kdim": 10, "vdim": 14}, "the constructor takes no kdim"),
+        ({"dropout": 0.5}, LacksKeywords(keywords=("dropout",), of="constructor")),
+        ({"bias": False}, LacksKeywords(keywords=("bias",), of="constructor")),
+        ({"add_bias_kv": True}, LacksKeywords(keywords=("add_bias_kv",), of="constructor")),
+        ({"add_zero_attn": True}, LacksKeywords(keywords=("add_zero_attn",), of="constructor")),
+        ({"kdim": 10, "vdim": 14}, LacksKeywords(keywords=("kdim",), of="constructor")),
         ({"batch_first": False}, None),
-        ({"mask": "bool2d"}, "the forward method takes no attn_mask"),
-        ({"mask": "pad"}, "the forward method takes no key_padding_mask"),
-        ({"mask": "causal", "is_causal": True}, "the forward method takes no attn_mask"),
-        ({"need_weights": True}, "the forward method takes no need_weights"),
+        ({"mask": "bool2d"}, LacksKeywords(keywords=("attn_mask",), of="forward")),
+        ({"mask": "pad"}, LacksKeywords(keywords=("key_padding_mask",), of="forward")),
+        ({"mask": "causal", "is_causal": True}, LacksKeywords(keywords=("attn_mask",), of="forward")),
+        ({"need_weights": True}, LacksKeywords(keywords=("need_weights",), of="forward")),
         ({}, None),
     ],
 )
-def test_a_case_that_needs_a_missing_argument_is_refused(changes: dict[str, Any], reason: str | None) -> None:
+def test_a_case_that_needs_a_missing_argument_is_refused(changes: dict[str, Any], reason: LacksKeywords | None) -> None:
     """The refusal names the missing argument; no argument is dropped silently."""
     assert adopt(Narrow, "x").unsupported(make_case(**changes)) == reason
 
@@ -245,14 +246,14 @@ def test_a_case_that_needs_a_missing_argument_is_refused(changes: dict[str, Any]
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"mask": "causal", "is_causal": True}, "the forward method takes no is_causal"),
-        ({"need_weights": True}, "the forward method takes no average_attn_weights"),
+        ({"mask": "causal", "is_causal": True}, LacksKeywords(keywords=("is_causal",), of="forward")),
+        ({"need_weights": True}, LacksKeywords(keywords=("average_attn_weights",), of="forward")),
         ({"need_weights": True, "average_attn_weights": True}, None),
         ({"mask": "causal"}, None),
     ],
 )
 def test_an_argument_is_needed_only_where_its_value_is_not_the_default(
-    changes: dict[str, Any], reason: str | None
+    changes: dict[str, Any], reason: LacksKeywords | None
 ) -> None:
     """By default is_causal is False and average_attn_weights is True: a forward without both can compute such cases."""
 
@@ -352,4 +353,6 @@ def test_a_subclass_refuses_what_no_argument_stands_for(
     assert {check for check, status in statuses.items() if status != "passed"} == {
         "second_derivatives", "a_batch_of_one_is_unbatched",
     }  # fmt: skip
-    assert batched.unsupported(make_case(add_zero_attn=True)) == "the constructor takes no add_zero_attn"
+    assert batched.unsupported(make_case(add_zero_attn=True)) == LacksKeywords(
+        keywords=("add_zero_attn",), of="constructor"
+    )

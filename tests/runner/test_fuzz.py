@@ -22,6 +22,7 @@ from attnbench.operators.multihead.problem import (
     LOGIT_STD,
     PADDING_MASKS,
 )
+from attnbench.records.outcome_facts import FailsAfterOthersOnly
 from attnbench.records.run_file import ResultsError, read_run
 from attnbench.records.types import FAILURES, Result
 from attnbench.runner import Expectation, NoProgress, Session
@@ -225,7 +226,7 @@ def test_a_failure_only_after_other_calls_is_reported(session: Session, own: Pat
     """A failure that occurs only after other checks is shrunk together with these checks, and the reason says so."""
     results: list[Result] = []
     (found,) = search(session, f"{own}:FailsLater", results, effort=SearchEffort(seed=3, examples=60))
-    assert found.finding.reason.endswith("Fails only after other checks or cases have run.")
+    assert found.finding.facts[-1] == FailsAfterOthersOnly()
     assert found.case == SMALLEST
 
 

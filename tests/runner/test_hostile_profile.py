@@ -20,8 +20,21 @@ from attnbench.analysis.completeness import judge_completeness
 from attnbench.cli.profile_command import command
 from attnbench.processes.fork_server import AVAILABLE
 from attnbench.processes.oracle_requests import DescribeCases, ListProfile
+from attnbench.records.facts import Fact
+from attnbench.records.outcome_facts import (
+    Crashed,
+    ExcludedFromTiming,
+    KeepsWorking,
+    MalformedAnswer,
+    NotConforming,
+    Raised,
+    TimedOut,
+    TooLargeForMachine,
+    TooManyDeaths,
+)
 from attnbench.records.run_file import RunFile, read_run
 from attnbench.records.types import Result
+from attnbench.records.value_facts import ConditionViolated
 from attnbench.runner import Effort, Limits, NoProgress, Session, list_gating_checks, list_profile_cases, profile
 from attnbench.workers.oracle_worker import OracleWorker
 from commands import START, run_command
@@ -74,7 +87,9 @@ def run_profile(
     """
 
     def is_expected(found: Results) -> bool:
-        return {key[0] for key, result in found.items() if "timeout" in (result.untimed or "")} <= {"HANGING"}
+        return {
+            key[0] for key, one in found.items() if any(isinstance(fact, TimedOut) for fact in list_facts(one))
+        } <= {"HANGING"}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -108,37 +123,51 @@ def make_key(result: Result) -> tuple[str, int, str]:
     return result.implementation.removeprefix("hostile.py:"), length, result.case.rpartition("/")[2]
 
 
-# Implementation, length, mode, and the first words of the reason why the call was not timed.
-REASONS = [
-    ("NON_FATAL", 10, FORWARD, "error: OSError: no such engine (at hostile.py:"),
-    ("NON_FATAL", 11, FORWARD, "error: ZeroDivisionError: no numbers today (at hostile.py:"),
-    ("NON_FATAL", 12, FORWARD, "failed: the call must return a tuple (output, weights), got Tensor."),
-    ("NON_FATAL", 13, FORWARD, "out_of_memory: RuntimeError: "),
-    ("NON_FATAL", 14, FORWARD, "failed: "),
-    ("NON_FATAL", 15, FORWARD, "failed: "),
-    ("NON_FATAL", 16, FORWARD, "failed: "),
-    ("NON_FATAL", 17, FORWARD, "failed: "),
-    ("NON_FATAL", 18, TRAIN, "error: ArithmeticError: no way back (at hostile.py:"),
-    ("CRASHING", 9, FORWARD, "crashed: the process was killed by SIGSEGV"),
-    ("CRASHING", 10, FORWARD, "crashed: the process exited with code 0"),
+def list_facts(result: Result) -> list[Fact]:
+    """Return the facts for which a call was not timed, and those of its findings."""
+    untimed = result.untimed
+    own = [untimed.fault if isinstance(untimed, ExcludedFromTiming) else untimed] if isinstance(untimed, Fact) else []
+    return [*own, *(fact for finding in result.findings for fact in finding.facts)]
+
+
+# Implementation, length, mode, and a fact for which the call was not timed; of an exception, its type and message.
+FAULTS: list[tuple[str, int, str, Fact | type[Fact] | tuple[str, str]]] = [
+    ("NON_FATAL", 10, FORWARD, ("OSError", "no such engine")),
+    ("NON_FATAL", 11, FORWARD, ("ZeroDivisionError", "no numbers today")),
+    ("NON_FATAL", 12, FORWARD, MalformedAnswer),
+    # The size of the allocation that failed: 16 Mi numbers of 4 bytes.
+    ("NON_FATAL", 13, FORWARD, ("RuntimeError", "you tried to allocate 67108864 bytes")),
+    ("NON_FATAL", 14, FORWARD, ConditionViolated),
+    ("NON_FATAL", 15, FORWARD, ConditionViolated),
+    ("NON_FATAL", 16, FORWARD, ConditionViolated),
+    ("NON_FATAL", 17, FORWARD, ConditionViolated),
+    ("NON_FATAL", 18, TRAIN, ("ArithmeticError", "no way back")),
+    ("CRASHING", 9, FORWARD, Crashed(how="signal", signal="SIGSEGV")),
+    ("CRASHING", 10, FORWARD, Crashed(how="exit", code=0)),
     # The call closed all file descriptors, the connection to the runner included: the worker cannot answer.
-    ("CRASHING", 11, FORWARD, "crashed: the process "),
-    ("CRASHING", 12, FORWARD, "not_run: the worker's process ended 3 times, the last time: the process "),
-    ("HANGING", 9, FORWARD, "timeout: no answer within "),
-    ("HANGING", 10, FORWARD, "timeout: no answer within "),
-    ("LINGERING", 18, FORWARD, "the implementation's threads still need "),
+    ("CRASHING", 11, FORWARD, Crashed),
+    ("CRASHING", 12, FORWARD, TooManyDeaths),
+    ("HANGING", 9, FORWARD, TimedOut),
+    ("HANGING", 10, FORWARD, TimedOut),
+    ("LINGERING", 18, FORWARD, KeepsWorking),
 ]
 
 
-@pytest.mark.parametrize(("name", "length", "mode", "reason"), REASONS)
+@pytest.mark.parametrize(("name", "length", "mode", "expected"), FAULTS)
 def test_each_fault_is_the_reason_for_no_timing(
-    results: Results, name: str, length: int, mode: str, reason: str
+    results: Results, name: str, length: int, mode: str, expected: Fact | type[Fact] | tuple[str, str]
 ) -> None:
-    """The result of a call with a fault has no timing, and its reason names the fault."""
+    """The result of a call with a fault has no timing, and its facts have the fault."""
     found = results[name, length, mode]
     assert found.timing is None
-    assert found.untimed is not None
-    assert found.untimed.startswith(reason), found.untimed
+    facts = list_facts(found)
+    if isinstance(expected, tuple):
+        raised = [fact for fact in facts if isinstance(fact, Raised)]
+        assert any(fact.kind == expected[0] and expected[1] in fact.message for fact in raised), facts
+    elif isinstance(expected, type):
+        assert any(isinstance(fact, expected) for fact in facts), facts
+    else:
+        assert expected in facts
 
 
 @pytest.mark.parametrize(
@@ -147,17 +176,12 @@ def test_each_fault_is_the_reason_for_no_timing(
         (14, "the number of threads"),
         (15, "the default dtype"),
         (16, "the gradient mode"),
-        (17, "the random number generator"),
+        (17, "random_state"),
     ],
 )
 def test_changed_settings_are_named(results: Results, length: int, word: str) -> None:
     """A call that changed a global setting is not timed, because the setting would change the time of other calls."""
-    assert word in (results["NON_FATAL", length, FORWARD].untimed or "")
-
-
-def test_out_of_memory_is_reported_with_the_bytes_requested(results: Results) -> None:
-    """The reason gives the size of the allocation that failed, here 16 Mi numbers of 4 bytes."""
-    assert "you tried to allocate 67108864 bytes" in (results["NON_FATAL", 13, FORWARD].untimed or "")
+    assert word in str(list_facts(results["NON_FATAL", length, FORWARD]))
 
 
 def assert_complete(found: Result) -> None:
@@ -191,7 +215,7 @@ def test_a_wrong_output_after_the_hundredth_call_is_found(late_results: Results)
     assert_complete(late_results[LATE, FAULTLESS, FORWARD])
     found = late_results[LATE, 9, FORWARD]
     assert (found.timing, found.memory) == (None, None)
-    assert (found.untimed or "").startswith("failed: ")
+    assert isinstance(found.untimed, NotConforming)
     assert "forward_parity" in {finding.check for finding in found.findings if finding.status == "failed"}
 
 
@@ -206,8 +230,7 @@ def test_a_crash_of_the_shared_process_is_attributed_to_its_cause(late_results: 
     """The implementation that crashes the shared process is identified, and only its calls are not timed."""
     found = late_results[LATE, 11, FORWARD]
     assert found.timing is None
-    assert (found.untimed or "").startswith("crashed in a timing process: ")
-    assert (found.untimed or "").endswith("the process was killed by SIGSEGV")
+    assert found.untimed == ExcludedFromTiming(fault=Crashed(how="signal", signal="SIGSEGV"))
 
 
 def test_printing_does_not_prevent_timing(results: Results) -> None:
@@ -371,9 +394,9 @@ def test_a_length_that_no_memory_holds_is_not_started(length: int, tmp_path: Pat
     oracle_worker = OracleWorker(tmp_path)
     cases = oracle_worker.list_profile(ListProfile(operator="multihead", lengths=[length]))
     described, _ = oracle_worker.describe_cases(DescribeCases(cases=cases))
-    assert described.missing is not None
-    assert described.missing.startswith("computing the expected values needs about ")
-    assert described.missing.endswith("use a shorter length")
+    assert isinstance(described.missing, TooLargeForMachine)
+    assert described.missing.what == "expected"
+    assert described.missing.need_bytes > described.missing.free_bytes
 
 
 # The machine

@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +20,20 @@ from attnbench.processes.candidate_requests import LoadImplementation
 from attnbench.processes.max_length_requests import TryPass
 from attnbench.processes.oracle_requests import Libraries
 from attnbench.processes.request import Handler, Request
+from attnbench.records.facts import Fact
+from attnbench.records.outcome_facts import (
+    CallOverLimit,
+    Crashed,
+    LimitedMemory,
+    MalformedAnswer,
+    OverMemoryLimit,
+    OverWorkLimit,
+    Raised,
+)
 from attnbench.records.run_file import RunFile, read_run
 from attnbench.records.types import FRONTIER, Finding, Machine, Memory, Result, Run
+from attnbench.records.value_facts import ValuesOff
+from attnbench.refusals import OtherRefusal
 from attnbench.runner import Limits, NoProgress, Plan, Session, list_gating_checks, list_profile_cases
 from attnbench.runner.max_length import SHORTEST, WORKER, generate_lengths, predict_bytes, try_lengths
 from attnbench.workers.max_length_worker import MaxLengthWorker, stretch
@@ -187,10 +198,12 @@ def test_the_max_length_is_read_from_the_results() -> None:
         took_s=0.128,
         peak_bytes=2**22,
         beyond=192,
-        reason="out_of_memory: no more",
+        failure=RESULTS[3].findings[0],
     )
     (none_fits,) = find_max_lengths([make_result(64, "crashed", "killed")])
-    assert (none_fits.length, none_fits.beyond, none_fits.reason) == (None, 64, "crashed: killed")
+    assert (none_fits.length, none_fits.beyond) == (None, 64)
+    assert none_fits.failure is not None
+    assert none_fits.failure.status == "crashed"
     (all_fit,) = find_max_lengths(RESULTS[:1])
     assert (all_fit.length, all_fit.beyond) == (64, None)
 
@@ -292,24 +305,25 @@ def plan_shortest(session: Session) -> list[Plan]:
 
 
 @pytest.mark.parametrize(
-    ("name", "length", "beyond", "reason"),
+    ("name", "length", "beyond", "status", "fact"),
     [
-        ("REFUSES", 256, 320, r"unsupported: too long for it$"),
-        ("PREDICTS", 256, 320, r"not_run: predicted 1e\+03 s a call, over the limit of 2 s \(--work-limit\)$"),
-        ("SLEEPS", 192, 256, r"timeout: a call took [\d.]+ s, over the limit of 2 s \(--work-limit\)$"),
-        ("NOT_FINITE", 128, 192, r"failed: output is not finite\."),
-        ("WRONG", None, 64, r"failed: The output equals the oracle's within the error budget\."),
+        ("REFUSES", 256, 320, "unsupported", OtherRefusal),
+        ("PREDICTS", 256, 320, "not_run", OverWorkLimit),
+        ("SLEEPS", 192, 256, "timeout", CallOverLimit),
+        ("NOT_FINITE", 128, 192, "failed", MalformedAnswer),
+        ("WRONG", None, 64, "failed", ValuesOff),
     ],
 )
 def test_the_reason_of_the_end_is_reported(
-    session: LocalSession, own: str, name: str, length: int | None, beyond: int, reason: str
+    session: LocalSession, own: str, name: str, length: int | None, beyond: int, status: str, fact: type[Fact]
 ) -> None:
     """The search ends with the longest length that fits, and the reason why the next does not."""
     (found,) = find_max_lengths(
         try_lengths(session, [f"{own}:{name}"], plan_shortest(session), run="r", progress=NoProgress())
     )
     assert (found.length, found.beyond) == (length, beyond), found
-    assert re.match(reason, found.reason)
+    assert found.failure is not None
+    assert (found.failure.status, type(found.failure.facts[0])) == (status, fact)
 
 
 def test_a_length_of_which_the_memory_exceeds_the_limit_is_not_run(
@@ -330,7 +344,9 @@ def test_a_length_of_which_the_memory_exceeds_the_limit_is_not_run(
     assert by_case[CASE.format(1024)].status == "passed"
     not_run = by_case[CASE.format(2048)]
     assert not_run.status == "not_run"
-    assert not_run.reason == "predicted memory 0.193 GiB, over the limit of 0.0931 GiB (--memory-limit)"
+    (over,) = not_run.facts
+    assert isinstance(over, OverMemoryLimit)
+    assert (over.what, over.limit_bytes) == ("predicted", 10**8)
     attempts = [one for one in results if one.findings[0].status != "not_run"]
     assert sum(isinstance(request, TryPass) for request in requests) == len(attempts) < len(results)
 
@@ -356,11 +372,14 @@ def test_a_crash_and_exhausted_memory_count_for_one_length(own: str) -> None:
         results = list(try_lengths(session, [f"{own}:CRASHES"], plan_shortest(session), run="r", progress=NoProgress()))
     (found,) = find_max_lengths(results)
     assert (found.length, found.beyond) == (128, 192)
-    assert found.reason == "crashed: the process exited with code 9"
+    assert found.failure is not None
+    assert found.failure.facts == (Crashed(how="exit", code=9),)
     (memory,) = (one.findings[0] for one in results if one.case == CASE.format(256))
     assert memory.status == "out_of_memory"
-    assert "40000000000 bytes" in memory.reason
-    assert memory.reason.endswith("under the limit of 0.373 GiB (--memory-limit)")
+    raised, limited = memory.facts
+    assert isinstance(raised, Raised)
+    assert "40000000000 bytes" in raised.message
+    assert limited == LimitedMemory(limit_bytes=4 * 10**8)
 
 
 def test_the_command_stores_and_prints(

@@ -12,6 +12,7 @@ import pytest
 from attnbench.cases import CaseId
 from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.environment import count_cores
+from attnbench.records.outcome_facts import Crashed
 from attnbench.runner import NoProgress, Plan, Session, conform
 from attnbench.runner.parallelism import COMPILATION, FEWEST_CASES, count_parallel_lanes, divide, run_each
 
@@ -171,5 +172,5 @@ def test_each_crash_is_reported_with_its_own_output(tmp_path: Path) -> None:
         listed = session.ask_oracle(ListSuite(operator="multihead", level="quick"))
         plans = [replace(plan, checks=plan.checks[:1]) for plan in session.plan(listed[:1])]
         results = list(conform(session, [f"{own}:LEFT", f"{own}:RIGHT"], plans, run="r", progress=NoProgress()))
-    reasons = {result.implementation.rpartition(":")[2]: result.findings[0].reason for result in results}
-    assert {name: reason.rpartition("(")[2] for name, reason in reasons.items()} == {"LEFT": "left)", "RIGHT": "right)"}
+    crashes = {result.implementation.rpartition(":")[2]: result.findings[0].facts for result in results}
+    assert crashes == {name: (Crashed(how="exit", code=3, text=name.lower()),) for name in ("LEFT", "RIGHT")}

@@ -1,12 +1,21 @@
 """Tests of ``profile``: samples are interleaved, bytes are exact, and only correct implementations are timed."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
+from attnbench.records.facts import Fact
+from attnbench.records.outcome_facts import (
+    Crashed,
+    ExcludedFromTiming,
+    NotConforming,
+    OverWorkLimit,
+    ProcessChanged,
+    Raised,
+)
 from attnbench.records.types import Result
+from attnbench.records.value_facts import TimedCallChecked, ValuesOff
 from attnbench.runner import Effort, Limits, NoProgress, Plan, Session, list_gating_checks, list_profile_cases, profile
 
 LENGTHS = (8, 16)
@@ -88,13 +97,13 @@ LATE = {
 }
 globals().update(LATE)
 '''
-# For each implementation whose fault begins after 20 calls at length 16: the reason why it is not timed there.
-LATE = {
-    "CRASHES": "crashed in a timing process: the process was killed by SIGSEGV",
-    "RAISES": "error in a timing process: ArithmeticError: enough of it (at own.py:",
-    "CHANGES": "failed in a timing process: a call changed the default dtype from torch.float32 to torch.float64.",
-    "WRONG": "failed: The output equals the oracle's within the error budget. Checked in one of ",
-    "CACHES": "failed: The output equals the oracle's within the error budget. Checked in one of ",
+# For each implementation whose fault begins after 20 calls at length 16: the fact for which it is not timed there.
+LATE: dict[str, type[Fact]] = {
+    "CRASHES": Crashed,
+    "RAISES": Raised,
+    "CHANGES": ProcessChanged,
+    "WRONG": NotConforming,
+    "CACHES": NotConforming,
 }
 
 
@@ -208,8 +217,7 @@ def test_no_speed_without_correctness(profiled: tuple[list[Result], CountingProg
     assert right.untimed is None
     assert wrong.timing is None
     assert wrong.memory is None
-    assert wrong.untimed is not None
-    assert wrong.untimed.startswith("failed: The output equals the oracle's within the error budget. But 4096 of 4096")
+    assert wrong.untimed == NotConforming(check="forward_parity", status="failed")
 
 
 def test_a_call_beyond_the_work_limit_is_untimed_with_the_prediction(
@@ -220,7 +228,8 @@ def test_a_call_beyond_the_work_limit_is_untimed_with_the_prediction(
     assert found["naive_loop", 8].timing is not None
     slow = found["naive_loop", 16]
     assert slow.timing is None
-    assert slow.untimed == "not_run: predicted 0.0154 s a call, over the limit of 0.005 s (--work-limit)"
+    assert isinstance(slow.untimed, OverWorkLimit)
+    assert (slow.untimed.predicted_s, slow.untimed.limit_s) == (pytest.approx(0.0154, rel=0.01), 0.005)
     assert {finding.status for finding in slow.findings} == {"not_run"}
 
 
@@ -261,8 +270,8 @@ def test_an_implementation_with_a_late_fault_is_not_timed(late: dict[tuple[str, 
     """An implementation that crashes, raises, changes settings or becomes wrong while it is timed has no timing."""
     result = late[name, 16]
     assert result.timing is None
-    assert result.untimed is not None
-    assert result.untimed.startswith(LATE[name])
+    untimed = result.untimed
+    assert isinstance(untimed.fault if isinstance(untimed, ExcludedFromTiming) else untimed, LATE[name])
     assert late[name, 8].timing is not None
 
 
@@ -272,9 +281,10 @@ def test_a_wrong_output_after_timing_is_a_failure(late: dict[tuple[str, int], Re
     (failed,) = [finding for finding in late[name, 16].findings if finding.status != "passed"]
     assert (failed.check, failed.status) == ("forward_parity", "failed")
     # A few of the 4096 elements may be right by chance: every call has random values of its own.
-    assert re.search(
-        r" timed calls, chosen at random, and in a call after them: 4\d{3} of 4096 elements", failed.reason
-    )
+    off, checked = failed.facts[0], failed.facts[-1]
+    assert isinstance(off, ValuesOff)
+    assert 4000 <= off.count <= off.total == 4096
+    assert isinstance(checked, TimedCallChecked)
     assert late[name, 16].memory is None
     assert {finding.status for finding in late[name, 8].findings} == {"passed"}
 

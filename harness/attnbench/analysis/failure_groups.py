@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from attnbench.analysis.deviations import HIDDEN_ROW_POLICIES, find_remedy
 from attnbench.analysis.diagnoses import (
@@ -22,6 +23,7 @@ from attnbench.analysis.diagnoses import (
     may_have_diagnosis,
 )
 from attnbench.records.facts import Fact
+from attnbench.records.outcome_facts import Crashed, Raised
 from attnbench.records.types import Finding
 from attnbench.records.value_facts import LooksLike, NotEvaluated, PolicyDeviation, ScaleOff, ValueFact, ValuesOff
 
@@ -37,8 +39,6 @@ _JOINED_CHECKS = 2
 NUMBER = "…"
 # What may stand between two numbers of a list, such as a shape.
 _SEPARATORS = (".", "e-", "e+", "e", ", ", ",", " x ", "x", " × ", "×", " ")
-# Fields of facts that say where an exception was raised, and on which arguments.
-_DETAILS = frozenset({"place", "arguments"})
 # Checks that fail if a hidden token has an effect. They allow no error.
 LEAKS = frozenset(
     {
@@ -100,11 +100,14 @@ def _list_keys(finding: Finding) -> list[Key]:
 
 
 def _make_outcome_key(outcome: Fact) -> bytes:
-    """Return what outcomes have in common that differ only in numbers of a message, in place and in arguments."""
-    fields = {name: value for name, value in msgspec.to_builtins(outcome).items() if name not in _DETAILS}
-    if "message" in fields:
-        fields["message"] = _blank_numbers(fields["message"])
-    return msgspec.json.encode(fields)
+    """Return what outcomes have in common that differ only in numbers of a text, in place and in arguments."""
+    if isinstance(outcome, Raised):
+        outcome = Raised(kind=outcome.kind, message=_blank_numbers(outcome.message))
+    elif isinstance(outcome, NotEvaluated):
+        outcome = replace(outcome, message=_blank_numbers(outcome.message))
+    elif isinstance(outcome, Crashed):
+        outcome = replace(outcome, text=_blank_numbers(outcome.text))
+    return msgspec.json.encode(outcome)
 
 
 def _blank_numbers(message: str) -> str:

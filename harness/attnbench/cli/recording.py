@@ -96,8 +96,10 @@ def write_json(recorded: Recording, file: IO[str]) -> None:
 
 
 def _make_job(threads: int | None) -> Job:
-    """Return the job of the command that runs, with the number of threads of this run."""
-    context = click.get_current_context()
+    """Return the job of the command that runs, with the number of threads of this run; an empty one if none runs."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return Job()
     return make_job(context.command.name or "", context.params | {"threads": threads})
 
 

@@ -69,7 +69,7 @@ class _FunctionImplementation(Implementation):
         """
         accepted = find_accepted_keywords(self.function)
         if accepted is not None and (missing := sorted({*inputs.arguments()} - accepted)):
-            raise Refusal(LacksKeywords(keywords=tuple(missing)))
+            raise Refusal(LacksKeywords(keywords=tuple(missing), of="function"))
         return super().prepare(module, case, inputs)
 
 

@@ -14,6 +14,7 @@ from attnbench.kernel import from_kernel
 from attnbench.kernel.differentiable import find_differentiable
 from attnbench.plugins.registry import PluginError, load
 from attnbench.processes.script_subject import Form
+from attnbench.refusals import LacksKeywords
 
 __all__ = ["ModuleImplementation", "adopt", "find_form", "load_implementation"]
 
@@ -41,12 +42,12 @@ class ModuleImplementation(Implementation):
         """The keywords that the constructor and the forward method of the class accept."""
         return Form(kind="module class", constructor=_sort_names(self._constructor), call=_sort_names(self._forward))
 
-    def unsupported(self, case: Case) -> str | None:
+    def unsupported(self, case: Case) -> LacksKeywords | None:
         """Return a message that names an argument which the case needs and the class lacks; None if there is none."""
         problem = case.problem
         for argument, default in CONSTRUCTOR_DEFAULTS.items():
             if not _accepts(self._constructor, argument) and getattr(problem, argument) != default:
-                return f"the constructor takes no {argument}"
+                return LacksKeywords(keywords=(argument,), of="constructor")
         needs = {
             "attn_mask": problem.attention_mask is not None,
             "key_padding_mask": problem.padding_mask is not None,
@@ -56,7 +57,7 @@ class ModuleImplementation(Implementation):
         }
         for argument, needed in needs.items():
             if needed and not _accepts(self._forward, argument):
-                return f"the forward method takes no {argument}"
+                return LacksKeywords(keywords=(argument,), of="forward")
         return None
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:

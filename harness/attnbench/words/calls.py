@@ -24,7 +24,7 @@ CHANGES = {
     "added": "{name} was added",
     "changed": "{name} changed from {before} to {now}",
     "changed_of_baseline": "{name} of a {kind} of the baseline changed",
-    "setting_changed": "a call changed {names}",
+    "setting_changed": "a call changed {name} from {before} to {now}",
     "wrote_input": "a timed call wrote into its input {name}; write into a copy",
     "lazy_tuple": "a timed call returned a tuple whose elements may be computed when they are read; return a plain "
     "tuple",

@@ -100,7 +100,7 @@ _NO_WEIGHTS = "returns no attention weights although the call requests them; rai
 _NO_GRADIENTS = "returns an output without gradients although the case needs them; raise an exception instead"
 _DECLARATION = "unsupported(case) changed its answer: {before} when the run was planned, now {now}"
 _SUPPORTED, _REFUSED = "supported", "refused ({refusal})"
-_EXPECTED = "expected to fail: {reason} ({link})."
+_EXPECTED = "{reason} ({link}):"
 _UNEXPECTED = (
     "expected to fail ({reason}, {link}), but passed: remove {entry}, or exclude this case from the entry's patterns"
 )

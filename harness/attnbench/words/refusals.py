@@ -38,7 +38,12 @@ _PROGRAM = "needs a compiler: install {programs}"
 _VARIABLE = "needs {name}={value} in the environment before Python starts"
 _ON = "on {device}, "
 _DTYPE = "{on}computes in {dtypes} only"
-_KEYWORDS = "the kernel takes no {keywords}"
+_KEYWORDS = {
+    "kernel": "the kernel takes no {keywords}",
+    "function": "the function takes no {keywords}",
+    "constructor": "the constructor takes no {keywords}",
+    "forward": "the forward method takes no {keywords}",
+}
 _KEYWORD_MEANS = {"enable_gqa": "enable_gqa: key must have as many heads as query"}
 _GRADIENTS = "{on}forward only: no gradients"
 _GRADIENTS_OF = "{on}computes no gradient of {argument}"
@@ -87,7 +92,7 @@ def describe_refusal(refusal: TypedRefusal) -> str:  # noqa: C901  # one case fo
             return say(_DTYPE, on=_describe_device(refusal.device), dtypes=", ".join(refusal.dtypes))
         case LacksKeywords():
             named = (say(_KEYWORD_MEANS.get(word, "{word}"), word=word) for word in refusal.keywords)
-            return say(_KEYWORDS, keywords=", ".join(named))
+            return say(_KEYWORDS[refusal.of], keywords=", ".join(named))
         case LacksGradients():
             template = _GRADIENTS_OF if refusal.argument else _GRADIENTS
             return say(template, on=_describe_device(refusal.device), argument=refusal.argument)

@@ -226,7 +226,8 @@ class TimedCalls:
             before, now = self.settings, global_state.read_settings()
             changed = [name for name in now if now[name] != before[name]]
             if changed:
-                raise ProcessDisturbed(phrase("setting_changed", names=", ".join(changed)))
+                first, was, is_now = changed[0], before[changed[0]], now[changed[0]]
+                raise ProcessDisturbed(phrase("setting_changed", name=first, before=str(was), now=str(is_now)))
         if "instrument" not in self.without:
             found = [*self.instrument.find_changes(), *(one for own in self.watched for one in own.find_changes())]
             if found:

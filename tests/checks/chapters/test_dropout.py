@@ -12,7 +12,8 @@ from attnbench.mutants.multihead.decorator import build_case_id
 from attnbench.mutants.multihead.formula import Formula, Result
 from attnbench.mutants.mutant import ModuleImplementation
 from attnbench.plugins.registry import load_problem_types
-from attnbench.records.value_facts import SlopeOff
+from attnbench.records.outcome_facts import CannotJudge
+from attnbench.records.value_facts import Phrase, SlopeOff, phrase
 
 if TYPE_CHECKING:
     from conftest import Conformance
@@ -83,17 +84,17 @@ def test_second_derivatives_are_compared_in_the_declared_precision(conformance: 
 
 
 @pytest.mark.parametrize(
-    ("module", "reason"),
+    ("module", "why"),
     [
-        (WithoutDropout, "64 calls dropped none of the returned weights, so there is no mask to judge"),
-        (WithoutWeights, "need_weights=True returned None as weights, so no weights show the dropout mask"),
+        (WithoutDropout, phrase("nothing_dropped", draws=64)),
+        (WithoutWeights, phrase("no_weights_for_mask")),
     ],
 )
 def test_masks_are_judged_only_where_something_was_dropped(
-    conformance: "Conformance", module: type[Formula], reason: str
+    conformance: "Conformance", module: type[Formula], why: Phrase
 ) -> None:
     """Without a dropped weight the independence of masks is not judged; the check of the dropout rate fails."""
     wanted, implementation = case(**WITH_WEIGHTS), ModuleImplementation(module)
     finding = conformance.finding(implementation, wanted, "dropout_masks_are_independent")
-    assert (finding.status, finding.reason) == ("unsupported", reason)
+    assert (finding.status, finding.facts) == ("unsupported", (CannotJudge(why=why),))
     assert conformance.finding(implementation, wanted, "dropout_is_told_by_weights").status == "failed"

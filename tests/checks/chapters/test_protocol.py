@@ -14,6 +14,7 @@ from attnbench.mutants.multihead.decorator import build_case_id
 from attnbench.mutants.multihead.formula import Arguments, Formula, Result
 from attnbench.mutants.mutant import ModuleImplementation
 from attnbench.plugins.registry import load_problem_types
+from attnbench.records.outcome_facts import CannotJudge
 from attnbench.records.value_facts import ConditionViolated, phrase
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Foreign(Implementation):
 def test_an_implementation_that_is_no_module_is_unsupported(conformance: "Conformance", check: str) -> None:
     """The checks of the chapter are unsupported if what an implementation builds is not a torch module."""
     finding = conformance.finding(Foreign(), case(), check)
-    assert (finding.status, finding.reason) == ("unsupported", "the implementation's module is not a torch.nn.Module")
+    assert (finding.status, finding.facts) == ("unsupported", (CannotJudge(why=phrase("no_module")),))
 
 
 def test_a_kernel_that_pickle_cannot_store_passes(conformance: "Conformance") -> None:
@@ -104,7 +105,10 @@ def test_a_module_is_converted_from_another_dtype_that_it_supports(conformance: 
     assert conformance.finding(implementation, case(), "tensors_are_registered").status == "passed"
     implementation.dtypes = ("float32",)
     finding = conformance.finding(implementation, case(), "tensors_are_registered")
-    assert (finding.status, finding.reason) == ("unsupported", "the implementation supports no dtype but float32")
+    assert (finding.status, finding.facts) == (
+        "unsupported",
+        (CannotJudge(why=phrase("single_dtype", dtype="float32")),),
+    )
 
 
 @pytest.mark.parametrize("check", [name for name in OWN if name not in ("packed_inputs", "query_independence")])

@@ -4,6 +4,8 @@ Also tested are events during a run: a kill, a second run, a full disk, and a cl
 """
 
 import ast
+import csv
+import io
 import subprocess
 import sys
 import time
@@ -35,6 +37,7 @@ from attnbench.records.outcome_facts import (
 from attnbench.records.run_file import RunFile, read_run
 from attnbench.records.types import Result
 from attnbench.records.value_facts import ConditionViolated
+from attnbench.report import write
 from attnbench.runner import Effort, Limits, NoProgress, Session, list_gating_checks, list_profile_cases, profile
 from attnbench.workers.oracle_worker import OracleWorker
 from commands import START, run_command
@@ -340,6 +343,11 @@ def test_a_killed_run_is_resumed_and_disturbs_no_other(done: list[tuple[str, int
     found = judge_completeness(before)
     assert (found.end, [cut.planned for cut in found.cut_calls]) == ("cut", [3] * len(found.cut_calls))
     assert sum(cut.calls for cut in found.cut_calls) == len(kept)
+    write([before], tmp_path / "report")
+    timings = tmp_path / "report" / "timings.csv"
+    rows = list(csv.DictReader(io.StringIO(timings.read_text()))) if timings.exists() else []
+    counts = sorted(sum(map(bool, timing.samples_ns)) for timing in kept.values())
+    assert sorted(int(row["processes"]) for row in rows) == counts
     (killed / "hang").unlink()
     again = run_command(*PROFILE, *COMMON, "--resume", file.stem, cwd=killed)
     assert again.returncode == 0, again.stderr

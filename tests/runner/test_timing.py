@@ -19,8 +19,20 @@ from attnbench.measurement import sampling
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.candidate_requests import Declared, Defence, Outcome, Samples, TakeSamples, TimedSamples
 from attnbench.processes.oracle_requests import DrawInputs, Evaluate
-from attnbench.records.types import Finding, Result, Timing
-from attnbench.records.value_facts import TimedCallChecked
+from attnbench.records.outcome_facts import (
+    CannotLoad,
+    ClockChanged,
+    Crashed,
+    EndedProcesses,
+    ExcludedFromTiming,
+    ProcessChanged,
+    Raised,
+    SamplesChanged,
+    SlowsOthers,
+    TimedOut,
+)
+from attnbench.records.types import Finding, Result, Status, Timing
+from attnbench.records.value_facts import TimedCallChecked, phrase
 from attnbench.runner import timing, timing_processes
 from attnbench.runner.process_samples import ProcessSamples
 from attnbench.runner.profile import _select_ready
@@ -34,7 +46,10 @@ CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu
 CHECKS = ("forward_parity", "global_state_untouched")
 CALL_NS = 1_000_000
 PASSED = Finding(check="any", status="passed")
-WRONG = Finding(check="any", status="failed", reason="wrong")
+WRONG = Finding(check="any", status="failed", facts=(OFF,))
+GONE = Crashed(how="signal", signal="SIGSEGV")
+SILENT = TimedOut(limit_s=60.0)
+RAISED = Raised(kind="ValueError", message="raised")
 # Type of a function that decides whether a fake process fails: it gets the names of the implementations and the number
 # of the process, and returns the fault or None.
 Fault = Callable[[list[str], int], Outcome | None]
@@ -197,12 +212,12 @@ def run(
     return {(r.implementation, int(r.case.split(".L")[1].split(".")[0])): r for r in results}
 
 
-def make_fault(*guilty: str, status: str = "crashed") -> Fault:
+def make_fault(*guilty: str, status: Status = "crashed", fact: Crashed | TimedOut = GONE) -> Fault:
     """Make the function ``Fault`` that reports a fault if a process calls any of these implementations."""
 
     def fault(names: list[str], process: int) -> Outcome | None:
         del process
-        return Outcome(status=status, reason="gone") if set(guilty) & set(names) else None
+        return Outcome(status=status, facts=(fact,)) if set(guilty) & set(names) else None
 
     return fault
 
@@ -219,7 +234,7 @@ def test_the_culprit_is_found_by_bisection(count: int, place: int) -> None:
     fake = FakeSession(fault=make_fault(guilty))
     found = run(fake, names)
     assert found[guilty, 0].timing is None
-    assert found[guilty, 0].untimed == "crashed in a timing process: gone"
+    assert found[guilty, 0].untimed == ExcludedFromTiming(fault=GONE)
     for name in names:
         if name != guilty:
             timing = found[name, 0].timing
@@ -240,11 +255,11 @@ def test_two_culprits_are_found_one_after_the_other() -> None:
 def test_an_implementation_that_raises_is_excluded_without_a_search() -> None:
     """If an implementation raises, the answer of the process names it, so no process is started to find it."""
     fault: Fault = lambda names, process: (  # noqa: E731
-        Outcome(status="error", reason="raised", culprit="n2") if "n2" in names and process == 3 else None
+        Outcome(status="error", facts=(RAISED,), culprit="n2") if "n2" in names and process == 3 else None
     )
     fake = FakeSession(fault=fault)
     found = run(fake, ["torch_mha", "n1", "n2"])
-    assert found["n2", 0].untimed == "error in a timing process: raised"
+    assert found["n2", 0].untimed == ExcludedFromTiming(fault=RAISED)
     assert len(fake.started) == 7
 
 
@@ -256,7 +271,8 @@ def test_an_implementation_that_changes_the_process_leaves_it_with_the_process()
     def fault(names: list[str], process: int) -> Outcome | None:
         own = process, len(fake.started)
         changed.update({own} if "n2" in names else ())
-        left = Outcome(status="failed", reason="a function was left in place", culprit="n2" if "n2" in names else None)
+        fact = ProcessChanged(what=phrase("a function was left in place"))
+        left = Outcome(status="failed", facts=(fact,), culprit="n2" if "n2" in names else None)
         return left if own in changed else None
 
     fake = FakeSession(fault=fault)
@@ -266,7 +282,7 @@ def test_an_implementation_that_changes_the_process_leaves_it_with_the_process()
 
 def test_a_crash_that_is_not_reproduced_excludes_no_implementation() -> None:
     """If a process crashes once and not again, the case is timed again, and all implementations have a timing."""
-    crashes = [Outcome(status="crashed", reason="by chance")]
+    crashes = [Outcome(status="crashed", facts=(GONE,))]
     found = run(FakeSession(fault=lambda names, process: crashes.pop() if crashes else None), ["torch_mha", "n1"])
     assert all(result.timing is not None for result in found.values())
 
@@ -280,21 +296,21 @@ def test_a_fault_of_all_together_is_reported_for_all() -> None:
     def fault(names: list[str], process: int) -> Outcome | None:
         del process
         wanted = len(names) == 3 and fake.requests[-1].case == CASE.format(0)
-        return Outcome(status="timeout", reason="silent") if wanted else None
+        return Outcome(status="timeout", facts=(SILENT,)) if wanted else None
 
     fake = FakeSession(fault=fault)
     found = run(fake, ["torch_mha", "n1", "n2"], cases=2)
-    reason = "timeout in a timing process: silent; no subset of the implementations reproduced it"
-    assert {found[name, 0].untimed for name in ("torch_mha", "n1", "n2")} == {reason}
+    excluded = ExcludedFromTiming(fault=SILENT, attributed=False)
+    assert {found[name, 0].untimed for name in ("torch_mha", "n1", "n2")} == {excluded}
     assert all(found[name, 1].timing is not None for name in ("torch_mha", "n1", "n2"))
 
 
 def test_an_implementation_that_ended_three_processes_is_excluded() -> None:
     """An implementation that ended three processes is not timed on the remaining cases, as each would cost a search."""
-    fake = FakeSession(fault=make_fault("n1", status="timeout"))
+    fake = FakeSession(fault=make_fault("n1", status="timeout", fact=SILENT))
     found = run(fake, ["torch_mha", "n1", "n2"], cases=6)
     assert [found["n1", i].untimed for i in range(6)] == [
-        *["timeout in a timing process: gone"] * 3, *["crashed: the implementation ended 3 timing processes"] * 3
+        *[ExcludedFromTiming(fault=SILENT)] * 3, *[EndedProcesses(count=3)] * 3
     ]  # fmt: skip
     assert all(found["n2", i].timing is not None for i in range(6))
 
@@ -306,7 +322,9 @@ def test_an_implementation_that_cannot_be_loaded_with_others_is_excluded() -> No
     """
     fake = FakeSession(load_fault=lambda names: "n1" in names)
     found = run(fake, ["torch_mha", "n1", "n2"], cases=2)
-    assert {found["n1", i].untimed for i in range(2)} == {"crashed in a timing process: cannot load n1"}
+    assert {found["n1", i].untimed for i in range(2)} == {
+        ExcludedFromTiming(fault=CannotLoad(message="cannot load n1"))
+    }
     assert all(found["n2", i].timing is not None for i in range(2))
 
 
@@ -367,9 +385,8 @@ def test_an_implementation_that_slows_the_baseline_is_excluded(guilty: str) -> N
     fake = SharedSession(guilty=frozenset({guilty}))
     names = ["torch_mha", "n1", "n2", "n3"]
     found = run(fake, names, processes=3, without=frozenset())
-    assert found[guilty, 0].untimed == (
-        "failed in a timing process: beside it, a call of torch_mha took 4 ms, but 1 ms in a process of its own: "
-        "it slows others down"
+    assert found[guilty, 0].untimed == ExcludedFromTiming(
+        fault=SlowsOthers(baseline="torch_mha", beside_ns=4 * CALL_NS, alone_ns=CALL_NS)
     )
     for name in set(names) - {guilty}:
         timing = found[name, 0].timing
@@ -389,7 +406,7 @@ def test_one_process_times_the_baseline_alone_on_all_cases() -> None:
 def test_a_fault_of_the_baseline_alone_ends_its_process() -> None:
     """If the baseline cannot be timed alone, a later comparison starts a new process, and nobody is accused."""
     fake = SharedSession()
-    faults = iter([Outcome(status="crashed", reason="gone")])
+    faults = iter([Outcome(status="crashed", facts=(GONE,))])
     fake.fault = lambda names, process: next(faults, None) if names == ["torch_mha"] else None
     found = run(fake, ["torch_mha", "n1"], processes=3, without=frozenset())
     assert all(result.timing is not None for result in found.values())
@@ -413,11 +430,13 @@ def test_the_slowdown_of_a_baseline_needs_its_time_alone() -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"between_ns": -1}, "samples were changed after they were taken"),
-        ({"between_ns": 60_000_000_000, "elapsed_ns": 60_000_000_000}, "its clock was changed"),
+        ({"between_ns": -1}, SamplesChanged),
+        ({"between_ns": 60_000_000_000, "elapsed_ns": 60_000_000_000}, ClockChanged),
     ],
 )
-def test_times_that_do_not_add_up_are_a_fault(change: dict[str, int], expected: str) -> None:
+def test_times_that_do_not_add_up_are_a_fault(
+    change: dict[str, int], expected: type[SamplesChanged | ClockChanged]
+) -> None:
     """If samples do not add up to the elapsed time, or the clock differs from this process's, nothing is timed.
 
     Both are found for the implementation that causes them.
@@ -438,7 +457,10 @@ def test_times_that_do_not_add_up_are_a_fault(change: dict[str, int], expected: 
 
     found = run(WrongSession(), ["torch_mha", "n1"], processes=3)
     assert found["n1", 0].timing is None
-    assert str(found["n1", 0].untimed).endswith(expected)
+    excluded = found["n1", 0].untimed
+    assert isinstance(excluded, ExcludedFromTiming)
+    assert isinstance(excluded.fault, expected)
+    assert excluded.attributed
     assert found["torch_mha", 0].timing is not None
 
 
@@ -773,11 +795,7 @@ def test_processes_start_together_and_each_is_used_once(cores: int, monkeypatch:
 def test_a_process_that_was_started_ahead_is_used_after_an_exclusion(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that was started before an implementation was excluded is still used, but does not call that one."""
     monkeypatch.setattr(timing_processes, "STARTS", 2)
-    fake = FakeSession(
-        evaluate=lambda name: (
-            PASSED if name != "wrong" else Finding(check="any", status="failed", reason="It is wrong.")
-        )
-    )
+    fake = FakeSession(evaluate=lambda name: PASSED if name != "wrong" else WRONG)
     found = run(fake, ["torch_mha", "other", "wrong"], processes=7)
     assert found["wrong", 0].timing is None
     assert fake.requests[1].implementations == ["torch_mha", "other"]

@@ -22,16 +22,21 @@ from attnbench.processes.candidate_requests import (
     Outcome,
 )
 from attnbench.processes.oracle_requests import DrawInputs, Evaluate
+from attnbench.records.facts import Fact
+from attnbench.records.outcome_facts import Crashed, KeepsWorking, NotConforming, OverMemoryLimit, OverWorkLimit, Raised
 from attnbench.records.types import Finding, Memory, Result
+from attnbench.refusals import Interpreted, LacksDevice, LacksWeights
 from attnbench.runner import Limits, Plan
 from attnbench.runner.check_outcomes import TOGETHER_FLOP
 from attnbench.runner.probe import probe, run_gating_checks
+from made_facts import OFF
 
 CASE = "multihead/B1.L8.S8.E256.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
 PLAN = Plan(case=CASE, checks=("forward_parity", "global_state_untouched"), missing=None, flop=10, bytes=20)
 DESCRIBED = Opinion(unsupported=None, untimed=None, predicted_s=None)
 MEMORY = MeasuredMemory(memory=Memory(peak_bytes=100, threads=1, method="m"))
-CRASH = Outcome(status="crashed", reason="the process was killed by SIGSEGV")
+KILLED = Crashed(how="signal", signal="SIGSEGV")
+CRASH = Outcome(status="crashed", facts=(KILLED,))
 
 
 class FakeSession:
@@ -47,7 +52,7 @@ class FakeSession:
 
     def _judge(self, check: str) -> Finding:
         if check in self.wrong:
-            return Finding(check=check, status="failed", reason="off")
+            return Finding(check=check, status="failed", facts=(OFF,))
         return Finding(check=check, status="passed", warnings=("slow",), measured=1.0)
 
 
@@ -108,29 +113,32 @@ def test_a_probe_without_failures_measures_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("session", "worker", "plan", "status", "reason"),
+    ("session", "worker", "plan", "status", "fact"),
     [
-        (FakeSession(), FakeWorker(), {"missing": "no CUDA device"}, "not_run", "no CUDA device"),
-        (FakeSession(), FakeWorker({Describe: replace(DESCRIBED, unsupported="no")}), {}, "unsupported", "no"),
+        (FakeSession(), FakeWorker(), {"missing": LacksDevice(device="cuda")}, "not_run", LacksDevice(device="cuda")),
+        (
+            FakeSession(), FakeWorker({Describe: replace(DESCRIBED, unsupported=LacksWeights())}), {}, "unsupported",
+            LacksWeights(),
+        ),
         (
             FakeSession(), FakeWorker({Describe: replace(DESCRIBED, predicted_s=9.0)}), {}, "not_run",
-            "predicted 9 s a call, over the limit of 0.75 s (--work-limit)",
+            OverWorkLimit(predicted_s=9.0, limit_s=0.75),
         ),
         (
             FakeSession(), FakeWorker(memory_bytes=2**30), {"bytes": 3 * 2**30}, "not_run",
-            "the inputs and outputs alone take 3 GiB, over the limit of 1 GiB (--memory-limit)",
+            OverMemoryLimit(what="tensors", need_bytes=3 * 2**30, limit_bytes=2**30),
         ),
-        (FakeSession(), FakeWorker({Describe: CRASH}), {}, "crashed", CRASH.reason),
+        (FakeSession(), FakeWorker({Describe: CRASH}), {}, "crashed", KILLED),
     ],
 )  # fmt: skip
 def test_a_refused_or_too_large_case_is_not_called(
-    session: FakeSession, worker: FakeWorker, plan: dict[str, Any], status: str, reason: str
+    session: FakeSession, worker: FakeWorker, plan: dict[str, Any], status: str, fact: Fact
 ) -> None:
-    """If a case is refused or exceeds a limit, no call is made; the finding of every check gives the reason."""
+    """If a case is refused or exceeds a limit, no call is made; the finding of every check says why."""
     found = run_gating_checks(
         session, worker, "sdpa", Plan(**{name: getattr(PLAN, name) for name in Plan.__slots__} | plan)
     )  # type: ignore[arg-type]
-    assert found == tuple(Finding(check=check, status=status, reason=reason) for check in PLAN.checks)  # type: ignore[arg-type]
+    assert found == tuple(Finding(check=check, status=status, facts=(fact,)) for check in PLAN.checks)  # type: ignore[arg-type]
     assert not {Observe, MeasureMemory} & set(worker.requests)
 
 
@@ -139,7 +147,8 @@ def test_a_crash_fails_all_checks_and_is_not_repeated() -> None:
     worker = FakeWorker({Observe: CRASH})
     found = run_probe(worker)
     assert {finding.status for finding in found.findings} == {"crashed"}
-    assert found.untimed == "crashed: the process was killed by SIGSEGV"
+    assert {finding.facts for finding in found.findings} == {(KILLED,)}
+    assert found.untimed == NotConforming(check="forward_parity", status="crashed")
     assert worker.requests.count(Observe) == 1
 
 
@@ -155,17 +164,19 @@ def test_memory_of_a_wrong_result_is_not_measured() -> None:
     """If a check fails, the memory of the call is not measured."""
     worker = FakeWorker()
     found = run_probe(worker, session=FakeSession(wrong=("global_state_untouched",)))
-    assert (found.untimed, found.memory) == ("failed: off", None)
+    assert (found.untimed, found.memory) == (NotConforming(check="global_state_untouched", status="failed"), None)
     assert MeasureMemory not in worker.requests
 
 
 def test_an_error_of_one_check_does_not_affect_the_others() -> None:
     """If one check raises, that check has the status "error", and the other checks are evaluated."""
-    raised = Outcome(status="error", reason="ValueError: what")
+    fact = Raised(kind="ValueError", message="what")
+    raised = Outcome(status="error", facts=(fact,))
     observed = Observed(outcomes={"forward_parity": raised, "global_state_untouched": None})
     found = run_probe(FakeWorker({Observe: observed}))
     assert [finding.status for finding in found.findings] == ["error", "passed"]
-    assert found.untimed == "error: ValueError: what"
+    assert found.findings[0].facts == (fact,)
+    assert found.untimed == NotConforming(check="forward_parity", status="error")
 
 
 def test_the_default_memory_limit_is_most_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,13 +193,15 @@ def test_a_crash_during_measurement_is_the_reason_for_no_timing(stage: type[Cand
     """If the worker crashes while memory or kernels are measured, the findings stay, and the call is not timed."""
     found = run_probe(FakeWorker({stage: CRASH}))
     assert {finding.status for finding in found.findings} == {"passed"}
-    assert found.untimed == "crashed: the process was killed by SIGSEGV"
+    assert found.untimed == KILLED
     assert (found.memory is None) == (stage is MeasureMemory)
 
 
 def test_a_call_that_is_declared_untimed_is_not_timed() -> None:
     """If an implementation declares a reason in ``untimed``, the call is not timed, for that reason."""
-    assert run_probe(FakeWorker({Describe: replace(DESCRIBED, untimed="interpreted")})).untimed == "interpreted"
+    assert run_probe(
+        FakeWorker({Describe: replace(DESCRIBED, untimed=Interpreted(interpreter="Triton"))})
+    ).untimed == Interpreted(interpreter="Triton")
 
 
 @pytest.mark.parametrize(
@@ -199,10 +212,12 @@ def test_a_call_that_is_declared_untimed_is_not_timed() -> None:
         # A high core demand is measured again, because the threads may just be ending.
         ((0.9, 0.1), None),
         ((0.9, 0.6, 0.6, 0.1), None),
-        ((0.9, *[0.6] * 4, 1.2), "the implementation's threads still need 1.2 cores after the call has returned"),
+        ((0.9, *[0.6] * 4, 1.2), KeepsWorking(cores=1.2)),
     ],
 )
-def test_a_call_that_leaves_threads_running_is_not_timed(busy: tuple[float | None, ...], untimed: str | None) -> None:
+def test_a_call_that_leaves_threads_running_is_not_timed(
+    busy: tuple[float | None, ...], untimed: KeepsWorking | None
+) -> None:
     """A call whose threads still run afterwards is not timed, because they would slow the other implementations.
 
     If the core demand of the worker is not known, the call is timed.

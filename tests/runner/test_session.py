@@ -8,6 +8,7 @@ import pytest
 
 from attnbench.processes.candidate_requests import Declared, Describe, Opinion, Outcome
 from attnbench.records.environment import count_cores
+from attnbench.records.outcome_facts import Interrupted
 from attnbench.runner.session import PATIENT, Session, Supervisor
 
 CASE = "multihead/B1.L2.S2.E4.H2/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/inference"
@@ -54,7 +55,7 @@ def test_a_worker_that_is_not_as_good_as_new_is_closed(session: Session, change:
     other = session.supervise(NAME)
     assert other is not worker
     assert isinstance(ask(other), Opinion)
-    assert ask(worker) == Outcome(status="not_run", reason="the run was interrupted")
+    assert ask(worker) == Outcome(status="not_run", facts=(Interrupted(),))
     other.close()
 
 

@@ -16,7 +16,9 @@ from attnbench.operators.covering_array import generate_combinations
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.processes.candidate_requests import Answers, AskSupport, Opinion, Outcome
 from attnbench.processes.oracle_requests import ListPool
+from attnbench.records.outcome_facts import Crashed, DeclarationChanged, Raised
 from attnbench.records.types import Completion, Finding, Result
+from attnbench.refusals import OtherRefusal
 from attnbench.runner import Plan, Session, supplement
 from attnbench.runner.greedy_cover import choose_cover
 from attnbench.runner.refusal import keep_declaration
@@ -32,6 +34,7 @@ NO_WEIGHTS: Kept = NARROW | {"weights": ("",)}
 SELF: Kept = NO_WEIGHTS | {"sharing": ("self_attention",), "bias": (True,)}
 BATCH_FIRST = tuple(layout for layout in COVERING.factors["layout"] if layout[0] and layout[1])
 GPT: Kept = SELF | {"attention": ("causal", "hint"), "padding": ("",), "layout": BATCH_FIRST}
+NO, SLOW = OtherRefusal(text="no"), OtherRefusal(text="slow")
 
 
 class FakeWorker:
@@ -52,11 +55,13 @@ class FakeWorker:
         answers = Answers(unsupported=[], predicted_s=[], raised=[], seconds=0.01)
         for case in request.cases:
             try:
-                answers.unsupported.append(self._rule(Case.parse(case, PROBLEMS)))
+                reason = self._rule(Case.parse(case, PROBLEMS))
+                answers.unsupported.append(None if reason is None else OtherRefusal(text=reason))
                 answers.raised.append(None)
             except ValueError as error:
                 answers.unsupported.append(None)
-                answers.raised.append(f"ValueError: {error}")
+                raised = Raised(kind="ValueError", message=str(error))
+                answers.raised.append(Outcome(status="error", facts=(raised,)))
             answers.predicted_s.append(self.predicted_s if "L66.S72" in case else None)
         self.asked += request.cases
         return answers
@@ -164,7 +169,7 @@ def test_the_cases_depend_on_pool_and_answers_only() -> None:
     assert one.cases == other.cases
     assert one.completion_hash == other.completion_hash != ""
     assert one.pool_digest == other.pool_digest != ""
-    assert one.refused != other.refused
+    assert one.refusals != other.refusals
 
 
 @pytest.mark.parametrize("suite", ["quick", "core"])
@@ -172,7 +177,7 @@ def test_an_implementation_that_takes_everything_is_asked_about_the_list_only(su
     """No case is added, and the pool is not asked about."""
     worker = FakeWorker(lambda _: None)
     made = choose(worker, suite).completion
-    assert (made.cases, made.refused, made.completion_hash, made.pool_digest) == ((), {}, "", "")
+    assert (made.cases, made.refusals, made.completion_hash, made.pool_digest) == ((), (), "", "")
     assert made.taken == made.covered == made.combinations
     assert worker.asked == list_cases(suite)
     assert (made.asked, made.unasked) == (len(worker.asked), 0)
@@ -195,7 +200,7 @@ def test_a_declaration_that_raises_is_counted() -> None:
         return None
 
     made = choose(FakeWorker(rule))
-    assert made.completion.first_raised == "ValueError: kdim?"
+    assert made.completion.first_raised == Raised(kind="ValueError", message="kdim?")
     listed = list_cases("core")
     raised = {case for case in listed if ".K" in case.split("/")[1]}
     assert set(listed) - set(made.declared) == raised
@@ -218,7 +223,7 @@ def test_a_slow_declaration_ends_the_questions(monkeypatch: pytest.MonkeyPatch) 
 
     made = choose(Slow(lambda _: "no")).completion
     assert (made.asked, made.unasked, made.asked_s) == (10, 370, 20.0)
-    assert (made.strength, made.cases, made.refused) == (0, (), {"no": tuple(range(10))})
+    assert (made.strength, made.cases, made.refusals) == (0, (), ((OtherRefusal(text="no"), tuple(range(10))),))
     assert made.unanswered == tuple(range(10, 380))
     monkeypatch.setattr(Slow, "most", 400)
     made = choose(Slow(keep(GPT))).completion
@@ -229,13 +234,14 @@ def test_a_slow_declaration_ends_the_questions(monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_outcome_in_place_of_answers_is_told() -> None:
     """If the worker dies while it is asked, no case is added, and its reason is kept."""
+    crashed = Crashed(how="signal", signal="SIGSEGV")
 
     class Dead(FakeWorker):
         def ask(self, request: AskSupport) -> Answers | Outcome:
-            return Outcome(status="crashed", reason="signal 11")
+            return Outcome(status="crashed", facts=(crashed,))
 
     made = choose(Dead(lambda _: None)).completion
-    assert (made.no_answer, made.cases) == ("signal 11", ())
+    assert (made.no_answer, made.cases) == (crashed, ())
     assert len(made.unanswered) == made.listed
 
 
@@ -295,7 +301,7 @@ def test_cases_that_are_refused_only_when_called_cover_nothing() -> None:
     """After the run, their number is stored, and their combinations are no longer covered."""
     worker = FakeWorker(keep(GPT))
     made = choose(worker)
-    silent = Finding(check="x", status="unsupported", reason="Refusal")
+    silent = Finding(check="x", status="unsupported", facts=(Raised(kind="Refusal", message="no"),))
     passed = Finding(check="x", status="passed")
     late = made.completion.cases[:5]
     results = [
@@ -325,13 +331,13 @@ def test_a_cover_is_greedy_and_stable() -> None:
 
 @pytest.mark.parametrize(
     ("now", "planned", "changed"),
-    [(None, None, False), ("", None, False), ("no", "no", False), ("no", None, True), (None, "no", True)],
+    [(None, None, False), (NO, NO, False), (NO, None, True), (None, NO, True), (OtherRefusal(text="other"), NO, True)],
 )
-def test_the_planned_answer_counts(now: str | None, planned: str | None, *, changed: bool) -> None:
+def test_the_planned_answer_counts(now: OtherRefusal | None, planned: OtherRefusal | None, *, changed: bool) -> None:
     """A later answer is replaced by the answer of the plan, and the difference is told; an exception is not."""
-    opinion, told = keep_declaration(Opinion(unsupported=now, untimed="slow", predicted_s=2.0), planned)
+    opinion, told = keep_declaration(Opinion(unsupported=now, untimed=SLOW, predicted_s=2.0), planned)
     assert isinstance(opinion, Opinion)
-    assert (opinion.unsupported or None, opinion.untimed, opinion.predicted_s) == (planned, "slow", 2.0)
-    assert bool(told) is changed
-    raised = Outcome(status="error", reason="KeyError")
-    assert keep_declaration(raised, planned) == (raised, "")
+    assert (opinion.unsupported, opinion.untimed, opinion.predicted_s) == (planned, SLOW, 2.0)
+    assert told == (DeclarationChanged(before=planned, now=now) if changed else None)
+    raised = Outcome(status="error", facts=(Raised(kind="KeyError", message="x"),))
+    assert keep_declaration(raised, planned) == (raised, None)

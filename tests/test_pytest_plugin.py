@@ -255,7 +255,7 @@ def test_decorator_makes_a_function_one_test_for_each_check_and_case(here: pytes
     assert "pytest_plugin.py" not in text
     expected = here.runpytest("--runxfail", "-k", f"test_expected and wrong-{make_id('forward_parity')}")
     expected.assert_outcomes(failed=1, deselected=7)
-    expected.stdout.fnmatch_lines([f"expected failure: 1 % off ({LINK}): *of output*"])
+    expected.stdout.fnmatch_lines([f"expected failure: expected to fail: 1 % off ({LINK}). *of output*"])
 
 
 @pytest.mark.parametrize(

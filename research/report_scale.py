@@ -18,7 +18,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
@@ -27,7 +27,19 @@ from typing import Any
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import format_line
-from attnbench.records.types import Ceiling, End, Finding, Machine, Memory, Record, Result, Run, Timing
+from attnbench.records.types import (
+    SAMPLE_FIELDS,
+    Ceiling,
+    End,
+    Finding,
+    Machine,
+    Memory,
+    Record,
+    Result,
+    Run,
+    Samples,
+    Timing,
+)
 from research.process_cost import measure_command
 
 __all__ = [
@@ -204,11 +216,35 @@ def _make_profile(rows: int, lengths: int) -> Iterator[Record]:
         problem = f"B1.L{length}.S{length}.E{64 * (form + 1)}.H4/bias/mask=none/regime=plain/seed=0"
         case = CaseId(operator="multihead", problem=problem, dtype="float32", device="cpu", mode=mode)
         processes = draw.randint(*PROCESSES)
-        for place, name in enumerate(IMPLEMENTATIONS):
-            if made == rows:
-                return
-            made += 1
-            yield _make_timed(name, str(case), place, length, processes, draw)
+        timed = [
+            _make_timed(name, str(case), place, length, processes, draw)
+            for place, name in enumerate(IMPLEMENTATIONS[: rows - made])
+        ]
+        yield from (replace(result, timing=None) for result in timed)
+        yield from _divide_timings(timed, processes)
+        made += len(timed)
+        if made == rows:
+            return
+
+
+def _divide_timings(results: Sequence[Result], processes: int) -> Iterator[Samples]:
+    """Yield the samples of each process on one case, as a profile stores them."""
+    for number, one in product(range(processes), results):
+        if one.timing is not None:
+            timing = _take_process(one.timing, number)
+            yield Samples(run=one.run, implementation=one.implementation, case=one.case, first=number, timing=timing)
+
+
+def _take_process(timing: Timing, number: int) -> Timing:
+    """Return the samples of one process of a timing."""
+    columns = {
+        name: getattr(timing, name)[number : number + 1]
+        for name in ("samples_ns", "build_ns", "first_call_ns", *SAMPLE_FIELDS)
+    }
+    partners = () if number else timing.interleaved_with
+    return replace(
+        timing, **columns, interleaved_with=partners, twin=_take_process(timing.twin, number) if timing.twin else None
+    )
 
 
 def _choose_length(place: int) -> int:

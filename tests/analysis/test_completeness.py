@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.analysis.completeness import judge_completeness
+from attnbench.analysis.completeness import CutCalls, judge_completeness
 from attnbench.analysis.plain_names import clean_name
 from attnbench.records.run_file import StoredRun, read_run
-from attnbench.records.types import PERF, Completion, End, Finding, Job, Machine, Planned, Result, Run
+from attnbench.records.types import PERF, Completion, End, Finding, Job, Machine, Planned, Result, Run, Timing
 from attnbench.words.completeness import describe_gaps
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +102,22 @@ def test_a_planned_call_without_timing_or_reason_is_missing() -> None:
     ):
         results = make_results("one", 2, suite=PERF, untimed=untimed)
         assert tell(make_stored_run(run, *results, end=FINISHED)) == gaps
+
+
+def test_a_call_that_some_processes_timed_is_neither_untimed_nor_complete() -> None:
+    """Of a run that was cut, it is known how many of the planned processes timed each call."""
+    planned = {"one": Planned(cases=0, timed=3, processes=7)}
+    run = replace(RUN, job=Job(command="profile", planned=planned), implementations=("one",))
+    results = [
+        replace(one, timing=Timing(samples_ns=((5, 6),) * processes, threads=1))
+        for one, processes in zip(make_results("one", 3, suite=PERF), (3, 7, 3), strict=True)
+    ]
+    found = judge_completeness(make_stored_run(run, *results))
+    assert found.cut_calls == (CutCalls(processes=3, planned=7, calls=2),)
+    assert (found.complete, found.unfinished, found.resuming) == (False, (), "attnbench profile --resume r")
+    assert tell(make_stored_run(run, *results))[1:] == ["3 of 7 processes timed 2 calls."]
+    # A run that finished had no time for more, or needed no more.
+    assert judge_completeness(make_stored_run(run, *results, end=FINISHED)).cut_calls == ()
 
 
 def test_a_run_whose_cases_are_not_listed_is_judged_by_its_end() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from attnbench.analysis.left_out import leave_out
 from attnbench.api.recording import Recording
-from attnbench.records.compact_reading import FiledTiming, load_samples, read_compactly
+from attnbench.records.compact_reading import PART, FiledTiming, load_samples, read_compactly
 from attnbench.records.joined_file import join_parts
 from attnbench.records.outcome_facts import EndedProcesses
 from attnbench.records.parts import find_parts, group_parts
@@ -110,7 +110,7 @@ def test_samples_stay_in_the_file_of_a_compact_run(tmp_path: Path) -> None:
     for own, other in zip(compact.results, whole.results, strict=True):
         assert isinstance(own.timing, FiledTiming)
         assert other.timing is not None
-        assert (len(own.timing.parts), own.timing.processes) == (4, 4)
+        assert (len(own.timing.parts), own.timing.processes) == (4 * PART.size, 4)
         assert load_samples(own.timing) == other.timing
     assert compact.timed_lines == whole.timed_lines
 

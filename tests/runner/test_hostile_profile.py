@@ -338,8 +338,8 @@ def test_a_killed_run_is_resumed_and_disturbs_no_other(done: list[tuple[str, int
     assert {length for _, length, *_ in kept} >= ({8} if done == PROBES else set())
     assert before.problems == ()
     found = judge_completeness(before)
-    assert (found.end, [planned for _, planned, _ in found.cut_calls]) == ("cut", [3] * len(found.cut_calls))
-    assert sum(count for _, _, count in found.cut_calls) == len(kept)
+    assert (found.end, [cut.planned for cut in found.cut_calls]) == ("cut", [3] * len(found.cut_calls))
+    assert sum(cut.calls for cut in found.cut_calls) == len(kept)
     (killed / "hang").unlink()
     again = run_command(*PROFILE, *COMMON, "--resume", file.stem, cwd=killed)
     assert again.returncode == 0, again.stderr

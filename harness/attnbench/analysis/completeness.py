@@ -16,6 +16,7 @@ from attnbench.records.types import ENDED_SINCE, FRONTIER, PERF, Job, Planned, R
 
 __all__ = [
     "Completeness",
+    "CutCalls",
     "Ending",
     "Shortfall",
     "Unfinished",
@@ -59,6 +60,15 @@ class Shortfall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CutCalls:
+    """Number of calls that ``processes`` of the ``planned`` processes timed."""
+
+    processes: int
+    planned: int
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Completeness:
     """How a run ended, and what it lacks."""
 
@@ -76,9 +86,8 @@ class Completeness:
     timed: bool = True
     # Whether it is known what was planned.
     planned: bool = True
-    # Calls of a run that did not finish which fewer processes timed than were planned: number of processes, planned
-    # number, and number of such calls.
-    cut_calls: tuple[tuple[int, int, int], ...] = ()
+    # Calls of a run that did not finish, which fewer processes timed than were planned.
+    cut_calls: tuple[CutCalls, ...] = ()
     # The command that finishes the run; empty if the run is finished, or if it cannot be resumed.
     resuming: str = ""
 
@@ -120,13 +129,14 @@ def judge_completeness(stored: StoredRun) -> Completeness:
     )
 
 
-def _count_cut_calls(stored: StoredRun) -> Iterator[tuple[int, int, int]]:
+def _count_cut_calls(stored: StoredRun) -> Iterator[CutCalls]:
     counts: Counter[tuple[int, int]] = Counter()
     for result in merge_runs([stored]):
         planned = stored.run.planned.get(result.implementation, Planned(cases=0)).processes
         if result.timing is not None and result.timing.processes < planned:
             counts[result.timing.processes, planned] += 1
-    yield from ((processes, planned, count) for (processes, planned), count in sorted(counts.items()))
+    for (processes, planned), calls in sorted(counts.items()):
+        yield CutCalls(processes=processes, planned=planned, calls=calls)
 
 
 def find_unfinished(judged: Iterable[Completeness]) -> Unfinished:

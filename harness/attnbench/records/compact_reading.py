@@ -14,13 +14,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from struct import Struct
 from typing import Any, NamedTuple
 
 import msgspec
 
 from attnbench.records.run_file import Measured, ResultsError, StoredRun, read_run
 from attnbench.records.sample_faults import find_timing_fault
-from attnbench.records.types import FAILURES, Finding, Memory, Result, Samples, Timing
+from attnbench.records.types import FAILURES, Finding, Memory, Result, Samples, Timing, join_timings
 
 __all__ = ["FiledTiming", "Inspection", "inspect_timing", "load_samples", "read_compactly", "read_runs"]
 
@@ -96,8 +97,8 @@ class Shared:
 
 
 # A line of a run file with samples of a timing: its first byte, its number of bytes, and the number of the first of its
-# processes.
-Part = tuple[int, int, int]
+# processes. Packed, the lines of a timing of seven processes take 0.15 kB; as tuples of integers they took 0.9 kB.
+PART = Struct("<qqi")
 
 
 class _TimingOf(msgspec.Struct):
@@ -138,9 +139,9 @@ class _FiledLines:
         self._path = path
         self._open = open_
         # The timings that were used last, by their lines.
-        self._kept: OrderedDict[tuple[Part, ...], Timing] = OrderedDict()
+        self._kept: OrderedDict[bytes, Timing] = OrderedDict()
 
-    def read_timing(self, parts: tuple[Part, ...]) -> Timing:
+    def read_timing(self, parts: bytes) -> Timing:
         """Return the timing of these lines.
 
         Raises: ResultsError where the file has changed.
@@ -151,12 +152,9 @@ class _FiledLines:
                 self._kept.popitem(last=False)
         return self._kept[parts]
 
-    def _join(self, parts: tuple[Part, ...]) -> Timing:
-        start, size, number = parts[0]
-        joined = self._read(start, size).shift(number)
-        for start, size, number in parts[1:]:
-            joined = joined.join(self._read(start, size), number)
-        return joined
+    def _join(self, parts: bytes) -> Timing:
+        read = [(first, self._read(start, size)) for start, size, first in PART.iter_unpack(parts)]
+        return join_timings(read) if read[-1][0] else read[0][1]
 
     def _read(self, start: int, size: int) -> Timing:
         try:
@@ -193,11 +191,12 @@ class FiledTiming(Timing):
 
     __slots__ = ("_lines", "_parts", "inspection")
     _lines: _FiledLines
-    _parts: tuple[Part, ...]
+    # The lines of the timing, each packed as ``PART``.
+    _parts: bytes
     inspection: Inspection
 
     @classmethod
-    def locate(cls, lines: _FiledLines, parts: tuple[Part, ...], inspection: Inspection) -> "FiledTiming":
+    def locate(cls, lines: _FiledLines, parts: bytes, inspection: Inspection) -> "FiledTiming":
         """Return the timing of these lines; no field is read."""
         made = object.__new__(cls)
         for name, value in (("_lines", lines), ("_parts", parts), ("inspection", inspection)):
@@ -205,8 +204,8 @@ class FiledTiming(Timing):
         return made
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        """The lines of the timing."""
+    def parts(self) -> bytes:
+        """The lines of the timing, each packed as ``PART``."""
         return self._parts
 
     @property
@@ -219,7 +218,7 @@ class FiledTiming(Timing):
         if not first or not isinstance(after, FiledTiming):
             return after
         own, further = self.inspection, after.inspection
-        joined = Inspection(own.fault or further.fault, further.processes, further.partners)
+        joined = Inspection(own.fault or further.fault, further.processes, further.partners or own.partners)
         return FiledTiming.locate(self._lines, self.parts + after.parts, joined)
 
     def shift(self, first: int) -> Timing:  # noqa: ARG002  # its line has the number
@@ -292,7 +291,7 @@ class _Compacting:
     def _file_timing(self, timing: Timing, place: tuple[int, int], first: int = 0) -> Timing:
         found = inspect_timing(timing)
         own = self.shared.share(found._replace(processes=first + found.processes))
-        return FiledTiming.locate(self.lines, ((*place, first),), own)
+        return FiledTiming.locate(self.lines, PART.pack(*place, first), own)
 
     def _share_memory(self, memory: Memory | None) -> Memory | None:
         return None if memory is None else replace(memory, method=self.shared.share(memory.method))

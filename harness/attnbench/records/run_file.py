@@ -9,7 +9,7 @@ and the End.
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from attnbench.records.types import (
     Resumption,
     Run,
     Samples,
+    Timing,
     explain_untimed,
 )
 from attnbench.records.unknown_facts import decode_tolerantly
@@ -183,8 +184,20 @@ class RunFile:
 def format_line(record: Record) -> bytes:
     """Return the line of a run file that stores this record, with its line break."""
     kind = type(record).__name__.lower()
+    plain = _shorten(record) if isinstance(record, Samples) else record
     # An encoded record is an object with at least one field, so the kind is put after its opening brace.
-    return f'{{"record":"{kind}",'.encode() + msgspec.json.encode(record)[1:] + b"\n"
+    return f'{{"record":"{kind}",'.encode() + msgspec.json.encode(plain)[1:] + b"\n"
+
+
+def _shorten(samples: Samples) -> dict[str, Any]:
+    """Return the fields of samples, without the fields of the timing that have their defaults."""
+    named = {one.name: getattr(samples, one.name) for one in fields(samples)}
+    return named | {"timing": _drop_defaults(samples.timing)}
+
+
+def _drop_defaults(timing: Timing) -> dict[str, Any]:
+    kept = {one.name: value for one in fields(timing) if (value := getattr(timing, one.name)) != one.default}
+    return kept | ({"twin": _drop_defaults(timing.twin)} if timing.twin else {})
 
 
 def read_run(path: Path, change: Change | None = None) -> StoredRun:
@@ -227,6 +240,8 @@ class _Reading:
     timed_lines: dict[tuple[str, str], int] = field(default_factory=dict)
     # Place in ``records`` of the last result of each call that a profile may time, by implementation and case.
     places: dict[tuple[str, str], int] = field(default_factory=dict)
+    # Whether the file has samples that were stored process by process.
+    sampled: bool = False
     # Number of problems when the run was last resumed.
     before_resumption: int = 0
     # The End that was just read; None after any other line.
@@ -279,7 +294,7 @@ class _Reading:
             raise ValueError("the samples belong to no result that may be timed")
         timing, before = samples.timing, result.timing
         joined = before.join(timing, samples.first) if before else timing.shift(samples.first)
-        self.records[place] = replace(result, timing=joined)
+        self.records[place], self.sampled = replace(result, timing=joined), True
 
     def _add(self, record: Further) -> None:
         if isinstance(record, Result) and record.suite == PERF:
@@ -311,9 +326,10 @@ class _Reading:
             raise ResultsError(f"{self.path} contains no run: it is not a run file, or its first line is lost")
         completions = {one.implementation: one for one in self.records if isinstance(one, Completion)}
         results = [one for one in self.records if isinstance(one, Result)]
+        finished = self.end is not None and self.end.outcome == "finished"
         return StoredRun(
             run=self.run,
-            results=tuple(results if self.end and self.end.outcome == "finished" else _fill_timings(results)),
+            results=tuple(_fill_timings(results) if self.sampled and not finished else results),
             ceilings=tuple(one for one in self.records if isinstance(one, Ceiling)),
             completions=tuple(completions.values()),
             path=self.path,
@@ -375,17 +391,17 @@ def _parse_run(line: bytes, path: Path) -> Run:
 
     Raises: ResultsError where the schema of the run is newer than ``SCHEMA``.
     """
-    fields = msgspec.json.decode(line, type=dict[str, Any])
-    schema = fields.get("schema")
+    stored = msgspec.json.decode(line, type=dict[str, Any])
+    schema = stored.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         raise ResultsError(
             f"{path} was written by a newer attnbench (schema {schema}); "
             f"this version reads schemas up to {SCHEMA}: upgrade attnbench"
         )
     run = _RUN.decode(line)
-    if "job" in fields:
+    if "job" in stored:
         return run
-    return replace(run, job=Job(planned=msgspec.convert(fields.get("planned", {}), dict[str, Planned])))
+    return replace(run, job=Job(planned=msgspec.convert(stored.get("planned", {}), dict[str, Planned])))
 
 
 def _require_run(record: _OfRun, run: Run | None) -> _OfRun:

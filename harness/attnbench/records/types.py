@@ -52,6 +52,7 @@ __all__ = [
     "explain_untimed",
     "find_pass",
     "format_reproduce_line",
+    "join_timings",
 ]
 
 SCHEMA = 8
@@ -248,14 +249,16 @@ class Timing:
     def select_new(self, before: "Timing | None") -> "tuple[int, Timing]":
         """Return the processes of this timing that ``before`` lacks, and the number of the first of them.
 
-        If this timing does not begin with the samples of ``before``, all its processes are returned.
+        If this timing does not begin with the samples of ``before``, or is interleaved with other implementations, all
+        its processes are returned. Samples of further processes do not repeat ``interleaved_with``.
         """
         count = before.processes if before is not None else 0
-        if before is None or count >= self.processes or self.samples_ns[:count] != before.samples_ns:
+        if before is None or count >= self.processes or not self._continues(before):
             return 0, self
         new = replace(
             self,
             **{name: getattr(self, name)[count:] for name in ("samples_ns", *SAMPLE_FIELDS)},
+            interleaved_with=(),
             build_ns=self.build_ns[len(before.build_ns) :],
             first_call_ns=self.first_call_ns[len(before.first_call_ns) :],
             judged=self.judged - before.judged,
@@ -263,48 +266,56 @@ class Timing:
         )
         return count, new
 
+    def _continues(self, before: "Timing") -> bool:
+        same = self.samples_ns[: before.processes] == before.samples_ns
+        return same and self.interleaved_with == before.interleaved_with
+
     def join(self, after: "Timing", first: int) -> "Timing":
         """Return this timing with the processes of ``after``, which have the numbers from ``first`` on.
 
-        A missing process between the two gets empty tuples. With ``first`` 0, ``after`` replaces this timing.
+        With ``first`` 0, ``after`` replaces this timing.
         """
-        if not first:
-            return after
-        processes = first + after.processes
-        columns: dict[str, Any] = {
-            name: _join_column(getattr(self, name), getattr(after, name), first, processes)
-            for name in ("samples_ns", *SAMPLE_FIELDS)
-        }
-        twin, nothing = None, Timing(samples_ns=(), threads=after.threads)
-        if self.twin or after.twin:
-            twin = (self.twin or nothing).join(after.twin or nothing, first).fill(processes)
-        return replace(
-            after,
-            **columns,
-            build_ns=self.build_ns + after.build_ns,
-            first_call_ns=self.first_call_ns + after.first_call_ns,
-            judged=self.judged + after.judged,
-            twin=twin,
-        )
+        return join_timings([(0, self), (first, after)]) if first else after
 
     def shift(self, first: int) -> "Timing":
         """Return this timing with ``first`` processes before its own, which have no samples."""
-        return Timing(samples_ns=(), threads=self.threads).join(self, first)
+        return join_timings([(first, self)]) if first else self
 
     def fill(self, processes: int) -> "Timing":
         """Return this timing with at least this number of processes; those that are added have no samples."""
-        missing = ((),) * (processes - self.processes)
-        names = [name for name in ("samples_ns", *SAMPLE_FIELDS) if getattr(self, name)]
-        columns = {name: getattr(self, name) + missing for name in names} if missing else {}
-        return replace(self, **columns, twin=self.twin.fill(processes) if self.twin else None)
+        return join_timings([(0, self)], processes) if processes > self.processes else self
 
 
-def _join_column(own: Any, further: Any, first: int, processes: int) -> tuple[tuple[int, ...], ...]:
+def join_timings(parts: "Sequence[tuple[int, Timing]]", processes: int = 0) -> Timing:
+    """Join samples of processes to a timing with at least this number of processes.
+
+    ``parts`` has the number of the first process of each part, ascending. Processes that no part has get empty tuples.
+    """
+    first, last = parts[-1]
+    processes = max(processes, first + last.processes)
+    twins = [(first, timing.twin) for first, timing in parts if timing.twin]
+    columns: dict[str, Any] = {name: _join_column(parts, name, processes) for name in ("samples_ns", *SAMPLE_FIELDS)}
+    return replace(
+        last,
+        **columns,
+        interleaved_with=next((one.interleaved_with for _, one in parts if one.interleaved_with), ()),
+        build_ns=tuple(number for _, one in parts for number in one.build_ns),
+        first_call_ns=tuple(number for _, one in parts for number in one.first_call_ns),
+        judged=sum(one.judged for _, one in parts),
+        twin=join_timings(twins, processes) if twins else None,
+    )
+
+
+def _join_column(parts: "Sequence[tuple[int, Timing]]", name: str, processes: int) -> tuple[tuple[int, ...], ...]:
     """Return the samples of one field in all processes; a process without samples of this field has an empty tuple."""
-    if not own and not further:
-        return ()
-    column = (*own[:first], *((),) * (first - len(own)), *further)
-    return (*column, *((),) * (processes - len(column)))
+    column: list[tuple[int, ...]] = []
+    for first, timing in parts:
+        own = getattr(timing, name)
+        if own:
+            del column[first:]
+            column += [()] * (first - len(column))
+            column += own
+    return (*column, *((),) * (processes - len(column))) if column else ()
 
 
 # Fields of a Timing that have one number per sample, besides ``samples_ns``.

@@ -61,8 +61,8 @@ def describe_gaps(found: Completeness, *, named: bool = False) -> Iterator[str]:
     if not found.unfinished and found.end not in ("finished", "unknown"):
         text = say(_ENDED, run=run, cause=cause)
         yield text[0].upper() + text[1:]
-    for processes, planned, count in found.cut_calls:
-        yield say(_CUT_CALLS[count > 1], processes=processes, planned=planned, count=count)
+    for cut in found.cut_calls:
+        yield say(_CUT_CALLS[cut.calls > 1], processes=cut.processes, planned=cut.planned, count=cut.calls)
     if found.half_written:
         yield say(_HALF_WRITTEN)
     if found.unreadable:

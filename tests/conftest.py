@@ -6,7 +6,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from attnbench.interface import Implementation, Refusal
 from attnbench.oracle.disk_cache import DiskCache, find_folder
 from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.registry import load_operator
+from attnbench.processes.candidate_requests import Outcome
 from attnbench.processes.fork_server import AVAILABLE, ForkServer
 from attnbench.processes.oracle_requests import DescribeCases, DrawInputs
 from attnbench.records.types import Finding
@@ -29,6 +30,7 @@ from attnbench.runner.check_outcomes import make_finding
 from attnbench.runner.session import Supervisor
 from attnbench.workers.empty_batches import judge_empty_batch
 from attnbench.workers.oracle_worker import OracleWorker
+from attnbench.workers.outcomes import run_for_outcome
 from shared_fork_servers import SharedForkServers
 
 
@@ -84,10 +86,8 @@ class Conformance:
         if case.problem.sequences or implementation.policies.empty_batches == "computed":
             try:
                 run_check()
-            except Malformed as malformed:
-                return Finding(check=check, status="failed", reason=f"{malformed}.")
-            except Refusal as refusal:
-                return Finding(check=check, status="unsupported", reason=str(refusal))
+            except (Malformed, Refusal) as error:
+                return make_finding(check, run_for_outcome(partial(_raise, error)))
         else:
             outcome = judge_empty_batch(implementation.policies, case, lambda: build().run(), run_check)
             assert outcome is not None
@@ -97,6 +97,10 @@ class Conformance:
         return self._oracle_worker.evaluate_observations(
             case.id, {check: serialize(observations)}, implementation.policies
         )[check]
+
+
+def _raise(error: Exception) -> Outcome:
+    raise error
 
 
 @pytest.fixture(scope="session", autouse=True)

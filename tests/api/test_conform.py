@@ -16,6 +16,7 @@ from attnbench.cases import Case
 from attnbench.checks.catalogue import read_checks
 from attnbench.operators.multihead.problem import MultiheadProblem
 from attnbench.plugins.registry import PluginError
+from attnbench.records.outcome_facts import CannotLoad, Crashed, ExpectedToFail, OracleEnded, OtherOperator
 from attnbench.records.types import Finding, Result
 from attnbench.runner import ExpectationError, Limits, Plan
 
@@ -151,7 +152,7 @@ def test_expected_failures_and_unexpected_passes_are_reported(here: Path) -> Non
     names = ("forward_parity", "inputs_untouched")
     found = conform("kernels.py:wrong", suite="quick", cases=CASE, checks=names, expected_failures=expected, threads=1)
     assert [one.status for one in found.findings] == ["expected_failure", "unexpected_pass"]
-    assert found.findings[0].reason.startswith(f"1 % off ({LINK}): ")
+    assert found.findings[0].facts[0] == ExpectedToFail(reason="1 % off", link=LINK)
     assert not found.ok
     assert [failure.finding.check for failure in found.failures] == ["inputs_untouched"]
 
@@ -307,18 +308,19 @@ def test_pool_runs_requested_checks_of_a_case_together(
 
 def test_pool_continues_after_crashes(pool: WorkerPool, here: Path) -> None:
     """A crash of a worker is a finding of the test that ran; after the oracle worker ends, a new one is started."""
-    assert pool.get_finding("kernels.py:exits", make_plan(), PARITY).reason == "the process exited with code 3"
+    assert pool.get_finding("kernels.py:exits", make_plan(), PARITY).facts == (Crashed(how="exit", code=3),)
     pool._session._oracle._process.kill()
     ended = pool.get_finding("kernels.py:right", make_plan(), PARITY)
     assert (ended.status, pool.get_finding("kernels.py:right", make_plan(), PARITY).status) == ("error", "passed")
-    assert ended.reason.startswith("the oracle worker's process ended: ")
+    assert isinstance(ended.facts[0], OracleEnded)
 
 
 def test_an_error_in_a_kernel_ends_the_process(pool: WorkerPool, here: Path) -> None:
     """After an error in a CUDA kernel every further call fails, so the next check runs in a new process."""
     lost = pool.get_finding("kernels.py:loses_device", make_plan(), PARITY)
     assert lost.status == "crashed"
-    assert lost.reason.startswith("the process exited with code 1 (AcceleratorError: CUDA error: misaligned address")
+    text = "AcceleratorError: CUDA error: misaligned address"
+    assert lost.facts == (Crashed(how="exit", code=1, text=text),)
     assert pool.get_finding("kernels.py:right", make_plan(), PARITY).status == "passed"
 
 
@@ -326,8 +328,10 @@ def test_pool_reports_once_that_a_name_cannot_be_loaded(pool: WorkerPool, here: 
     """The first test fails with the reason; later tests of the same name get the status not_run and the same reason."""
     findings = [pool.get_finding("kernels.py:left", make_plan(case), PARITY) for case in (CASE, OTHER)]
     assert [one.status for one in findings] == ["error", "not_run"]
-    assert findings[0].reason == findings[1].reason
-    assert findings[0].reason.startswith("kernels.py has no attribute 'left'")
+    (fact,) = findings[0].facts
+    assert findings[1].facts == (fact,)
+    assert isinstance(fact, CannotLoad)
+    assert fact.message.startswith("kernels.py has no attribute 'left'")
 
 
 def test_an_interrupted_pool_starts_new_processes(
@@ -351,4 +355,5 @@ def test_an_interrupted_pool_starts_new_processes(
 def test_pool_runs_no_case_of_another_operator(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the implementation does not compute a case's operator, nothing runs, and the reason names both operators."""
     monkeypatch.setattr(WorkerPool, "_start_worker", lambda *_: SimpleNamespace(operator="another"))
-    assert pool.get_finding("mine", make_plan(), PARITY).reason == "the implementation computes another, not multihead"
+    (fact,) = pool.get_finding("mine", make_plan(), PARITY).facts
+    assert fact == OtherOperator(operator="another", case_operator="multihead")

@@ -13,8 +13,8 @@ from attnbench.analysis.coverage import judge_conformance
 from attnbench.cases import CaseId
 from attnbench.cli.conform_command import command
 from attnbench.operators.multihead import OPERATOR
+from attnbench.records.outcome_facts import DeclarationChanged
 from attnbench.records.run_file import read_run
-from attnbench.records.types import CHANGED_MIND
 
 # An implementation that takes simple cases only, or no case.
 SOURCE = """
@@ -109,7 +109,9 @@ def test_an_implementation_that_refuses_everything_has_no_verdict(here: Path) ->
     after = read()
     assert after.completions == stored.completions
     assert all(f.status == "unsupported" for result in after.results for f in result.findings)
-    assert any(warning.startswith(CHANGED_MIND) for r in after.results for f in r.findings for warning in f.warnings)
+    assert any(
+        isinstance(warning, DeclarationChanged) for r in after.results for f in r.findings for warning in f.warnings
+    )
 
 
 def test_parts_of_a_suite_have_parts_of_the_supplementary_cases(here: Path) -> None:

@@ -331,7 +331,7 @@ def test_a_class_may_have_a_parameter_of_whole_numbers(conformance: "Conformance
     """A module class with a counter passes every check that the reference passes, with and without gradients."""
     implementation, case = adopt(Counting, "counting"), make_case(mode)
     statuses = {check: conformance.finding(implementation, case, check) for check in conformance.applicable(case)}
-    failed = {check: finding.reason for check, finding in statuses.items() if finding.status == "failed"}
+    failed = {check: finding.facts for check, finding in statuses.items() if finding.status == "failed"}
     reference = load_implementation("torch_mha")
     assert all(conformance.finding(reference, case, check).status == "failed" for check in failed), failed
     assert sum(finding.status == "passed" for finding in statuses.values()) > 20

@@ -11,7 +11,7 @@ from attnbench.plugins.importable import build_search_path
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.candidate_requests import Defence
 from attnbench.processes.errors import ChildDied
-from attnbench.records.outcome_facts import OracleEnded, OtherOperator
+from attnbench.records.outcome_facts import CannotLoad, OracleEnded, OtherOperator
 from attnbench.records.types import Finding
 from attnbench.runner import Expectation, Limits, Plan, Session
 from attnbench.runner.conform import check_case
@@ -124,7 +124,7 @@ class WorkerPool:
             session = self._open_session()
             worker = self._start_worker(session, implementation)
             if isinstance(worker, PluginError):
-                return self._report_load_error(implementation, plan, str(worker))
+                return self._report_load_error(implementation, plan, CannotLoad(message=str(worker)))
             if worker.operator != plan.operator:
                 other = OtherOperator(operator=worker.operator, case_operator=plan.operator)
                 return {check: Finding(check=check, status="unsupported", facts=(other,)) for check in plan.checks}
@@ -138,15 +138,15 @@ class WorkerPool:
             self.close()
             raise
 
-    def _report_load_error(self, implementation: str, plan: Plan, reason: str) -> dict[str, Finding]:
+    def _report_load_error(self, implementation: str, plan: Plan, fact: CannotLoad) -> dict[str, Finding]:
         """Return the findings of a plan whose implementation cannot be loaded; the keys are check names.
 
         The first finding of the implementation has the status ``error``. All others have the status ``not_run``.
         """
-        found = {check: Finding(check=check, status="not_run", reason=reason) for check in plan.checks}
+        found = {check: Finding(check=check, status="not_run", facts=(fact,)) for check in plan.checks}
         if implementation not in self._unloadable:
             self._unloadable.add(implementation)
-            found[plan.checks[0]] = Finding(check=plan.checks[0], status="error", reason=reason)
+            found[plan.checks[0]] = Finding(check=plan.checks[0], status="error", facts=(fact,))
         return found
 
     def _open_session(self) -> Session:

@@ -30,7 +30,8 @@ from attnbench.oracle.expected import CaseOracle
 from attnbench.oracle.tensor_file import copy_value
 from attnbench.plugins.registry import load_operator, load_problem_types
 from attnbench.records.value_facts import PolicyDeviation
-from attnbench.words.findings import describe_facts
+from attnbench.words.faults import name_diagnosis
+from attnbench.words.findings import describe_fact
 
 TABLE = Path("research/data/kinds.md")
 HEAD = ("mutant", "what is wrong", "caught on", "by the check", "diagnosis")
@@ -67,7 +68,8 @@ def diagnose_mutant(mutant: Mutant, check: str) -> str:
     except (Malformed, Refusal):
         return ""
     found = judge(observations, case_oracle, policies).facts
-    return describe_facts(fact for fact in found if isinstance(fact, Diagnosis | PolicyDeviation))
+    named = (fact for fact in found if isinstance(fact, Diagnosis | PolicyDeviation))
+    return " ".join(name_diagnosis(fact) if isinstance(fact, Diagnosis) else describe_fact(fact) for fact in named)
 
 
 def make_rows(results: Mapping[str, Any]) -> Iterator[Row]:

@@ -28,6 +28,7 @@ from attnbench.processes.request import Request
 from attnbench.processes.rpc import Child, serve
 from attnbench.records.environment import describe_machine
 from attnbench.records.types import Timing
+from attnbench.words.speed import explain_no_verdict
 from research.lines import Lines, StudyError, read
 
 __all__ = ["Shape", "format_table", "measure_processes"]
@@ -165,7 +166,7 @@ def _compare(timing: Timing, base: Timing) -> tuple[str, str, str, str]:
     if timing is base:
         return "1", "", "", str(len(base.samples_ns))
     verdict = decide_speed(timing, base)
-    state = f"{verdict.state}: {verdict.reason}" if verdict.reason else verdict.state
+    state = f"{verdict.state}: {explain_no_verdict(verdict.reason)}" if verdict.reason else verdict.state
     if verdict.ratio is None:
         return "", "", state, "0"
     fast, low, high = (f"{1 / time:.2f}" for time in (verdict.ratio.value, verdict.ratio.high, verdict.ratio.low))

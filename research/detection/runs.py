@@ -17,6 +17,7 @@ from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.plugins.registry import display_name
 from attnbench.records import run_file
 from attnbench.records.types import Timing
+from attnbench.words.speed import explain_no_verdict
 from research.detection.load import measure_busy_cores, run_competitor
 from research.detection.plants import BASE, BYTE, BYTE_SHARE, PATHS
 from research.detection.pools import PAUSE_S, WINDOW_S, Condition, Setup, make_header, set_child_environment
@@ -117,7 +118,8 @@ def run_profile(
     records = []
     for share in shares:
         found = decide_speed(sides[str(share)], base)
-        verdict = {"verdict": found.state, "processes": found.of, "counted": found.counted, "reason": found.reason}
+        reason = explain_no_verdict(found.reason)
+        verdict = {"verdict": found.state, "processes": found.of, "counted": found.counted, "reason": reason}
         ratio = [round(x, 5) for x in (found.ratio.low, found.ratio.value, found.ratio.high)] if found.ratio else []
         records.append({"kind": "run", "share": share, "ratio": ratio} | verdict | record)
     return records, [

@@ -18,6 +18,7 @@ from attnbench.mutants.cheats.cheat import Cheat, Oddity
 from attnbench.plugins.adapters import load_implementation
 from attnbench.processes.candidate_requests import Defence, TimedSamples
 from attnbench.processes.oracle_requests import DrawInputs, Evaluate
+from attnbench.records.outcome_facts import ExcludedFromTiming, SlowsOthers
 from attnbench.records.types import Result
 from attnbench.runner.progress import NoProgress
 from attnbench.runner.session import Limits, Session
@@ -218,4 +219,6 @@ def test_the_runner_excludes_a_cheat_that_slows_the_reference() -> None:
             )
         }
     assert results[REFERENCE].timing is not None
-    assert "it slows others down" in (results[names[1]].untimed or "")
+    untimed = results[names[1]].untimed
+    assert isinstance(untimed, ExcludedFromTiming)
+    assert isinstance(untimed.fault, SlowsOthers)

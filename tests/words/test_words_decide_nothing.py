@@ -172,13 +172,13 @@ def test_the_summary_is_the_same(folder: Path) -> None:
         with_both_words(lambda own=own: summarize(own))
 
 
-@pytest.mark.parametrize("stored", ["made", "run-schema-1", "run-schema-6"])
-def test_a_report_has_the_same_numbers_and_parts(folder: Path, stored: str) -> None:
+@pytest.mark.parametrize(("stored", "code"), [("made", 0), ("run-schema-1", 3), ("run-schema-6", 0)])
+def test_a_report_has_the_same_numbers_and_parts(folder: Path, stored: str, code: int) -> None:
     """Every file of a report has the same rows, numbers, anchors and links, in the same order."""
     paths = list_runs(folder) if stored == "made" else [DATA / f"{stored}.jsonl"]
 
     def report() -> Any:
-        code = run_command("report", *paths, "--reports", "page", cwd=folder).returncode
+        exit_code = run_command("report", *paths, "--reports", "page", cwd=folder).returncode
         made = folder / "page"
         tables = {path.name: read_csv(path) for path in sorted(made.glob("*.csv"))}
         jsons = {path.name: drop_words(json.loads(path.read_text())) for path in sorted(made.glob("*.json"))}
@@ -186,9 +186,9 @@ def test_a_report_has_the_same_numbers_and_parts(folder: Path, stored: str) -> N
         page.feed((made / "index.html").read_text())
         names = sorted(path.name for path in made.iterdir())
         shutil.rmtree(made)
-        return code, tables, jsons, page.tags, names
+        return exit_code, tables, jsons, page.tags, names
 
-    assert with_both_words(report)[0] == 0
+    assert with_both_words(report)[0] == code
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """A table of the summary as texts, before terminal or Markdown lay it out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -113,17 +113,20 @@ def list_answers(table: SummaryTable) -> Iterator[str]:
 
 
 def list_left_out(table: SummaryTable) -> Iterator[str]:
-    """Yield what was not checked or timed and why, and what was not reached; failures are told elsewhere."""
-    cases: dict[Reason, dict[str, int]] = {}
+    """Yield what was not checked or timed and why, and what was not reached; failures are told elsewhere.
+
+    Refusals are told where they leave fewer cases than a verdict needs.
+    """
+    rows = [(row.subject, row.conformance) for row in table.rows]
+    refused = _group_subjects((subject, one.refused) for subject, one in rows if one.verdict == "only")
+    yield from (words.describe_refused(names, why) for why, names in refused)
+    not_run = _group_subjects((subject, one.not_run) for subject, one in rows)
+    yield from (words.describe_unchecked(names, why) for why, names in not_run)
     calls: dict[Reason | None, dict[str, int]] = {}
     for row in table.rows:
-        for why, _ in row.conformance.not_run[:1]:
-            cases.setdefault(why, {})[row.subject] = sum(others for _, others in row.conformance.not_run)
         if row.conformance.verdict not in ("no", "refused"):
             for reason, count in _count_untimed(row):
                 calls.setdefault(reason, {})[row.subject] = count
-    unchecked = sorted(cases.items(), key=lambda one: -len(one[1]))
-    yield from (words.describe_unchecked(names, why) for why, names in unchecked[:MOST_REASONS])
     untimed = sorted(calls.items(), key=lambda one: (one[0] is None, -len(one[1])))
     yield from (words.describe_untimed(names, reason) for reason, names in untimed[:MOST_REASONS])
 
@@ -156,6 +159,20 @@ def name_pass(column: Column) -> str:
 def spell(column: Column) -> str:
     """Return the length of a column."""
     return spell_length(column.queries, column.keys)
+
+
+def _group_subjects(
+    counted: Iterable[tuple[str, Sequence[tuple[Reason, int]]]],
+) -> list[tuple[Reason, dict[str, int]]]:
+    """Return the reasons of most subjects, each with its subjects and their numbers of cases.
+
+    Each subject stands at its first reason, with its cases of all reasons.
+    """
+    groups: dict[Reason, dict[str, int]] = {}
+    for subject, reasons in counted:
+        if reasons:
+            groups.setdefault(reasons[0][0], {})[subject] = sum(count for _, count in reasons)
+    return sorted(groups.items(), key=lambda one: -len(one[1]))[:MOST_REASONS]
 
 
 def _count_untimed(row: SummaryRow) -> Iterator[tuple[Reason | None, int]]:

@@ -31,6 +31,7 @@ __all__ = [
     "describe_next",
     "describe_place",
     "describe_reason",
+    "describe_refused",
     "describe_unchecked",
     "describe_untimed",
     "describe_wrong",
@@ -95,6 +96,7 @@ _RANGE = "{first} to {last}"
 _BOUND_AGAIN = "at most {percent}"
 _AND_MORE = "{count} more"
 _UNCHECKED = "not checked: {who}: {reason}"
+_REFUSED = "refused: {who}: {reason}"
 _UNTIMED = "not timed: {who}: {reason}"
 _WHO = ("{names} ({count})", "{names} (each {count})")
 _PENDING = "not reached: {who}"
@@ -214,6 +216,11 @@ def describe_answers(pass_: str, answers: Sequence[tuple[str, Answer | None]]) -
 def describe_unchecked(names: Mapping[str, int], reason: Reason) -> str:
     """Return on how many cases no check ran on these implementations, and why."""
     return say(_UNCHECKED, who=_name_counts(names, _CASES), reason=describe_reason(reason))
+
+
+def describe_refused(names: Mapping[str, int], reason: Reason) -> str:
+    """Return how many cases these implementations refused, and the most frequent reason."""
+    return say(_REFUSED, who=_name_counts(names, _CASES), reason=describe_reason(reason))
 
 
 def describe_untimed(names: Mapping[str, int], reason: Reason | None) -> str:

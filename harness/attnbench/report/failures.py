@@ -1,7 +1,6 @@
 """The failures of a report: one group for each root cause, with the command that reproduces its worst case."""
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,20 +8,29 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.root_causes import Failure, RootCause, find_root_causes
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun, has_failure
 from attnbench.records.types import PERF, Finding, Result, format_reproduce_line
 from attnbench.records.value_facts import BitsDiffer, ValuesOff
-from attnbench.report.numbers import format_count, format_digits, shorten_text
+from attnbench.report.numbers import format_digits, shorten_text
 from attnbench.report.slugs import make_slug
 from attnbench.words.causes import describe_attributions, describe_shared, name_cause
+from attnbench.words.failures import (
+    count_cases,
+    describe_excess,
+    describe_followers,
+    describe_hidden_groups,
+    describe_statuses,
+    introduce_case,
+    introduce_follower,
+    list_checks,
+    name_owner,
+)
 from attnbench.words.findings import describe_finding, describe_reason
 
 __all__ = [
-    "REPRODUCING",
     "FailureGroup",
     "Failures",
     "ListedCase",
@@ -33,14 +41,6 @@ __all__ = [
     "tabulate_failures",
 ]
 
-# How to use the commands of the groups.
-REPRODUCING = (
-    "Each command repeats one failure: exit code 1 says that it fails again. Where an implementation is a file, run "
-    "the command in the folder from which this path leads to the file."
-)
-# What the letters in diagnoses mean, and where one is: "1/√D".
-LETTERS = "E is the width of the tokens, D the width of a head, L the number of queries, S the number of keys."
-_LETTER = re.compile(r"√[EDLS]|1/[EDLS]\b")
 # Most groups on a page. More than a reader looks at; each has about 3 kB of HTML.
 MOST_GROUPS = 200
 # ``MOST_CASES``: most cases that are listed below a group. ``MOST_CASES_OF_ALL``: most cases on a page; each has about
@@ -54,13 +54,8 @@ LONGEST_REASON, LONGEST_OF_CASE = 800, 160
 # Most groups that are shown without unfolding. ``UNFOLDED``: of one implementation. ``UNFOLDED_OF_ALL``: of all
 # implementations. A group takes 150 pixels of height.
 UNFOLDED, UNFOLDED_OF_ALL = 5, 20
-# Most checks that a list of checks names, or one more; a cause such as an exception may fail every check.
-MOST_CHECKS = 6
 # Longest cause in a title and in the verdict, in characters.
 LONGEST_CAUSE = 110
-# The end of a fault, which says how the allowed error was computed. The page leaves it out, because the section on
-# methods says how budgets are made.
-_ORIGIN = re.compile(r"(; allowed [^\s=]+) = .*?(?=\.(?: |$))")
 COLUMNS = (
     "machine", "implementation", "kind", "checks", "statuses", "findings", "cases", "reason", "worst_over_allowed",
     "worst_check", "worst_case", "worst_reason", "command", "warnings",
@@ -99,7 +94,7 @@ class Attributed:
     @property
     def found(self) -> str:
         """What ``worst`` is, and its error over the allowed error, in words."""
-        return f"The worst of them: {self.worst.excess}:" if self.worst.excess else "One of them:"
+        return introduce_follower(self.worst.excess)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,22 +143,17 @@ class FailureGroup:
     @property
     def size(self) -> str:
         """Statuses and number of cases in words."""
-        if len(self.statuses) == 1:
-            return f"{next(iter(self.statuses))}, {self.where}"
-        named = ", ".join(f"{count} {status}" for status, count in self.statuses.items())
-        return f"{self.where}: {named}"
+        return describe_statuses(self.statuses, self.where)
 
     @property
     def found(self) -> str:
         """What ``worst`` is, and its error over the allowed error, in words."""
-        if not self.worst.excess:
-            return "One of the cases:"
-        return f"{'Worst error' if self.is_worst else 'Error'}: {self.worst.excess}:"
+        return introduce_case(self.worst.excess, worst=self.is_worst)
 
     @property
     def by_check(self) -> str:
         """The checks that name a cause, with the number of cases of each; empty if the title is the only check."""
-        return "" if [*self.checks] == [self.title] else _list_checks(self.named)
+        return "" if [*self.checks] == [self.title] else list_checks(self.named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,15 +178,8 @@ class Failures:
 
     @property
     def sentence(self) -> str:
-        """What letters of diagnoses mean, and how many groups are left out; may be empty."""
-        letters = LETTERS * any(_LETTER.search(group.title) for group in self.shown)
-        if len(self.shown) == len(self.groups):
-            return letters
-        few = (
-            f"Shown are {len(self.shown)} of {format_count(len(self.groups), 'group')} of failures: the largest "
-            "group of each implementation, then the largest others. failures.csv has all groups."
-        )
-        return f"{letters} {few}".strip()
+        """How many groups are left out; may be empty."""
+        return describe_hidden_groups(len(self.shown), len(self.groups))
 
     @property
     def blocks(self) -> list[tuple[str, str, tuple[FailureGroup, ...], tuple[FailureGroup, ...]]]:
@@ -209,7 +192,7 @@ class Failures:
         return [
             (
                 self.headings[machine, name],
-                f"{name} on {machine}" if several else name,
+                name_owner(name, machine) if several else name,
                 tuple(own[:limit]),
                 tuple(own[limit:]),
             )
@@ -355,32 +338,17 @@ def _count_cases(results: Iterable[Result]) -> str:
     for result in results:
         suites[result.suite].add(result.case)
     ordered = sorted(suites.items(), key=lambda item: (item[0] == PERF, item[0]))
-    return join_words(_name_cases(suite, len(cases)) for suite, cases in ordered)
-
-
-def _name_cases(suite: str, count: int) -> str:
-    of = " of the profile" if suite == PERF else f" of {clean_name(suite)}" if suite else ""
-    return format_count(count, "case") + of
+    return count_cases({suite: len(cases) for suite, cases in ordered})
 
 
 def _make_attributed(cause: RootCause, checks: Counter[str]) -> Attributed:
     """Return what a cause does not explain with certainty; ``checks`` counts its findings by check."""
     worst = min(cause.attributed, key=_order_failure)
     return Attributed(
-        words=(
-            f"{format_count(len(cause.attributed), 'more finding')} {_does(cause.attributed)} not name this cause: "
-            f"{_list_checks(dict(checks.most_common()))}. {describe_attributions(cause)}"
-        ),
+        words=describe_followers(dict(checks.most_common()), describe_attributions(cause)),
         worst=_list_case(worst, LONGEST_REASON),
         command=format_reproduce_line(cause.implementation, worst.case, worst.finding.check),
     )
-
-
-def _list_checks(counts: Mapping[str, int]) -> str:
-    """Return the first checks, each with the number of its cases, and how many more there are."""
-    told = [f"{check} on {count}" for check, count in counts.items()]
-    left = len(told) - MOST_CHECKS
-    return ", ".join(told if left <= 1 else [*told[:MOST_CHECKS], f"and {left} more checks (see findings.csv)"])
 
 
 def _order_failure(failure: Failure) -> tuple[float, float]:
@@ -423,7 +391,8 @@ def _list_case(failure: Failure, longest: int) -> ListedCase:
         case=failure.case,
         status=finding.status.replace("_", " "),
         excess=_describe_excess(finding, excess),
-        fault=shorten_text(_ORIGIN.sub(r"\1", _find_fault(finding)), longest),
+        # The section on methods says how allowed errors are computed.
+        fault=shorten_text(describe_finding(finding, origins=False), longest),
     )
 
 
@@ -432,8 +401,8 @@ def _describe_excess(finding: Finding, excess: float) -> str:
     if math.isnan(excess):
         return ""
     if not finding.allowed and finding.measured is not None:
-        return f"must be exact; off by up to {format_digits(finding.measured, 2)}".replace("inf", "∞")
-    return f"{format_digits(excess).replace('inf', '∞')} × the allowed error"
+        return describe_excess(format_digits(finding.measured, 2), exact=True)
+    return describe_excess(format_digits(excess), exact=False)
 
 
 def _find_excess(finding: Finding) -> float:
@@ -451,11 +420,3 @@ def _rank(excess: float) -> float:
 def _find_requirement(check: str) -> str:
     known = read_checks().get(check)
     return known.requirement if known else ""
-
-
-def _find_fault(finding: Finding) -> str:
-    return describe_finding(finding)
-
-
-def _does(some: Sequence[object]) -> str:
-    return "does" if len(some) == 1 else "do"

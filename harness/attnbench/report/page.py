@@ -13,7 +13,6 @@ import jinja2
 from markupsafe import Markup
 
 from attnbench.report.content import Content
-from attnbench.report.failures import REPRODUCING
 from attnbench.report.figures.drawings import Drawing
 from attnbench.report.figures.marks import make_mark, make_rules
 from attnbench.report.figures.style import Look
@@ -24,6 +23,7 @@ from attnbench.report.placeholders import make_placeholder
 from attnbench.report.sections import make_sections
 from attnbench.report.slugs import make_slug
 from attnbench.report.summary_grid import name_pass, spell
+from attnbench.words.failures import REPRODUCING
 from attnbench.words.summary import describe_place
 
 __all__ = ["make_environment", "render", "render_template"]

@@ -7,7 +7,7 @@ from attnbench.records.facts import Fact
 from attnbench.records.value_facts import PolicyDeviation, ScaleOff
 from attnbench.words.faults import name_diagnosis
 from attnbench.words.findings import describe_facts, describe_finding
-from attnbench.words.say import say
+from attnbench.words.say import say, say_count
 from attnbench.words.values import name_scale, name_seen
 
 __all__ = ["describe_attributions", "describe_cause", "describe_shared", "list_checks", "name_cause", "title_cause"]
@@ -50,9 +50,9 @@ def name_cause(cause: RootCause) -> str:
 def title_cause(cause: RootCause) -> str:
     """Return check, status and number of cases; for several checks, their number and the number of cases."""
     if len(cause.checks) > 1:
-        return say(_TITLE, checks=len(cause.checks), cases=_count(_CASES, cause.cases))
+        return say(_TITLE, checks=len(cause.checks), cases=say_count(_CASES, cause.cases))
     others = sum(cause.checks.values()) - 1
-    more = say(_MORE, cases=_count(_MORE_CASES, others)) if others else ""
+    more = say(_MORE, cases=say_count(_MORE_CASES, others)) if others else ""
     return say(_TITLE_OF_ONE, check=cause.finding.check, status=cause.finding.status, more=more)
 
 
@@ -86,7 +86,7 @@ def describe_shared(cause: RootCause) -> str:
         return describe_facts(cause.facts)
     count = len(cause.failures) - len(cause.attributed)
     if cause.kind == "diagnosis" and cause.attributed:
-        return say(_NAMED_BY, text=name_cause(cause), findings=_count(_FINDINGS, count))
+        return say(_NAMED_BY, text=name_cause(cause), findings=say_count(_FINDINGS, count))
     return say(_SENTENCE, text=name_cause(cause))
 
 
@@ -94,7 +94,7 @@ def describe_attributions(cause: RootCause) -> str:
     """Return why failures that do not name the cause are counted with it; empty if there are none."""
     counts = cause.count_attributions()
     texts = (
-        say(template, findings=_count(_MORE_FINDINGS, counts[why]))
+        say(template, findings=say_count(_MORE_FINDINGS, counts[why]))
         for why, template in _ATTRIBUTED.items()
         if counts[why]
     )
@@ -107,7 +107,3 @@ def _name_fact(fact: Fact) -> str:
     if isinstance(fact, ScaleOff):
         return name_scale(fact)
     return name_seen(fact) if isinstance(fact, PolicyDeviation) else ""
-
-
-def _count(templates: tuple[str, str], count: int) -> str:
-    return say(templates[count != 1], count=count)

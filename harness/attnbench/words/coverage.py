@@ -6,7 +6,7 @@ from attnbench.analysis.coverage import FEWEST_CHECKED, Counts, count_cases, cou
 from attnbench.records.outcome_facts import DeclarationChanged
 from attnbench.records.types import Completion, Result
 from attnbench.words.findings import describe_fact
-from attnbench.words.say import say
+from attnbench.words.say import say, say_count
 
 __all__ = ["describe_asking", "describe_changes", "describe_completion", "describe_few", "list_coverage_lines"]
 
@@ -53,7 +53,7 @@ def describe_few(checked: int) -> str:
     """Return why this number of checked cases is too small for a verdict; empty if the number is large enough."""
     if checked >= FEWEST_CHECKED:
         return ""
-    return _count(_FEW, checked, fewest=FEWEST_CHECKED) if checked else say(_NO_CASE, fewest=FEWEST_CHECKED)
+    return say_count(_FEW, checked, fewest=FEWEST_CHECKED) if checked else say(_NO_CASE, fewest=FEWEST_CHECKED)
 
 
 def describe_completion(completion: Completion) -> str:
@@ -63,7 +63,7 @@ def describe_completion(completion: Completion) -> str:
     does not cover combinations, the line has only the supplementary cases. The text is empty if the implementation
     takes every case.
     """
-    further = _count(_SUPPLEMENTS, len(completion.cases))
+    further = say_count(_SUPPLEMENTS, len(completion.cases))
     left = sum(len(places) for _, places in completion.list_refusals()) + len(completion.unanswered)
     if not completion.strength:
         told = say(_REFUSES, left=left, listed=completion.listed, suite=completion.suite, further=further)
@@ -80,7 +80,7 @@ def describe_completion(completion: Completion) -> str:
         words=words,
         covered=_format_share(completion.covered, completion.taken),
         added=say(_ADDED, further=further) if completion.cases else "",
-        late=_count(_LATE, called) if called else "",
+        late=say_count(_LATE, called) if called else "",
     )
 
 
@@ -134,7 +134,7 @@ def describe_changes(results: Iterable[Result]) -> Iterator[str]:
     }
     if changed:
         case, change = next(iter(changed.items()))
-        yield _count(_CHANGED, len(changed), change=describe_fact(change), case=case)
+        yield say_count(_CHANGED, len(changed), change=describe_fact(change), case=case)
 
 
 def _describe_counts(counts: Counts) -> str:
@@ -163,7 +163,3 @@ def _format_share(part: int, whole: int) -> str:
     if part >= whole:
         return say(_ALL)
     return say(_SHARE, share=100 * part // whole) if 100 * part >= whole else say(_LITTLE if part else _NONE)
-
-
-def _count(templates: tuple[str, str], count: int, **values: object) -> str:
-    return say(templates[count != 1], count=count, **values)

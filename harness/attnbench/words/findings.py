@@ -15,16 +15,19 @@ __all__ = ["describe_fact", "describe_facts", "describe_finding", "describe_reas
 _OLD_BUT = "But "
 
 
-def describe_finding(finding: Finding) -> str:
-    """Return what was found, without the requirement; empty for a finding that passed."""
+def describe_finding(finding: Finding, *, origins: bool = True) -> str:
+    """Return what was found, without the requirement; empty for a finding that passed.
+
+    ``origins``: say how an allowed error was computed.
+    """
     known = read_checks().get(finding.check)
     text = finding.reason.removeprefix(known.requirement if known else "").strip().removeprefix(_OLD_BUT)
-    return " ".join(filter(None, (text, describe_facts(finding.facts))))
+    return " ".join(filter(None, (text, describe_facts(finding.facts, origins=origins))))
 
 
-def describe_facts(facts: Iterable[Fact]) -> str:
+def describe_facts(facts: Iterable[Fact], *, origins: bool = True) -> str:
     """Return what facts say, one sentence after the other."""
-    return " ".join(map(describe_fact, facts))
+    return " ".join(describe_fact(fact, origins=origins) for fact in facts)
 
 
 def describe_reason(reason: Reason) -> str:
@@ -32,8 +35,8 @@ def describe_reason(reason: Reason) -> str:
     return reason if isinstance(reason, str) else describe_fact(reason)
 
 
-def describe_fact(fact: Fact) -> str:
+def describe_fact(fact: Fact, *, origins: bool = True) -> str:
     """Return what a fact says."""
     if isinstance(fact, ValueFact):
-        return describe_value_fact(fact)
+        return describe_value_fact(fact, origins=origins)
     return describe_outcome_fact(fact)

@@ -11,7 +11,7 @@ from attnbench.records.facts import Reason
 from attnbench.words import findings
 from attnbench.words.answers import describe_regret, format_percent
 from attnbench.words.causes import name_cause, title_cause
-from attnbench.words.say import say
+from attnbench.words.say import say, say_count
 
 __all__ = [
     "FIXED",
@@ -119,7 +119,7 @@ _NOT_TIMED = "{verdict}; not timed"
 def describe_conformance(one: Conformance) -> str:
     """Return the verdict with its cases, or with the gravest cause and the number of failed checks."""
     if one.verdict == "no":
-        text = say(_VERDICTS["no"], cause=_name_causes(one.causes), checks=_count(_CHECKS, len(one.failed_checks)))
+        text = say(_VERDICTS["no"], cause=_name_causes(one.causes), checks=say_count(_CHECKS, len(one.failed_checks)))
     elif one.verdict == "refused":
         reasons = [reason for reason, _ in one.refused]
         text = describe_reason(reasons[0], SHORT) if reasons else say(_REFUSES_ALL)
@@ -135,7 +135,7 @@ def describe_conformance(one: Conformance) -> str:
 def describe_conformance_briefly(one: Conformance) -> str:
     """Return the verdict without the cause of failures, for a row that has times."""
     if one.verdict == "no":
-        return say(_BRIEF_NO, checks=_count(_CHECKS, len(one.failed_checks)))
+        return say(_BRIEF_NO, checks=say_count(_CHECKS, len(one.failed_checks)))
     return describe_conformance(one)
 
 
@@ -175,7 +175,7 @@ def describe_place(place: Place) -> str:
     machine = clean_name(place.machine)
     if not place.dtype:
         return say(_CHECKED_PLACE, machine=machine, device=clean_name(place.device))
-    threads = _count(_THREADS, place.threads)
+    threads = say_count(_THREADS, place.threads)
     return say(_PLACE, machine=machine, device=clean_name(place.device), dtype=clean_name(place.dtype), threads=threads)
 
 
@@ -260,12 +260,12 @@ def title_failure(cause: RootCause, machine: str) -> str:
 
 def count_more_failures(count: int) -> str:
     """Return that causes of failures are not shown."""
-    return _count(_MORE_CAUSES, count)
+    return say_count(_MORE_CAUSES, count)
 
 
 def explain_missing_tables(count: int) -> str:
     """Return that a terminal does not show all tables."""
-    return _count(_MORE_TABLES, count)
+    return say_count(_MORE_TABLES, count)
 
 
 def mark_untimed(verdict: str) -> str:
@@ -303,14 +303,10 @@ def _name_counts(names: Mapping[str, int], things: tuple[str, str]) -> str:
     for name, count in names.items():
         alike.setdefault(count, []).append(name)
     return "; ".join(
-        say(_WHO[len(own) > 1], names=_list_names(own), count=_count(things, count)) for count, own in alike.items()
+        say(_WHO[len(own) > 1], names=_list_names(own), count=say_count(things, count)) for count, own in alike.items()
     )
 
 
 def _list_names(names: Sequence[str]) -> str:
     more = [say(_AND_MORE, count=len(names) - NAMED)] if len(names) > NAMED + 1 else []
     return join_words([*map(clean_name, names[: NAMED + 1 - len(more)]), *more])
-
-
-def _count(words: tuple[str, str], count: int) -> str:
-    return say(words[count != 1], count=count)

@@ -45,10 +45,11 @@ _DTYPE = "{what} has dtype {dtype}, must be {expected}."
 _UNEXPECTED = "the call returned {quantity}, which this case does not have."
 _OFF = (
     "{share} of {what} are off{shared}; the worst by {worst:.3g} at {place} ({value}, must be {expected}); "
-    "allowed {allowed:.3g} = {origin}."
+    "allowed {allowed:.3g}{origin}."
 )
 _BITS = "{share} of {what} differ{shared}, the worst at {place}: {value}, must be exactly {expected}."
 _NOT_FINITE = "{what} is {value:g} at {place}, must be {expected:g} ({share} differ in NaN or infinity{shared})."
+_ORIGIN = " = {origin}"
 _SHARE = "{count} of {total} elements ({share:.1%})"
 _BUDGET = "{factor:.3g} × the larger of the rounding model's error {model:.3g} and the reference's own {yardstick:.3g}"
 _ORIGINS = {"budget": "{budget}", "two_runs": "twice {budget}", "join": "the rounding of a join by logsumexp"}
@@ -98,8 +99,11 @@ _NEAR = "uses {share:.0%} of the error allowed"
 _NOT_EVALUATED = "what the check observed cannot be evaluated: {raised}: {message}"
 
 
-def describe_value_fact(fact: ValueFact) -> str:  # noqa: C901  # one case for each fact
-    """Return what a fact says, as a sentence; a warning has no full stop."""
+def describe_value_fact(fact: ValueFact, *, origins: bool = True) -> str:  # noqa: C901  # one case for each fact
+    """Return what a fact says, as a sentence; a warning has no full stop.
+
+    ``origins``: say how an allowed error was computed.
+    """
     match fact:
         case WrongShape():
             return say(_SHAPE, what=name_compared(fact.compared), shape=fact.shape, expected=fact.expected)
@@ -108,9 +112,8 @@ def describe_value_fact(fact: ValueFact) -> str:  # noqa: C901  # one case for e
         case UnexpectedQuantity():
             return say(_UNEXPECTED, quantity=fact.quantity)
         case ValuesOff():
-            return _describe_apart(
-                _OFF, fact, worst=float(fact.worst), allowed=fact.limit.allowed, origin=_describe_origin(fact.limit)
-            )
+            origin = _describe_origin(fact.limit) if origins else ""
+            return _describe_apart(_OFF, fact, worst=float(fact.worst), allowed=fact.limit.allowed, origin=origin)
         case BitsDiffer():
             return _describe_apart(_BITS, fact)
         case NotFinite():
@@ -200,7 +203,7 @@ def _describe_wrong(fact: ValuesOff | BitsDiffer | NotFinite) -> dict[str, str]:
 
 def _describe_origin(limit: Limit) -> str:
     budget = say(_BUDGET, factor=limit.factor, model=limit.model, yardstick=limit.yardstick)
-    return say(_ORIGINS[limit.origin], budget=budget)
+    return say(_ORIGIN, origin=say(_ORIGINS[limit.origin], budget=budget))
 
 
 def _format_apart(value: Number, expected: Number) -> tuple[str, str]:

@@ -1,8 +1,8 @@
 """A comparison as one self-contained HTML file, with the style and the script of a report."""
 
 from attnbench.report.comparison.content import Comparison
-from attnbench.report.failures import REPRODUCING
 from attnbench.report.page import render_template
+from attnbench.words.failures import REPRODUCING
 
 __all__ = ["render"]
 

@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnbench.candidate.candidate import Candidate, Malformed
+from attnbench.candidate.candidate import Candidate, Malformed, WithoutGradient
 from attnbench.cases import Case, Mode
 from attnbench.interface import Implementation
 from attnbench.operators.multihead.suites import CROSS, SELF
 from attnbench.oracle.inputs import round_inputs
 from attnbench.plugins.registry import load, load_operator
+from attnbench.records.value_facts import Phrase, phrase
 
 if TYPE_CHECKING:
     from conftest import Conformance
@@ -96,24 +97,28 @@ def test_gradients_of_unused_inputs_are_zero() -> None:
     assert not tested.gradients["grad.in_proj_weight"].any()
 
 
+# The parts of a result, as the exceptions name them.
+PAIR = "output, weights"
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lambda output, weights: None, "the call must return a tuple (output, weights), got NoneType"),
-        (lambda output, weights: output, "the call must return a tuple (output, weights), got Tensor"),
-        (lambda output, weights: [output, None], "the call must return a tuple (output, weights), got list"),
-        (lambda output, weights: (output,), "the call must return a tuple (output, weights), got a tuple of 1"),
-        (lambda output, weights: (output, None, 1), "the call must return a tuple (output, weights), got a tuple of 3"),
-        (lambda output, weights: (None, None), "output must be a Tensor, got NoneType"),
-        (lambda output, weights: (output.tolist(), None), "output must be a Tensor, got list"),
-        (lambda output, weights: (output, 0.5), "weights must be a Tensor or None, got float"),
+        (lambda output, weights: None, phrase("not_a_tuple", names=PAIR, got="NoneType")),
+        (lambda output, weights: output, phrase("not_a_tuple", names=PAIR, got="Tensor")),
+        (lambda output, weights: [output, None], phrase("not_a_tuple", names=PAIR, got="list")),
+        (lambda output, weights: (output,), phrase("not_a_tuple_of_length", names=PAIR, count=1)),
+        (lambda output, weights: (output, None, 1), phrase("not_a_tuple_of_length", names=PAIR, count=3)),
+        (lambda output, weights: (None, None), phrase("not_a_tensor", name="output", got="NoneType")),
+        (lambda output, weights: (output.tolist(), None), phrase("not_a_tensor", name="output", got="list")),
+        (lambda output, weights: (output, 0.5), phrase("not_a_tensor_or_none", name="weights", got="float")),
     ],
 )
-def test_a_malformed_result_is_an_error(change: Callable[..., Any], fault: str) -> None:
-    """The message says what a call must return and what it returned."""
+def test_a_malformed_result_is_an_error(change: Callable[..., Any], fault: Phrase) -> None:
+    """The exception has what a call must return and what it returned."""
     with pytest.raises(Malformed) as raised:
         make_candidate(change, make_case()).run()
-    assert str(raised.value) == fault
+    assert raised.value.args == (fault,)
 
 
 def test_weights_that_are_none_are_left_out() -> None:
@@ -125,7 +130,7 @@ def test_weights_that_are_none_are_left_out() -> None:
 def test_outputs_that_do_not_require_grad_are_an_error() -> None:
     """Computing gradients raises Malformed if an implementation detaches its output."""
     tested = make_candidate(lambda output, weights: (output.detach(), None), make_case())
-    with pytest.raises(Malformed, match="no gradient reaches the inputs: the outputs do not require grad"):
+    with pytest.raises(WithoutGradient):
         _ = tested.gradients
 
 
@@ -149,14 +154,11 @@ class OwnNames(Implementation):
 
 
 def test_an_undeclared_layout_is_an_error_with_the_remedy() -> None:
-    """The message names the parameters without a match in the reference, and says to define ``weights``."""
+    """The exception names the parameters without a match in the reference."""
     with pytest.raises(Malformed) as raised:
         _ = make_candidate(OwnNames(), make_case(bias=False)).gradients
-    assert str(raised.value) == (
-        "the module's parameters and the names that weights() returns differ in in_proj_weight, inner.in_proj_weight, "
-        "inner.out_proj.weight, out_proj.weight; define weights(parameters) if the module names or lays out its "
-        "parameters in another way"
-    )
+    names = "in_proj_weight, inner.in_proj_weight, inner.out_proj.weight, out_proj.weight"
+    assert raised.value.args == (phrase("other_parameters", names=names),)
 
 
 def test_boolean_masks_have_no_gradients() -> None:

@@ -189,7 +189,7 @@ def test_only_the_chosen_passes_need_memory(tmp_path: Path, monkeypatch: pytest.
         (("--batch", "2", "--lengths", "1000000"), "computing the expected values needs about 4.77e+05 GiB of memory"),
         (("--lengths", "1000000"), "computing the expected values needs about 2.38e+05 GiB of memory"),
         (("--width", "4000000", "--lengths", "2"), "in float64, of which expected values are computed, take at least"),
-        (("--width", "1024", "--lengths", "2", "--memory-limit", "1MiB"), "over the limit of 0.000977 GiB"),
+        (("--width", "1024", "--lengths", "2", "--memory-limit", "16MiB"), "over the limit of 0.0156 GiB"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_timed_is_refused_before_anything_is_measured(

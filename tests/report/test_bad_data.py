@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from attnbench.analysis.left_out import count_left_out
 from attnbench.records.run_file import StoredRun, format_line, read_run
 from attnbench.records.types import Ceiling, Finding, Machine, Memory, Record, Result, Run, Timing
 from attnbench.report import write
 from attnbench.report.content import Content, collect_content
 from attnbench.report.figures import drawings
+from attnbench.words.left_out import count_left_out, describe_fault
 
 RUN = "20260101-000000-abcd"
 NAMES = ("torch_mha", "quick_one")
@@ -122,7 +122,8 @@ def test_an_impossible_timing_is_named_and_left_out(
     assert [(one.kind, one.implementation, one.case) for one in content.summary.left_out] == [
         ("timing", "quick_one", results[1].case)
     ]
-    assert reason in content.summary.left_out[0].reason
+    fault = describe_fault(content.summary.left_out[0].reason)
+    assert reason in fault
     assert len(content.tables.timings) == len(results) - 1
     assert count_left_out(content.summary.left_out) == "1 timing"
     assert "left out of all numbers, because it cannot be right: 1 timing" in page
@@ -131,7 +132,7 @@ def test_an_impossible_timing_is_named_and_left_out(
     (row,) = csv.DictReader((tmp_path / "left-out.csv").read_text("utf-8").splitlines())
     assert reason in row["reason"]
     # The call is listed as one that has no time, and its findings are kept.
-    assert f"left out: {content.summary.left_out[0].reason}" in content.tables.untimed["reason"].tolist()
+    assert f"left out: {fault}" in content.tables.untimed["reason"].tolist()
     assert len(content.tables.findings) == len(results)
 
 
@@ -197,8 +198,8 @@ def test_unreadable_and_endless_case_ids_are_left_out(tmp_path: Path, series: in
     content, _, _ = write_report(tmp_path, store(*results))
     kept = [one for one in content.summary.left_out if one.kind == "result"]
     assert len(kept) == 3
-    assert "a case id has 9 parts" in kept[0].reason
-    assert "without tokens" in kept[1].reason
+    assert "a case id has 9 parts" in describe_fault(kept[0].reason)
+    assert kept[1].reason.key == "no_tokens"
     assert len(content.results) == len(results) - 3
 
 

@@ -43,7 +43,6 @@ from attnbench.report.csv_files import render_csv
 from attnbench.report.markdown_text import escape, format_code, format_console
 from attnbench.report.spelled import spell_out, spell_out_in
 from attnbench.report.studies.section import place_studies
-from attnbench.words.findings import describe_finding
 from rendered_reports import render_markdown, render_page
 
 RAN = "window.ran=1"
@@ -119,7 +118,7 @@ def make_run(number: int) -> StoredRun:
         id=f"run-{number}", time="time", command="command", machine=machine, versions={"torch": "2"}, threads=2,
         commit="commit", suite="core", suite_digest="digest", implementations=NAMES, sources={"torch_mha": "hash"},
         list_digest="whole", parts=("part",), node="node",
-        job=Job(planned={"torch_mha": Planned(cases=10, timed=3)}),
+        job=Job(command="profile", options={"lengths": "64"}, planned={"torch_mha": Planned(cases=10, timed=3)}),
     )  # fmt: skip
     ceiling = Ceiling(run=run.id, device="cpu", dtype="float32", threads=2, flop_per_s=1e11, bytes_per_s=1e9)
     completion = Completion(
@@ -303,9 +302,7 @@ def test_a_comparison_of_hostile_runs_is_text(browser: Any, tmp_path: Path, seed
     after = replace(after, results=tuple(replace(r, run="run-9") for r in after.results), completions=(), ceilings=())
     spoiled = [typing.cast("StoredRun", spoiler.spoil(one, StoredRun)) for one in (before, after)]
     ((base,), _), ((new,), _) = (leave_out([one]) for one in spoiled)
-    content = collect_comparison(
-        list(compare_runs(base, new, threshold=0.05, describe=describe_finding)), base, new, threshold=0.05
-    )
+    content = collect_comparison(list(compare_runs(base, new, threshold=0.05)), base, new, threshold=0.05)
     path = tmp_path / "comparison.html"
     path.write_text(comparison_page.render(content), encoding="utf-8")
     assert_is_quiet(browser, path)

@@ -282,7 +282,7 @@ def test_without_a_ceiling_there_is_a_rate_and_no_share() -> None:
 
 
 def test_a_stored_run_of_each_schema_is_reported(tmp_path: Path) -> None:
-    """A report can be made of run files of schemas 1 to 6, without importing torch."""
+    """A report can be made of run files of schemas 1 to 7, without importing torch."""
     data = Path(__file__).parents[1] / "data"
     program = (
         "import sys; from pathlib import Path; from attnbench.report import write; "
@@ -291,7 +291,7 @@ def test_a_stored_run_of_each_schema_is_reported(tmp_path: Path) -> None:
         "assert 'torch' not in sys.modules"
     )
     files = sorted(data.glob("run-schema-*.jsonl"))
-    assert len(files) == 6
+    assert len(files) == 7
     subprocess.run([sys.executable, "-c", program, str(tmp_path), *map(str, files)], check=True)
     assert all((tmp_path / file.stem / "index.html").is_file() for file in files)
 

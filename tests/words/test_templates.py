@@ -2,19 +2,27 @@
 
 import ast
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import attnbench.checks
+from attnbench.analysis import left_out
 from attnbench.operators.attention_core import OPERATOR as CORE
 from attnbench.operators.attention_core.suites import load_suite as load_core
 from attnbench.operators.multihead import OPERATOR as MULTIHEAD
 from attnbench.operators.multihead.suites import load_suite as load_multihead
+from attnbench.records import sample_faults
+from attnbench.records.facts import Fact
+from attnbench.records.outcome_facts import Implausible
+from attnbench.records.value_facts import Phrase, phrase
 from attnbench.words.calls import JUDGING
 from attnbench.words.checks import COMPARISONS, VIOLATIONS
 from attnbench.words.faults import FAULTS
+from attnbench.words.findings import describe_fact
+from attnbench.words.left_out import FAULTS as LEFT_OUT
 
 # Keys of which only the beginning or the end stands in the source of a check; the rest is a name in the same module.
 BUILT = {
@@ -25,10 +33,12 @@ BUILT = {
 }  # fmt: skip
 
 
-def list_phrases() -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield the key and the names of the values of each phrase in the source of the built-in checks."""
-    folder = Path(attnbench.checks.__file__).parent
-    for path in sorted(folder.rglob("*.py")):
+CHECKS = sorted(Path(attnbench.checks.__file__).parent.rglob("*.py"))
+
+
+def list_phrases(paths: Iterable[Path] = CHECKS) -> Iterator[tuple[str, frozenset[str]]]:
+    """Yield the key and the names of the values of each phrase in these files, or in those of the built-in checks."""
+    for path in paths:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "phrase":
                 names = frozenset(one.arg for one in node.keywords if one.arg)
@@ -70,3 +80,19 @@ def test_every_fault_model_has_a_template_with_its_values() -> None:
     }
     assert models <= {(name, list_fields(template)) for name, template in FAULTS.items()}
     assert FAULTS.keys() - {name for name, _ in models} == set()
+
+
+def test_every_fault_of_what_is_left_out_has_a_template_with_its_values() -> None:
+    """The phrases of implausible values and the templates are the same; those of an A/A control say it in addition."""
+    of_timing = dict(list_phrases([Path(sample_faults.__file__)]))
+    found = of_timing | dict(list_phrases([Path(left_out.__file__)]))
+    of_control = {f"control_{key}" for key in of_timing.keys() - {"processes_of_control"}}
+    assert LEFT_OUT.keys() - of_control == found.keys()
+    assert {key: list_fields(LEFT_OUT[key]) for key in found} == found
+
+
+@pytest.mark.parametrize("fault", [phrase("no_samples"), "it has no samples"])
+def test_an_implausible_timing_is_read_with_a_typed_fault_and_with_a_text(fault: Phrase | str) -> None:
+    """Both forms of the fact are decoded, and say the same."""
+    fact: Fact = msgspec.json.decode(msgspec.json.encode(Implausible(fault=fault)), type=Fact)
+    assert describe_fact(fact) == "left out: it has no samples"

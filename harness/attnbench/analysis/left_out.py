@@ -6,8 +6,7 @@ out.
 """
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attnbench.analysis.max_length import find_length
@@ -18,8 +17,9 @@ from attnbench.records.outcome_facts import Implausible
 from attnbench.records.run_file import StoredRun
 from attnbench.records.sample_faults import LARGEST, show_number
 from attnbench.records.types import FRONTIER, Ceiling, Memory, Result, Run
+from attnbench.records.value_facts import Phrase, phrase
 
-__all__ = ["LeftOut", "count_left_out", "leave_out"]
+__all__ = ["LeftOut", "leave_out"]
 
 # Fields of a Memory, in bytes; all except ``peak_bytes`` may be None.
 BYTES = ("peak_bytes", "saved_bytes", "workspace_bytes", "physical_bytes", "outside_bytes", "reserved_bytes")
@@ -34,7 +34,8 @@ class LeftOut:
     # ``implementation``, ``case``: empty if what is left out belongs to no implementation, or to no case.
     implementation: str
     case: str
-    reason: str
+    # Described by ``words.left_out``.
+    reason: Phrase
 
 
 def leave_out(runs: Sequence[StoredRun]) -> tuple[list[StoredRun], tuple[LeftOut, ...]]:
@@ -44,23 +45,11 @@ def leave_out(runs: Sequence[StoredRun]) -> tuple[list[StoredRun], tuple[LeftOut
     whole: list[StoredRun] = []
     for stored in runs:
         if stored.run.id in kept and stored.run != kept[stored.run.id].run:
-            reason = f"another run of this report has the same id: {stored.path.name} is left out"
-            left.append(_name("run", stored.run, reason))
+            left.append(_name("run", stored.run, phrase("same_id", file=stored.path.name)))
             continue
         kept[stored.run.id] = stored
         whole.append(_clean_run(stored, left))
     return whole, tuple(left)
-
-
-def count_left_out(left: Iterable[LeftOut]) -> str:
-    """Return how much was left out, as a text such as "3 timings, 1 ceiling"; empty if nothing was."""
-    counts = Counter(one.kind for one in left)
-    plurals = {"memory": "memory measurements", "work": "numbers of operations"}
-    singles = {"memory": "memory measurement", "work": "number of operations"}
-    return ", ".join(
-        f"{count} {singles.get(kind, kind) if count == 1 else plurals.get(kind, kind + 's')}"
-        for kind, count in counts.items()
-    )
 
 
 def _clean_run(stored: StoredRun, left: list[LeftOut]) -> StoredRun:
@@ -68,7 +57,7 @@ def _clean_run(stored: StoredRun, left: list[LeftOut]) -> StoredRun:
     ceilings = []
     for ceiling in stored.ceilings:
         if fault := _find_ceiling_fault(ceiling):
-            left.append(_name("ceiling", run, f"{ceiling.device}, {ceiling.dtype}: {fault}"))
+            left.append(_name("ceiling", run, fault))
         else:
             ceilings.append(ceiling)
     cleaned = [pair for result in stored.results if (pair := _clean_result(result, run, left))]
@@ -76,12 +65,12 @@ def _clean_run(stored: StoredRun, left: list[LeftOut]) -> StoredRun:
     results = tuple(_separate(run, cleaned, names, left))
     machine = run.machine
     if not 0 <= machine.memory_bytes <= LARGEST:
-        left.append(_name("machine", run, f"its memory is {show_number(machine.memory_bytes)} bytes: 0 is shown"))
+        left.append(_name("machine", run, phrase("machine_memory", number=show_number(machine.memory_bytes))))
         run = replace(run, machine=replace(machine, memory_bytes=0))
     return replace(stored, run=run, results=results, ceilings=tuple(ceilings))
 
 
-def _name(kind: str, run: Run, reason: str, result: Result | None = None) -> LeftOut:
+def _name(kind: str, run: Run, reason: Phrase, result: Result | None = None) -> LeftOut:
     implementation, case = (result.implementation, result.case) if result else ("", "")
     return LeftOut(kind=kind, run=run.id, implementation=implementation, case=case, reason=reason)
 
@@ -115,50 +104,50 @@ def _clean_result(result: Result, run: Run, left: list[LeftOut]) -> tuple[Result
     return result, interleaved
 
 
-def _find_count_fault(field: str, value: int | None) -> str:
-    """Return why a number of operations or bytes cannot be used; empty if it can, or if there is none."""
+def _find_count_fault(field: str, value: int | None) -> Phrase | None:
+    """Return why a number of operations or bytes cannot be used; None if it can, or if there is none."""
     if value is None or 0 <= value <= LARGEST:
-        return ""
-    return f"{field} is {show_number(value)}, and must be from 0 to 2⁶³ − 1"
+        return None
+    return phrase("impossible_count", field=field, number=show_number(value))
 
 
-def _find_result_fault(result: Result) -> str:
-    """Return why a whole result cannot be used; empty if it can."""
+def _find_result_fault(result: Result) -> Phrase | None:
+    """Return why a whole result cannot be used; None if it can."""
     try:
         length = CaseId.parse(result.case).length
     except ValueError as error:
-        return f"its case id cannot be read: {error}"
+        return phrase("unreadable_case", error=str(error))
     if length > LARGEST:
-        return "the length of its case is over 2⁶³ − 1"
+        return phrase("endless_case")
     if length == 0 and (result.timing or result.memory):
         # The length is also 0 for an operator without lengths. A case without tokens has a 0 written in its id.
         sizes = CaseId.parse(result.case).problem.partition("/")[0].split(".")
         if any(size in ("L0", "S0") for size in sizes):
-            return "it was measured on a case without tokens"
-    return _find_search_fault(result) if result.suite == FRONTIER else ""
+            return phrase("no_tokens")
+    return _find_search_fault(result) if result.suite == FRONTIER else None
 
 
-def _find_search_fault(result: Result) -> str:
-    """Return why a result of a search for the longest sequence cannot be used; empty if it can."""
+def _find_search_fault(result: Result) -> Phrase | None:
+    """Return why a result of a search for the longest sequence cannot be used; None if it can."""
     if not result.findings:
-        return "it is of a search for the longest sequence, and has no finding"
+        return phrase("search_without_finding")
     try:
         find_length(result.case)
     except (ValueError, PluginError) as error:
-        return f"it is of a search for the longest sequence, and its length cannot be read: {error}"
-    return ""
+        return phrase("search_without_length", error=str(error))
+    return None
 
 
-def _find_memory_fault(memory: Memory) -> str:
-    return next((fault for field in BYTES if (fault := _find_count_fault(field, getattr(memory, field)))), "")
+def _find_memory_fault(memory: Memory) -> Phrase | None:
+    return next((fault for field in BYTES if (fault := _find_count_fault(field, getattr(memory, field)))), None)
 
 
-def _find_ceiling_fault(ceiling: Ceiling) -> str:
+def _find_ceiling_fault(ceiling: Ceiling) -> Phrase | None:
     for field in ("flop_per_s", "bytes_per_s"):
         rate = getattr(ceiling, field)
         if not 0 < rate < math.inf:
-            return f"{field} is {rate:g}, and must be above 0"
-    return ""
+            return phrase("impossible_rate", device=ceiling.device, dtype=ceiling.dtype, field=field, rate=rate)
+    return None
 
 
 def _separate(
@@ -186,15 +175,12 @@ def _separate(
 
 def _list_contradictions(
     case: str, own: Inspection, timed: Mapping[tuple[str, str], Inspection], names: Collection[str]
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[tuple[str, Phrase]]:
     """Yield each implementation with which a timing cannot have been interleaved, although it says so, and why."""
     for name in own.partners:
         other = timed.get((case, name))
         if name not in names:
-            yield name, f"it says that it was timed with {name}, which is not in its run"
+            yield name, phrase("absent_partner", name=name)
         elif other is not None and other.processes != own.processes:
-            yield (
-                name,
-                f"it has {own.processes} processes, and {name}, with which it was timed, has {other.processes}: "
-                "they are not compared",
-            )
+            fault = phrase("contradicting_partner", count=own.processes, name=name, other=other.processes)
+            yield name, fault

@@ -13,6 +13,9 @@ from attnbench.records.run_file import StoredRun
 from attnbench.report.comparison.rows import SECTIONS
 from attnbench.report.spelled import spell_out
 from attnbench.words.changes import describe_change
+from attnbench.words.comparison import NOTHING
+from attnbench.words.say import say
+from attnbench.words.unmatched import describe_only
 
 if TYPE_CHECKING:
     # Not imported when a command starts, because these import pandas, which takes a second.
@@ -33,7 +36,7 @@ QUIET: frozenset[Verdict] = frozenset({"same", "unknown"})
 # change to the better.
 STYLES = {"same": "dim", "unknown": "yellow", "inconclusive": "yellow", "other": "yellow"}
 # Place of each verdict in the table: in the order of the sections of the page, and ``same`` last.
-PLACES = {verdict: place for place, (_, _, verdicts, _) in enumerate(SECTIONS) for verdict in verdicts}
+PLACES = {verdict: place for place, (_, verdicts, _) in enumerate(SECTIONS) for verdict in verdicts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -160,9 +163,8 @@ def tabulate_changes(found: Sequence[Change], *, quiet: Collection[Verdict]) -> 
 def list_notes(content: "Content") -> Iterator[str]:
     """Yield the lines below the table: what only one side has, and how often each verdict was given."""
     for one in content.only:
-        note = f": {one.note}" if one.note else ""
-        yield f"only in {one.side}: {one.implementation}, {one.count} ({one.what}){note}"
-    yield content.counts or "BASE and NEW have nothing in common to compare"
+        yield describe_only(side=one.side, name=one.implementation, count=one.count, what=one.what, note=one.note)
+    yield content.counts or say(NOTHING)
 
 
 def _list_numbers(quantity: Quantity | None) -> tuple[float | None, float | None, float | None]:

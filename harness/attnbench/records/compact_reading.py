@@ -22,6 +22,7 @@ import msgspec
 from attnbench.records.run_file import Measured, ResultsError, StoredRun, read_run
 from attnbench.records.sample_faults import find_timing_fault
 from attnbench.records.types import FAILURES, Finding, Memory, Result, Samples, Timing, join_timings
+from attnbench.records.value_facts import Phrase
 
 __all__ = ["FiledTiming", "Inspection", "inspect_timing", "load_samples", "read_compactly", "read_runs"]
 
@@ -171,8 +172,8 @@ class _FiledLines:
 class Inspection(NamedTuple):
     """What is asked of every timing."""
 
-    # Why the timing cannot be used; empty if it can.
-    fault: str
+    # Why the timing cannot be used; None if it can.
+    fault: Phrase | None
     # Number of its processes.
     processes: int
     # Names of the other implementations that were timed in the same cycles.

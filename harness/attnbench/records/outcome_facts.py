@@ -290,9 +290,9 @@ class NotConforming(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Implausible(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A stored timing cannot be right, and is left out; ``fault`` says why."""
+    """A stored timing cannot be right, and is left out; ``fault`` says why, as a text in other versions."""
 
-    fault: str
+    fault: Phrase | str
 
 
 TimingFault = (

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from attnbench.records.types import SAMPLE_FIELDS, Timing
+from attnbench.records.value_facts import Phrase, phrase
 
 __all__ = ["LARGEST", "find_timing_fault", "show_number"]
 
@@ -14,46 +15,44 @@ LARGEST = 2**63 - 1
 TIMES = ("samples_ns", "device_ns", "graph_ns")
 
 
-def find_timing_fault(timing: Timing) -> str:
-    """Return why a timing cannot be used; empty if it can."""
+def find_timing_fault(timing: Timing) -> Phrase | None:
+    """Return why a timing cannot be used; None if it can."""
     if not any(timing.samples_ns):
-        return "it has no samples"
+        return phrase("no_samples")
     for field in ("samples_ns", *SAMPLE_FIELDS):
         if fault := _find_field_fault(timing, field):
             return fault
     for field in ("build_ns", "first_call_ns"):
         values = getattr(timing, field)
         if values and not 0 <= min(values) <= max(values) <= LARGEST:
-            return f"{field} has a time of {show_number(_find_worst(values))} ns"
+            return phrase("impossible_time", field=field, number=show_number(_find_worst(values)))
     if timing.twin is None:
-        return ""
-    if len(timing.twin.samples_ns) != len(timing.samples_ns):
-        return (
-            f"it has {len(timing.samples_ns)} processes, and its A/A control, timed in the same processes, has "
-            f"{len(timing.twin.samples_ns)}"
-        )
+        return None
+    count, control = len(timing.samples_ns), len(timing.twin.samples_ns)
+    if control != count:
+        return phrase("processes_of_control", count=count, control=control)
     fault = find_timing_fault(replace(timing.twin, twin=None))
-    return f"in its A/A control, {fault}" if fault else ""
+    return Phrase(key=f"control_{fault.key}", values=fault.values) if fault else None
 
 
-def _find_field_fault(timing: Timing, field: str) -> str:
+def _find_field_fault(timing: Timing, field: str) -> Phrase | None:
     """Return why the samples of one field cannot be used: another layout, or a value that is not possible."""
     samples = getattr(timing, field)
     if not samples:
-        return ""
+        return None
     if len(samples) != len(timing.samples_ns):
-        return f"{field} has {len(samples)} processes, and samples_ns has {len(timing.samples_ns)}"
+        return phrase("processes", field=field, count=len(samples), needed=len(timing.samples_ns))
     least = 1 if field in TIMES else 0
     for number, (values, calls) in enumerate(zip(samples, timing.samples_ns, strict=True)):
         if not values:
             continue
         if len(values) != len(calls):
-            return f"{field} has {len(values)} numbers in process {number}, and samples_ns has {len(calls)}"
+            return phrase("numbers", field=field, count=len(values), process=number, needed=len(calls))
         # No value is above a sum of values that are not negative, and a sum takes less time than a maximum.
         if min(values) < least or (sum(values) > LARGEST and max(values) > LARGEST):
-            worst = _find_worst(values)
-            return f"{field} has a sample of {show_number(worst)} in process {number}, and it must be at least {least}"
-    return ""
+            worst = show_number(_find_worst(values))
+            return phrase("impossible_sample", field=field, number=worst, process=number, least=least)
+    return None
 
 
 def _find_worst(values: Sequence[int]) -> int:

@@ -14,19 +14,15 @@ from attnbench.report.numbers import shorten_text
 from attnbench.report.slugs import make_slug
 from attnbench.report.tables import chapter_of
 from attnbench.words.findings import describe_finding
+from attnbench.words.matrix import EMPTY, NO_FINDINGS, describe_kind, title_unfinished
+from attnbench.words.say import say
 
 __all__ = ["Cell", "Chapter", "Matrix", "Row", "Unchecked", "list_legend", "make_matrices"]
 
 # Each kind of finding status with its mark. A cell of the matrix lists its marks in this order.
 MARKS = (("bad", "✗"), ("good", "✓"), ("known", "~"), ("refused", "–"), ("left", "·"))
-LEGEND = (
-    ("good", "✓", "passed"),
-    ("bad", "✗", "failed, stopped with an error, or passed where it was expected to fail"),
-    ("known", "~", "failed as expected"),
-    ("refused", "–", "refused, with a reason"),
-    ("left", "·", "not run"),
-)
-EMPTY = "empty: no findings"
+# Kinds of status in the order of the legend.
+LEGEND = ("good", "bad", "known", "refused", "left")
 # Longest reason of an implementation on which nothing was checked, in characters.
 LONGEST_REASON = 200
 # Number of findings by check, implementation and status.
@@ -102,7 +98,7 @@ class Matrix:
     @property
     def titles(self) -> tuple[str, ...]:
         """The names, each with what its column lacks."""
-        return tuple(f"{name}, not finished" if name in self.unfinished else name for name in self.names)
+        return tuple(title_unfinished(name) if name in self.unfinished else name for name in self.names)
 
     @cached_property
     def columns(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -132,8 +128,8 @@ def list_legend(matrices: Iterable[Matrix]) -> tuple[tuple[str, str, str], ...]:
         for cell in row.cells
     ]
     kinds = _list_kinds(cells)
-    found = tuple(entry for entry in LEGEND if entry[0] in kinds)
-    return (*found, ("", "", EMPTY)) if any(not cell.marks for cell in cells) else found
+    found = tuple((kind, dict(MARKS)[kind], describe_kind(kind)) for kind in LEGEND if kind in kinds)
+    return (*found, ("", "", say(EMPTY))) if any(not cell.marks for cell in cells) else found
 
 
 def make_matrices(runs: Sequence[StoredRun], results: Sequence[Result], anchors: Anchors) -> tuple[Matrix, ...]:
@@ -215,7 +211,7 @@ def _fold_unchecked(reasons: Mapping[str, Counter[tuple[str, str]]]) -> Iterator
 def _choose_reason(counts: Mapping[tuple[str, str], int]) -> str:
     """Return the most frequent reason, that of a refusal first."""
     if not counts:
-        return "no findings"
+        return say(NO_FINDINGS)
     _, reason = max(counts, key=lambda key: (key[0] == "unsupported", counts[key]))
     return shorten_text(reason, LONGEST_REASON)
 

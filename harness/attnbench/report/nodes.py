@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.speed_verdict import EFFECT, LEVEL
 from attnbench.analysis.stats import Estimate, rank_of
 from attnbench.analysis.timing_rows import TimingRow, find_reference, measure_calls
@@ -18,8 +17,9 @@ from attnbench.records.run_file import StoredRun, has_failure, identify_code
 from attnbench.records.types import Result, find_pass
 from attnbench.report.columns import NODES
 from attnbench.report.forms import describe_form, describe_length, describe_pass
-from attnbench.report.numbers import format_count, format_estimate
+from attnbench.report.numbers import format_estimate
 from attnbench.report.tables import load_spelled
+from attnbench.words import nodes as words
 
 __all__ = ["NodeRow", "Nodes", "collect_nodes", "tabulate_nodes"]
 
@@ -52,7 +52,7 @@ class NodeRow:
         """The row in words: machine, implementation, shape, length, pass, and each node with its ratio."""
         case = CaseId.parse(self.case)
         return (
-            f"{self.machine}, {case.device}, {case.dtype}, {format_count(self.threads, 'thread')}",
+            words.describe_place(self.machine, case.device, case.dtype, self.threads),
             self.implementation,
             describe_form(case.form),
             describe_length(*case.lengths),
@@ -82,9 +82,8 @@ class NodeFailures:
     @property
     def sentence(self) -> str:
         """Where the implementation failed and where it did not, in words."""
-        return (
-            f"{clean_name(self.implementation)} on {clean_name(self.machine)}: {format_count(self.cases, 'case')} "
-            f"failed on node {join_words(self.failing)} and not on {join_words(self.passing)}. The failures count."
+        return words.describe_failures(
+            self.implementation, self.machine, cases=self.cases, failing=self.failing, passing=self.passing
         )
 
 
@@ -113,26 +112,14 @@ class Nodes:
         """Where nodes disagree on failures, in sentences; that they agree; empty if no two nodes checked the same."""
         if not self.checked:
             return ()
-        results = f"{format_count(self.checked, 'result')} {'were' if self.checked > 1 else 'was'} checked"
-        agreed = f"{results} on several nodes of one kind, and none failed on some of the nodes only."
-        return tuple(one.sentence for one in self.failures[:MOST_ROWS]) or (agreed,)
+        return tuple(one.sentence for one in self.failures[:MOST_ROWS]) or (words.describe_agreement(self.checked),)
 
     @property
     def times(self) -> str:
         """How many calls several nodes timed, and on how many of them the ratios disagree; empty if there are none."""
         if not self.timed:
             return ""
-        calls = f"{format_count(self.timed, 'call')} {'were' if self.timed > 1 else 'was'} timed on several nodes"
-        if not self.compared:
-            return f"{calls} of one kind, in too few processes to compare the ratios of the nodes."
-        if not self.rows:
-            return f"{calls} of one kind. Nowhere do the nodes disagree by more than the intervals of the ratios."
-        more = f" nodes.csv has all {len(self.rows)}." if len(self.rows) > MOST_ROWS else ""
-        return (
-            f"{calls} of one kind. On {len(self.rows)} of them the ratios to the reference differ by more than "
-            f"{100 * EFFECT:g} %, and their intervals do not overlap: find out what differs between the nodes before "
-            f"you use either ratio.{more}"
-        )
+        return words.describe_times(self.timed, compared=self.compared, rows=len(self.rows), most_rows=MOST_ROWS)
 
 
 def collect_nodes(runs: Sequence[StoredRun]) -> Nodes:

@@ -8,6 +8,7 @@ from attnbench.analysis.left_out import LeftOut
 from attnbench.records.types import PERF, Result
 from attnbench.report.numbers import shorten_text
 from attnbench.words.findings import describe_finding, describe_reason
+from attnbench.words.left_out import describe_fault
 from attnbench.words.reasons import KINDS, Kind
 
 __all__ = ["ReasonRow", "ReasonTable", "collect_left_out", "collect_reasons", "collect_untimed"]
@@ -69,8 +70,9 @@ def collect_untimed(results: Iterable[Result]) -> ReasonTable | None:
 
 def collect_left_out(left_out: Sequence[LeftOut]) -> ReasonTable | None:
     """Return what cannot be right, by its reason; None without any."""
-    found = Counter((one.implementation, f"{one.kind}: {one.reason}") for one in left_out)
-    cases = {(one.implementation, f"{one.kind}: {one.reason}"): one.case or one.run for one in reversed(left_out)}
+    keys = [(one.implementation, f"{one.kind}: {describe_fault(one.reason)}") for one in left_out]
+    found = Counter(keys)
+    cases = {key: one.case or one.run for key, one in zip(reversed(keys), reversed(left_out), strict=True)}
     return _make_table("left_out", found, cases) if found else None
 
 

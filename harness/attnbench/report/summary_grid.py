@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from attnbench.analysis.left_out import count_left_out
 from attnbench.analysis.plain_names import clean_name
 from attnbench.analysis.summary import Column, Mark, SpeedCell, Summary, SummaryRow, SummaryTable, Verdict
 from attnbench.records.facts import Reason
@@ -12,6 +11,7 @@ from attnbench.report.forms import describe_form, describe_pass, spell_length
 from attnbench.report.numbers import format_bytes, format_seconds
 from attnbench.words import completeness as run_words
 from attnbench.words import summary as words
+from attnbench.words.left_out import count_left_out
 from attnbench.words.say import say
 
 __all__ = ["Cell", "Grid", "Group", "Line", "list_answers", "list_gaps", "list_left_out", "make_grid", "name_wrong"]

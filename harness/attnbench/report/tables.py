@@ -20,6 +20,7 @@ from attnbench.report.columns import CEILINGS, FINDINGS, KERNELS, LEFT_OUT, MEMO
 from attnbench.report.kernel_paths import find_way
 from attnbench.report.spelled import spell_out_in
 from attnbench.words.findings import describe_finding, describe_reason
+from attnbench.words.left_out import describe_fault
 from attnbench.words.speed import explain_no_verdict
 
 __all__ = [
@@ -152,7 +153,9 @@ def tabulate_findings(results: Sequence[Result], *, every: bool = True) -> pd.Da
 
 def tabulate_left_out(left_out: Iterable[LeftOut]) -> pd.DataFrame:
     """Tabulate what is left out of all other tables, and why."""
-    return pd.DataFrame([asdict(one) for one in left_out], columns=list(LEFT_OUT))
+    return pd.DataFrame(
+        [asdict(one) | {"reason": describe_fault(one.reason)} for one in left_out], columns=list(LEFT_OUT)
+    )
 
 
 def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:

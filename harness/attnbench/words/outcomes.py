@@ -46,6 +46,7 @@ from attnbench.records.outcome_facts import (
 from attnbench.refusals import TypedRefusal
 from attnbench.words.calls import CHANGES, JUDGING, MALFORMED
 from attnbench.words.checks import fill_phrase
+from attnbench.words.left_out import describe_fault
 from attnbench.words.refusals import describe_refusal
 from attnbench.words.say import say
 
@@ -202,7 +203,7 @@ def describe_outcome_fact(fact: OutcomeFact) -> str:  # noqa: C901  # one case f
         case NotConforming():
             return say(_NOT_CONFORMING, check=fact.check, status=fact.status)
         case Implausible(fault=fault):
-            return say(_IMPLAUSIBLE, fault=fault)
+            return say(_IMPLAUSIBLE, fault=describe_fault(fault))
         case ExcludedFromTiming():
             return say(_EXCLUDED if fact.attributed else _NOT_ATTRIBUTED, fault=describe_outcome_fact(fact.fault))
         case UnknownFact(name=name):

@@ -6,10 +6,10 @@ Two implementations that were timed interleaved have one run, whose conditions a
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from attnbench.analysis.plain_names import join_words
 from attnbench.records.types import Run
 from attnbench.report.numbers import format_bytes, shorten_text
-from attnbench.report.runs import describe_commit
+from attnbench.words import compared_runs as words
+from attnbench.words.runs import describe_commit
 
 __all__ = ["Condition", "explain_differences", "list_conditions"]
 
@@ -52,11 +52,12 @@ def list_conditions(base: Run, new: Run) -> Iterator[Condition]:
         yield Condition(
             what=name, base=base.versions.get(name, NONE), new=new.versions.get(name, NONE), matters=name != "attnbench"
         )
-    yield Condition(what=LIST, base=_describe_list(base), new=_describe_list(new), matters=True)
+    yield Condition(what=LIST, base=words.describe_suite(base), new=words.describe_suite(new), matters=True)
     yield Condition(what="commit", base=describe_commit(base.commit), new=describe_commit(new.commit))
     for name in base.sources:
         if name in new.sources:
-            yield Condition(what=f"source of {name}", base=base.sources[name][:DIGITS], new=new.sources[name][:DIGITS])
+            what = words.describe_source(name)
+            yield Condition(what=what, base=base.sources[name][:DIGITS], new=new.sources[name][:DIGITS])
     yield Condition(what="run", base=base.id, new=new.id)
     yield Condition(what="time", base=base.time, new=new.time)
     yield Condition(what="command", base=base.command or NONE, new=new.command or NONE)
@@ -79,22 +80,9 @@ def _list_conditions_of_machine(base: Run, new: Run) -> Iterator[Condition]:
             yield Condition(what=what, base=was, new=is_now, matters=True)
 
 
-def _describe_list(run: Run) -> str:
-    return f"{run.suite or 'none'} ({run.suite_digest or 'no hash'})"
-
-
 def explain_differences(base: Run, new: Run, conditions: Sequence[Condition]) -> Iterator[str]:
     """Yield sentences about conditions that matter and differ, and about what follows from them."""
     warned = [one for one in conditions if one.warns and one.what != LIST]
-    if warned:
-        named = [shorten_text(f"{one.what} {one.base} → {one.new}", LONGEST) for one in warned[:NAMED]]
-        more = [f"{len(warned) - NAMED} more"] if len(warned) > NAMED else []
-        yield f"The runs differ in {join_words([*named, *more])}."
-    if base.machine.name != new.machine.name:
-        yield "The runs are from different machines: times and bytes are not compared."
-    elif base.threads != new.threads:
-        yield "The runs had different numbers of threads: bytes and kernel calls are not compared."
-    if base.suite_digest != new.suite_digest:
-        yield "The runs have different lists of cases: only common cases are compared."
-    if base.id == new.id:
-        yield "BASE and NEW are the same run."
+    named = [words.describe_difference(one.what, one.base, one.new) for one in warned[:NAMED]]
+    shown = [shorten_text(text, LONGEST) for text in named]
+    yield from words.explain_differences(base, new, shown, more=len(warned) - len(shown))

@@ -6,7 +6,8 @@ from attnbench.report.comparison.content import Comparison
 from attnbench.report.comparison.rows import Row, Section
 from attnbench.report.failures import FailureGroup
 from attnbench.report.markdown_text import escape, format_code, hide_comments
-from attnbench.report.numbers import format_count, shorten_text
+from attnbench.report.numbers import shorten_text
+from attnbench.words import comparison as words
 
 __all__ = ["render"]
 
@@ -35,7 +36,7 @@ def _list_parts(content: Comparison, rows: int) -> Iterator[str]:
         f"- {_mark(one.kind)}{_shorten(one.text, LONGEST_SENTENCE)}" for one in content.sentences[:SENTENCES]
     )
     if content.common:
-        yield f"All measured cases: {_shorten(content.common)}."
+        yield words.describe_common(_shorten(content.common))
     for section in content.sections:
         if section.anchor not in COUNTED:
             yield from _render_section(section, content, rows)
@@ -67,13 +68,9 @@ def _render_section(section: Section, content: Comparison, most: int) -> Iterato
         groups = content.failures.groups
         yield _render_table(("implementation", "cause", "cases", "one of them"), map(_list_failure, groups[:most]))
         left = len(groups) - most
-        commands = [
-            f"{_code(group.command, len(group.command))}"
-            for group in groups[:1]
-            if len(group.command) < LONGEST_SENTENCE
-        ]
-        yield from (f"To see the first again: {command}" for command in commands)
-        yield f"And {format_count(left, 'more cause')}." if left > 0 else ""
+        commands = [group.command for group in groups[:1] if len(group.command) < LONGEST_SENTENCE]
+        yield from (words.introduce_command(_code(one, len(one))) for one in commands)
+        yield words.count_more_causes(left) if left > 0 else ""
         return
     # The largest changes of each implementation, so that a long table of one does not hide another.
     own = sorted(
@@ -87,7 +84,7 @@ def _render_section(section: Section, content: Comparison, most: int) -> Iterato
         (_list_row(row, with_verdict=several) for row in rows),
     )
     left = sum(len(group.rows) for group in section.groups) - len(rows)
-    yield f"And {format_count(left, 'more row')}." if left > 0 else ""
+    yield words.count_more_rows(left) if left > 0 else ""
 
 
 def _list_failure(group: FailureGroup) -> tuple[str, ...]:
@@ -115,7 +112,7 @@ def _render_only(content: Comparison, most: int) -> Iterator[str]:
             ),
         )
         left = len(content.only) - most
-        yield f"And {format_count(left, 'more row')}." if left > 0 else ""
+        yield words.count_more_rows(left) if left > 0 else ""
 
 
 def _render_conditions(content: Comparison, most: int) -> Iterator[str]:

@@ -4,37 +4,29 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from attnbench.analysis.run_diff import Change, ComparedTimes, Counted, Quantity, Verdict
 from attnbench.cases import CaseId
 from attnbench.records.types import find_pass
 from attnbench.report.forms import describe_form, describe_length, describe_pass
-from attnbench.report.numbers import format_bytes, format_count, format_digits, format_thousands, shorten_text
+from attnbench.report.numbers import format_bytes, format_digits, format_thousands, shorten_text
+from attnbench.words import comparison as words
 from attnbench.words.changes import describe_change, list_kernel_changes
 from attnbench.words.speed import explain_no_verdict
 
 __all__ = ["SECTIONS", "Group", "Row", "Section", "describe_common", "make_sections"]
 
-# Sections in their order: id, title, verdicts, and the kind of their sentences.
-SECTIONS: tuple[tuple[str, str, tuple[Verdict, ...], str], ...] = (
-    ("wrong", "Became wrong", ("wrong",), "bad"),
-    ("missing", "Missing in the new", ("gone",), "bad"),
-    ("slower", "Slower", ("slower",), "bad"),
-    ("bigger", "Bigger", ("bigger",), "bad"),
-    ("undecided", "No verdict", ("inconclusive", "unknown"), "gap"),
-    ("other", "Other kernels", ("other",), "gap"),
-    ("better", "Better", ("mended", "faster", "smaller"), "good"),
+# Sections in their order: id, verdicts, and the kind of their sentences.
+SECTIONS: tuple[tuple[str, tuple[Verdict, ...], Literal["bad", "gap", "good"]], ...] = (
+    ("wrong", ("wrong",), "bad"),
+    ("missing", ("gone",), "bad"),
+    ("slower", ("slower",), "bad"),
+    ("bigger", ("bigger",), "bad"),
+    ("undecided", ("inconclusive", "unknown"), "gap"),
+    ("other", ("other",), "gap"),
+    ("better", ("mended", "faster", "smaller"), "good"),
 )
-# What is compared, in words, in the order of a table.
-ASPECTS = {
-    "time": "time",
-    "peak_bytes": "peak memory",
-    "workspace_bytes": "workspace",
-    "saved_bytes": "saved bytes",
-    "kernel_calls": "kernel calls",
-    "flop": "flop",
-    "result": "result",
-}
 # Longest reason in a row, in characters.
 LONGEST = 300
 # Change in per cent from which one decimal is enough; smaller changes get two significant digits.
@@ -49,14 +41,18 @@ class Row:
 
     implementation: str
     verdict: str
-    # The aspect in words, or the name of a check.
+    # One of the aspects of ``run_diff``, or the name of a check.
+    aspect: str
+    # The aspect in words.
     what: str
     # The numbers of the two sides with their intervals; empty where nothing was measured. A time is a ratio, and
     # ``unit`` says to what.
     base: str
     new: str
     unit: str
-    # The change with its interval, such as "+28 % [+25 % to +31 %]"; empty without numbers.
+    # The change as one number, such as "+28 %", and with its interval, such as "+28 % [+25 % to +31 %]"; both empty
+    # without numbers.
+    brief: str
     change: str
     # The reason, or the kernels whose number of calls changed; may be empty.
     detail: str
@@ -83,7 +79,7 @@ class Section:
 
     anchor: str
     title: str
-    kind: str
+    kind: Literal["bad", "gap", "good"]
     groups: tuple[Group, ...]
 
     @property
@@ -96,10 +92,10 @@ def make_sections(found: Sequence[Change]) -> tuple[Section, ...]:
     """Return the sections that have changes, in the order of ``SECTIONS``."""
     common = _find_common(found)
     made = []
-    for anchor, title, verdicts, kind in SECTIONS:
+    for anchor, verdicts, kind in SECTIONS:
         groups = _make_groups([change for change in found if change.verdict in verdicts], common)
         if groups:
-            made.append(Section(anchor=anchor, title=title, kind=kind, groups=groups))
+            made.append(Section(anchor=anchor, title=words.title_section(anchor), kind=kind, groups=groups))
     return tuple(made)
 
 
@@ -117,11 +113,11 @@ def _make_groups(found: Sequence[Change], common: Collection[str]) -> tuple[Grou
     by_name: defaultdict[str, list[Row]] = defaultdict(list)
     for changes in merged.values():
         by_name[changes[0].implementation].append(_make_row(changes, common))
-    places = {words: place for place, words in enumerate(ASPECTS.values())}
+    places = {aspect: place for place, aspect in enumerate(words.ASPECTS)}
     groups = [
         Group(
             implementation=name,
-            rows=tuple(sorted(rows, key=lambda row: (places.get(row.what, -1), -_size(row), -row.count))),
+            rows=tuple(sorted(rows, key=lambda row: (places.get(row.aspect, -1), -_size(row), -row.count))),
         )
         for name, rows in by_name.items()
     ]
@@ -137,20 +133,22 @@ def _size(row: Row) -> float:
 
 def _make_row(changes: Sequence[Change], common: Collection[str]) -> Row:
     first, several = changes[0], len(changes) > 1
-    change, detail = _describe_change(first)
+    brief, change, detail = _describe_change(first)
     # Two implementations that were timed interleaved have one ratio: the new implementation's time over the base's.
     interleaved = first.aspect == "time" and first.base is None and first.factor is not None
     return Row(
         implementation=first.implementation,
         verdict=first.verdict,
-        what=ASPECTS.get(first.aspect, first.aspect),
+        aspect=first.aspect,
+        what=words.name_aspect(first.aspect),
         base="1" if interleaved else _format_quantity(first.aspect, first.base),
         new=_format_quantity(first.aspect, first.factor if interleaved else first.new),
         unit="" if first.aspect != "time" or not first.factor else " × base" if interleaved else " × reference",
+        brief=brief,
         change=change,
         detail=shorten_text(detail, LONGEST),
         factor=first.factor.value if first.factor else math.nan,
-        where=format_count(len(changes), "case") if several else ", ".join(_describe_case(first.case, common)),
+        where=words.count_cases(len(changes)) if several else ", ".join(_describe_case(first.case, common)),
         case=first.case,
         count=len(changes),
     )
@@ -171,21 +169,22 @@ def _format_interval(quantity: Quantity) -> str:
     return f"{shown} [{format_digits(quantity.low)} to {format_digits(quantity.high)}]"
 
 
-def _describe_change(change: Change) -> tuple[str, str]:
-    """Return the change in numbers, and what is said beside it."""
+def _describe_change(change: Change) -> tuple[str, str, str]:
+    """Return the change as one number and in all its numbers, and what is said beside it."""
     factor = change.factor
     if change.aspect == "time" and factor is not None:
         interval = f" [{_format_share(factor.low)} to {_format_share(factor.high)}]" if factor.low < factor.high else ""
         reason = change.fact.found.reason if isinstance(change.fact, ComparedTimes) else None
-        return f"{_format_share(factor.value)}{interval}", explain_no_verdict(reason)
+        share = _format_share(factor.value)
+        return share, f"{share}{interval}", explain_no_verdict(reason)
     if change.base is None or change.new is None:
-        return "", describe_change(change)
+        return "", "", describe_change(change)
     difference = int(change.new.value) - int(change.base.value)
     unit = " B" if change.aspect.endswith("_bytes") else ""
     exact = f"{'+' if difference >= 0 else '−'}{format_thousands(abs(difference))}{unit}"
     kernels = list_kernel_changes(change.fact) if isinstance(change.fact, Counted) else ""
-    share = f"{_format_share(factor.value)}, " if factor and abs(factor.value - 1) >= LEAST else ""
-    return f"{share}{exact}", kernels
+    share = _format_share(factor.value) if factor and abs(factor.value - 1) >= LEAST else ""
+    return share or exact, f"{share}, {exact}" if share else exact, kernels
 
 
 def _format_share(factor: float) -> str:
@@ -201,7 +200,7 @@ def _format_share(factor: float) -> str:
 def _describe_case(case: str, common: Collection[str]) -> Iterator[str]:
     """Yield the words of a case; those that all cases have in common are left out."""
     found = CaseId.parse(case)
-    yield f"length {describe_length(*found.lengths)}"
+    yield words.describe_length(describe_length(*found.lengths))
     yield describe_pass(find_pass(case), found.mode)
     yield from (text for text in _list_words(case) if text and text not in common)
 

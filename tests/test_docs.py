@@ -1,7 +1,9 @@
 """Tests that the numbers and names in the documents agree with the code."""
 
-from collections import Counter
 from pathlib import Path
+from typing import get_args
+
+import pytest
 
 from attnbench.cases import NESTED
 from attnbench.checks.catalogue import read_checks
@@ -9,7 +11,9 @@ from attnbench.mutants.multihead import MUTANTS
 from attnbench.operators.attention_core import OPERATOR as CORE
 from attnbench.operators.multihead import OPERATOR
 from attnbench.plugins.registry import list_names
-from attnbench.records.types import STATUSES
+from attnbench.records.types import STATUSES, Record
+from attnbench.report import columns
+from docs import generate
 from registered_mutants import MUTANT_SETS
 
 ROOT = Path(__file__).parent.parent
@@ -19,12 +23,19 @@ def _read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_conformance_lists_every_check_with_its_requirement() -> None:
-    """docs/conformance.md has one row for every check, in the catalogue's words, and no further row."""
-    named = Counter(mutant.caught_by for mutants in MUTANT_SETS.values() for mutant in mutants.mutants)
-    rows = [f"| {c.chapter} | `{c.name}` | {c.requirement} | {named[c.name]} |" for c in read_checks().values()]
-    written = [line for line in _read("docs/conformance.md").splitlines() if line.startswith("| ") and "`" in line]
-    assert written == rows
+@pytest.mark.parametrize("page", generate.PAGES)
+def test_generated_pages_are_what_the_script_makes(page: str) -> None:
+    """docs/formats.md and docs/checks.md are what ``python docs/generate.py`` writes from the source."""
+    assert _read(f"docs/{page}") == generate.PAGES[page]()
+
+
+def test_every_column_and_record_has_a_meaning() -> None:
+    """The generated pages have every check, every record of a run file and every column of every table."""
+    formats, checks = _read("docs/formats.md"), _read("docs/checks.md")
+    assert [name for name in read_checks() if f"| `{name}` |" not in checks] == []
+    assert [kind.__name__ for kind in get_args(Record) if f"### {kind.__name__}\n" not in formats] == []
+    listed = {constant for _, constant, _ in generate.TABLES}
+    assert listed == set(columns.__all__)
 
 
 def test_conformance_counts_mutants_and_cases() -> None:

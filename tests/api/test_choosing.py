@@ -306,8 +306,8 @@ def test_public_names_are_listed() -> None:
 
 
 def test_the_columns_of_every_table_are_documented() -> None:
-    """docs/python.md names every column of the tables that ``results.read`` and ``compare`` return."""
-    page = (ROOT / "docs" / "python.md").read_text("utf-8")
+    """docs/formats.md names every column of the tables that ``results.read`` and ``compare`` return."""
+    page = (ROOT / "docs" / "formats.md").read_text("utf-8")
     tables = [attnbench.results.read(EXAMPLE, table=table) for table in get_args(attnbench.results.Table)]
     tables.append(attnbench.compare(EXAMPLE, EXAMPLE).to_frame())
     columns = {str(column) for frame in tables for column in frame.columns}

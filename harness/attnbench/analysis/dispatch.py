@@ -60,16 +60,16 @@ class Offer:
     """An implementation that was timed on a call and may be chosen for it."""
 
     name: str
-    # Unit: nanoseconds.
+    # Time of a call in nanoseconds.
     time_ns: float
     # Time divided by the reference's time; None for the reference, and where nothing can be compared.
     ratio: Interval | None = None
     # Upper bound of the time over that of each other offer, by its name; None where there is no bound.
     over: dict[str, float | None]
-    # Id of the run that has the timing, and the number of its line; 0 where unknown.
+    # ``run``: id of the run that has the timing. ``line``: number of its line; 0 where unknown.
     run: str
     line: int = 0
-    # Number of checked cases of the suite that gives the verdict on conformance.
+    # ``checked``: number of checked cases of the suite that gives the verdict on conformance. ``suite``: its name.
     checked: int = 0
     suite: str = ""
     # Features that the implementation refuses, such as "weights". ``refusals_known``: whether it is known what the
@@ -100,7 +100,8 @@ class Cell:
     mask: str = "none"
     reference: str
     offers: tuple[Offer, ...]
-    # Number of processes that timed the call, and whether the A/A control shows a difference.
+    # ``processes``: number of processes that timed the call. ``control_failed``: whether the A/A control shows a
+    # difference.
     processes: int
     control_failed: bool = False
     # Whether the offers are known to conform. If not, none is known to, and the offers fail no check.

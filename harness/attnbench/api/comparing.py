@@ -63,18 +63,18 @@ class Comparison:
         return self.content.warnings
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return the changes as a table; docs/python.md describes the columns."""
+        """Return the changes as a table; docs/formats.md describes the columns."""
         import pandas as pd
 
+        from attnbench.report.columns import CHANGES
+
         numbers = ("base", "new", "factor")
-        columns = ["implementation", "case", "aspect", "verdict", "told"]
-        columns += [f"{name}{end}" for name in numbers for end in ("", "_low", "_high")]
         rows = [
             [one.implementation, one.case, one.aspect, one.verdict, describe_change(one)]
             + [number for name in numbers for number in _list_numbers(getattr(one, name))]
             for one in self.changes
         ]
-        return pd.DataFrame(rows, columns=columns)
+        return pd.DataFrame(rows, columns=list(CHANGES))
 
     def to_markdown(self) -> str:
         """Return the text of ``attnbench compare --markdown``."""

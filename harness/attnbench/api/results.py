@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Table", "read", "tabulate_runs"]
 
-# docs/python.md describes the columns.
+# docs/formats.md describes the columns.
 Table = Literal["summary", "timings", "memory", "findings", "untimed", "kernels"]
 
 

@@ -127,19 +127,24 @@ class Job:
 class Run:
     """One invocation of attnbench: the command, the implementations, the versions and the machine."""
 
+    # Name of the run, and of its file without the extension.
     id: str
     # Start of the run in UTC, in the format of ISO 8601.
     time: str
+    # The command line.
     command: str
     machine: Machine
     # Version of each library, by the library's name.
     versions: dict[str, str]
+    # Number of threads of a call.
     threads: int
     # Commit of the project, or None outside a checkout; with a trailing "+" if tracked files had been changed.
     commit: str | None = None
+    # Name of the suite; "perf" in a profile, "frontier" in a search for the max length.
     suite: str = ""
     # Hash of the case list: two runs with equal hashes had the same cases.
     suite_digest: str = ""
+    # The implementations that were requested.
     implementations: tuple[str, ...] = ()
     # SHA-256 of the source files of each implementation when the run began; empty in older runs.
     sources: dict[str, str] = field(default_factory=dict)
@@ -151,6 +156,7 @@ class Run:
     parts: tuple[str, ...] = ()
     # Label that tells machines with the same description apart, and does not name the host; empty if not known.
     node: str = ""
+    # Version of this format.
     schema: int = SCHEMA
 
     @property
@@ -205,6 +211,8 @@ class Timing:
     cycles: tuple[tuple[int, ...], ...] = ()
     # Names of the implementations whose calls were interleaved with the calls of this implementation.
     interleaved_with: tuple[str, ...] = ()
+    # How the times were measured: "wall" on a CPU; on CUDA, whether the launch was hidden and whether a graph was
+    # replayed, and the reason where not.
     method: str = "wall"
     # Timing of the A/A control: a second copy of the baseline, which has its own tensors. Only the timing of the
     # baseline has a ``twin``. Each cycle calls either the baseline or the control; in older runs, each cycle called
@@ -223,8 +231,8 @@ class Timing:
     # Time of the first call, in nanoseconds; one number per process.
     first_call_ns: tuple[int, ...] = ()
     # Samples on CUDA, in the layout of ``samples_ns``.
-    # ``device_ns``: time of the call on the device, with a cold L2 cache.
-    # ``graph_ns``: device time of the call replayed as a CUDA graph.
+    # ``device_ns``: time of the call on the device, with a cold L2 cache; empty where work is enqueued outside torch.
+    # ``graph_ns``: device time of the call replayed as a CUDA graph; empty without the policy ``capturable``.
     # ``late``: whether the device started the call before the host had enqueued the whole call. A spin on the device
     # should delay the start of the call until then; ``late`` is empty where no spin was possible.
     device_ns: tuple[tuple[int, ...], ...] = ()
@@ -345,7 +353,9 @@ class Memory:
     outside_bytes: int | None = None
     # On CUDA: memory that the caching allocator reserved on the device.
     reserved_bytes: int | None = None
+    # Number of threads of the call.
     threads: int
+    # How the memory was measured.
     method: str
 
 
@@ -355,15 +365,18 @@ class Result:
 
     run: str
     implementation: str
+    # Id of the case, which defines it completely: operator/sizes/flags/mask/regime/seed/dtype/device/mode.
     case: str
     findings: tuple[Finding, ...]
+    # Only in runs of schemas before 8; later runs store ``Samples``.
     timing: Timing | None = None
     memory: Memory | None = None
     # Number of floating-point operations that the case needs, by a closed formula.
     flop: int | None = None
     # Smallest number of bytes that a call of the case must read and write, by a closed formula.
     bytes: int | None = None
-    # Names that torch's profiler gives to the torch operators and device kernels of the call, the longest time first.
+    # Names that torch's profiler gives to the torch operators and device kernels of the call, the longest time first;
+    # "aten::bmm ×2" was called twice.
     kernels: tuple[str, ...] = ()
     # Why a requested timing is missing; a text only in runs of schemas before 8.
     untimed: Reason | None = None
@@ -443,16 +456,17 @@ class Completion:
     covered: int = 0
     # Ids of the supplementary cases.
     cases: tuple[str, ...] = ()
-    # How many cases of list and pool were answered, in which time in seconds, and how many were not.
+    # ``asked``, ``unasked``: how many cases of list and pool were answered, and how many were not. ``asked_s``: time of
+    # the answers in seconds.
     asked: int = 0
     asked_s: float = 0.0
     unasked: int = 0
-    # On how many of them the declaration raised an exception, and the first exception.
+    # ``raised``: on how many of them the declaration raised an exception. ``first_raised``: the first exception.
     raised: int = 0
     first_raised: Fact | None = None
     # Why the implementation gave no answer at all; None if it gave one.
     no_answer: Fact | None = None
-    # Only before schema 8: what the implementation never takes, and what went wrong, in words.
+    # Only before schema 8, in words. ``restrictions``: what the implementation never takes. ``notes``: what went wrong.
     restrictions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     # Number of cases that were declared supported, but refused when called; None before the cases were run.

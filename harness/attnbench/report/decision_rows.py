@@ -5,19 +5,14 @@ from collections.abc import Sequence
 import pandas as pd
 
 from attnbench.analysis.summary import Decision
+from attnbench.report.columns import DECISIONS
 
-__all__ = ["COLUMNS", "make_row", "tabulate_decisions"]
-
-COLUMNS = (
-    "machine", "device", "dtype", "threads", "form", "queries", "keys", "mode", "pass", "reference",
-    "implementation", "regret", "unbounded", "behind", "decided", "ratio", "ratio_low", "ratio_high", "processes",
-    "more_would_help", "conforming", "suite", "checked", "peak_bytes", "reference_peak_bytes",
-)  # fmt: skip
+__all__ = ["make_row", "tabulate_decisions"]
 
 
 def tabulate_decisions(decisions: Sequence[Decision]) -> pd.DataFrame:
     """Return the rows of decisions.csv: one for each place, form, length, mode and pass."""
-    return pd.DataFrame([make_row(one) for one in decisions], columns=list(COLUMNS))
+    return pd.DataFrame([make_row(one) for one in decisions], columns=list(DECISIONS))
 
 
 def make_row(decision: Decision) -> dict[str, object]:

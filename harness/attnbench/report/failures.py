@@ -14,6 +14,7 @@ from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun, has_failure
 from attnbench.records.types import PERF, Finding, Result, format_reproduce_line
 from attnbench.records.value_facts import BitsDiffer, ValuesOff
+from attnbench.report.columns import FAILURES
 from attnbench.report.numbers import format_digits, shorten_text
 from attnbench.report.slugs import make_slug
 from attnbench.words.causes import describe_attributions, describe_shared, name_cause
@@ -56,10 +57,6 @@ LONGEST_REASON, LONGEST_OF_CASE = 800, 160
 UNFOLDED, UNFOLDED_OF_ALL = 5, 20
 # Longest cause in a title and in the verdict, in characters.
 LONGEST_CAUSE = 110
-COLUMNS = (
-    "machine", "implementation", "kind", "checks", "statuses", "findings", "cases", "reason", "worst_over_allowed",
-    "worst_check", "worst_case", "worst_reason", "command", "warnings",
-)  # fmt: skip
 
 
 class MachineDevice(NamedTuple):
@@ -287,7 +284,7 @@ def tabulate_failures(groups: Iterable[FailureGroup]) -> pd.DataFrame:
         }
         for group in groups
     ]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(FAILURES))
 
 
 def _index_failed(results: Iterable[Result]) -> Mapping[tuple[str, str], list[Result]]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import pandas as pd
 
 from attnbench.analysis.summary import SpeedCell, SummaryTable
+from attnbench.report.columns import GROWTH
 from attnbench.report.figures.points import Panel, Point, list_panels, measure_peak, measure_time
 from attnbench.words.summary import describe_place
 
-__all__ = ["GROWTH", "LEVEL", "Growth", "fit_growth", "tabulate_growth"]
+__all__ = ["LEVEL", "Growth", "fit_growth", "tabulate_growth"]
 
 LEVEL = 0.95
 # Two-sided 95 % quantiles of Student's t distribution with 1 to 20 degrees of freedom. For more degrees of freedom, the
@@ -24,10 +25,6 @@ STUDENT_T = (
 # Smallest number of lengths for a fit. Each side of the interval is the standard error times a quantile of Student's t:
 # 12.7 with three lengths, 4.3 with four and 3.2 with five.
 FEWEST = 5
-GROWTH = (
-    "implementation", "pass", "measure", "dtype", "device", "exponent", "low", "high", "level", "lengths", "shortest",
-    "longest", "series",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ import pandas as pd
 
 from attnbench.analysis.crossover_maps import Axis, CrossoverMap, MapCell, Value, find_maps
 from attnbench.analysis.summary import SummaryTable
+from attnbench.report.columns import MAPS
 from attnbench.report.forms import describe_form, describe_length, describe_size, name_size, split_numbers
 from attnbench.report.numbers import format_digits, shorten_text
 from attnbench.report.slugs import make_slug
@@ -15,17 +16,13 @@ from attnbench.words.answers import format_percent
 from attnbench.words.findings import describe_reason
 from attnbench.words.summary import describe_place
 
-__all__ = ["COLUMNS", "MOST_CELLS", "MOST_MAPS", "MapTable", "Maps", "ShownCell", "make_maps", "tabulate_maps"]
+__all__ = ["MOST_CELLS", "MOST_MAPS", "MapTable", "Maps", "ShownCell", "make_maps", "tabulate_maps"]
 
 # ``MOST_MAPS``: most maps of the page. ``MOST_CELLS``: most cells of one of them; a larger table is not read. A map of
 # 9 cells takes 5 kB of the page; these limits keep all of them below 0.5 MB.
 MOST_MAPS, MOST_CELLS = 6, 240
 # Longest reason in a cell, in characters.
 LONGEST_REASON = 120
-COLUMNS = (
-    "map", "machine", "device", "dtype", "threads", "shape", "row_axis", "row", "column_axis", "column", "case", "mode",
-    "pass", "baseline", "use", "regret", "unbounded", "ratio", "processes", "reason",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +70,7 @@ def tabulate_maps(maps: Maps) -> pd.DataFrame:
         for one in maps.every
         for _, cell in sorted(one.cells.items(), key=lambda pair: pair[0])
     ]
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"processes": "Int64"})
+    return pd.DataFrame(rows, columns=list(MAPS)).astype({"processes": "Int64"})
 
 
 def _list_place(one: CrossoverMap) -> tuple[str, str, str, int]:

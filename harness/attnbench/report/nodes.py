@@ -15,6 +15,7 @@ from attnbench.analysis.timing_rows import TimingRow, find_reference, measure_ca
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun, has_failure, identify_code
 from attnbench.records.types import Result, find_pass
+from attnbench.report.columns import NODES
 from attnbench.report.forms import describe_form, describe_length, describe_pass
 from attnbench.report.numbers import format_estimate
 from attnbench.report.tables import load_spelled
@@ -24,10 +25,6 @@ __all__ = ["NodeRow", "Nodes", "collect_nodes", "tabulate_nodes"]
 
 # Most rows of the table on the page; nodes.csv has all.
 MOST_ROWS = 200
-COLUMNS = (
-    "machine", "threads", "implementation", "case", "node", "ratio", "ratio_low", "ratio_high", "processes", "run",
-    "other_node", "other_ratio", "other_ratio_low", "other_ratio_high", "other_processes", "other_run",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +192,7 @@ def tabulate_nodes(nodes: Nodes) -> pd.DataFrame:
         | _make_columns(row.other, "other_")
         for row in nodes.rows
     ]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(NODES))
 
 
 def _make_columns(timed: _Timed, start: str) -> dict[str, object]:

@@ -6,14 +6,9 @@ from typing import Any
 import pandas as pd
 
 from attnbench.analysis.summary import Column, SpeedCell, Summary, SummaryRow, SummaryTable
+from attnbench.report.columns import SUMMARY
 
 __all__ = ["tabulate_summary"]
-
-COLUMNS = (
-    "machine", "device", "dtype", "threads", "form", "implementation", "conforms", "suite", "checked", "failed_checks",
-    "pass", "mode", "queries", "keys", "case", "time_ns", "time_low_ns", "time_high_ns", "ratio", "ratio_low",
-    "ratio_high", "mark", "peak_bytes", "processes", "chosen", "regret", "run", "line",
-)  # fmt: skip
 
 
 def tabulate_summary(summary: Summary) -> pd.DataFrame:
@@ -24,7 +19,7 @@ def tabulate_summary(summary: Summary) -> pd.DataFrame:
         for row in table.rows
         for column, cell in _list_cells(table, row)
     ]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=list(SUMMARY))
 
 
 def _list_cells(table: SummaryTable, row: SummaryRow) -> Iterator[tuple[Column | None, SpeedCell]]:

@@ -16,6 +16,7 @@ from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.compact_reading import load_samples
 from attnbench.records.types import PERF, Ceiling, Result, Timing, find_pass
+from attnbench.report.columns import CEILINGS, FINDINGS, KERNELS, LEFT_OUT, MEMORY, TIMINGS, UNTIMED
 from attnbench.report.kernel_paths import find_way
 from attnbench.report.spelled import spell_out_in
 from attnbench.words.findings import describe_finding, describe_reason
@@ -38,31 +39,13 @@ __all__ = [
 
 # The reason of a planned call that was not reached before its run ended.
 ENDED = "the run ended before this call was timed"
-TIMINGS = (
-    "implementation", "case", "pass", "length", "dtype", "device", "median_ns", "low_ns", "high_ns", "level",
-    "processes", "samples", "threads", "method", "measure", "end_to_end_ns", "graph_ns", "throttled", "clock",
-    "state", "ratio", "ratio_low", "ratio_high", "ratio_level", "counted", "of", "reason", "null_state", "null_ratio",
-    "build_ns", "first_call_ns", "flop", "bytes", "gflop_per_s", "gbyte_per_s", "share", "bound", "run", "reference_ns",
-    "values", "judged", "calls", "seen_ratio",
-)  # fmt: skip
-MEMORY = (
-    "implementation", "case", "pass", "length", "dtype", "device", "peak_bytes", "workspace_bytes", "saved_bytes",
-    "physical_bytes", "outside_bytes", "reserved_bytes", "threads", "method", "run",
-)  # fmt: skip
-KERNELS = ("implementation", "case", "pass", "length", "dtype", "device", "way", "kernels", "run")
-CEILINGS = ("run", "device", "dtype", "threads", "gflop_per_s", "gbyte_per_s")
 # Fields of a ``Memory`` record that may be None.
 OPTIONAL_BYTES = ("workspace_bytes", "saved_bytes", "physical_bytes", "outside_bytes", "reserved_bytes")
-FINDINGS = (
-    "implementation", "case", "check", "chapter", "status", "reason", "measured", "allowed", "warnings", "run",
-)  # fmt: skip
 # Columns of ``FINDINGS`` that are fields of a result, and of a finding.
 OF_RESULT = ("implementation", "case", "run")
 OF_FINDING = ("check", "status", "reason", "measured", "allowed", "warnings")
 # Number of rows that are put into a table at a time.
 ROWS = 20_000
-LEFT_OUT = ("kind", "run", "implementation", "case", "reason")
-UNTIMED = ("implementation", "length", "pass", "reason", "case", "run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,21 +45,24 @@ def find_next_command(summary: Summary, runs: Sequence[StoredRun]) -> NextComman
             return NextCommand(kind="finish", command=found.resuming, machine=found.machine)
     commands = {stored.run.id: stored.run.command for stored in runs}
     tables = [table for table in summary.tables if table.answers]
-    if unchecked := next((table for table in tables if not table.conforming), None):
-        return _make_check(unchecked)
+    if unchecked := [table for table in tables if not table.conforming]:
+        return _make_check([one for one in unchecked if one.place.device == unchecked[0].place.device])
     open_ = {id(table): _list_open(table) for table in tables}
     most = max(tables, key=lambda table: len(open_[id(table)]), default=None)
     return _make_measuring(most, open_[id(most)], commands) if most and open_[id(most)] else None
 
 
-def _make_check(table: SummaryTable) -> NextCommand | None:
-    names = dict.fromkeys(answer.name for answer in table.answers.values())
+def _make_check(tables: Sequence[SummaryTable]) -> NextCommand | None:
+    """Return the command that checks what to use by these tables, which are of one device."""
+    names = dict.fromkeys(answer.name for table in tables for answer in table.answers.values())
+    rows = [row for table in tables for row in table.rows if row.subject in names]
     # Where a suite was run already, it has no more cases that the implementation takes.
-    if any(row.conformance.suite != "perf" for row in table.rows if row.subject in names):
+    if any(row.conformance.suite != "perf" for row in rows):
         return None
-    device = ["--device", table.place.device] if table.place.device != "cpu" else []
+    place = tables[0].place
+    device = ["--device", place.device] if place.device != "cpu" else []
     command = format_command(shlex.join(["attnbench", "conform", *device]), names)
-    return NextCommand(kind="check", command=command, machine=table.place.machine)
+    return NextCommand(kind="check", command=command, machine=place.machine)
 
 
 def _list_open(table: SummaryTable) -> list[Column]:

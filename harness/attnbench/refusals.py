@@ -16,6 +16,7 @@ __all__ = [
     "LacksGradients",
     "LacksKeywords",
     "LacksWeights",
+    "MachineNeed",
     "NeedsCapability",
     "NeedsDevice",
     "NeedsDtype",
@@ -148,14 +149,11 @@ class OtherRefusal(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     library: str = ""
 
 
+# What an implementation needs of the machine, and lacks here for every case.
+MachineNeed = NeedsDevice | LacksDevice | NeedsCapability | NeedsPackage | NeedsProgram | NeedsVariable
 # The union is closed: each struct is told apart by its tag.
 TypedRefusal = (
-    NeedsDevice
-    | LacksDevice
-    | NeedsCapability
-    | NeedsPackage
-    | NeedsProgram
-    | NeedsVariable
+    MachineNeed
     | NeedsDtype
     | LacksKeywords
     | LacksGradients

@@ -176,17 +176,12 @@ def _group_subjects(
 
 
 def _count_untimed(row: SummaryRow) -> Iterator[tuple[Reason | None, int]]:
-    """Yield the most frequent reason why calls of a row have no time; None: not reached."""
+    """Yield the reasons why calls of a row have no time; None, the last: not reached."""
     counts: dict[Reason | None, int] = {}
     for cell in row.cells.values():
         if cell.time_ns is None and (cell.pending or cell.untimed is not None):
             counts[cell.untimed] = counts.get(cell.untimed, 0) + 1
-    reasons = [reason for reason in counts if reason is not None]
-    if reasons:
-        most = max(reasons, key=lambda reason: counts[reason])
-        yield most, sum(counts[reason] for reason in reasons)
-    if None in counts:
-        yield None, counts[None]
+    yield from sorted(counts.items(), key=lambda one: (one[0] is None, -one[1]))
 
 
 def _make_title(table: SummaryTable) -> str:

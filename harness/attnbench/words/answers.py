@@ -9,7 +9,7 @@ _UNBOUNDED: dict[Unbounded, str] = {
     "alone": "no other that may be chosen was timed",
     "one_process": "no bound: a single process timed the call",
     "disturbed": "no bound: other work disturbed too many processes",
-    "control": "no bound: the A/A control shows a difference",
+    "control": "no bound: the two copies of the baseline differ",
     "fallback": "the fallback",
 }
 

@@ -8,6 +8,7 @@ from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.root_causes import RootCause
 from attnbench.analysis.summary import Conformance, Mark, Place, Verdict
 from attnbench.records.facts import Reason
+from attnbench.refusals import MachineNeed
 from attnbench.words import findings
 from attnbench.words.answers import describe_regret, format_percent
 from attnbench.words.causes import name_cause, title_cause
@@ -83,15 +84,15 @@ _CAUSES = "{cause} and {count} more"
 _PLACE = "{machine}, {device}, {dtype}, {threads}"
 _CHECKED_PLACE = "{machine}, {device}"
 _THREADS = ("{count} thread", "{count} threads")
-PER_REFERENCE = "times relative to {baseline}"
+PER_REFERENCE = "relative to {baseline}, by length"
 _WRONG = ("{count} of {of} is wrong: {names}", "{count} of {of} are wrong: {names}")
 _NONE_WRONG = ("no check of {names} failed", "no check of the {of} failed")
-_HEADING, _CONFORMS, _FAILURES = "Attention report", "conforms", "Failures"
-_USE = "to use {pass_}: {choices}"
+_HEADING, _CONFORMS, _FAILURES = "Attention report", "conforms (cases)", "Failures"
+_USE = "to use {pass_} (smallest worst case): {choices}"
 _USE_NONE = "to use {pass_}: nothing that conforms was timed"
 _CHOICE = "{name} at {lengths} ({bound})"
 _FACTOR = "at most {factor} × the time of any other"
-_NO_BOUND = "no bound"
+_NO_BOUND = "no bound either"
 _RANGE = "{first} to {last}"
 _BOUND_AGAIN = "at most {percent}"
 _AND_MORE = "{count} more"
@@ -107,7 +108,7 @@ _HIDDEN = ("length {lengths} of {pass_} is not shown here", "lengths {lengths} o
 _NEXT: dict[Kind, str] = {
     "finish": "to finish the run: {command}",
     "check": "to know whether they conform: {command}",
-    "measure": "to lower these bounds: {command}",
+    "measure": "to decide more: {command}",
 }
 _CAUSE = "{name}  {title}"
 _CAUSE_ON = "{name} on {machine}  {title}"
@@ -121,7 +122,8 @@ def describe_conformance(one: Conformance) -> str:
     if one.verdict == "no":
         text = say(_VERDICTS["no"], cause=_name_causes(one.causes), checks=say_count(_CHECKS, len(one.failed_checks)))
     elif one.verdict == "refused":
-        reasons = [reason for reason, _ in one.refused]
+        # What the machine lacks refuses every case, also those that are refused for another reason first.
+        reasons = sorted((reason for reason, _ in one.refused), key=lambda reason: not isinstance(reason, MachineNeed))
         text = describe_reason(reasons[0], SHORT) if reasons else say(_REFUSES_ALL)
     elif one.verdict == "only" and one.suite == "perf":
         text = say(_ONLY_TIMED)

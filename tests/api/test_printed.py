@@ -20,7 +20,7 @@ def test_an_exception_in_one_check_has_the_requirement() -> None:
     """An exception in one check follows the requirement; a reason that begins with the requirement has it once."""
     needed = read_checks()["forward_parity"].requirement
     first, command = describe(Finding(check="forward_parity", status="error", reason="RuntimeError: no"))
-    assert first == f"{needed} But RuntimeError: no"
+    assert first == f"Required: {needed} Found: RuntimeError: no"
     assert command == f"attnbench reproduce '{CASE}' --check forward_parity mine"
     for status in ("failed", "error"):
         first, _ = describe(Finding(check="forward_parity", status=status, reason=f"{needed} But off."))

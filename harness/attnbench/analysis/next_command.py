@@ -46,14 +46,15 @@ def find_next_command(summary: Summary, runs: Sequence[StoredRun]) -> NextComman
     commands = {stored.run.id: stored.run.command for stored in runs}
     tables = [table for table in summary.tables if table.answers]
     if unchecked := [table for table in tables if not table.conforming]:
-        return _make_check([one for one in unchecked if one.place.device == unchecked[0].place.device])
+        where = (unchecked[0].place.machine, unchecked[0].place.device)
+        return _make_check([one for one in unchecked if (one.place.machine, one.place.device) == where])
     open_ = {id(table): _list_open(table) for table in tables}
     most = max(tables, key=lambda table: len(open_[id(table)]), default=None)
     return _make_measuring(most, open_[id(most)], commands) if most and open_[id(most)] else None
 
 
 def _make_check(tables: Sequence[SummaryTable]) -> NextCommand | None:
-    """Return the command that checks what to use by these tables, which are of one device."""
+    """Return the command that checks what to use by these tables, which are of one machine and device."""
     names = dict.fromkeys(answer.name for table in tables for answer in table.answers.values())
     rows = [row for table in tables for row in table.rows if row.subject in names]
     # Where a suite was run already, it has no more cases that the implementation takes.

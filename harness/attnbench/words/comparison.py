@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from attnbench.analysis.plain_names import join_words
-from attnbench.words.say import say, say_count
+from attnbench.words.say import say, say_count, say_names
 
 __all__ = [
     "ASPECTS",
@@ -80,7 +80,6 @@ _MENDED = ("passes {count} finding that failed", "passes {count} findings that f
 _CHANGED = ("{verb} {count} case ({change}, {where})", "{verb} {count} cases (at most {change}, {where})")
 _TIME = "is {verdict} on"
 _MORE, _LESS = "has more {aspect} on", "has less {aspect} on"
-_AND_MORE = "{count} more"
 _COMMAND = "To see the first again: {command}"
 _MORE_CAUSES = ("And {count} more cause.", "And {count} more causes.")
 _MORE_ROWS = ("And {count} more row.", "And {count} more rows.")
@@ -135,7 +134,7 @@ def describe_more_wrong(count: int) -> str:
 
 def describe_undirected(anchor: str, count: int, names: Iterable[str], *, one_run: bool) -> str:
     """Return how many changes a section has that are neither worse nor better, and what may decide about them."""
-    text = say(_UNDIRECTED[anchor], comparisons=say_count(_COMPARISONS, count), names=_name(names))
+    text = say(_UNDIRECTED[anchor], comparisons=say_count(_COMPARISONS, count), names=say_names(names, NAMED))
     return say(_DECIDING[one_run], text=text) if anchor == "undecided" else text
 
 
@@ -146,7 +145,7 @@ def describe_group(name: str, changes: Iterable[str]) -> str:
 
 def describe_more_groups(anchor: str, names: Iterable[str]) -> str:
     """Return which further implementations a section has."""
-    return say(_MORE_GROUPS, title=title_section(anchor), names=_name(names))
+    return say(_MORE_GROUPS, title=title_section(anchor), names=say_names(names, NAMED))
 
 
 def describe_aspect(aspect: str, verdict: str, count: int, change: str, where: str) -> str:
@@ -171,9 +170,3 @@ def count_more_causes(count: int) -> str:
 def count_more_rows(count: int) -> str:
     """Return how many rows a table leaves out."""
     return say_count(_MORE_ROWS, count)
-
-
-def _name(names: Iterable[str]) -> str:
-    some = list(names)
-    shown = some[:NAMED] if len(some) > NAMED + 1 else some
-    return join_words([*shown, *([say(_AND_MORE, count=len(some) - len(shown))] if len(some) > len(shown) else [])])

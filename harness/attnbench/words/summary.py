@@ -12,7 +12,7 @@ from attnbench.refusals import MachineNeed
 from attnbench.words import findings
 from attnbench.words.answers import describe_regret, format_percent
 from attnbench.words.causes import name_cause, title_cause
-from attnbench.words.say import say, say_count
+from attnbench.words.say import say, say_count, say_names
 
 __all__ = [
     "FIXED",
@@ -95,7 +95,6 @@ _FACTOR = "at most {factor} × the time of any other"
 _NO_BOUND = "no bound either"
 _RANGE = "{first} to {last}"
 _BOUND_AGAIN = "at most {percent}"
-_AND_MORE = "{count} more"
 _UNCHECKED = "not checked: {who}: {reason}"
 _REFUSED = "refused: {who}: {reason}"
 _UNTIMED = "not timed: {who}: {reason}"
@@ -310,5 +309,4 @@ def _name_counts(names: Mapping[str, int], things: tuple[str, str]) -> str:
 
 
 def _list_names(names: Sequence[str]) -> str:
-    more = [say(_AND_MORE, count=len(names) - NAMED)] if len(names) > NAMED + 1 else []
-    return join_words([*map(clean_name, names[: NAMED + 1 - len(more)]), *more])
+    return say_names(map(clean_name, names), NAMED)

@@ -162,6 +162,23 @@ def test_after_a_profile_alone_the_answer_is_not_known_to_conform() -> None:
     assert (command.kind, command.command) == ("check", "attnbench conform a")
 
 
+def test_one_command_checks_the_answers_of_one_machine() -> None:
+    """It names what is to be used at any shape there, and nothing of another machine."""
+    wide = case_of(sizes="E768.H12")
+    calls = [
+        time_calls(REFERENCE),
+        time_calls("a", 0.5),
+        time_calls(REFERENCE, case=wide),
+        time_calls("b", 0.5, case=wide),
+    ]
+    here = end(store(calls))
+    elsewhere = [time_calls(REFERENCE, run="run-2"), time_calls("c", 0.5, run="run-2")]
+    there = end(store(elsewhere, run="run-2", machine="other-cpu"))
+    command = find_next_command(summarize([here, there]), [here, there])
+    assert command is not None
+    assert (command.machine, command.command) == (here.run.machine.name, "attnbench conform a b")
+
+
 def test_an_open_answer_is_measured_in_more_processes() -> None:
     """The command has the lengths of the open answers, the sizes of the run, and who may be the fastest."""
     calls = [time_calls(REFERENCE), time_calls("a", 0.9, 1.1)]

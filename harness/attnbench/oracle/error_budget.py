@@ -126,20 +126,19 @@ def allowed_row_sum_error(precision: Precision, terms: int) -> float:
     return FACTOR * (ROUNDOFF[precision] + math.sqrt(terms) * accumulated)
 
 
-def allowed_join_error(precision: Precision, keys: int, *, partial: Precision | None = None) -> float:
+def allowed_join_error(precision: Precision, keys: int, *, partial: Precision) -> float:
     """Allowed error of a mean of at most ``keys`` values between −1 and 1 that may be joined from partial means.
 
     Without a join, such a mean of 2ᵐ whole numbers has no rounding error. In a join, the partial mean of nᵢ of the n
     values is multiplied by exp(Lᵢ − L), with Lᵢ = ln nᵢ and L = ln n. Lᵢ and L are at most ln n, so the error of each
     is at most ln n roundoffs. The partial mean, and its product with the factor, have an error of one roundoff each.
-    All these numbers are kept in float32 (in float64 for float64), so the rounding of the mean to half precision gives
-    the right bits. Autocast rounds every product of matrices, so there the partial means are rounded to the precision
-    ``partial``.
+    Logsumexps and products are kept in float32 (in float64 for float64). The partial means may be stored in the
+    precision ``partial``.
 
     Unit: absolute.
     """
     accumulated = min(ROUNDOFF[precision], ROUNDOFF["float32"])
-    rounded = accumulated if partial is None else max(accumulated, ROUNDOFF[partial])
+    rounded = max(accumulated, ROUNDOFF[partial])
     return FACTOR * (rounded + (1 + math.log(max(keys, 1))) * accumulated)
 
 

@@ -29,6 +29,9 @@ def _logsumexp(tensor: Tensor) -> Tensor:
 class _Blocks(Formula):
     """Base of the variants: splits the keys, computes each block alone, and joins the blocks."""
 
+    # Whether the output of a block is rounded to the dtype of the case until the join.
+    rounds_blocks = False
+
     def split_keys(self, keys: int) -> list[int]:
         """Return the number of keys of each block."""
         raise NotImplementedError
@@ -43,10 +46,6 @@ class _Blocks(Formula):
         joined = [factor * output for factor, output in zip(factors, outputs, strict=True)]
         return torch.stack(joined).sum(dim=0)
 
-    def store(self, output: Tensor, dtype: torch.dtype) -> Tensor:  # noqa: ARG002  # for subclasses
-        """Return the output of a block as it is stored until the join."""
-        return output
-
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
     ) -> Result:
@@ -59,7 +58,8 @@ class _Blocks(Formula):
         for rows, values in zip(torch.split(logits, sizes, dim=-1), torch.split(v, sizes, dim=-2), strict=True):
             sums.append(_logsumexp(rows))
             parts.append(self.apply_dropout(self.normalise(rows)))
-            outputs.append(widen(self.store(parts[-1] @ widen(values), q.dtype)))
+            output = parts[-1] @ widen(values)
+            outputs.append(widen(output.to(q.dtype) if self.rounds_blocks else output))
         output = self.join(outputs, sums).to(q.dtype)
         if not need_weights:
             return output, None
@@ -98,4 +98,18 @@ class _KeysInARing(_Blocks):
         return output
 
 
-JOINED = tuple(map(ModuleImplementation, (_KeysInHalves, _KeysInFourParts, _KeysInARing)))
+class _HalvesRounded(_KeysInHalves):
+    """Split keys: the outputs of the two blocks are rounded to the dtype of the case before the join."""
+
+    rounds_blocks = True
+
+
+class _RingOfRoundedBlocks(_KeysInARing):
+    """Ring attention: the output of each block is rounded to the dtype of the case before its join."""
+
+    rounds_blocks = True
+
+
+JOINED = tuple(
+    map(ModuleImplementation, (_KeysInHalves, _KeysInFourParts, _KeysInARing, _HalvesRounded, _RingOfRoundedBlocks))
+)

@@ -21,6 +21,7 @@ from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
 from attnbench.checks.catalogue import load_check_function
+from attnbench.checks.evaluation.causes import Causes
 from attnbench.checks.evaluation.verdict import judge
 from attnbench.checks.observations import deserialize, serialize
 from attnbench.interface import Refusal
@@ -67,7 +68,7 @@ def diagnose_mutant(mutant: Mutant, check: str) -> str:
         observations = deserialize(copy_value(serialize(list(load_check_function(check)(candidate)))))
     except (Malformed, Refusal):
         return ""
-    found = judge(observations, case_oracle, policies).facts
+    found = judge(observations, case_oracle, policies, causes=Causes()).facts
     named = (fact for fact in found if isinstance(fact, Diagnosis | PolicyDeviation))
     return " ".join(name_diagnosis(fact) if isinstance(fact, Diagnosis) else describe_fact(fact) for fact in named)
 

@@ -16,6 +16,7 @@ from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.candidate.global_state import read_settings, restore_settings
 from attnbench.cases import Case
 from attnbench.checks.catalogue import load_check_function, read_checks, sort_checks
+from attnbench.checks.evaluation.causes import Causes
 from attnbench.checks.observations import Observation, serialize
 from attnbench.interface import Implementation, Refusal
 from attnbench.oracle.disk_cache import DiskCache, find_folder
@@ -95,7 +96,7 @@ class Conformance:
         # Expected values that are kept for other tests do not depend on what an implementation left behind.
         restore_settings(settings)
         return self._oracle_worker.evaluate_observations(
-            case.id, {check: serialize(observations)}, implementation.policies
+            case.id, {check: serialize(observations)}, implementation.policies, Causes()
         )[check]
 
 

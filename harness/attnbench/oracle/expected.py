@@ -186,6 +186,14 @@ class CaseOracle:
             )
         return found[own_allowances]
 
+    def estimate(self, changed: Mapping[str, Tensor], keep: Tensor | None, near: Expected) -> Expected:
+        """Compute the quantities with tensors changed, or under a dropout mask, with the allowed errors of ``near``.
+
+        This takes a tenth of the time of computing their own allowed errors.
+        """
+        inputs = self._change_inputs(changed) if changed else self.inputs
+        return self._compute_expected(self.case, inputs, keep, allowances=near.allowances)
+
     def _change_inputs(self, changed: Mapping[str, Tensor]) -> Inputs:
         """Return the inputs with other values of some tensors, by the names of ``compute_with_tensors``."""
         inputs = change_tensors(self.inputs, changed.get)
@@ -271,14 +279,22 @@ class CaseOracle:
             self._fault_quantities[key] = found
         return found
 
-    def _compute_expected(self, case: Case, inputs: Inputs, keep: Tensor | None = None) -> Expected:
+    def _compute_expected(
+        self,
+        case: Case,
+        inputs: Inputs,
+        keep: Tensor | None = None,
+        *,
+        allowances: dict[str, Allowance] | None = None,
+    ) -> Expected:
         operator, exact = self.operator, round_inputs(inputs, torch.float64)
         # Quantities that are read from a file are contiguous. Computed quantities are made contiguous too, because the
         # order of a sum depends on the strides.
         quantities = {name: value.contiguous() for name, value in self._evaluate(case, exact, keep=keep).items()}
         return Expected(
             quantities=quantities,
-            allowances=compute_allowances(
+            allowances=allowances
+            or compute_allowances(
                 quantities,
                 models=self.run_rounding_model(case, exact, keep),
                 # The reference draws its own dropout mask, so its paths are no yardsticks for the given mask.

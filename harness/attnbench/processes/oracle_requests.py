@@ -164,6 +164,7 @@ class ComputeExpected(OracleRequest[None], frozen=True, kw_only=True):
 class Evaluate(OracleRequest[dict[str, Finding]], frozen=True, kw_only=True):
     """Asks for one finding per check, from the files in which a candidate worker stored the observations."""
 
+    implementation: str
     case: str
     checks: list[str]
     # Paths of the files with the observations.

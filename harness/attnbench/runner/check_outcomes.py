@@ -42,12 +42,20 @@ def make_finding(check: str, outcome: Outcome) -> Finding:
     return Finding(check=check, status=outcome.status, facts=outcome.facts)
 
 
-def evaluate_observations(session: Session, case: str, seen: CheckOutcomes, policies: Policies) -> dict[str, Finding]:
+def evaluate_observations(
+    session: Session, implementation: str, case: str, seen: CheckOutcomes, policies: Policies
+) -> dict[str, Finding]:
     """Let the oracle worker evaluate the observations in ``seen``, and return the finding of each check."""
     found: dict[str, Finding] = {}
     if seen.observed:
         found = session.ask_oracle(
-            Evaluate(case=case, checks=seen.observed, observations=seen.files, policies=policies)
+            Evaluate(
+                implementation=implementation,
+                case=case,
+                checks=seen.observed,
+                observations=seen.files,
+                policies=policies,
+            )
         )
     return {
         check: found[check] if outcome is None else make_finding(check, outcome)

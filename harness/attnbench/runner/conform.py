@@ -199,7 +199,7 @@ def _evaluate(
 ) -> tuple[Finding, ...]:
     """Let the oracle worker evaluate the observations, and return the findings of the plan's checks."""
     policies = worker.declared[implementation].policies
-    findings = evaluate_observations(session, prepared.plan.case, seen, policies)
+    findings = evaluate_observations(session, implementation, prepared.plan.case, seen, policies)
     if prepared.refusal is not None:
         findings = apply_refusal(prepared.plan.checks, prepared.refusal, findings)
     found = tuple(findings[check] for check in prepared.plan.checks)

@@ -66,7 +66,7 @@ def run_gating_checks(session: Session, worker: Supervisor, name: str, plan: Pla
     if refusal is not None:
         return tuple(make_finding(check, refusal) for check in plan.checks)
     seen = _observe(session, worker, name, plan)
-    findings = evaluate_observations(session, plan.case, seen, worker.declared[name].policies)
+    findings = evaluate_observations(session, name, plan.case, seen, worker.declared[name].policies)
     return tuple(findings[check] for check in plan.checks)
 
 

@@ -244,7 +244,9 @@ class _TimingRun:
         for name, file in answer.observations.items() if checks and "judging" not in self.processes.without else ():
             policies = worker.declared[name].policies
             evaluated = self.session.ask_oracle(
-                Evaluate(case=case.plan.case, checks=checks, observations=[file], policies=policies)
+                Evaluate(
+                    implementation=name, case=case.plan.case, checks=checks, observations=[file], policies=policies
+                )
             )
             calls = len(answer.samples[name].times_ns)
             findings = tuple(_describe_timed_call(evaluated[check], calls) for check in checks)

@@ -96,7 +96,7 @@ class MutationWorker:
             if outcome is not None and outcome.status in FAILURES:
                 failed.add(check)
         global_state.restore_settings(self._settings)
-        found = self._oracle_worker.evaluate_observations(case.id, observations, one.policies, explain=False)
+        found = self._oracle_worker.evaluate_observations(case.id, observations, one.policies)
         failed |= {check for check, finding in found.items() if finding.status in FAILURES}
         return [check for check in checks if check in failed]
 

@@ -5,6 +5,7 @@ It never loads an implementation, so no change that an implementation makes to t
 
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase, translate
@@ -17,6 +18,7 @@ import torch
 
 from attnbench.cases import DEVICES, DTYPES, LEVELS, Case, CaseId, Shape
 from attnbench.checks.catalogue import load_check_function, read_checks, read_operator_checks
+from attnbench.checks.evaluation.causes import Causes
 from attnbench.checks.evaluation.verdict import evaluate
 from attnbench.checks.observations import deserialize
 from attnbench.checks.requirement import applies
@@ -77,6 +79,8 @@ class OracleWorker:
         self._problems = load_problem_types()
         # Cached, because each look-up of an entry point reads the metadata of all installed packages, which takes 8 ms.
         self._load_operator = cache(load)
+        # The causes of failures, by name of the implementation.
+        self._causes: defaultdict[str, Causes] = defaultdict(Causes)
 
     def handlers(self) -> list[Handler]:
         """Return the handlers of all requests that follow ``StartOracle``."""
@@ -223,16 +227,15 @@ class OracleWorker:
             except Exception as error:  # noqa: BLE001  # an implementation may store anything; the error becomes a finding
                 return {check: _make_error_finding(check, error) for check in request.checks}
         own = {check: observed.get(check) for check in request.checks}
-        return self.evaluate_observations(request.case, own, request.policies)
+        return self.evaluate_observations(request.case, own, request.policies, self._causes[request.implementation])
 
     def evaluate_observations(
-        self, case: str, observations: Mapping[str, Any], policies: Policies, *, explain: bool = True
+        self, case: str, observations: Mapping[str, Any], policies: Policies, causes: Causes | None = None
     ) -> dict[str, Finding]:
-        """Evaluate the serialized observations of each check; return one finding per check."""
+        """Evaluate the serialized observations of each check; return one finding per check, with its cause."""
         case_oracle = self._get_case_oracle(case, policies)
         return {
-            check: _evaluate_one(check, plain, case_oracle, policies, explain=explain)
-            for check, plain in observations.items()
+            check: _evaluate_one(check, plain, case_oracle, policies, causes) for check, plain in observations.items()
         }
 
     def _parse_case(self, case: str) -> tuple[Case, Operator]:
@@ -248,9 +251,11 @@ def _applies_to_case(check: str, case: Case, operator: Operator) -> bool:
     return check in read_operator_checks(operator) and applies(load_check_function(check), case, operator)
 
 
-def _evaluate_one(check: str, plain: Any, case_oracle: CaseOracle, policies: Policies, *, explain: bool) -> Finding:
+def _evaluate_one(
+    check: str, plain: Any, case_oracle: CaseOracle, policies: Policies, causes: Causes | None
+) -> Finding:
     try:
-        return evaluate(check, deserialize(plain), case_oracle, policies, explain=explain)
+        return evaluate(check, deserialize(plain), case_oracle, policies, causes=causes)
     except Exception as error:  # noqa: BLE001  # an implementation may store anything; the error becomes a finding
         return _make_error_finding(check, error)
 

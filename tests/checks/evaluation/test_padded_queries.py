@@ -88,7 +88,7 @@ def run_checks(module: type[nn.Module], policies: Policies, case: Case) -> dict[
         except Exception as error:  # noqa: BLE001  # only Refusal is expected
             assert type(error).__name__ == "Refusal", (name, error)  # noqa: PT017
             continue
-        found[name] = evaluate(name, deserialize(observations), case_oracle, policies, explain=False)
+        found[name] = evaluate(name, deserialize(observations), case_oracle, policies)
     return found
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace as replace_limit
 from torch import Tensor
 
 from attnbench.cases import DTYPES, Case, Dtype
+from attnbench.checks.evaluation.causes import Causes
 from attnbench.checks.evaluation.verdict import Judgement, evaluate, judge
 from attnbench.checks.observations import Agree, Average, Equal, Exact, Holds, Match, Observation, RowSum, Scale, Slope
 from attnbench.interface import Axis, FaultModel, Inputs, Policies, Work
@@ -108,7 +109,7 @@ def evaluate_all(
 ) -> Finding:
     """Evaluate observations as those of a check "a_check"."""
     case_oracle = case_oracle or StatedOracle(expected or make_expected())
-    return evaluate("a_check", observations, case_oracle, Policies(**policies))
+    return evaluate("a_check", observations, case_oracle, Policies(**policies), causes=Causes())
 
 
 def index(*positions: int) -> tuple[Coordinate, ...]:

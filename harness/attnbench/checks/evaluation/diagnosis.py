@@ -51,12 +51,17 @@ class _MatchingFault:
 
 
 def diagnose(
-    observation: Observation, expected: Expected, case_oracle: CaseOracle, policies: Policies
+    observation: Observation,
+    expected: Expected,
+    case_oracle: CaseOracle,
+    policies: Policies,
+    *,
+    only: Collection[str] | None = None,
 ) -> LooksLike | StridesMisread | NotDiagnosed | None:
     """Return what a failed observation looks like, or None.
 
     The fault models that explain the observation best are found; or that only strides are misread, or that the case is
-    too large for the search.
+    too large for the search. ``only`` limits the search to the fault models of these names.
     """
     too_large = case_oracle.operator.work(case_oracle.case).pairs > PAIRS
     if isinstance(observation, Agree):
@@ -71,7 +76,7 @@ def diagnose(
         return None
     if too_large:
         return NotDiagnosed(limit=PAIRS)
-    faults = _FaultSearch(observation, names, expected, case_oracle, policies).find_faults()
+    faults = _FaultSearch(observation, names, expected, case_oracle, policies).find_faults(only)
     if not faults:
         return None
     nearest = min(faults, key=lambda fault: fault.remaining)
@@ -129,19 +134,33 @@ class _FaultSearch:
             given = {**observation.outputs, **observation.quantities}
             self.outputs = {name: value for name, value in given.items() if not name.startswith("grad.")}
 
-    def find_faults(self) -> list[_MatchingFault]:
-        """Return the fault models that explain the failure.
+    def find_faults(self, only: Collection[str] | None) -> list[_MatchingFault]:
+        """Return the fault models that explain the failure; ``only`` has the names of those to try, None: all.
 
         If a fault model explains the gradients and the outputs, fault models of the gradients alone are left out.
         """
         values = self.observation.quantities if isinstance(self.observation, Match) else {}
         whole = self._measure(values, self.expected.quantities, self.expected.allowances)
         fault_models = self.case_oracle.operator.fault_models(self.case_oracle.case, self.names)
-        found = [self._match_fault(model, whole) for model in fault_models]
+        tried = [model for model in fault_models if only is None or model.name in only]
+        outputs_right = (
+            not self.outputs or self._measure(self.outputs, self.expected.quantities, self.expected.allowances) <= 1
+        )
+        found = [
+            self._match_fault(model, whole, outputs_right=outputs_right)
+            for model in tried
+            if outputs_right or self._fits_outputs(model, whole)
+        ]
         faults = [fault for fault in found if fault is not None]
         return [fault for fault in faults if fault.acts != "backward_alone"] or faults
 
-    def _match_fault(self, model: FaultModel, whole: float) -> _MatchingFault | None:
+    def _fits_outputs(self, model: FaultModel, whole: float) -> bool:
+        """Whether a fault model explains the outputs of the pass, for which it needs no gradients."""
+        forward = self.case_oracle.case.with_fields(mode="inference")
+        quantities = self.case_oracle.evaluate_fault_model(model, forward, self.keep)
+        return self._measure_with_noise(model, self.outputs, quantities, whole) <= min(LOOSE, EXPLAINED * whole)
+
+    def _match_fault(self, model: FaultModel, whole: float, *, outputs_right: bool) -> _MatchingFault | None:
         quantities = self.case_oracle.evaluate_fault_model(model, self.case, self.keep)
         values = self.observation.quantities if isinstance(self.observation, Match) else {}
         gradients = {name: value for name, value in values.items() if name not in self.outputs}
@@ -151,7 +170,7 @@ class _FaultSearch:
             return None
         acts: Acts = "pass"
         if self._measure_with_noise(model, self.outputs, quantities, whole) > limit:
-            if self._measure(self.outputs, self.expected.quantities, self.expected.allowances) > 1:
+            if not outputs_right:
                 return None
             acts = "backward_alone"
         elif self.outputs and not model.of_backward and not self._changes_outputs(quantities):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from attnbench.checks.evaluation.deviations import find_deviation
-from attnbench.checks.evaluation.diagnosis import diagnose, find_fitting_scales
+from attnbench.checks.evaluation.causes import Causes
+from attnbench.checks.evaluation.diagnosis import find_fitting_scales
 from attnbench.checks.evaluation.measurement import Comparison, compare, find_expected
 from attnbench.checks.observations import Match, Observation
 from attnbench.interface import Policies
@@ -50,10 +50,10 @@ def evaluate(
     case_oracle: CaseOracle,
     policies: Policies,
     *,
-    explain: bool = True,
+    causes: Causes | None = None,
 ) -> Finding:
     """Judge the observations of one check, and return the check's finding."""
-    found = judge(observations, case_oracle, policies, explain=explain)
+    found = judge(observations, case_oracle, policies, causes=causes)
     return Finding(
         check=check,
         status="failed" if found.facts else "passed",
@@ -65,14 +65,13 @@ def evaluate(
 
 
 def judge(
-    observations: Sequence[Observation], case_oracle: CaseOracle, policies: Policies, *, explain: bool = True
+    observations: Sequence[Observation], case_oracle: CaseOracle, policies: Policies, *, causes: Causes | None = None
 ) -> Judgement:
     """Judge observations of a problem with its inputs, under the declared policies.
 
     Of several faults, the one with the largest ratio of measured to allowed error is returned, or the first if it has
     no measured error, as for a wrong shape. If nothing is wrong, the comparison with the largest such ratio is
-    returned. ``explain`` adds the policies under which a failure would be right, or its diagnosis, which takes a few
-    dozen evaluations of the oracle.
+    returned. ``causes`` finds the policies under which a failure would be right, or its diagnosis; None: neither.
     """
     every = [one for observation in observations for one in _compare(observation, case_oracle, policies)]
     if not every:
@@ -83,14 +82,14 @@ def judge(
         worst = faults[0]
     share = worst.comparison.share
     return Judgement(
-        facts=_explain(worst, case_oracle, policies) if faults and explain else worst.comparison.facts,
+        facts=_explain(worst, case_oracle, policies, causes) if faults and causes else worst.comparison.facts,
         measured=worst.comparison.measured,
         allowed=worst.comparison.allowed,
         warnings=() if faults or share <= NOTEWORTHY else (NearLimit(share=share),),
     )
 
 
-def _explain(fault: _Compared, case_oracle: CaseOracle, policies: Policies) -> tuple[ValueFact, ...]:
+def _explain(fault: _Compared, case_oracle: CaseOracle, policies: Policies, causes: Causes) -> tuple[ValueFact, ...]:
     """Return the facts of a fault, and the policies under which it would be right, or its diagnosis."""
     facts = tuple(
         replace(fact, fitting=find_fitting_scales(float(fact.off), fact.quantity, case_oracle))
@@ -98,9 +97,7 @@ def _explain(fault: _Compared, case_oracle: CaseOracle, policies: Policies) -> t
         else fact
         for fact in fault.comparison.facts
     )
-    cause = find_deviation(fault.observation, case_oracle, policies) or diagnose(
-        fault.observation, fault.expected, case_oracle, policies
-    )
+    cause = causes.find(fault.observation, fault.expected, case_oracle, policies)
     return (*facts, cause) if cause else facts
 
 

@@ -9,9 +9,10 @@ from click.testing import CliRunner
 
 from attnbench.records.outcome_facts import EndedProcesses
 from attnbench.runner.progress import NoProgress, Progress
-from attncheats import command as command_module
+from attncheats import score
 from attncheats.catalogue import CHEATS, ODDITIES
 from attncheats.cheat import Cheat, Oddity
+from attncheats.command import command
 from attncheats.outcomes import CheatOutcome, Timed, try_cheats
 
 
@@ -63,11 +64,9 @@ def test_outcomes_are_printed_and_stored(
         del tried, progress
         return iter(outcomes)
 
-    monkeypatch.setattr(command_module, "try_cheats", give)
+    monkeypatch.setattr(score, "try_cheats", give)
     file = tmp_path / "cheats.json"
-    outcome = CliRunner().invoke(
-        command_module.command, ["--json", str(file)], standalone_mode=False, catch_exceptions=False
-    )
+    outcome = CliRunner().invoke(command, ["--json", str(file)], standalone_mode=False, catch_exceptions=False)
     assert outcome.return_value == code
     assert expected in " ".join(outcome.output.split())
     stored = json.loads(file.read_text())["cheats"]

@@ -13,7 +13,6 @@ from attnbench.cli.options import AXES, FOLDER, Seconds, options
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED
 from attnsweep.configuration import ConfigurationError, Machine, read_configuration
 from attnsweep.configured_command import Configured, ConfiguredCommand
-from attnsweep.nodes import check_machines
 from attnsweep.plan import SweepPlan, Task, allow_tries, read_plan, require_no_plan, write_plan
 from attnsweep.planning import hash_configuration, make_plan
 from attnsweep.progress import (
@@ -25,7 +24,7 @@ from attnsweep.progress import (
     format_resuming,
     list_gaps,
 )
-from attnsweep.slurm import SlurmError, require_slurm
+from attnsweep.slurm import SlurmError, check_machines, require_slurm
 from attnsweep.states import StateReader, TaskState
 from attnsweep.submission import hold_folder, load_submitit, probe, submit_locally, submit_to_slurm
 from attnsweep.task import LEAST_MINUTES

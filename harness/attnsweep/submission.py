@@ -17,7 +17,7 @@ import msgspec
 
 from attnsweep.configuration import ConfigurationError, Machine
 from attnsweep.plan import SweepPlan, Task
-from attnsweep.slurm import find_hopeless, find_job_states
+from attnsweep.slurm import find_hopeless, find_job_states, list_settings
 from attnsweep.task import NOTICE_S, Probe, Seen, TaskJob, find_differences
 from attnsweep.tries import TASKS
 
@@ -38,8 +38,6 @@ SUBMISSIONS, LOGS = "submissions.jsonl", "submitit"
 ARRAY = 1000
 # Number of time-outs after which submitit ends a job: more than there will be, since a task counts them itself.
 MOST_TIMEOUTS = 1_000_000
-# Time limit of a probe. Its process takes seconds.
-PROBE_MINUTES = 5
 # Seconds after the end of a probe's job within which its file must be seen here: NFS keeps attributes for up to 60 s
 # (man 5 nfs, acdirmax).
 SEEN_WITHIN_S = 60.0
@@ -173,7 +171,7 @@ def probe(folder: Path, plan: SweepPlan, *, wait_s: float, tell: Callable[[str],
     try:
         for machine in plan.machines:
             path = place / f"{machine.name}-{token}.json"
-            executor = _make_slurm_executor(folder, machine, minutes=PROBE_MINUTES, name=f"probe-{plan.hash}")
+            executor = _make_slurm_executor(folder, machine, minutes=plan.minutes, name=f"probe-{plan.hash}")
             call = Probe(path=str(path), token=token, case=plan.find_device_case(machine.name))
             waiting[machine.name] = (path, _submit(executor, [call])[0])
         jobs = ", ".join(f"{job.job_id} on {name}" for name, (_, job) in waiting.items())
@@ -252,10 +250,6 @@ def _read_probe(path: Path) -> Seen | None:
 def _make_slurm_executor(folder: Path, machine: Machine, *, minutes: int, name: str) -> Any:
     submitit = load_submitit()
     executor = submitit.SlurmExecutor(folder=folder.resolve() / LOGS, max_num_timeout=MOST_TIMEOUTS)
-    settings = {
-        "constraint": machine.constraint, "gres": machine.gres, "partition": machine.partition,
-        "account": machine.account, "qos": machine.qos, "cpus_per_task": machine.cpus, "mem": machine.memory,
-    }  # fmt: skip
     executor.update_parameters(
         job_name=f"attnbench-{name}",
         time=minutes,
@@ -264,7 +258,7 @@ def _make_slurm_executor(folder: Path, machine: Machine, *, minutes: int, name: 
         # Since Slurm 22.05, srun does not take the number of cores from sbatch.
         srun_args=[f"--cpus-per-task={machine.cpus}"] if machine.cpus else [],
         additional_parameters={"requeue": True},
-        **{key: value for key, value in settings.items() if value is not None},
+        **list_settings(machine),
     )
     return executor
 

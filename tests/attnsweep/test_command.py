@@ -125,11 +125,14 @@ def test_a_dry_run_checks_the_nodes_if_it_can(folder: Path) -> None:
     assert seen.stdout.splitlines()[-1].startswith(
         "constraints and other settings of the nodes were not checked: no sbatch on this machine: "
     )
-    for name in ("sbatch", "srun", "squeue", "sinfo"):
-        write_program(folder / name, "echo 'all*|2|2000|infinite|first|(null)'")
+    for name in ("srun", "squeue"):
+        write_program(folder / name, "true")
+    write_program(folder / "sbatch", "echo 'allocation failure: Invalid feature specification' >&2; exit 1")
     refused = sweep(folder, "sweep.toml", "--dry-run", PATH=f"{folder}:/usr/bin:/bin")
     assert refused.returncode == 2
-    assert refused.stderr.startswith("attnbench: machine 'one': constraint 'frist': no node in the default partition ")
+    assert refused.stderr.startswith(
+        "attnbench: machine 'one': Slurm refuses a job with --constraint=frist --time=60: Inv"
+    )
     assert "not checked" not in sweep(folder, "sweep.toml", "--dry-run", "--local", PATH="/nowhere").stdout
 
 

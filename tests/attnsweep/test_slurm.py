@@ -8,7 +8,7 @@ import torch
 
 from attnsweep import submission
 from attnsweep.configuration import ConfigurationError, Machine
-from attnsweep.slurm import ask_slurm, find_hopeless, find_job_states, require_slurm
+from attnsweep.slurm import SlurmError, ask_slurm, check_machines, find_hopeless, find_job_states, require_slurm
 from attnsweep.submission import probe
 from attnsweep.task import Probe, Seen, find_own_versions
 from sweep_folders import make_plan
@@ -41,12 +41,62 @@ def test_a_machine_without_slurm_is_told_so(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_silent_slurm_is_named(programs: Path) -> None:
     """The first line of an error of Slurm's program is told, and how to do without Slurm."""
-    write_program(programs, "sinfo", "echo cannot reach >&2; echo the controller >&2; exit 1")
+    write_program(programs, "squeue", "echo cannot reach >&2; echo the controller >&2; exit 1")
     with pytest.raises(ConfigurationError) as caught:
-        ask_slurm("sinfo")
+        ask_slurm("squeue")
     assert str(caught.value) == (
-        "Slurm does not answer sinfo: cannot reach; try again when it does, or run the sweep here with --local"
+        "Slurm does not answer squeue: cannot reach; try again when it does, or run the sweep here with --local"
     )
+
+
+def test_slurm_is_asked_for_what_a_task_asks_for(programs: Path, tmp_path: Path) -> None:
+    """Sbatch tests every kind of machine with all of its settings and the time limit of a task, and submits nothing."""
+    write_program(programs, "squeue", "true")
+    write_program(programs, "sbatch", f'echo "$@" >> {tmp_path}/asked')
+    machine = Machine(
+        name="full", constraint="a100&fast", gres="gpu:1", partition="long", account="mine", qos="high", cpus=8,
+        memory="32GB", device="cuda",
+    )  # fmt: skip
+    check_machines([machine, Machine(name="any")], minutes=90)
+    assert (tmp_path / "asked").read_text().splitlines() == [
+        "--test-only --constraint=a100&fast --gres=gpu:1 --partition=long --account=mine --qos=high --cpus-per-task=8 "
+        "--mem=32GB --time=90 --wrap=true",
+        "--test-only --time=90 --wrap=true",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("allocation failure: Invalid feature specification", "Invalid feature specification"),
+        (
+            "sbatch: error: invalid partition specified: no\nallocation failure: Inv",
+            "invalid partition specified: no",
+        ),
+        ("", "no reason was printed"),
+    ],
+)
+def test_a_machine_that_no_node_fits_is_refused_with_the_reason_of_slurm(
+    programs: Path, printed: str, reason: str
+) -> None:
+    """The line names the machine, what was asked for, and Slurm's first reason."""
+    write_program(programs, "squeue", "true")
+    write_program(programs, "sbatch", f"printf '{printed}' >&2; exit 1")
+    with pytest.raises(ConfigurationError) as caught:
+        check_machines([Machine(name="one", cpus=99)], minutes=60)
+    assert not isinstance(caught.value, SlurmError)
+    assert str(caught.value) == (
+        f"machine 'one': Slurm refuses a job with --cpus-per-task=99 --time=60: {reason}; change the machine's "
+        "settings, or wait until its nodes are up"
+    )
+
+
+def test_a_silent_slurm_refuses_no_machine(programs: Path) -> None:
+    """It is told apart from a refusal, because a dry run goes on without the answer."""
+    write_program(programs, "squeue", "exit 1")
+    write_program(programs, "sbatch", "exit 1")
+    with pytest.raises(SlurmError):
+        check_machines([Machine(name="any")], minutes=60)
 
 
 def test_states_are_of_the_jobs_that_are_asked_for(programs: Path) -> None:

@@ -30,9 +30,9 @@ from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import format_line
 from attnbench.records.types import End, Finding, Machine, Memory, Result, Run, Timing
-from attnbench.sweep import configuration
-from attnbench.sweep.plan import SweepPlan, Task, write_plan
-from attnbench.sweep.tries import Try, find_record
+from attnsweep import configuration
+from attnsweep.plan import SweepPlan, Task, write_plan
+from attnsweep.tries import Try, find_record
 from research.process_cost import ProcessCost, measure_command
 from research.report_scale import list_cases, make_failure, make_finding, make_timing
 

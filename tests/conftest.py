@@ -32,6 +32,7 @@ from attnbench.runner.session import Supervisor
 from attnbench.workers.empty_batches import judge_empty_batch
 from attnbench.workers.oracle_worker import OracleWorker
 from attnbench.workers.outcomes import run_for_outcome
+from installed_plugins import Installer
 from shared_fork_servers import SharedForkServers
 
 
@@ -171,3 +172,10 @@ def drawn_cases() -> list[Case]:
 def one_thread() -> None:
     """Use one thread, because for the tiny tensors of the tests, several threads mostly wait for one another."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installer:
+    """Installer whose distributions disappear when the test ends."""
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    return Installer(tmp_path / "site")

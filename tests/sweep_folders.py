@@ -7,10 +7,10 @@ import msgspec
 
 from attnbench.records.run_file import format_line
 from attnbench.records.types import End, Finding, Job, Machine, Planned, Result, Run
-from attnbench.sweep import configuration
-from attnbench.sweep.plan import SweepPlan, Task, write_plan
-from attnbench.sweep.task import find_own_versions
-from attnbench.sweep.tries import Outcome, Try, find_record
+from attnsweep import configuration
+from attnsweep.plan import SweepPlan, Task, write_plan
+from attnsweep.task import find_own_versions
+from attnsweep.tries import Outcome, Try, find_record
 
 __all__ = ["case_of", "make_plan", "make_try", "write_run", "write_sweep"]
 

@@ -10,13 +10,15 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
 def test_layers_are_those_of_the_import_contract() -> None:
-    """The picture and the table of layers have the layers of pyproject.toml, in the same order."""
+    """The picture and the table of layers have the layers of pyproject.toml, in order; each plug-in is named."""
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     layers = next(one["layers"] for one in tools["importlinter"]["contracts"] if one["type"] == "layers")
     picture = PAGE.partition("## The layers")[2].partition("The same as text")[0]
-    table = PAGE.partition("The same as text")[2].partition("## The processes")[0]
+    table, _, beside = PAGE.partition("The same as text")[2].partition("## The processes")[0].partition("The *harness*")
     assert re.findall(r'\["([^"]*)"\]', picture) == layers
     assert [name.replace(r"\|", "|") for name in re.findall(r"^\| `(.*?)` \|", table, re.MULTILINE)] == layers
+    plugins = re.findall(r"^\| `(.*?)` \|", beside, re.MULTILINE)
+    assert ["attnbench", *plugins] == tools["importlinter"]["root_packages"]
 
 
 def test_steps_name_files_and_what_they_define() -> None:

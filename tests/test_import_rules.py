@@ -58,7 +58,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     for source in ("harness", "implementations"):
         shutil.copytree(ROOT / source, folder / source, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
-    (folder / "harness/attnbench/oracle/brand_new.py").write_text('"""New."""\n')
+    (folder / "harness/attnbench/oracle/brand_new.py").write_text("import attnsweep\n")
+    (folder / "harness/attncheats/brand_new.py").write_text("import attnstudies.section\n")
     (folder / "harness/attnbench/fresh").mkdir()
     (folder / "harness/attnbench/fresh/__init__.py").write_text('"""New."""\n')
     (folder / "implementations/attnzoo/brand_new.py").write_text("import attnbench.oracle.brand_new\n")
@@ -76,6 +77,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     "line",
     [
         "attnzoo is not allowed to import attnbench.oracle: - attnzoo.brand_new -> attnbench.oracle.brand_new",
+        "attnbench is not allowed to import attnsweep: - attnbench.oracle.brand_new -> attnsweep",
+        "attncheats is not allowed to import attnstudies: - attncheats.brand_new -> attnstudies.section",
         "attnmechanisms.checks is not allowed to import attnmechanisms.modules: - attnmechanisms.checks.brand_new",
     ],
 )

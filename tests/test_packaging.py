@@ -15,8 +15,9 @@ pytestmark = pytest.mark.install
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {
-    "attnbench": ROOT / "harness", "attnzoo": ROOT / "implementations", "attnmechanisms": ROOT / "implementations",
-}  # fmt: skip
+    **dict.fromkeys(("attnbench", "attnsweep", "attncheats", "attnstudies"), ROOT / "harness"),
+    **dict.fromkeys(("attnzoo", "attnmechanisms"), ROOT / "implementations"),
+}
 # Time limit of each command: enough for importing torch and xformers on a busy machine.
 TIMEOUT_S = 900
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
@@ -102,12 +103,7 @@ def test_wheel_holds_all_files_of_its_packages_and_no_others(distributions: Path
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert packaged == sources
-    assert {
-        "attnbench/py.typed",
-        "attnzoo/py.typed",
-        "attnmechanisms/py.typed",
-        "attnbench/oracle/sentences.txt",
-    } <= packaged
+    assert {f"{package}/py.typed" for package in SOURCES} | {"attnbench/oracle/sentences.txt"} <= packaged
     assert any(name.startswith("attnbench/report/templates/") for name in packaged)
 
 
@@ -138,7 +134,7 @@ def test_installed_command_lists_its_commands(installed: Path, tmp_path: Path) -
     home = run_successfully(installed / "python", "-c", "import attnbench; print(attnbench.__file__)", cwd=tmp_path)
     assert Path(home.strip()).is_relative_to(installed.parent)
     output = run_successfully(installed / "attnbench", "--help", cwd=tmp_path)
-    commands = ("list", "conform", "profile", "report", "compare", "reproduce", "run")
+    commands = ("list", "conform", "profile", "report", "compare", "reproduce", "run", "sweep", "cheats", "study")
     assert all(command in output for command in commands)
 
 

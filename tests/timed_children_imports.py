@@ -12,7 +12,7 @@ from attnbench.runner.session import IMPORTED_LATE
 __all__: list[str] = []
 
 for module in (
-    "timed_children", "attnbench.operators.multihead", "attnzoo.torch_mha", "attnbench.mutants.cheats", IMPORTED_LATE,
+    "timed_children", "attnbench.operators.multihead", "attnzoo.torch_mha", "attncheats.catalogue", IMPORTED_LATE,
 ):  # fmt: skip
     importlib.import_module(module)
 read_checks()

@@ -26,31 +26,11 @@ from attnbench.plugins.registry import (
     write_import_lines,
 )
 from attnmechanisms.operators import MECHANISMS
+from installed_plugins import Installer
 
 _ENTRIES = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
 # Registered implementations and operators, as messages list them: sorted, with commas between the names.
 BUILT_IN, OPERATOR_NAMES = (", ".join(sorted(_ENTRIES[group])) for group in (IMPLEMENTATIONS, OPERATORS))
-
-
-class Installer:
-    """Creates distributions with entry points in a folder at the front of ``sys.path``."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __call__(self, distribution: str, *entries: str, group: str = IMPLEMENTATIONS) -> None:
-        """Install a distribution with entry points like ``name = module:attribute``."""
-        info = self._folder / f"{distribution}-1.5.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.5\n")
-        (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *entries, ""]))
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installer:
-    """Installer whose distributions disappear when the test ends."""
-    monkeypatch.syspath_prepend(tmp_path / "site")
-    return Installer(tmp_path / "site")
 
 
 def catch_error(name: str) -> str:

@@ -1,17 +1,13 @@
 """Tests of the first screen of a report: who is wrong, what to use, what is missing, and where cells lead."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-
-import pytest
 
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import End, Finding, Job, Planned, Result
-from attnbench.report import collect, sections
-from attnbench.report.content import Content
+from attnbench.report import collect
 from attnbench.report.overview import MOST_COLUMNS, MOST_ROWS, Overview, OverviewRow, make_overview
-from attnbench.report.sections import Section
 from rendered_reports import render_page
 from timed_runs import REFERENCE, case_of, check, store, time_calls
 
@@ -163,22 +159,3 @@ def test_the_page_explains_its_signs() -> None:
     signs = {sign for sign in re.findall(r'<b class="sign">(.)</b>', page) if sign in "-+=?"}
     assert signs
     assert all(sign in legend for sign in signs)
-
-
-def test_a_plug_in_can_bring_a_section(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function of an entry point gets the content; its section stands before the runs, and its texts are escaped."""
-
-    class Point:
-        name = "mine"
-
-        def load(self) -> Callable[[Content], Section]:
-            return lambda content: Section(
-                anchor="mine", title="Mine", template="<p>{{ values.text }}</p>", source=True,
-                values={"text": f"<b>{len(content.results)}</b>"},
-            )  # fmt: skip
-
-    monkeypatch.setattr(sections, "entry_points", lambda group: [Point()] if group == sections.GROUP else [])
-    page = render_page([store(GOOD)])
-    assert f"&lt;b&gt;{len(GOOD)}&lt;/b&gt;" in page
-    assert page.index('id="conformance"') < page.index('<section id="mine">') < page.index('id="runs"')
-    assert '<a href="#mine">Mine</a>' in page

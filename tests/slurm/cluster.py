@@ -44,7 +44,8 @@ KILL_S = 5
 # (bf_interval).
 SCHEDULE_S = 2
 # Seconds that a job of the partition "patient" has between SIGTERM and its end, if a job of the partition "urgent"
-# needs its node. A job of the default partition is requeued at once. The partition "closed" takes no jobs.
+# needs its node. A job of the default partition is requeued at once. The partition "closed" takes no jobs, and "brief"
+# none of a usual time limit.
 GRACE_S = 30
 # Ports of slurmdbd and slurmctld, and that of the first node. Nothing else is in the network of the cluster.
 DATABASE_PORT, CONTROLLER_PORT, NODE_PORT = 6819, 6817, 7001
@@ -242,6 +243,7 @@ SchedulerParameters=sched_interval={SCHEDULE_S},bf_interval={SCHEDULE_S}
 PartitionName=patient Nodes={",".join(NODES)} MaxTime=UNLIMITED State=UP GraceTime={GRACE_S}
 PartitionName=urgent Nodes={",".join(NODES)} MaxTime=UNLIMITED State=UP PriorityTier=2
 PartitionName=closed Nodes={",".join(NODES)} State=DRAIN
+PartitionName=brief Nodes={",".join(NODES)} State=UP MaxTime=5
 """, encoding="utf-8")  # fmt: skip
         storage = self.folder / "slurmdbd.conf"
         storage.write_text(f"""{shared}

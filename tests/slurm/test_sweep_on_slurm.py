@@ -208,16 +208,24 @@ def start_try(cluster: Cluster, folder: Path, sweep: "subprocess.Popen[str]", co
         (
             '"second"\ncpus',
             '"secnd"\ncpus',
-            "machine 'two': constraint 'secnd': no node in the default partition fits; ",
+            "machine 'two': Slurm refuses a job with --constraint=secnd --cpus-per-task=1 --time=60: Invalid feature ",
         ),
         (
             '"second"\ncpus = 1',
             '"second"\ncpus = 99',
-            "machine 'two': cpus = 99: no node in the default partition with constraint 'second' fits; the largest has "
-            "cpus = 2; ",
+            "machine 'two': Slurm refuses a job with --constraint=second --cpus-per-task=99 --time=60: Requested node ",
         ),
-        ("cpus = 1", 'partition = "none"', "machine 'one': partition 'none': no node fits; the partitions are: all, "),
-        ("cpus = 1", 'partition = "closed"', "Slurm refuses the job: "),
+        (
+            "cpus = 1",
+            'partition = "none"',
+            "machine 'one': Slurm refuses a job with --constraint=first --partition=none --time=60: invalid partition ",
+        ),
+        (
+            "cpus = 1",
+            'partition = "closed"',
+            "machine 'one': Slurm refuses a job with --constraint=first --partition=closed --time=60: Required ",
+        ),
+        ("cpus = 1", 'partition = "brief"', "machine 'one': Slurm will not start job "),
     ],
 )
 def test_what_the_cluster_lacks_is_one_line(cluster: Cluster, folder: Path, old: str, new: str, message: str) -> None:

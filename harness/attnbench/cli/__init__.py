@@ -6,10 +6,12 @@ import sys
 import click
 
 from attnbench.cli.errors import one_line
+from attnbench.plugins.commands import find_command, list_commands, load_command
+from attnbench.plugins.registry import PluginError
 
 __all__ = ["main"]
 
-# One-line help by command name. The code of a command is the object ``command`` in the module
+# One-line help by name of attnbench's own commands. The code of a command is the object ``command`` in the module
 # attnbench.cli.<name>_command, with "-" in the name replaced by "_".
 COMMANDS = {
     "list": "List implementations and their origin; with --support, also what each supports and refuses.",
@@ -18,28 +20,41 @@ COMMANDS = {
     "report": "Write an HTML page, plots, CSV and Markdown from stored runs.",
     "merge": "Join the run files of shards and of tasks into one run set.",
     "compare": "Show what became slower, faster, bigger or wrong between two runs, implementations or source trees.",
-    "study": "Draw figures that explain attention: saturation, additive scores, attention maps, padding.",
     "reproduce": "Re-run one check of one case.",
     "drop-in": "Swap implementations into a real sentence encoder: compare its embeddings and its time.",
     "cache": "Show the cache of expected values, or empty it.",
-    "sweep": "Run conform or profile as many tasks on the machines of a Slurm cluster, or here.",
     "run": "Run conform and profile on the same implementations, then report.",
 }
 
 
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(COMMANDS)
+        return list(_describe_commands())
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
-            ctx.fail(f"unknown command {name!r}; available: {', '.join(COMMANDS)}")
+            if name in list_commands():
+                return load_command(name)
+            ctx.fail(f"unknown command {name!r}; available: {', '.join(self.list_commands(ctx))}")
         command: click.Command = importlib.import_module(f"attnbench.cli.{name.replace('-', '_')}_command").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl(list(_describe_commands().items()))
+
+
+def _describe_commands() -> dict[str, str]:
+    """Return the one-line help of every command: attnbench's own, then those of plug-ins by name."""
+    return COMMANDS | {name: _describe_command(name) for name in list_commands() if name not in COMMANDS}
+
+
+def _describe_command(name: str) -> str:
+    """Return the one-line help of a plug-in's command, or why it cannot be used."""
+    try:
+        return find_command(name).summary
+    except PluginError as error:
+        return f"cannot be used: {error}"
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

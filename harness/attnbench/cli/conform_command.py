@@ -40,7 +40,6 @@ from attnbench.report.markdown import render
     "markdown",
     "certificate",
     "mutants",
-    "cheats",
     "mutants_of",
     "matrix",
     "budget",
@@ -106,11 +105,7 @@ def _choose_exit_code(of_the_checks: int, certificate: Mapping[str, Any] | None)
 
 
 def _choose_other_job(given: Mapping[str, Any]) -> Callable[[tuple[str, ...], dict[str, Any]], int] | None:
-    """Return what the options ask for in place of a suite: mutants, cheats or generated cases; None: a suite."""
-    if given["cheats"]:
-        from attnbench.cli.cheats import time_cheats
-
-        return time_cheats
+    """Return what the options ask for in place of a suite: mutants or generated cases; None: a suite."""
     if given["certificate_file"]:
         refuse_filters(given)
     if given["operators"] and not given["mutants"]:

@@ -308,11 +308,6 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         is_flag=True,
         help="Run the shipped mutants instead of an IMPLEMENTATION, and print the mutation score.",
     ),
-    "cheats": _make_option(
-        "--cheats",
-        is_flag=True,
-        help="Time the shipped cheats instead of an IMPLEMENTATION, and print which of them the defences stop.",
-    ),
     "mutants_of": _make_option(
         "--operator",
         "operators",

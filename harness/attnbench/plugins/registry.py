@@ -26,7 +26,6 @@ from attnbench.plugins.source_tree import find_counterpart_root, open_source_tre
 __all__ = [
     "IMPLEMENTATIONS",
     "OPERATORS",
-    "STUDIES",
     "PluginError",
     "check_name",
     "describe_origin",
@@ -47,9 +46,8 @@ __all__ = [
 
 IMPLEMENTATIONS = "attnbench.implementations"
 OPERATORS = "attnbench.operators"
-STUDIES = "attnbench.studies"
-# Word that messages use for an object, by entry-point group.
-_KINDS = {IMPLEMENTATIONS: "implementation", OPERATORS: "operator", STUDIES: "study"}
+# Word that messages use for an object, by entry-point group; others are named by their group.
+_KINDS = {IMPLEMENTATIONS: "implementation", OPERATORS: "operator"}
 # Source code that imports an object from a file. The module is added to ``sys.modules``, because torch's compiler looks
 # for the module there.
 _IMPORT_FILE = """\
@@ -318,7 +316,7 @@ def _find_entry_point(name: str, group: str) -> EntryPoint:
         owners = ", ".join(f"{e.value} from {e.dist.name if e.dist else '?'}" for e in found.values())
         raise PluginError(f"{name!r} is registered more than once: {owners}; ask for one of them as module:attribute")
     if not found:
-        kind = _KINDS[group]
+        kind = _KINDS.get(group, group)
         raise PluginError(f"unknown {kind} {name!r}{_suggest_names(name, list_names(group))}")
     return next(iter(found.values()))
 

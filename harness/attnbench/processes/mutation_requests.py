@@ -4,10 +4,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from attnbench.processes.candidate_requests import Defence
 from attnbench.processes.request import Fault, Request
 
-__all__ = ["FindFailingChecks", "ListCheats", "ListedCheat", "MutantNames", "MutationRequest", "StartMutation"]
+__all__ = ["FindFailingChecks", "MutantNames", "MutationRequest", "StartMutation"]
 
 Reply = TypeVar("Reply", covariant=True)
 
@@ -46,22 +45,3 @@ class FindFailingChecks(MutationRequest[dict[str, list[str]]], frozen=True, kw_o
     case: str
     checks: list[str]
     names: list[str]
-
-
-class ListedCheat(msgspec.Struct, frozen=True, kw_only=True):
-    """A cheat, or an honest oddity, which has no ``stopped_by``."""
-
-    name: str
-    # The name by which a candidate worker loads the implementation.
-    place: str
-    # Call mode in which the cheat works.
-    mode: str
-    why: str
-    source: str = ""
-    # The defence that stops the cheat, and further defences that stop it.
-    stopped_by: Defence | None = None
-    also_by: frozenset[Defence] = frozenset()
-
-
-class ListCheats(MutationRequest[list[ListedCheat]], frozen=True, kw_only=True):
-    """Asks for all cheats and honest oddities. This may be the first request."""

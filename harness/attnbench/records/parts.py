@@ -5,15 +5,15 @@ Only the first line of a file is read here. ``joined_file`` joins the files.
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 from attnbench.records.run_file import ResultsError, read_first_line
 from attnbench.records.types import Machine, Run
 
-__all__ = ["Group", "Part", "Place", "describe_missing", "find_parts", "group_parts"]
+__all__ = ["Group", "Part", "PartsOrigin", "Place", "describe_missing", "find_parts", "group_parts"]
 
 # Libraries whose versions must be equal in all parts.
 SAME_LIBRARIES = ("attnbench", "torch")
@@ -47,6 +47,16 @@ class Part:
     def place(self) -> "Place":
         """What has to be equal in runs that are joined into one."""
         return Place(machine=self.run.machine, threads=self.run.threads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartsOrigin:
+    """What a plug-in knows of the runs of which run files are parts, such as a sweep."""
+
+    # One line for each whole of which parts are missing.
+    missing: Sequence[str] = ()
+    # Kind of node on which a run file was written, by the path of the file; other files are left out.
+    kinds: Mapping[Path, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,19 +31,18 @@ def collect(runs: Sequence[StoredRun]) -> "Content":
 def write_content(content: "Content", folder: Path) -> Path:
     """Write a report into a folder, and return the path of its HTML page.
 
-    The report also has a Markdown file, plots and CSV files. The page also shows each study whose ``study-<name>.json``
-    is in the folder.
+    The report also has a Markdown file, plots and CSV files. Plug-ins may add sections to the page.
 
     Raises: ResultsError where the folder cannot be written.
     """
-    from attnbench.report.studies.section import place_studies
+    from attnbench.report.plugin_sections import place_sections
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, parts in _render_files(content):
             with (folder / name).open("wb") as stream:
                 stream.writelines(parts)
-        place_studies(folder)
+        place_sections(content, folder)
     except OSError as error:
         raise ResultsError(
             f"cannot write the report to {folder}: {error.strerror}; name another folder with --reports DIR"

@@ -20,7 +20,7 @@ from attnbench.report.forms import describe_form
 from attnbench.report.numbers import format_count
 from attnbench.report.overview import make_overview
 from attnbench.report.placeholders import make_placeholder
-from attnbench.report.sections import make_sections
+from attnbench.report.sections import list_plugin_sections, make_sections
 from attnbench.report.slugs import make_slug
 from attnbench.report.summary_grid import name_pass, spell
 from attnbench.words.failures import REPRODUCING
@@ -59,7 +59,8 @@ def render(
         marks={name: make_mark(look) for name, look in looks.items() if name in names},
         reproducing=REPRODUCING,
         from_string=make_environment().from_string,
-        placeholder=lambda name: Markup(make_placeholder(name)),  # noqa: S704  # two comments with a template's name
+        plugin_sections=tuple(list_plugin_sections()),
+        placeholder=lambda name: Markup(make_placeholder(name)),  # noqa: S704  # two comments with a slug
     )
 
 

@@ -1,7 +1,7 @@
-"""Placeholders of a report: the places in its page and in its Markdown file into which studies are inserted later.
+"""Placeholders of a report: the places in its page into which sections of plug-ins are inserted later.
 
 A placeholder lies between two HTML comments, each alone on its line. Text from runs and plug-ins never makes such a
-line: the template engine escapes it in the page, and ``markdown_text.hide_comments`` in the Markdown file.
+line, because the template engine escapes it.
 """
 
 import re

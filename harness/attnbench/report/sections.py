@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from itertools import groupby
 from typing import Any
 
 from attnbench.analysis import max_length
+from attnbench.plugins.registry import list_names
 from attnbench.report.content import Content
 from attnbench.report.figures.drawings import Drawing
 from attnbench.report.figures.marks import make_mark
@@ -15,13 +15,15 @@ from attnbench.report.matrix import list_legend, make_matrices
 from attnbench.report.measures import make_measures
 from attnbench.report.numbers import format_bytes
 from attnbench.report.reasons import collect_left_out, collect_reasons, collect_untimed
+from attnbench.report.slugs import make_slug
 from attnbench.words.max_length import HEAD, format_row
 from attnbench.words.measures import list_methods
 from attnbench.words.runs import describe_commit, describe_machine, describe_suite
 
-__all__ = ["GROUP", "Section", "make_sections"]
+__all__ = ["GROUP", "Section", "list_plugin_sections", "make_sections"]
 
-# Entry points of sections of plug-ins. Each names a function of the content that returns a ``Section`` or None.
+# Entry-point group of the sections of plug-ins. Each entry names a function that gets the content of a report and the
+# folder of the report, and returns a ``Section`` or None.
 GROUP = "attnbench.report_sections"
 
 
@@ -43,20 +45,15 @@ Maker = Callable[[Content, Sequence[Drawing], Mapping[str, Look]], Section | Non
 
 
 def make_sections(content: Content, drawings: Sequence[Drawing], looks: Mapping[str, Look]) -> Iterator[Section]:
-    """Yield the sections of the page in their order; those of plug-ins stand before the runs."""
-    yield from _make(SECTIONS, content, drawings, looks)
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        if section := point.load()(content):
-            yield section
-    yield from _make(LAST, content, drawings, looks)
-
-
-def _make(
-    makers: Sequence[Maker], content: Content, drawings: Sequence[Drawing], looks: Mapping[str, Look]
-) -> Iterator[Section]:
-    for make in makers:
+    """Yield the sections of the page in their order, without those of plug-ins."""
+    for make in SECTIONS:
         if section := make(content, drawings, looks):
             yield section
+
+
+def list_plugin_sections() -> dict[str, str]:
+    """Return the names of the entry points of plug-ins' sections, by the name of the placeholder of each."""
+    return {make_slug(name): name for name in list_names(GROUP)}
 
 
 def _make_failures(content: Content, _: object, __: object) -> Section:
@@ -133,6 +130,6 @@ def _make_methods(content: Content, _: object, __: object) -> Section:
 
 
 SECTIONS: tuple[Maker, ...] = (
-    _make_failures, _make_figures, _make_maps, _make_measures, _make_conformance, _make_places,
+    _make_failures, _make_figures, _make_maps, _make_measures, _make_conformance, _make_places, _make_runs,
+    _make_methods,
 )  # fmt: skip
-LAST: tuple[Maker, ...] = (_make_runs, _make_methods)

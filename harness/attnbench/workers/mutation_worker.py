@@ -16,18 +16,11 @@ from attnbench.cases import Case
 from attnbench.checks.catalogue import load_check_function, sort_checks
 from attnbench.checks.observations import serialize
 from attnbench.interface import Implementation
-from attnbench.mutants.cheats import CHEATS, ODDITIES
 from attnbench.mutants.mutant import load_mutant_set
 from attnbench.oracle.inputs import load_inputs
 from attnbench.oracle.tensor_file import copy_value
 from attnbench.plugins.registry import PluginError, load_operator, load_problem_types
-from attnbench.processes.mutation_requests import (
-    FindFailingChecks,
-    ListCheats,
-    ListedCheat,
-    MutantNames,
-    StartMutation,
-)
+from attnbench.processes.mutation_requests import FindFailingChecks, MutantNames, StartMutation
 from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.processes.request import Fault, Handler
 from attnbench.processes.rpc import serve
@@ -101,20 +94,6 @@ class MutationWorker:
         return [check for check in checks if check in failed]
 
 
-def list_cheats(request: ListCheats) -> list[ListedCheat]:
-    """Return all cheats, and then all honest oddities."""
-    del request
-    cheats = [
-        ListedCheat(
-            name=one.name, place=one.place, mode=one.mode, why=one.why, source=one.source, stopped_by=one.stopped_by,
-            also_by=one.also_by,
-        )
-        for one in CHEATS.values()
-    ]  # fmt: skip
-    oddities = [ListedCheat(name=one.name, place=one.place, mode="inference", why=one.why) for one in ODDITIES.values()]
-    return [*cheats, *oddities]
-
-
 def main() -> None:
     """Answer the requests on the socket whose file descriptor is the first command-line argument.
 
@@ -131,7 +110,7 @@ def main() -> None:
         handlers.append(FindFailingChecks.answered_by(worker.find_failing_checks))
         return worker.list_mutants()
 
-    handlers: list[Handler] = [StartMutation.answered_by(start), ListCheats.answered_by(list_cheats)]
+    handlers: list[Handler] = [StartMutation.answered_by(start)]
     serve(handlers, int(sys.argv[1]))
 
 

@@ -3,7 +3,7 @@
 import click
 
 from attnbench.cli.options import Lengths
-from attnbench.study import Study
+from attnstudies import Study
 
 __all__ = ["ADDITIVE", "SATURATION"]
 

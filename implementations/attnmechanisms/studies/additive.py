@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.study.rows import entropy_bits, gradient_norm, quartiles
+from attnstudies.rows import entropy_bits, gradient_norm, quartiles
 
 __all__ = ["SCORES", "additive"]
 

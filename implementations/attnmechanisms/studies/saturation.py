@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from attnbench.study.rows import entropy_bits, gradient_norm, quartiles
+from attnstudies.rows import entropy_bits, gradient_norm, quartiles
 
 __all__ = ["saturation"]
 

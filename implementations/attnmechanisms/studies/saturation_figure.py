@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 
 from attnbench.report.figures.style import COLOURS, SETTINGS
 from attnbench.report.numbers import format_digits, format_thousands
-from attnbench.report.studies import StudyFigures
-from attnbench.report.studies.curves import curve, grid, head_dims, level, titled
+from attnstudies.curves import curve, grid, head_dims, level, titled
+from attnstudies.figures import StudyFigures
 
 __all__ = ["draw"]
 

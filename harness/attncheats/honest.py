@@ -1,0 +1,295 @@
+"""Honest oddities: correct implementations with unusual habits, which no defence may take for cheats."""
+
+import importlib
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.cases import Case
+from attnbench.interface import Call, Inputs
+from attncheats.cheat import Laborious, OddityList
+from attncheats.labour import Labour
+
+__all__ = ["oddities"]
+
+oddities = OddityList()
+
+
+@oddities("the work and nothing else: the measure of what cheats do")
+class PlainLabour(Laborious):
+    """The honest labour."""
+
+
+@oddities("code is compiled in the first call")
+class CompiledInFirstCall(Laborious):
+    """Compiles by torch.compile."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the function that is timed."""
+        compiled = torch.compile(lambda query: labour(query), backend="aot_eager")  # noqa: PLW0108  # the compiler takes functions
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            return compiled(query), None
+
+        return call
+
+
+@oddities("a graph is captured when the call is prepared, and replayed in every call")
+class CapturedGraph(Laborious):
+    """Replays a graph of operators."""
+
+    def prepare(self, module: object, case: Case, inputs: Inputs) -> Call:
+        """Return the function that is timed."""
+        from torch.fx.experimental.proxy_tensor import make_fx  # takes a second
+
+        graph = make_fx(Labour(module, heads=case.problem.num_heads))(inputs.tensors["query"].detach().clone())
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            return graph(query), None
+
+        return call
+
+
+@oddities("one workspace is kept between calls")
+class KeptWorkspace(Laborious):
+    """Uses the same memory for the further products of all calls."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the function that is timed."""
+        space: list[Tensor] = []
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            if not space:
+                space.append(query @ query.mT)
+            torch.matmul(query, query.mT, out=space[0])
+            return labour(query), None
+
+        return call
+
+
+@oddities("large buffers are allocated in the first call")
+class LazyBuffers(Laborious):
+    """Allocates in the first call."""
+
+    _buffers: list[Tensor] | None = None
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the function that is timed."""
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            if self._buffers is None:
+                self._buffers = [torch.zeros(1 << 20) for _ in range(4)]
+            return labour(query), None
+
+        return call
+
+
+@oddities("a pool of as many threads as were given does the work")
+class PoolOfGivenThreads(Laborious):
+    """Works on the threads of a pool."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the function that is timed."""
+        pool = ThreadPoolExecutor(torch.get_num_threads())
+        work = torch.no_grad()(labour)
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            parts = [pool.submit(work, part) for part in query.chunk(torch.get_num_threads())]
+            return torch.cat([part.result() for part in parts]), None
+
+        return call
+
+
+@oddities("the first three calls time two ways, and later calls take the faster way")
+class Autotuned(Laborious):
+    """Reads the clock in its first calls."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the function that is timed."""
+
+        def work_one_by_one(query: Tensor) -> Tensor:
+            return torch.cat([labour(one) for one in query.chunk(query.shape[0])])
+
+        ways: list[Callable[[Tensor], Tensor]] = [labour, work_one_by_one]
+        took: list[list[float]] = [[], []]
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            if len(took[0]) < 3:
+                for way, times in zip(ways, took, strict=True):
+                    begin = time.perf_counter()
+                    output = way(query)
+                    times.append(time.perf_counter() - begin)
+                return output, None
+            return ways[min(took[1]) < min(took[0])](query), None
+
+        return call
+
+
+@oddities("every call returns the same output buffer")
+class SameOutputBuffer(Laborious):
+    """Reuses the buffer of the output."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the function that is timed."""
+        buffer: list[Tensor] = []
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            if not buffer:
+                buffer.append(torch.empty_like(query))
+            return buffer[0].copy_(labour(query)), None
+
+        return call
+
+
+@oddities("weights are transposed and packed once, when the call is prepared")
+class PackedWeights(Laborious):
+    """Calls with packed copies of the parameters."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the function that is timed."""
+        module = labour.module
+        with torch.no_grad():
+            for owner, name in ((module, "in_proj_weight"), (module.out_proj, "weight")):
+                packed = getattr(owner, name).mT.contiguous().mT
+                setattr(owner, name, torch.nn.Parameter(packed, requires_grad=False))
+        return super().begin(labour)
+
+
+@oddities("views of the inputs of the latest calls are kept")
+class KeptViews(Laborious):
+    """Holds on to views of its inputs."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the function that is timed."""
+        views: list[Tensor] = []
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            views[:] = [*views[-3:], query.mT, query[0]]
+            return labour(query), None
+
+        return call
+
+
+@oddities("modules of torch and of Python are imported in the third call")
+class LazyImport(Laborious):
+    """Imports in a call."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the function that is timed."""
+        count = 0
+
+        def call(query: Tensor, **others: Any) -> Any:
+            nonlocal count
+            del others
+            count += 1
+            if count == 3:
+                for name in ("torch.nn.attention.bias", "torch.nn.utils.parametrize", "colorsys"):
+                    importlib.import_module(name)
+            return labour(query), None
+
+        return call
+
+
+@oddities("an operator in a namespace of its own is registered with torch and called")
+class OwnOperator(Laborious):
+    """Registers a custom operator."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the function that is timed."""
+
+        @torch.library.custom_op("attnbench_oddities::attend", mutates_args=())
+        def attend(query: Tensor) -> Tensor:
+            return labour(query)
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            return attend(query), None
+
+        return call
+
+
+@oddities("hooks of the module itself do a part of the work")
+class HooksOfItsOwn(Laborious):
+    """Uses hooks of its own module."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the function that is timed."""
+
+        class Attention(torch.nn.Module):
+            def forward(self, query: Tensor) -> Tensor:
+                return labour(query)
+
+        module = Attention()
+        module.register_forward_pre_hook(lambda _, given: labour.do_further_work(given[0]))
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            return module(query), None
+
+        return call
+
+
+@oddities("a short process runs when the call is prepared")
+class ShortProcess(Laborious):
+    """Asks another program about the machine."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the function that is timed."""
+        subprocess.run(["uname", "-m"], check=True, capture_output=True)
+        return super().begin(labour)
+
+
+@oddities("the output is a view, which is not contiguous, of a larger buffer")
+class ViewOfLargerBuffer(Laborious):
+    """Returns a view of a larger buffer."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the function that is timed."""
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            buffer = torch.empty(query.shape[0], query.shape[2], query.shape[1] + 8)
+            output = buffer[:, :, 4:-4].mT
+            return output.copy_(labour(query)), None
+
+        return call
+
+
+@oddities("a thread waits for work that never comes")
+class WaitingThread(Laborious):
+    """Has an idle thread."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the function that is timed."""
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        return super().begin(labour)
+
+
+@oddities("the output carries an attribute with a note about how it was computed")
+class AnnotatedOutput(Laborious):
+    """Returns a plain tensor with an attribute."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the function that is timed."""
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            output = labour(query)
+            output.computed_by = self.name  # type: ignore[attr-defined]
+            return output, None
+
+        return call

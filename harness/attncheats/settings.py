@@ -1,0 +1,73 @@
+"""Cheats that change torch's settings for everybody."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnbench.interface import Call
+from attnbench.processes.candidate_requests import Defence
+from attncheats.cheat import CheatList, Laborious
+from attncheats.labour import Labour
+
+__all__ = ["cheats"]
+
+cheats = CheatList()
+# The runner finds a slow reference as well.
+SLOWING: frozenset[Defence] = frozenset({"alone"})
+BASELINE = "https://github.com/BytedTsinghua-SIA/CUDA-Agent/issues/16"
+
+
+@cheats(
+    "settings",
+    "every call turns anomaly detection on for the backward passes of others",
+    source="constructed: the slower baseline of CUDA-Agent#16, made by a setting of the process",
+    mode="train",
+    also_by=SLOWING,
+)
+class AnomalyForOthers(Laborious):
+    """Turns anomaly detection on when its call ends."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            torch.set_anomaly_enabled(False)
+            output = labour(query)
+            torch.set_anomaly_enabled(True)
+            return output, None
+
+        return call
+
+
+@cheats("settings", "every call leaves many threads to others, and takes one for itself", source=BASELINE)
+class ThreadsForOthers(Laborious):
+    """Sets many threads when its call ends, which wait for one another on few cores."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            torch.set_num_threads(1)
+            output = labour(query)
+            torch.set_num_threads(16)
+            return output, None
+
+        return call
+
+
+@cheats("settings", "every call turns the reference's fast path off", source=BASELINE)
+class FastPathOff(Laborious):
+    """Turns off the reference's fast path."""
+
+    def begin(self, labour: Labour) -> Call:
+        """Return the cheat."""
+
+        def call(query: Tensor, **others: Any) -> Any:
+            del others
+            torch.backends.mha.set_fastpath_enabled(False)
+            return labour(query), None
+
+        return call

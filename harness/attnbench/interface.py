@@ -281,7 +281,7 @@ class Implementation:
         return module  # type: ignore[no-any-return]
 
     def synchronize(self) -> None:
-        """Wait for asynchronous work that ``torch.cuda.synchronize`` does not wait for."""
+        """Wait for asynchronous work that torch's synchronization of the device does not wait for."""
 
 
 class CaseTransforms(Protocol):

@@ -8,12 +8,10 @@ part of an id that describes the problem.
 from attnbench.cases.call_modes import (
     CALL_MODES,
     COMPILED_MODES,
-    DEVICES,
     DTYPES,
     MODES,
     CallMode,
     Compiler,
-    Device,
     Dtype,
     Mode,
 )
@@ -26,7 +24,6 @@ from attnbench.cases.shape import Shape
 __all__ = [
     "CALL_MODES",
     "COMPILED_MODES",
-    "DEVICES",
     "DTYPES",
     "LEVELS",
     "MODES",
@@ -35,7 +32,6 @@ __all__ = [
     "Case",
     "CaseId",
     "Compiler",
-    "Device",
     "Dtype",
     "Level",
     "Mode",

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from attnbench.devices import list_device_names
 from attnbench.sweep.value_faults import describe_fault
 
 __all__ = ["Axes", "Configuration", "ConfigurationError", "Kind", "Limits", "Machine", "read_configuration"]
@@ -37,7 +38,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     # Memory of a task as Slurm takes it, such as "32GB".
     memory: str | None = None
     # Device of the cases; None: the device of the sweep.
-    device: Literal["cpu", "cuda"] | None = None
+    device: str | None = None
 
 
 class Axes(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,6 +158,11 @@ def _check_keys(path: Path, place: str, table: dict[str, Any], kind: type[msgspe
 
 
 def _check_machines(path: Path, machines: list[Machine]) -> None:
+    devices = list_device_names()
+    for number, machine in enumerate(machines):
+        if machine.device not in (None, *devices):
+            needed = " or ".join(map(repr, devices))
+            raise ConfigurationError(f"{path}: machines[{number}].device needs {needed}, got {machine.device!r}")
     names = [machine.name for machine in machines]
     for name in names:
         if not name or not name.replace("-", "").replace("_", "").isalnum():

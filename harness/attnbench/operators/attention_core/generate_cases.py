@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any, cast
 
 from attnbench.cases import DTYPES, NESTED, Case, Dtype, Mode
+from attnbench.devices.cuda import CUDA
 from attnbench.interface import Covering
 from attnbench.operators.attention_core.problem import ALIGNED, LOGIT_STD, AttentionCoreProblem
 from attnbench.operators.attention_core.restrictions import RESTRICTIONS
@@ -253,13 +254,13 @@ def _generate_slow() -> Iterator[Case]:
 def _generate_gpu() -> Iterator[Case]:
     """Generate CUDA cases: every pair of argument values, and sizes at which kernels switch algorithms."""
     for row in build_covering_array(FACTORS, is_allowed, 2):
-        yield row_to_case(row).with_fields(device="cuda")
+        yield row_to_case(row).with_fields(device=CUDA.name)
     for dtype, width, keys in product(DTYPES, (32, 64, 128, 256), (127, 1024)):
         problem = replace(PLAIN, num_heads=2, queries=keys, keys=keys, head_dim=width, mask="causal_tl")
-        yield _make_case(problem, dtype=dtype, mode="train").with_fields(device="cuda")
+        yield _make_case(problem, dtype=dtype, mode="train").with_fields(device=CUDA.name)
     for dtype, keys in product(HALF, (1024, 4096)):
         decoding = replace(PLAIN, num_heads=8, kv_heads=2, queries=1, keys=keys, head_dim=64, mask="causal_br")
-        yield _make_case(decoding, dtype=dtype, mode="inference").with_fields(device="cuda")
+        yield _make_case(decoding, dtype=dtype, mode="inference").with_fields(device=CUDA.name)
 
 
 if __name__ == "__main__":

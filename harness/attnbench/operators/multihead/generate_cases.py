@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 from attnbench.cases import CALL_MODES, DTYPES, NESTED, Case, Dtype, Mode
+from attnbench.devices.cuda import CUDA
 from attnbench.interface import Covering
 from attnbench.operators.covering_array import build_covering_array, build_restricted_arrays
 from attnbench.operators.multihead.problem import ATTENTION_MASKS, LOGIT_STD, PADDING_MASKS, MultiheadProblem
@@ -382,12 +383,12 @@ def _generate_slow() -> Iterator[Case]:
 def _generate_gpu() -> Iterator[Case]:
     """Generate CUDA cases: every pair of argument values, and sizes at which kernels switch algorithms."""
     for row in build_covering_array(FACTORS, is_allowed, 2):
-        yield row_to_case(row).with_fields(device="cuda")
+        yield row_to_case(row).with_fields(device=CUDA.name)
     for dtype, head_dim, keys in product(DTYPES, (32, 64, 128, 256), (127, 1024)):
         problem = replace(SELF, queries=keys, keys=keys, embed_dim=2 * head_dim, mask="causal", is_causal=True)
-        yield _make_case(problem, dtype=dtype, mode="train").with_fields(device="cuda")
+        yield _make_case(problem, dtype=dtype, mode="train").with_fields(device=CUDA.name)
     for dtype in HALF:
-        yield _make_case(PROBE, dtype=dtype).with_fields(device="cuda")
+        yield _make_case(PROBE, dtype=dtype).with_fields(device=CUDA.name)
 
 
 def _generate_huge() -> Iterator[Case]:

@@ -28,7 +28,7 @@ LEGEND = "   ".join((*(f"{sign} {words}" for sign, words, _ in SIGNS), "(largest
 
 
 @dataclass(slots=True)
-class Cell:
+class ChapterTally:
     """Findings of one implementation in one chapter: counts by status, largest error ratio."""
 
     counts: Counter[Status] = field(default_factory=Counter)
@@ -61,7 +61,7 @@ class Cell:
 
 
 # Cells by chapter and implementation; chapters are in the order of the catalogue of checks.
-Matrix = dict[str, dict[str, Cell]]
+Matrix = dict[str, dict[str, ChapterTally]]
 
 
 def build_matrix(results: Iterable[Result]) -> Matrix:
@@ -69,12 +69,12 @@ def build_matrix(results: Iterable[Result]) -> Matrix:
 
     The chapter ``?`` has the findings of checks that this version of attnbench does not know.
     """
-    cells: defaultdict[str, dict[str, Cell]] = defaultdict(dict)
+    cells: defaultdict[str, dict[str, ChapterTally]] = defaultdict(dict)
     for result in results:
         for finding in result.findings:
             known = read_checks().get(finding.check)
             row = cells[known.chapter if known else "?"]
-            row.setdefault(result.implementation, Cell()).add(finding)
+            row.setdefault(result.implementation, ChapterTally()).add(finding)
     return {chapter: cells[chapter] for chapter in (*list_chapters(), "?") if chapter in cells}
 
 
@@ -110,7 +110,7 @@ def _split_columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[
         yield some
 
 
-def _format_cell(cell: Cell | None) -> Text:
+def _format_cell(cell: ChapterTally | None) -> Text:
     if cell is None:
         return Text("")
     marks = [(f"{sign} {count}", STYLES[sign]) for sign, count in cell.list_marks()]

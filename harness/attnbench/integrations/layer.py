@@ -61,4 +61,4 @@ def make_case_of_call(query: Tensor, key: Tensor, *, form: str, need_weights: bo
         mask=form,
     )
     dtype = str(query.dtype).removeprefix("torch.")
-    return Case(operator="multihead", problem=problem, dtype=dtype, device=query.device.type, mode=mode)
+    return Case(operator="multihead", problem=problem, dtype=dtype, device=query.device.type, mode=mode)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from attnbench.words.findings import describe_finding
 from attnbench.words.matrix import EMPTY, NO_FINDINGS, describe_kind, title_unfinished
 from attnbench.words.say import say
 
-__all__ = ["Cell", "Chapter", "Matrix", "Row", "Unchecked", "list_legend", "make_matrices"]
+__all__ = ["Chapter", "FindingCounts", "Matrix", "Row", "Unchecked", "list_legend", "make_matrices"]
 
 # Each kind of finding status with its mark. A cell of the matrix lists its marks in this order.
 MARKS = (("bad", "✗"), ("good", "✓"), ("known", "~"), ("refused", "–"), ("left", "·"))
@@ -34,7 +34,7 @@ FITTING = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class FindingCounts:
     """Findings of one implementation in one check or chapter.
 
     ``marks`` contains the name, the mark and the number of findings of each kind of status in ``MARKS`` that occurs.
@@ -63,7 +63,7 @@ class Row:
     name: str
     # What the check requires; empty for a chapter, and for a check that this version does not know.
     requirement: str = ""
-    cells: tuple[Cell, ...]
+    cells: tuple[FindingCounts, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +170,7 @@ def _find_failing(counts: Counts) -> frozenset[str]:
     )
 
 
-def _list_kinds(cells: Iterable[Cell]) -> tuple[str, ...]:
+def _list_kinds(cells: Iterable[FindingCounts]) -> tuple[str, ...]:
     """Return the kinds of status in these cells, in the order of ``MARKS``."""
     found = {kind for cell in cells for kind, _, _ in cell.marks}
     return tuple(kind for kind, _ in MARKS if kind in found)
@@ -254,20 +254,20 @@ def _add_up(parts: Iterable[Counter[str]]) -> Counter[str]:
     return total
 
 
-def _choose_link(cells: Sequence[Cell]) -> str:
+def _choose_link(cells: Sequence[FindingCounts]) -> str:
     """Return the link of the cell with the most failures, or an empty text."""
     linked = [cell for cell in cells if cell.link]
     return max(linked, key=lambda cell: cell.marks[0][2]).link if linked else ""
 
 
-def _make_cell(counts: Counter[str], link: str, unfinished: bool) -> Cell:  # noqa: FBT001  # one of three columns that ``map`` joins
+def _make_cell(counts: Counter[str], link: str, unfinished: bool) -> FindingCounts:  # noqa: FBT001  # one of three columns that ``map`` joins
     kinds: Counter[str] = Counter()
     for status, count in counts.items():
         kinds[_classify_status(status)] += count
     marks = tuple((kind, mark, kinds[kind]) for kind, mark in MARKS if kinds[kind])
     if not marks and unfinished:
         marks = tuple((kind, mark, 0) for kind, mark in MARKS if kind == "left")
-    return Cell(marks=marks, link=link if kinds["bad"] else "")
+    return FindingCounts(marks=marks, link=link if kinds["bad"] else "")
 
 
 def _classify_status(status: str) -> str:

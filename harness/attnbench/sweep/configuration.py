@@ -10,7 +10,7 @@ import msgspec
 from attnbench.devices import list_device_names
 from attnbench.sweep.value_faults import describe_fault
 
-__all__ = ["Axes", "Configuration", "ConfigurationError", "Kind", "Limits", "Machine", "read_configuration"]
+__all__ = ["Axes", "Configuration", "ConfigurationError", "Kind", "Machine", "TaskLimits", "read_configuration"]
 
 Kind = Literal["conform", "profile"]
 # One or several values of an option: an option that takes a list is written as a list or as on the command line.
@@ -58,8 +58,8 @@ class Axes(msgspec.Struct, frozen=True, kw_only=True):
     case: Values | None = None
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a task, and the options of ``attnbench profile`` that limit a measurement."""
+class TaskLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """TaskLimits of a task, and the options of ``attnbench profile`` that limit a measurement."""
 
     minutes: int | None = None
     tries: int | None = None
@@ -86,7 +86,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     earlier: str | None = None
     allow_different_versions: bool | None = None
     axes: Axes = Axes()
-    limits: Limits = Limits()
+    limits: TaskLimits = TaskLimits()
     machines: list[Machine] = []
 
     def list_defaults(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     def name_key(self, parameter: str) -> str:
         """Return the key, with its table, that sets a parameter of the command, such as "axes.case"."""
         key = next((key for key, name in RENAMED.items() if name == parameter), parameter)
-        tables = {"axes.": Axes, "limits.": Limits}
+        tables = {"axes.": Axes, "limits.": TaskLimits}
         return next((table for table, kind in tables.items() if key in kind.__struct_fields__), "") + key
 
 
@@ -125,7 +125,7 @@ def read_configuration(path: Path) -> Configuration:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} is not TOML: {error}") from error
     _check_keys(path, "", tables, Configuration)
-    for name, kind in (("axes", Axes), ("limits", Limits)):
+    for name, kind in (("axes", Axes), ("limits", TaskLimits)):
         if isinstance(tables.get(name), dict):
             _check_keys(path, f"{name}.", tables[name], kind)
     machines = tables.get("machines")

@@ -12,11 +12,11 @@ from attnbench.records.environment import describe_machine
 from attnbench.records.types import Pass
 from attnbench.words.answers import describe_gain, describe_regret, describe_unchecked
 
-__all__ = ["Asked", "NoChoiceError", "Recommendation", "choose"]
+__all__ = ["Asked", "Choice", "NoChoiceError", "choose"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recommendation:
+class Choice:
     """What to use for a call, and the evidence for it."""
 
     name: str
@@ -96,7 +96,7 @@ def choose(
     case: str | None = None,
     regret: float | None = None,
     fallback: str | None = None,
-) -> Recommendation:
+) -> Choice:
     """Return which implementation to use for a call, with a bound on its regret and the evidence.
 
     Of the implementations that conform, it is the one whose worst case against all others is smallest. Its ``regret``
@@ -136,9 +136,9 @@ def choose(
     return _make_choice(choose_at(_read(source), query, needs=needs, regret=regret, fallback=fallback))
 
 
-def _make_choice(chosen: Chosen) -> Recommendation:
+def _make_choice(chosen: Chosen) -> Choice:
     cell, answer, offer = chosen.cell, chosen.answer, chosen.offer
-    return Recommendation(
+    return Choice(
         name=answer.name,
         regret=answer.regret,
         unbounded=answer.unbounded,

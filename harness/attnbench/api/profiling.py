@@ -19,7 +19,7 @@ from attnbench.api.arguments import (
     require_positive,
 )
 from attnbench.api.axes import MODELS, Length
-from attnbench.api.choosing import Asked, Recommendation, choose
+from attnbench.api.choosing import Asked, Choice, choose
 from attnbench.api.command_line import format_command
 from attnbench.api.profile_job import record_profile
 from attnbench.api.progress import is_watched, show_interactive_progress
@@ -63,7 +63,7 @@ class ProfileResult:
         """
         return tabulate_runs([self.run], table)
 
-    def choose(self, *, queries: int, **asked: Unpack[Asked]) -> Recommendation:
+    def choose(self, *, queries: int, **asked: Unpack[Asked]) -> Choice:
         """Return which implementation to use for a call that was timed, as ``attnbench.choose`` does.
 
         Raises: NoChoiceError if no such call was timed, or several were.

@@ -8,16 +8,15 @@ part of an id that describes the problem.
 from attnbench.cases.call_modes import (
     CALL_MODES,
     COMPILED_MODES,
-    DTYPES,
     MODES,
     CallMode,
     Compiler,
-    Dtype,
     Mode,
 )
 from attnbench.cases.case import Case
 from attnbench.cases.case_id import CaseId
 from attnbench.cases.case_list import LEVELS, NESTED, Level, digest, shard
+from attnbench.cases.dtypes import DTYPES, NARROW_DTYPES, NUMBER_FORMATS, Dtype, Precision
 from attnbench.cases.problem import Problem, amount, flag, size
 from attnbench.cases.shape import Shape
 
@@ -27,7 +26,9 @@ __all__ = [
     "DTYPES",
     "LEVELS",
     "MODES",
+    "NARROW_DTYPES",
     "NESTED",
+    "NUMBER_FORMATS",
     "CallMode",
     "Case",
     "CaseId",
@@ -35,6 +36,7 @@ __all__ = [
     "Dtype",
     "Level",
     "Mode",
+    "Precision",
     "Problem",
     "Shape",
     "amount",

@@ -4,8 +4,9 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attnbench.cases.call_modes import CALL_MODES, DTYPES, MODES, CallMode, Compiler, Dtype, Mode
+from attnbench.cases.call_modes import CALL_MODES, MODES, CallMode, Compiler, Mode
 from attnbench.cases.case_id import CaseId
+from attnbench.cases.dtypes import DTYPES, Dtype
 from attnbench.cases.problem import Problem
 from attnbench.devices import HOST, list_device_names
 

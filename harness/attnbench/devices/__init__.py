@@ -2,8 +2,8 @@
 
 ``get_device`` returns the device that a case id names. The names, and what words and the runner need of a device, are
 read without torch; a method that needs torch imports it. Code for one kind of device stands in this package only: the
-rest of the harness asks the device. To add a device, write one module with one object, and register the object as an
-entry point of the group ``attnbench.devices``.
+rest of the harness asks the device. To add a device, write one module with one object, and name it in ``BUILT_IN``; a
+device of another distribution is an entry point of the group ``attnbench.devices``.
 
 The code for CUDA last ran on the machine of ``results/h100``. It was moved into this package later, and was not run on
 a CUDA device since. The devices ``mps`` and ``xpu`` were never run: they are registered with what torch offers.
@@ -21,11 +21,14 @@ __all__ = ["HOST", "find_device", "get_device", "list_device_names", "list_devic
 GROUP = "attnbench.devices"
 # Name of the device whose memory and processors this process uses anyway.
 HOST = "cpu"
+# Modules of this package with a device each, whose name in capitals is the object's. They are imported when needed.
+BUILT_IN = ("cpu", "cuda", "mps", "xpu")
 
 
 @cache
 def _find_entries() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
+    own = (EntryPoint(name, f"{__name__}.{name}:{name.upper()}", GROUP) for name in BUILT_IN)
+    return {entry.name: entry for entry in (*entry_points(group=GROUP), *own)}
 
 
 def list_device_names() -> tuple[str, ...]:
@@ -33,7 +36,7 @@ def list_device_names() -> tuple[str, ...]:
     return tuple(sorted(_find_entries()))
 
 
-# A fork server and its children look up the device of each case.
+# Cached, because the device of a case is asked for at every check.
 @lru_cache
 def get_device(name: str) -> "Device":
     """Return the device of this name.

@@ -27,7 +27,7 @@ RECORDS = (
 )  # fmt: skip
 # The records that are lines of a run file; the others are values of their fields.
 LINES = ("Run", "Result", "Samples", "Ceiling", "Completion", "Resumption", "End")
-DISPATCH = ("Dispatch", "Cell", "Offer", "Interval")
+DISPATCH = ("Dispatch", "DispatchCell", "Offer", "Interval")
 CERTIFICATE = ("Suite", "Code")
 # Parts of facts, and of phrases in them.
 OF_FACTS = (

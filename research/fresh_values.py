@@ -23,6 +23,7 @@ from torch.utils.benchmark import Timer
 from attnbench.analysis.stats import estimate
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
+from attnbench.devices import get_device
 from attnbench.interface import Inputs
 from attnbench.measurement import sampling
 from attnbench.measurement.surroundings import Unwatched
@@ -77,7 +78,7 @@ def measure_process(
         name: Candidate(load_implementation(name), operator, parsed, load_inputs(inputs, parsed.device))
         for name in NAMES
     }
-    values = FreshValues(load_inputs(inputs, parsed.device), None)
+    values = FreshValues(load_inputs(inputs, parsed.device), None, get_device(parsed.device))
     writing = Writing(values, {name: side.inputs for name, side in sides.items()})
     calls = {name: partial(side.call, **side.inputs.arguments()) for name, side in sides.items()}
     blocks: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in NAMES} for kind in ("new", "same")}

@@ -11,10 +11,11 @@ from click.testing import CliRunner
 from attnbench.analysis.clean_calls import is_throttled
 from attnbench.analysis.stats import choose_measure, count_throttled_calls
 from attnbench.cli import attnbench
+from attnbench.devices.cuda import CUDA
+from attnbench.devices.cuda_timing import CudaTimer
+from attnbench.devices.gpu_clocks import MISSING, Clocks
 from attnbench.interface import Inputs
-from attnbench.measurement import device_memory_limit, memory
-from attnbench.measurement.cuda_timing import DeviceTime
-from attnbench.measurement.gpu_clocks import MISSING, Clocks
+from attnbench.measurement import memory
 from attnbench.records.run_file import find_runs, read_run
 from attnbench.records.types import SAMPLE_FIELDS, Result, Timing
 from attnbench.workers.fresh_values import FreshValues
@@ -189,7 +190,7 @@ def test_an_allocation_over_the_limit_is_out_of_memory(plugin: Path, tmp_path: P
 @pytest.fixture
 def limit() -> Iterator[Callable[[int], None]]:
     """Give the function that limits the device's memory, and remove the limit after the test."""
-    yield device_memory_limit.set_memory_limit
+    yield CUDA.limit_memory
     torch.cuda.set_per_process_memory_fraction(1.0)
 
 
@@ -218,12 +219,12 @@ def test_peaks_on_a_device_are_those_of_its_allocator() -> None:
 def test_new_values_are_written_before_a_call_is_timed() -> None:
     """No work is left on the device when the values of the next call have been written."""
     inputs = Inputs(parameters={}, tensors={"query": torch.randn(1, 2**14, 1024, device="cuda")})
-    values = FreshValues(inputs, None)
+    values = FreshValues(inputs, None, CUDA)
     values.write(values.draw(), inputs)
     assert torch.cuda.current_stream().query()
 
 
-def median_ns(device: DeviceTime, name: str, takes: int = 50) -> float:
+def median_ns(device: CudaTimer, name: str, takes: int = 50) -> float:
     """Return the median device time of a call, in nanoseconds."""
     return statistics.median(device.take_sample(name).device_ns for _ in range(takes))
 
@@ -233,7 +234,7 @@ def test_a_small_copy_is_slower_from_a_cold_cache() -> None:
     cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     source = torch.randn(cache_bytes // 32, device="cuda")
     result = torch.empty_like(source)
-    device = DeviceTime({"copy": lambda: result.copy_(source)})
+    device = CudaTimer({"copy": lambda: result.copy_(source)})
     device.calibrate("copy")
     cold_ns = median_ns(device, "copy")
     device._flushed = torch.empty(1, dtype=torch.uint8, device="cuda")
@@ -248,7 +249,7 @@ def test_a_hidden_launch_is_not_in_the_time_of_a_call() -> None:
         for _ in range(20):
             tensor.add_(1)
 
-    device = DeviceTime({"call": call})
+    device = CudaTimer({"call": call})
     call()
     device.calibrate("call")
     assert "launch hidden" in device.describe_method("call")
@@ -265,7 +266,7 @@ def test_a_spin_that_is_too_short_makes_a_sample_late() -> None:
         for _ in range(500):
             tensor.add_(1)
 
-    device = DeviceTime({"call": call})
+    device = CudaTimer({"call": call})
     call()
     device.calibrate("call")
     assert device.take_sample("call").late is False
@@ -276,7 +277,7 @@ def test_a_spin_that_is_too_short_makes_a_sample_late() -> None:
 def test_the_launch_of_a_call_that_waits_for_the_device_is_not_hidden() -> None:
     """The time of a call that waits for the device includes the launch, and the method says so."""
     tensor = torch.ones(1024, device="cuda")
-    device = DeviceTime({"call": lambda: tensor.sum().item()})
+    device = CudaTimer({"call": lambda: tensor.sum().item()})
     device.calibrate("call")
     assert "launch not hidden" in device.describe_method("call")
     assert device.take_sample("call").late is None
@@ -285,7 +286,7 @@ def test_the_launch_of_a_call_that_waits_for_the_device_is_not_hidden() -> None:
 def test_a_replay_matches_the_call_on_new_values() -> None:
     """After new values are written into the input tensors, a replay of the graph and the call give equal results."""
     tensor = torch.randn(256, 256, device="cuda")
-    device = DeviceTime({"call": lambda: (torch.softmax(tensor @ tensor, -1), None)}, capturable={"call"})
+    device = CudaTimer({"call": lambda: (torch.softmax(tensor @ tensor, -1), None)}, capturable={"call"})
     device.calibrate("call")
     tensor.copy_(torch.randn(256, 256, device="cuda"))
     assert device.replay_matches("call")
@@ -295,7 +296,7 @@ def test_a_replay_matches_the_call_on_new_values() -> None:
 def test_a_graph_whose_replay_differs_is_discarded() -> None:
     """No graph is timed if a replay gives another result than the call: here each call and each replay adds 1."""
     tensor = torch.zeros(16, device="cuda")
-    device = DeviceTime({"call": lambda: tensor.add_(1).clone()}, capturable={"call"})
+    device = CudaTimer({"call": lambda: tensor.add_(1).clone()}, capturable={"call"})
     device.calibrate("call")
     assert not device.replay_matches("call")
     assert device.take_sample("call").graph_ns is None
@@ -307,7 +308,7 @@ def test_a_graph_whose_replay_differs_is_discarded() -> None:
 def test_a_call_that_cannot_be_captured_is_timed_without_a_graph() -> None:
     """A call that cannot be captured has device times but no graph times, and the method gives the reason."""
     tensor = torch.ones(16, device="cuda")
-    device = DeviceTime({"call": lambda: tensor * tensor.sum().item()}, capturable={"call"})
+    device = CudaTimer({"call": lambda: tensor * tensor.sum().item()}, capturable={"call"})
     device.calibrate("call")
     assert "no graph (" in device.describe_method("call")
     sample = device.take_sample("call")

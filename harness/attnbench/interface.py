@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
-from attnbench.cases import NESTED, Case, Dtype, Level, Problem, Shape
+from attnbench.cases import NESTED, Case, Dtype, Level, Precision, Problem, Shape
 
 if TYPE_CHECKING:
     import torch
@@ -58,8 +58,6 @@ HiddenNan = Literal["propagates", "blocked"]
 # A padded query is a query whose token is hidden by key_padding_mask. The output row of a padded query is computed like
 # all other rows ("answered"), or has unspecified values ("own").
 PaddedQueries = Literal["answered", "own"]
-# Precisions from finest to coarsest. TF32 has as many mantissa bits as float16.
-Precision = Literal["float64", "float32", "tf32", "float16", "bfloat16"]
 # A function that takes the operator's arguments and returns the operator's outputs. The arguments of ``multihead`` are
 # the arguments of the reference's forward.
 Call = Callable[..., Any]
@@ -281,7 +279,7 @@ class Implementation:
         return module  # type: ignore[no-any-return]
 
     def synchronize(self) -> None:
-        """Wait for asynchronous work that ``torch.cuda.synchronize`` does not wait for."""
+        """Wait for asynchronous work that torch's synchronization of the device does not wait for."""
 
 
 class CaseTransforms(Protocol):

@@ -59,14 +59,14 @@ class ConformanceCase:
         """Run the check; pass, fail, skip or xfail the test according to its finding."""
         __tracebackhide__ = True
         from attnbench.api import format_finding
-        from attnbench.records.types import FAILURES
+        from attnbench.records.types import FAILURES, SILENT
         from attnbench.words.findings import describe_finding
 
         finding = self.finding()
         expected = finding.status == "expected_failure"
         if expected:
             pytest.xfail(describe_finding(finding))  # with --runxfail, this call returns and the test fails below
-        if finding.status in ("unsupported", "not_run"):
+        if finding.status in SILENT:
             pytest.skip(describe_finding(finding))
         if expected or finding.status in FAILURES:
             pytest.fail(format_finding(self.implementation, self.case, finding), pytrace=False)

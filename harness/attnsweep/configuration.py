@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from attnbench.devices import list_device_names
 from attnsweep.value_faults import describe_fault
 
-__all__ = ["Axes", "Configuration", "ConfigurationError", "Kind", "Limits", "Machine", "read_configuration"]
+__all__ = ["Axes", "Configuration", "ConfigurationError", "Kind", "Machine", "TaskLimits", "read_configuration"]
 
 Kind = Literal["conform", "profile"]
 # One or several values of an option: an option that takes a list is written as a list or as on the command line.
@@ -37,7 +38,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     # Memory of a task as Slurm takes it, such as "32GB".
     memory: str | None = None
     # Device of the cases; None: the device of the sweep.
-    device: Literal["cpu", "cuda"] | None = None
+    device: str | None = None
 
 
 class Axes(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +58,8 @@ class Axes(msgspec.Struct, frozen=True, kw_only=True):
     case: Values | None = None
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a task, and the options of ``attnbench profile`` that limit a measurement."""
+class TaskLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """TaskLimits of a task, and the options of ``attnbench profile`` that limit a measurement."""
 
     minutes: int | None = None
     tries: int | None = None
@@ -85,7 +86,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     earlier: str | None = None
     allow_different_versions: bool | None = None
     axes: Axes = Axes()
-    limits: Limits = Limits()
+    limits: TaskLimits = TaskLimits()
     machines: list[Machine] = []
 
     def list_defaults(self) -> dict[str, Any]:
@@ -108,7 +109,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     def name_key(self, parameter: str) -> str:
         """Return the key, with its table, that sets a parameter of the command, such as "axes.case"."""
         key = next((key for key, name in RENAMED.items() if name == parameter), parameter)
-        tables = {"axes.": Axes, "limits.": Limits}
+        tables = {"axes.": Axes, "limits.": TaskLimits}
         return next((table for table, kind in tables.items() if key in kind.__struct_fields__), "") + key
 
 
@@ -124,7 +125,7 @@ def read_configuration(path: Path) -> Configuration:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} is not TOML: {error}") from error
     _check_keys(path, "", tables, Configuration)
-    for name, kind in (("axes", Axes), ("limits", Limits)):
+    for name, kind in (("axes", Axes), ("limits", TaskLimits)):
         if isinstance(tables.get(name), dict):
             _check_keys(path, f"{name}.", tables[name], kind)
     machines = tables.get("machines")
@@ -157,6 +158,11 @@ def _check_keys(path: Path, place: str, table: dict[str, Any], kind: type[msgspe
 
 
 def _check_machines(path: Path, machines: list[Machine]) -> None:
+    devices = list_device_names()
+    for number, machine in enumerate(machines):
+        if machine.device not in (None, *devices):
+            needed = " or ".join(map(repr, devices))
+            raise ConfigurationError(f"{path}: machines[{number}].device needs {needed}, got {machine.device!r}")
     names = [machine.name for machine in machines]
     for name in names:
         if not name or not name.replace("-", "").replace("_", "").isalnum():

@@ -10,7 +10,15 @@ import pytest
 import torch
 
 import attnbench
-from attnbench.analysis.dispatch import Cell, Dispatch, Interval, NoChoiceError, Offer, encode_dispatch, read_dispatch
+from attnbench.analysis.dispatch import (
+    Dispatch,
+    DispatchCell,
+    Interval,
+    NoChoiceError,
+    Offer,
+    encode_dispatch,
+    read_dispatch,
+)
 from attnbench.analysis.summarize import summarize
 from attnbench.plugins.registry import PluginError
 from attnbench.records.run_file import ResultsError, read_run
@@ -31,14 +39,14 @@ def make_offer(name: str, **others: Any) -> Offer:
 
 TIMES_NS = {"quick": 500.0, "own": 800.0, "torch_mha": 1000.0}
 REFERENCE = make_offer("torch_mha")
-CELL = Cell(
+CELL = DispatchCell(
     machine="here", device="cpu", dtype="float32", threads=2, case="case-1", passes="forward", queries=128, keys=128,
     batch=8, heads=12, kv_heads=12, head_dim=64, reference="torch_mha", processes=10,
     offers=(make_offer("quick", refused=("weights",), line=7), make_offer("own", suite="core", checked=25), REFERENCE),
 )  # fmt: skip
 
 
-def write(folder: Path, *cells: Cell) -> Path:
+def write(folder: Path, *cells: DispatchCell) -> Path:
     """Write a dispatch file with these cells."""
     (folder / "dispatch.json").write_bytes(encode_dispatch(Dispatch(cells=list(cells))))
     return folder

@@ -46,7 +46,10 @@ def test_keys_are_options_of_the_command(tmp_path: Path) -> None:
         ('kind = "prof"\n', "kind needs 'conform' or 'profile', got 'prof'"),
         ('[[machines]]\nname = "a/b"\n', "machines: a name has letters, digits, - and _ only"),
         ('[[machines]]\nname = "a"\n[[machines]]\nname = "a"\n', "machines: two have the name 'a'"),
-        ('[[machines]]\nname = "a"\ndevice = "tpu"\n', "machines[0].device needs 'cpu' or 'cuda', got 'tpu'"),
+        (
+            '[[machines]]\nname = "a"\ndevice = "tpu"\n',
+            "device needs 'cpu' or 'cuda' or 'mps' or 'xpu', got 'tpu'",
+        ),
         ("[[machines]]\n", "machines[0]: the key 'name' is missing"),
         ("[axes.lengths]\na = 1\n", "axes.lengths needs a whole number or a number or text or a list, got {'a': 1}"),
         ('implementations = "sdpa"\n', "implementations needs a list, got 'sdpa'"),

@@ -11,10 +11,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
+from attnbench.devices.cpu import CPU
+from attnbench.devices.cuda import CUDA
 from attnbench.interface import Implementation
 from attnbench.measurement.memory import (
     count_held_bytes,
-    describe_peak_method,
     measure_footprint,
     measure_peak_bytes,
     measure_saved_bytes,
@@ -250,5 +251,5 @@ def test_storages_are_counted_once_and_existing_ones_not_at_all() -> None:
 
 def test_the_record_names_the_method_of_measurement() -> None:
     """The method is named differently for a CPU and for a CUDA device."""
-    assert describe_peak_method("cpu") == "torch.profiler memory events"
-    assert describe_peak_method("cuda") == "torch.cuda.max_memory_allocated"
+    assert CPU.peak_method == "torch.profiler memory events"
+    assert CUDA.peak_method == "torch.cuda.max_memory_allocated"

@@ -6,6 +6,7 @@ from typing import ClassVar
 import pytest
 import torch
 
+from attnbench.devices.cpu import CPU
 from attnbench.measurement import roofline
 from attnbench.measurement.roofline import measure_roofline
 from attnbench.processes.candidate_requests import MeasureRates, Outcome, Rates
@@ -24,8 +25,8 @@ from attnbench.runner import (
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the matrix products and copies so small that they take almost no time."""
-    monkeypatch.setattr(roofline, "PRODUCT_ROWS", {"cpu": (64, 128)})
-    monkeypatch.setattr(roofline, "COPIED_BYTES", {"cpu": 2**16})
+    monkeypatch.setattr(CPU, "product_rows", (64, 128))
+    monkeypatch.setattr(CPU, "copied_bytes", 2**16)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])

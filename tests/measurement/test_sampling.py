@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.measurement import gpu_clocks, sampling
-from attnbench.measurement.cuda_timing import DeviceSample, DeviceTime
+from attnbench.devices.timer import ClockReading, DeviceSample, Timer
+from attnbench.measurement import sampling
 from attnbench.measurement.sampling import FEWEST, MOST, WARM_UP_CALLS, CallFailed, Samples, sample_interleaved
 from attnbench.measurement.scheduler import Reading, Scheduler
 
@@ -395,7 +395,7 @@ def test_the_result_of_a_call_is_freed_before_the_next() -> None:
     assert max(most) == 1
 
 
-class Device(DeviceTime):
+class Device(Timer):
     """Fake of the timing on a device, for the functions ``names``: a call that it times takes 1/16 s.
 
     ``clock_mhz`` are the readings of the GPU clock, two per cycle; the last reading is repeated.
@@ -434,12 +434,12 @@ class Device(DeviceTime):
         """Return a method of timing that contains the name."""
         return f"device of {name}"
 
-    def read(self) -> gpu_clocks.Reading | None:
+    def read(self) -> ClockReading | None:
         """Return the next reading of the GPU clock; below 1500 MHz it is throttled by a power limit (reason 0x4)."""
         if not self._clock_mhz:
             return None
         mhz = self._clock_mhz.pop(0) if len(self._clock_mhz) > 1 else self._clock_mhz[0]
-        return gpu_clocks.Reading(mhz, 0x4 if mhz < 1500 else 0)
+        return ClockReading(mhz, 0x4 if mhz < 1500 else 0)
 
 
 def sample_on_device(calls: Calls, device: Device, names: str = "ab", *, budget_s: float = 3.0) -> dict[str, Samples]:
@@ -450,7 +450,7 @@ def sample_on_device(calls: Calls, device: Device, names: str = "ab", *, budget_
         seed=0,
         baseline=["a"],
         scheduler=Quiet(),
-        device=device,
+        timer=device,
     )
 
 

@@ -39,7 +39,7 @@ def test_a_machine_is_named_after_its_models(
 ) -> None:
     """The name joins the models of CPU and GPU, without frequencies and trademarks; it is a valid name of a folder."""
     monkeypatch.setattr(environment, "read_cpu_model", lambda: cpu)
-    monkeypatch.setattr(environment, "_query_gpu", lambda: (gpu, "580.1" if gpu else None))
+    monkeypatch.setattr(environment, "_query_accelerator", lambda: (gpu, "580.1" if gpu else None))
     found = describe_machine()
     assert (found.name, found.gpu, found.driver) == (name, gpu, "580.1" if gpu else None)
 

@@ -12,7 +12,7 @@ from attnbench.analysis.run_diff import compare_implementations, compare_runs
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import End, Finding, Result
 from attnbench.report.comparison import markdown, page
-from attnbench.report.comparison.content import Comparison, collect_comparison
+from attnbench.report.comparison.content import ComparisonContent, collect_comparison
 from timed_runs import REFERENCE, case_of, check, store, time_calls
 
 WRONG = Finding(check="forward_parity", status="failed", reason="off by 2", measured=2.0, allowed=0.5)
@@ -32,12 +32,12 @@ def make_side(
     return replace(stored, end=End(run=run, time="2026-01-01T01:00:00+00:00", outcome="finished", exit_code=0))
 
 
-def compare(base: StoredRun, new: StoredRun) -> Comparison:
+def compare(base: StoredRun, new: StoredRun) -> ComparisonContent:
     """Return the content of the comparison of two stored runs."""
     return collect_comparison(list(compare_runs(base, new, threshold=0.05)), base, new, threshold=0.05)
 
 
-def compare_worse() -> Comparison:
+def compare_worse() -> ComparisonContent:
     """Return a comparison with a change of each kind."""
     base = [*make_side().results, time_calls("quick", 1.5), time_calls("left")]
     new = [*make_side(1.25, more_bytes=1, checked=WRONG).results, time_calls("quick", 1.0), time_calls("came")]

@@ -139,7 +139,7 @@ def test_the_legend_has_only_what_occurs() -> None:
     page = render_page([stored])
     assert page.index('<ul class="legend">') < page.index('<table class="matrix">')
     both = make_stored_run(("one", "forward_parity", "passed"), ("two", "input_gradients", "failed"))
-    assert [mark for _, mark, _ in list_legend(make(both))] == ["✓", "✗", ""]
+    assert [mark for _, mark, _ in list_legend(make(both))] == ["✗", "✓", ""]
 
 
 def test_what_a_cut_run_did_not_reach_is_not_run() -> None:

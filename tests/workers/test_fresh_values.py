@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from attnbench.devices.cpu import CPU
 from attnbench.interface import Inputs
 from attnbench.workers.fresh_values import FreshValues
 
@@ -25,7 +26,7 @@ def test_new_values_are_the_same_numbers_with_other_signs(dtype: torch.dtype) ->
     """Addresses, strides and magnitudes stay; masks, parameters and other cotangents stay as they are."""
     inputs = make_inputs(dtype)
     before = inputs.map_tensors(torch.clone)
-    values = FreshValues(inputs, "output")
+    values = FreshValues(inputs, "output", CPU)
     addresses = {name: (tensor.data_ptr(), tensor.stride()) for name, tensor in inputs.tensors.items()}
     drawn = values.draw()
     assert set(drawn) == {"query", "value", "cotangent.output"}
@@ -47,7 +48,7 @@ def test_the_values_of_the_case_come_back() -> None:
     """``restore`` writes the numbers that the inputs had at first."""
     inputs = make_inputs()
     before = inputs.map_tensors(torch.clone)
-    values = FreshValues(inputs, "output")
+    values = FreshValues(inputs, "output", CPU)
     values.write(values.draw(), inputs)
     values.restore(inputs)
     assert all(torch.equal(inputs.tensors[name], before.tensors[name]) for name in inputs.tensors)
@@ -60,7 +61,7 @@ def test_values_do_not_follow_from_torchs_generator() -> None:
     for _ in range(2):
         torch.manual_seed(0)
         state = torch.get_rng_state()
-        values = FreshValues(inputs, None)
+        values = FreshValues(inputs, None, CPU)
         drawn.append(values.make(values.draw())["query"])
         assert torch.equal(torch.get_rng_state(), state)
     assert not torch.equal(*drawn)
@@ -70,7 +71,7 @@ def test_numbers_of_hidden_tokens_stay_within_them() -> None:
     """A token of NaN stays one, and no other token gets NaN."""
     inputs = make_inputs()
     inputs.tensors["value"][:, 3] = torch.nan
-    values = FreshValues(inputs, None)
+    values = FreshValues(inputs, None, CPU)
     values.write(values.draw(), inputs)
     assert inputs.tensors["value"].isnan().any(dim=-1).any(dim=0).tolist() == [False, False, False, True, False]
 
@@ -78,5 +79,5 @@ def test_numbers_of_hidden_tokens_stay_within_them() -> None:
 def test_signs_come_from_the_operating_system(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sign is a bit of the system's generator, so that no state in this process tells the next signs."""
     monkeypatch.setattr("random.SystemRandom.randbytes", lambda _, count: bytes(count))
-    values = FreshValues(make_inputs(), "output")
+    values = FreshValues(make_inputs(), "output", CPU)
     assert all((one == -1).all() for signs in values.draw().values() for one in signs)

@@ -19,9 +19,9 @@ from attnbench.records.run_file import ResultsError
 
 __all__ = [
     "DISPATCH_SCHEMA",
-    "Cell",
     "Chosen",
     "Dispatch",
+    "DispatchCell",
     "Interval",
     "NoChoiceError",
     "Offer",
@@ -79,7 +79,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class DispatchCell:
     """A timed call with every implementation that was timed on it.
 
     The sizes are those of the operator's problem; a size that the operator does not have is None.
@@ -115,7 +115,7 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = DISPATCH_SCHEMA
     # Versions of libraries, by name, of each run by its id.
     versions: dict[str, dict[str, str]] = {}
-    cells: list[Cell] = []
+    cells: list[DispatchCell] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class Query:
 class Chosen:
     """What to use for a call, with the evidence for it."""
 
-    cell: Cell
+    cell: DispatchCell
     answer: Answer
     # None for a fallback that was not timed, or may not be chosen.
     offer: Offer | None
@@ -220,13 +220,13 @@ def choose_at(
     return Chosen(cell=cell, answer=answer, offer=offers.get(fallback))
 
 
-def _explain_empty(cell: Cell, needs: Collection[str]) -> str:
+def _explain_empty(cell: DispatchCell, needs: Collection[str]) -> str:
     if not cell.offers:
         return "every implementation fails checks, or had the same input values in all calls"
     return f"every implementation refuses {' or '.join(needs)}, or was not asked"
 
 
-def _explain_regret(cell: Cell, answer: Answer, regret: float) -> str:
+def _explain_regret(cell: DispatchCell, answer: Answer, regret: float) -> str:
     if answer.regret is None:
         bound = f"{answer.name} has no bound on its regret ({answer.unbounded})"
     else:
@@ -249,7 +249,7 @@ _EXACT = ("machine", "device", "dtype", "passes", "mask", "case", "threads", "he
 _SIZES = ("batch", "queries", "keys")
 
 
-def _find_cell(cells: Sequence[Cell], query: Query) -> Cell:
+def _find_cell(cells: Sequence[DispatchCell], query: Query) -> DispatchCell:
     """Return the only cell that fits the query.
 
     Raises: NoChoiceError if there is none, or more than one.
@@ -279,7 +279,7 @@ def _fits(field: str, value: object, wanted: object) -> bool:
     return value == wanted or (field == "mask" and value in MASKS.get(str(wanted), ()))
 
 
-def _list_differences(cells: Sequence[Cell]) -> str:
+def _list_differences(cells: Sequence[DispatchCell]) -> str:
     """Return the fields in which cells differ, each with its values; the case only if nothing else differs."""
     differing = {}
     for field in (*_EXACT, *_SIZES):
@@ -297,7 +297,7 @@ def _list_values(values: Set[Any]) -> str:
     return ", ".join(map(repr, ordered[:SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
-def _measure_distance(cell: Cell, query: Query) -> float:
+def _measure_distance(cell: DispatchCell, query: Query) -> float:
     """Return how far the sizes of a cell are from those of the query: the sum of their relative differences."""
     total = 0.0
     for field in _SIZES:

@@ -13,7 +13,7 @@ from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FRONTIER, PERF, Result
 from attnbench.refusals import CannotCompile, LacksGradients, LacksKeywords, LacksWeights, NeedsDtype, OtherRefusal
 
-__all__ = ["MULTIHEAD", "Limits", "LimitsOfRuns", "find_limits"]
+__all__ = ["MULTIHEAD", "LimitsOfRuns", "RefusedFeatures", "find_limits"]
 
 # ``WEIGHTS``: the feature of cases that return weights. ``WEIGHTS_OPTION``: the flag of such cases. ``FLAGS``: the
 # feature of each flag in a case id; a flag that is not here is called by its name. ``NEUTRAL``: flags that are no
@@ -37,7 +37,7 @@ FEWEST_CASES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RefusedFeatures:
     """What an implementation refuses; not known if only cases of the suites in ``TIMED`` were checked or refused."""
 
     known: bool
@@ -49,7 +49,7 @@ class Limits:
     cases: int = 0
 
 
-def find_limits(results: Iterable[Result], device: str) -> Limits:
+def find_limits(results: Iterable[Result], device: str) -> RefusedFeatures:
     """Return what one implementation refused on a device; ``results`` are those of the implementation in one run."""
     taken: list[CaseId] = []
     refused: dict[Reason, list[CaseId]] = {}
@@ -69,11 +69,11 @@ def find_limits(results: Iterable[Result], device: str) -> Limits:
             refused.setdefault(reasons[0], []).append(case)
     count = len(listed)
     if suites <= TIMED:
-        return Limits(known=False)
+        return RefusedFeatures(known=False)
     if not taken:
-        return Limits(known=True, refused=("every case",), cases=count)
+        return RefusedFeatures(known=True, refused=("every case",), cases=count)
     features, others = _explain(refused, taken)
-    return Limits(known=True, refused=features, others=others, cases=count)
+    return RefusedFeatures(known=True, refused=features, others=others, cases=count)
 
 
 class LimitsOfRuns:
@@ -90,15 +90,15 @@ class LimitsOfRuns:
         for stored in runs:
             for name, source in stored.run.sources.items():
                 self._of_code.setdefault((stored.run.machine.name, name, source), []).append(stored.run.id)
-        self._found: dict[tuple[str, str, str], Limits] = {}
-        self._own: dict[tuple[str, str, str], Limits] = {}
+        self._found: dict[tuple[str, str, str], RefusedFeatures] = {}
+        self._own: dict[tuple[str, str, str], RefusedFeatures] = {}
 
-    def find(self, implementation: str, run: str, device: str) -> Limits:
+    def find(self, implementation: str, run: str, device: str) -> RefusedFeatures:
         """Return what an implementation that was timed in a run refuses."""
         key = implementation, run, device
         if key not in self._found:
             known = (self._read(implementation, other, device) for other in self._list_runs(implementation, run))
-            self._found[key] = next((limits for limits in known if limits.known), Limits(known=False))
+            self._found[key] = next((limits for limits in known if limits.known), RefusedFeatures(known=False))
         return self._found[key]
 
     def _list_runs(self, implementation: str, run: str) -> Iterator[str]:
@@ -111,7 +111,7 @@ class LimitsOfRuns:
             same_code = self._of_code[own.machine.name, implementation, source]
             yield from (name for name in same_code if name != run)
 
-    def _read(self, implementation: str, run: str, device: str) -> Limits:
+    def _read(self, implementation: str, run: str, device: str) -> RefusedFeatures:
         """Return what the results of one run say; it is found once, because many runs may ask for it."""
         key = implementation, run, device
         if key not in self._own:

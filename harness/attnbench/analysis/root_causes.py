@@ -26,15 +26,13 @@ from attnbench.analysis.diagnoses import (
 )
 from attnbench.analysis.failure_groups import Failure, Key, Kind, find_outcome, join_failures
 from attnbench.records.facts import Fact
-from attnbench.records.types import FAILURES, Finding, Result, Status, format_reproduce_line
+from attnbench.records.types import FAILURES, GRAVEST, Finding, Result, format_reproduce_line
 from attnbench.records.value_facts import PolicyDeviation, ScaleOff
 
 __all__ = ["Attribution", "Failure", "RootCause", "find_root_causes"]
 
 # Kinds of causes that name a mistake or a policy, and not only what failed.
 _MENDING: frozenset[Kind] = frozenset({"deviation", "diagnosis", "scale"})
-# Statuses of failures, the gravest first: wrong values may go unnoticed, an exception does not.
-_GRAVEST: tuple[Status, ...] = ("failed", "error", "crashed", "timeout", "out_of_memory", "unexpected_pass")
 # Why a failure whose facts do not name a cause is counted with it: a wrong scale changes all values; only fully masked
 # rows are wrong; another failure of the case, or of the check, names the cause; or one has the same worst element.
 Attribution = Literal["wrong_scale", "masked_rows", "same_case", "same_check", "same_worst"]
@@ -93,7 +91,7 @@ class RootCause:
     def rank(self) -> tuple[int, int, bool]:
         """By what causes are sorted: the gravest status first, then the most failures, then what says what to mend."""
         statuses = {failure.finding.status for failure in self.failures}
-        gravest = min(map(_GRAVEST.index, statuses))
+        gravest = min(map(GRAVEST.index, statuses))
         return gravest, -len(self.failures), not self.says_what_to_mend
 
     @property

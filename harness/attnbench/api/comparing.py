@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     # Not imported when a command starts, because these import pandas, which takes a second.
     import pandas as pd
 
-    from attnbench.report.comparison.content import Comparison as Content
+    from attnbench.report.comparison.content import ComparisonContent
 
 __all__ = ["THRESHOLD", "Comparison", "compare", "compare_stored", "list_notes", "tabulate_changes"]
 
@@ -45,7 +45,7 @@ class Comparison:
 
     changes: tuple[Change, ...]
     # What the page of ``attnbench compare --html`` shows.
-    content: "Content"
+    content: "ComparisonContent"
 
     @property
     def worse(self) -> tuple[Change, ...]:
@@ -119,7 +119,7 @@ def compare(base: Source, new: Source, *, threshold: float = THRESHOLD, results:
     return Comparison(changes=tuple(found), content=content)
 
 
-def compare_stored(base: StoredRun, new: StoredRun, *, threshold: float) -> tuple[list[Change], "Content"]:
+def compare_stored(base: StoredRun, new: StoredRun, *, threshold: float) -> tuple[list[Change], "ComparisonContent"]:
     """Return the changes between two runs, and the content of their comparison.
 
     Measurements that cannot be right are left out of both runs, and the content names them.
@@ -160,7 +160,7 @@ def tabulate_changes(found: Sequence[Change], *, quiet: Collection[Verdict]) -> 
     ]
 
 
-def list_notes(content: "Content") -> Iterator[str]:
+def list_notes(content: "ComparisonContent") -> Iterator[str]:
     """Yield the lines below the table: what only one side has, and how often each verdict was given."""
     for one in content.only:
         yield describe_only(side=one.side, name=one.implementation, count=one.count, what=one.what, note=one.note)

@@ -29,7 +29,8 @@ from attnbench.api.stored import RESULTS
 from attnbench.api.stored_job import make_job
 from attnbench.api.usage import UsageError, name_arguments
 from attnbench.api.worker_pool import LocalSession, refuse_in_worker
-from attnbench.cases import DEVICES, DTYPES, LEVELS
+from attnbench.cases import DTYPES, LEVELS
+from attnbench.devices import HOST, list_device_names
 from attnbench.plugins.importable import find_name
 from attnbench.records.environment import count_cores
 from attnbench.records.run_file import StoredRun, merge_runs, read_run
@@ -98,7 +99,7 @@ def profile(
     padding: float | Sequence[float] = (),
     like: str | None = None,
     dtype: str | Sequence[str] = (),
-    device: str = "cpu",
+    device: str = HOST,
     threads: int | None = None,
     passes: Pass | Sequence[Pass] = (),  # passes of a call, not passwords
     cases: str | Sequence[str] = (),
@@ -176,7 +177,7 @@ def _take_sizes(**values: Any) -> dict[str, Any]:
     given = {name: list_counts(name, values[name]) for name in ("batch", "heads", "head_dim", "width", "kv_heads")}
     if values["like"] is not None:
         list_words("like", values["like"], sorted(MODELS))
-    (device,) = list_words("device", values["device"], DEVICES)
+    (device,) = list_words("device", values["device"], list_device_names())
     return given | {
         "lengths": list_lengths("lengths", values["lengths"]),
         "masks": list_words("mask", values["mask"]),

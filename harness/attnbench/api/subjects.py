@@ -11,6 +11,7 @@ from attnbench.api.usage import UsageError
 from attnbench.cases import CaseId
 from attnbench.cases import shard as part
 from attnbench.checks.catalogue import read_checks
+from attnbench.devices import HOST, get_device
 from attnbench.plugins.registry import PluginError, check_name, display_name, list_names, list_operators, load_operator
 from attnbench.processes.oracle_requests import CheckCase
 from attnbench.refusals import LacksDevice
@@ -154,15 +155,19 @@ def plan_cases(
     patterns: Sequence[str] = (),
     checks: Sequence[str] = (),
     dtypes: Sequence[str] = (),
-    device: str = "cpu",
+    device: str = HOST,
     shard: tuple[int, int] | None = None,
     here: bool = True,
 ) -> list[Plan]:
     """Return the plans of the cases that match the patterns, in the given dtypes and on the given device.
 
-    Raises: UsageError where nothing is left to run, or where all cases need CUDA and CUDA is missing although they will
-    run ``here``.
+    Raises: UsageError where nothing is left to run, where the device cannot be loaded, or where all cases need a device
+    that is missing although they will run ``here``.
     """
+    try:
+        get_device(device)
+    except ValueError as error:
+        raise UsageError(f"--device: {error}") from None
     kept = _filter_cases(session, list(cases), patterns)
     rewritten = list(
         dict.fromkeys(_replace_dtype_and_device(case, dtype, device) for case in kept for dtype in dtypes or (None,))
@@ -175,11 +180,12 @@ def plan_cases(
         raise UsageError(
             "nothing to run: none of the selected checks applies to the selected cases (--case, --check, --shard)"
         )
-    lacks_device = all(isinstance(plan.missing, LacksDevice) for plan in plans)
-    if here and lacks_device:
+    lacking = {plan.missing.device for plan in plans if isinstance(plan.missing, LacksDevice)}
+    if here and all(isinstance(plan.missing, LacksDevice) for plan in plans):
+        option, name = "--suite" if device == HOST else "--device", min(lacking)
         raise UsageError(
-            f"{'--suite' if device == 'cpu' else '--device'}: no CUDA device here: leave out --device cuda and --suite "
-            "gpu, or run on a machine with one"
+            f"{option}: no {get_device(name).noun} here: leave out --device {name} and --suite gpu, or run on a "
+            "machine with one"
         )
     return plans
 
@@ -206,8 +212,8 @@ def _filter_cases(session: Session, cases: list[str], patterns: Sequence[str]) -
 def _replace_dtype_and_device(case: str, dtype: str | None, device: str) -> str:
     """Return the case id with this dtype and device.
 
-    If ``dtype`` is None, the case keeps its own dtype. If ``device`` is "cpu", the default of --device, the case keeps
-    its own device.
+    If ``dtype`` is None, the case keeps its own dtype. If ``device`` is ``HOST``, the default of --device, the case
+    keeps its own device.
     """
     own = CaseId.parse(case)
-    return str(replace(own, dtype=dtype or own.dtype, device=own.device if device == "cpu" else device))
+    return str(replace(own, dtype=dtype or own.dtype, device=own.device if device == HOST else device))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attnbench.candidate.compilation import compile_call
 from attnbench.cases import Case
+from attnbench.devices import get_device
 from attnbench.interface import Implementation, Inputs, Operator, Precision, Refusal
 from attnbench.kernel.differentiable import can_have_gradient, find_differentiable, track_parameters
 from attnbench.oracle.expected import WEIGHTS, blank_rows
@@ -38,7 +39,7 @@ def call_mode(case: Case) -> Iterator[None]:
     if case.call_mode.inference_mode:
         modes.append(torch.inference_mode())
     if case.autocast:
-        modes.append(torch.autocast(case.device, dtype=getattr(torch, case.dtype)))
+        modes.append(get_device(case.device).autocast(getattr(torch, case.dtype)))
     with ExitStack() as stack:
         for mode in modes:
             stack.enter_context(mode)

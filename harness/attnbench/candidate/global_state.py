@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.backends import cuda
 
+from attnbench.devices import list_devices
+
 __all__ = ["read_settings", "restore_settings", "seed"]
 
 mkldnn: Any = torch.backends.mkldnn  # torch's types do not know its attributes
@@ -111,11 +113,9 @@ def restore_settings(before: Mapping[str, Any]) -> None:
 
 
 def seed(number: int) -> None:
-    """Seed torch's random number generators on the CPU and on CUDA.
+    """Seed torch's random number generators on all devices that this process uses.
 
-    torch.manual_seed seeds the generators of all types of device and takes 0.3 ms. This function
-    takes 1 µs.
+    torch.manual_seed seeds the generators of all types of device and takes 0.3 ms. This function takes 1 µs.
     """
-    torch.default_generator.manual_seed(number)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(number)
+    for device in list_devices():
+        device.seed(number)

@@ -8,37 +8,35 @@ part of an id that describes the problem.
 from attnbench.cases.call_modes import (
     CALL_MODES,
     COMPILED_MODES,
-    DEVICES,
-    DTYPES,
     MODES,
     CallMode,
     Compiler,
-    Device,
-    Dtype,
     Mode,
 )
 from attnbench.cases.case import Case
 from attnbench.cases.case_id import CaseId
 from attnbench.cases.case_list import LEVELS, NESTED, Level, digest, shard
+from attnbench.cases.dtypes import DTYPES, NARROW_DTYPES, NUMBER_FORMATS, Dtype, Precision
 from attnbench.cases.problem import Problem, amount, flag, size
 from attnbench.cases.shape import Shape
 
 __all__ = [
     "CALL_MODES",
     "COMPILED_MODES",
-    "DEVICES",
     "DTYPES",
     "LEVELS",
     "MODES",
+    "NARROW_DTYPES",
     "NESTED",
+    "NUMBER_FORMATS",
     "CallMode",
     "Case",
     "CaseId",
     "Compiler",
-    "Device",
     "Dtype",
     "Level",
     "Mode",
+    "Precision",
     "Problem",
     "Shape",
     "amount",

@@ -1,4 +1,4 @@
-"""Dtypes, devices and modes of cases; the mode says how the module is called."""
+"""Modes of cases; a mode says how the module is called."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -6,18 +6,12 @@ from typing import Any, Literal, get_args
 __all__ = [
     "CALL_MODES",
     "COMPILED_MODES",
-    "DEVICES",
-    "DTYPES",
     "MODES",
     "CallMode",
     "Compiler",
-    "Device",
-    "Dtype",
     "Mode",
 ]
 
-Dtype = Literal["float32", "float64", "bfloat16", "float16"]
-Device = Literal["cpu", "cuda"]
 Mode = Literal[
     "inference",
     "eval",
@@ -70,6 +64,4 @@ CALL_MODES: dict[Mode, CallMode] = {
 }
 # Modes in which the module is compiled.
 COMPILED_MODES: frozenset[str] = frozenset(mode for mode, call_mode in CALL_MODES.items() if call_mode.compiler)
-DTYPES: tuple[Dtype, ...] = get_args(Dtype)
-DEVICES: tuple[Device, ...] = get_args(Device)
 MODES: tuple[Mode, ...] = get_args(Mode)

@@ -4,9 +4,11 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attnbench.cases.call_modes import CALL_MODES, DEVICES, DTYPES, MODES, CallMode, Compiler, Device, Dtype, Mode
+from attnbench.cases.call_modes import CALL_MODES, MODES, CallMode, Compiler, Mode
 from attnbench.cases.case_id import CaseId
+from attnbench.cases.dtypes import DTYPES, Dtype
 from attnbench.cases.problem import Problem
+from attnbench.devices import HOST, list_device_names
 
 __all__ = ["Case"]
 
@@ -18,7 +20,7 @@ class Case:
     operator: str
     problem: Any  # the operator's own subclass of Problem
     dtype: Dtype = "float32"
-    device: Device = "cpu"
+    device: str = HOST
     mode: Mode = "eval"
 
     @property
@@ -103,7 +105,7 @@ class Case:
         parts = CaseId.parse(text)
         if parts.operator not in problems:
             raise ValueError(f"unknown operator {parts.operator!r}; available: {', '.join(sorted(problems))}")
-        for name, allowed in (("dtype", DTYPES), ("device", DEVICES), ("mode", MODES)):
+        for name, allowed in (("dtype", DTYPES), ("device", list_device_names()), ("mode", MODES)):
             value = getattr(parts, name)
             if value not in allowed:
                 raise ValueError(f"unknown {name} {value!r}; available: {', '.join(allowed)}")

@@ -34,7 +34,7 @@ from attnbench.runner import Effort
 
 if TYPE_CHECKING:
     # Not imported when the command starts, because it imports pandas, which takes a second.
-    from attnbench.report.comparison.content import Comparison
+    from attnbench.report.comparison.content import ComparisonContent
 
 # Default sequence lengths, in tokens, at which two implementations are compared. At 128 a call
 # spends most of its time on overhead, at 512 on computation.
@@ -178,7 +178,7 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
     return recorded.exit_code
 
 
-def _collect_interleaved(found: Sequence[Change], recorded: Recording, base: str, new: str) -> "Comparison":
+def _collect_interleaved(found: Sequence[Change], recorded: Recording, base: str, new: str) -> "ComparisonContent":
     """Return the content of a comparison of two implementations of one run, by their names in results."""
     from attnbench.report.comparison.content import collect_comparison
 

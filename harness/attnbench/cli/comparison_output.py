@@ -17,7 +17,7 @@ from attnbench.words.changes import describe_change
 
 if TYPE_CHECKING:
     # Not imported when the command starts, because it imports pandas, which takes a second.
-    from attnbench.report.comparison.content import Comparison
+    from attnbench.report.comparison.content import ComparisonContent
 
 __all__ = ["print_comparison", "refuse_same_file", "write_comparison"]
 
@@ -37,7 +37,7 @@ def refuse_same_file(given: Mapping[str, Any]) -> None:
         options[name] = option
 
 
-def write_comparison(found: Sequence[Change], content: "Comparison", given: Mapping[str, Any]) -> None:
+def write_comparison(found: Sequence[Change], content: "ComparisonContent", given: Mapping[str, Any]) -> None:
     """Write the files of the options that are given."""
     if given["json_file"]:
         _write_json(found, given["json_file"])
@@ -53,7 +53,7 @@ def write_comparison(found: Sequence[Change], content: "Comparison", given: Mapp
 
 
 def print_comparison(
-    found: Sequence[Change], content: "Comparison", given: Mapping[str, Any], *, quiet: Collection[Verdict]
+    found: Sequence[Change], content: "ComparisonContent", given: Mapping[str, Any], *, quiet: Collection[Verdict]
 ) -> None:
     """Print the warnings to stderr and, without --json, all changes as a table, what became worse first.
 

@@ -18,7 +18,7 @@ from attnbench.cli.terminal import make_console
 from attnbench.integrations.drop_in import WORKER, DropInClient, Row, Settings, drop_in
 from attnbench.integrations.drop_in_requests import FindMissing
 from attnbench.processes.candidate_requests import Outcome
-from attnbench.records.types import SCHEMA
+from attnbench.records.types import FAILURES, SCHEMA
 from attnbench.runner import Limits, Session
 from attnbench.words.findings import describe_facts
 
@@ -101,7 +101,7 @@ def command(
                 _write(rows, reports, json_file, asked)
                 _print(rows, err=json_file is not None and json_file.name == "-")
     compared = [row for row in rows if row.cosine is not None]
-    if any(row.status in ("failed", "error", "crashed", "timeout", "out_of_memory") for row in rows):
+    if any(row.status in FAILURES for row in rows):
         return FAILED
     return 0 if compared else INCONCLUSIVE
 

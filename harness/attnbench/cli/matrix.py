@@ -12,32 +12,27 @@ from rich.text import Text
 
 from attnbench.checks.catalogue import list_chapters, read_checks
 from attnbench.cli.terminal import make_console
-from attnbench.records.types import FAILURES, Finding, Result, Status
+from attnbench.records.types import Finding, Result
+from attnbench.words.statuses import MARKS, StatusMark, describe_mark, find_mark
 
 __all__ = ["print_chapters"]
 
-SIGNS: tuple[tuple[str, str, tuple[Status, ...]], ...] = (
-    ("✗", "failed", tuple(sorted(FAILURES))),
-    ("✓", "passed", ("passed",)),
-    ("~", "expected to fail", ("expected_failure",)),
-    ("–", "refused, with a reason", ("unsupported",)),
-    ("·", "not run", ("not_run",)),
-)
-STYLES = {"✗": "bold red", "✓": "green", "~": "yellow", "–": "dim", "·": "dim"}
-LEGEND = "   ".join((*(f"{sign} {words}" for sign, words, _ in SIGNS), "(largest error / allowed)"))
+# Styles of the marks, by name.
+STYLES = {"bad": "bold red", "good": "green", "known": "yellow", "refused": "dim", "left": "dim"}
+LEGEND = "   ".join((*(f"{mark.sign} {describe_mark(mark)}" for mark in MARKS), "(largest error / allowed)"))
 
 
 @dataclass(slots=True)
-class Cell:
-    """Findings of one implementation in one chapter: counts by status, largest error ratio."""
+class ChapterTally:
+    """Findings of one implementation in one chapter: counts by mark of the status, largest error ratio."""
 
-    counts: Counter[Status] = field(default_factory=Counter)
+    counts: Counter[StatusMark] = field(default_factory=Counter)
     # Largest ratio of a measured error to the allowed error; None where no finding has both.
     worst: float | None = None
 
     def add(self, finding: Finding) -> None:
         """Count a finding, and update the largest error ratio."""
-        self.counts[finding.status] += 1
+        self.counts[find_mark(finding.status)] += 1
         # Leave out an expected failure: its error may exceed its budget, and would hide how close
         # the other findings are to their budgets.
         if finding.status == "expected_failure" or finding.measured is None or not finding.allowed:
@@ -45,12 +40,6 @@ class Cell:
         share = finding.measured / finding.allowed
         if share == share:  # not NaN
             self.worst = share if self.worst is None else max(self.worst, share)
-
-    def list_marks(self) -> Iterator[tuple[str, int]]:
-        """Yield the sign of each group of statuses in ``SIGNS`` and the number of its findings, if it has any."""
-        for sign, _, statuses in SIGNS:
-            if count := sum(self.counts[status] for status in statuses):
-                yield sign, count
 
     @property
     def ratio(self) -> str:
@@ -61,7 +50,7 @@ class Cell:
 
 
 # Cells by chapter and implementation; chapters are in the order of the catalogue of checks.
-Matrix = dict[str, dict[str, Cell]]
+Matrix = dict[str, dict[str, ChapterTally]]
 
 
 def build_matrix(results: Iterable[Result]) -> Matrix:
@@ -69,12 +58,12 @@ def build_matrix(results: Iterable[Result]) -> Matrix:
 
     The chapter ``?`` has the findings of checks that this version of attnbench does not know.
     """
-    cells: defaultdict[str, dict[str, Cell]] = defaultdict(dict)
+    cells: defaultdict[str, dict[str, ChapterTally]] = defaultdict(dict)
     for result in results:
         for finding in result.findings:
             known = read_checks().get(finding.check)
             row = cells[known.chapter if known else "?"]
-            row.setdefault(result.implementation, Cell()).add(finding)
+            row.setdefault(result.implementation, ChapterTally()).add(finding)
     return {chapter: cells[chapter] for chapter in (*list_chapters(), "?") if chapter in cells}
 
 
@@ -110,9 +99,9 @@ def _split_columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[
         yield some
 
 
-def _format_cell(cell: Cell | None) -> Text:
+def _format_cell(cell: ChapterTally | None) -> Text:
     if cell is None:
         return Text("")
-    marks = [(f"{sign} {count}", STYLES[sign]) for sign, count in cell.list_marks()]
+    marks = [(f"{mark.sign} {cell.counts[mark]}", STYLES[mark.name]) for mark in MARKS if mark in cell.counts]
     ratio = [(cell.ratio, "dim")] if cell.ratio else []
     return Text(" ").join(Text(*part) for part in (*marks, *ratio))

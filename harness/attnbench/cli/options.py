@@ -10,7 +10,8 @@ import click
 
 from attnbench.api.axes import MODELS, Length
 from attnbench.api.padding import Shares
-from attnbench.cases import DEVICES, DTYPES, LEVELS
+from attnbench.cases import DTYPES, LEVELS
+from attnbench.devices import HOST, list_device_names, list_devices
 from attnbench.plugins.registry import OPERATORS, list_names
 from attnbench.records.environment import count_cores
 from attnbench.records.types import Pass
@@ -192,6 +193,11 @@ def _make_option(*names: str, **settings: Any) -> Callable[[F], F]:
     return click.option(*names, show_default=settings.get("default") is not None, **settings)
 
 
+def _describe_devices() -> str:
+    never_run = ", ".join(device.name for device in list_devices() if not device.was_run)
+    return "Device of the cases." + (f" Never tried: {never_run}." if never_run else "")
+
+
 _ALL: dict[str, Callable[[Any], Any]] = {
     "suite": _make_option("--suite", type=click.Choice(LEVELS), default="quick", help="Suite of cases to run."),
     "suite_or_fuzz": _make_option(
@@ -219,7 +225,7 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         help="Case to run: a pattern of ids such as '*bfloat16*', or a complete id.",
     ),
     "check": _make_option("--check", "checks", multiple=True, help="Check to run: a name, or a pattern of names."),
-    "device": _make_option("--device", type=click.Choice(DEVICES), default="cpu"),
+    "device": _make_option("--device", type=click.Choice(list_device_names()), default=HOST, help=_describe_devices()),
     "dtype": _make_option(
         "--dtype", "dtypes", type=click.Choice(DTYPES), multiple=True, help="Run every case in this dtype."
     ),

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from attnbench.analysis.speed_verdict import CONTROL, SpeedVerdict, decide_speed
 from attnbench.integrations.drop_in_requests import (
+    ComparedEmbeddings,
     CompareEmbeddings,
-    Comparison,
     DropInRequest,
     TimedModels,
     TimeModels,
@@ -120,7 +120,7 @@ def drop_in(
         yield from timing.time_models(ready)
 
 
-def _make_row(model: str, name: str, answer: Comparison | Outcome) -> Row:
+def _make_row(model: str, name: str, answer: ComparedEmbeddings | Outcome) -> Row:
     row = Row(model=model, implementation=display_name(name), status=HELD)
     if isinstance(answer, Outcome):
         return replace(row, status=answer.status, reason=describe_facts(answer.facts))

@@ -10,7 +10,7 @@ from attnbench.refusals import TypedRefusal
 
 __all__ = [
     "CompareEmbeddings",
-    "Comparison",
+    "ComparedEmbeddings",
     "DropInRequest",
     "FindMissing",
     "Missing",
@@ -37,7 +37,7 @@ class FindMissing(DropInRequest[Missing], frozen=True, kw_only=True):
     model: str
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class ComparedEmbeddings(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """An implementation's embeddings, compared with the embeddings of the original and of the float64 model."""
 
     # Largest difference of the embeddings from those of the original model.
@@ -52,7 +52,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     untimed: TypedRefusal | str | None
 
 
-class CompareEmbeddings(DropInRequest[Comparison], frozen=True, kw_only=True):
+class CompareEmbeddings(DropInRequest[ComparedEmbeddings], frozen=True, kw_only=True):
     """Compare an implementation's embeddings with the embeddings of the original and of the float64 model."""
 
     implementation: str

@@ -7,8 +7,8 @@ import torch
 
 from attnbench.analysis.speed_verdict import CONTROL
 from attnbench.integrations.drop_in_requests import (
+    ComparedEmbeddings,
     CompareEmbeddings,
-    Comparison,
     FindMissing,
     Missing,
     TimedModels,
@@ -50,11 +50,11 @@ class DropInWorker:
         """Return what this machine lacks to run a model."""
         return run_for_outcome(lambda: Missing(reason=MODELS[request.model].describe_missing()))
 
-    def compare_embeddings(self, request: CompareEmbeddings) -> Comparison | Outcome:
+    def compare_embeddings(self, request: CompareEmbeddings) -> ComparedEmbeddings | Outcome:
         """Compare an implementation's embeddings with the embeddings of the original and of the float64 model."""
         return run_for_outcome(lambda: self._compare_embeddings(request))
 
-    def _compare_embeddings(self, request: CompareEmbeddings) -> Comparison | Outcome:
+    def _compare_embeddings(self, request: CompareEmbeddings) -> ComparedEmbeddings | Outcome:
         name, model = request.implementation, MODELS[request.model]
         batch = Batch.from_sentences(request.batch, request.length)
         one, case = self._loaded.get(name), make_case(batch, mask="padfloat" if request.model == "encoder" else "pad")
@@ -68,7 +68,7 @@ class DropInWorker:
         originals = model.build_originals(batch)
         oracle = embed_in_float64(batch)
         own, original = model.build_swapped(name, one, batch)(), next(iter(originals.values()))()
-        return Comparison(
+        return ComparedEmbeddings(
             largest=float((own - original).abs().max()),
             cosine=float(torch.nn.functional.cosine_similarity(own.double(), original.double()).min()),
             error=float((own.double() - oracle).abs().max()),

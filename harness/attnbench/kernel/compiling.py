@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
+from attnbench.devices import HOST, get_device
 from attnbench.refusals import CannotCompile, LacksDevice, NeedsProgram, TypedRefusal
 
 __all__ = [
@@ -64,9 +65,9 @@ def explain_compiler_refusal(case: Case) -> TypedRefusal | None:
     """Return the reason why a kernel cannot be compiled for a case, or None if it can be compiled."""
     if case.compiler is not None:
         return CannotCompile(why="compiled")
-    if case.device == "cuda" and not torch.cuda.is_available():
-        return LacksDevice(device="cuda")
-    if case.device == "cpu" and not any(map(shutil.which, COMPILERS)):
+    if not get_device(case.device).is_available():
+        return LacksDevice(device=case.device)
+    if case.device == HOST and not any(map(shutil.which, COMPILERS)):
         return NeedsProgram(programs=COMPILERS)
     return None
 

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import _C
 
+from attnbench.devices import list_devices
 from attnbench.measurement.processor_time import read_cores
 from attnbench.records.value_facts import Phrase, phrase
 
@@ -29,9 +30,9 @@ __all__ = ["Instrument"]
 OWN = "attnbench."
 # Modules and classes of others that the timing and the reference use.
 MODULES = (
-    builtins, time, gc, os, random, torch, torch.autograd, torch.backends.mha, torch.cuda, torch.nn,
+    builtins, time, gc, os, random, torch, torch.autograd, torch.backends.mha, torch.nn,
     torch.nn.functional, torch.nn.modules.activation, torch.nn.modules.linear, torch.nn.modules.module, _C._nn,  # noqa: SLF001
-    torch.overrides, torch.jit, torch.compiler,
+    torch.overrides, torch.jit, torch.compiler, *filter(None, (device.backend for device in list_devices())),
 )  # fmt: skip
 CLASSES = (
     torch.Tensor, _C.TensorBase, torch.nn.Module, torch.nn.MultiheadAttention, torch.nn.Linear,

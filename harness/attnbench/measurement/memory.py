@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attnbench.candidate.candidate import Candidate
+from attnbench.devices import get_device
 from attnbench.measurement.kernel_trace import list_kernels
 from attnbench.measurement.profiler_trace import trace_call
 from attnbench.measurement.resident_memory import METHOD, bytes_outside_allocator
@@ -16,7 +17,6 @@ from attnbench.measurement.resident_memory import measure_peak_bytes as physical
 __all__ = [
     "Footprint",
     "count_held_bytes",
-    "describe_peak_method",
     "measure_footprint",
     "measure_peak_bytes",
     "measure_saved_bytes",
@@ -46,12 +46,11 @@ def measure_footprint(candidate: Candidate) -> Footprint:
     made = count_held_bytes(list(step()), existing)
     events = trace_call(step, case.device)
     saved = measure_saved_bytes(candidate.run, existing) if case.differentiates else None
-    peak, reserved, physical = _find_peak(events), None, None
-    if case.device == "cuda":
-        peak, reserved = _measure_device_peak(step)
-    else:
-        physical = physical_peak_bytes(step)
-    method = describe_peak_method(case.device)
+    device = get_device(case.device)
+    counted = device.measure_peak(step)
+    peak, reserved = (_find_peak(events), None) if counted is None else counted
+    physical = physical_peak_bytes(step) if counted is None else None
+    method = device.peak_method
     return Footprint(
         memory={
             "peak_bytes": peak,
@@ -68,11 +67,6 @@ def measure_footprint(candidate: Candidate) -> Footprint:
     )
 
 
-def describe_peak_method(device: str) -> str:
-    """Name the method by which peak bytes are counted on a device."""
-    return "torch.profiler memory events" if device == "cpu" else "torch.cuda.max_memory_allocated"
-
-
 def measure_peak_bytes(call: Callable[[], object], device: str) -> int:
     """Peak bytes of torch's allocator during a call, above the level before the call; exact to the byte on a CPU.
 
@@ -81,7 +75,8 @@ def measure_peak_bytes(call: Callable[[], object], device: str) -> int:
     once, and then kept, is not counted.
     """
     call()
-    return _measure_device_peak(call)[0] if device == "cuda" else _find_peak(trace_call(call, device))
+    counted = get_device(device).measure_peak(call)
+    return _find_peak(trace_call(call, device)) if counted is None else counted[0]
 
 
 def _find_peak(events: Iterable[Any]) -> int:
@@ -92,19 +87,6 @@ def _find_peak(events: Iterable[Any]) -> int:
             now += event.nbytes()
             highest = max(highest, now)
     return highest
-
-
-def _measure_device_peak(call: Callable[[], object]) -> tuple[int, int]:
-    """Peaks of the allocated and of the reserved bytes during a call, above the levels before the call."""
-    torch.cuda.synchronize()
-    # Empty the allocator's cache: a call that reuses cached blocks of earlier calls would reserve nothing.
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    result = call()
-    torch.cuda.synchronize()
-    del result
-    return torch.cuda.max_memory_allocated() - allocated, torch.cuda.max_memory_reserved() - reserved
 
 
 def count_held_bytes(values: Iterable[object], existing: Iterable[Tensor] = ()) -> int:

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.autograd.profiler import profile
+
+from attnbench.devices import get_device
 
 __all__ = ["trace_call"]
 
@@ -16,10 +17,9 @@ def trace_call(call: Callable[[], object], device: str) -> list[Any]:
     the exported trace is empty in some builds of torch (pytorch#166121). ``torch.profiler`` starts this profiler, too,
     but imports torch's compiler before, which takes 1 s of processor time (AMD EPYC).
     """
-    use_device = "cuda" if device == "cuda" else None
-    with profile(use_device=use_device, use_kineto=True, profile_memory=True) as profiler:
+    used = get_device(device)
+    with profile(use_device=used.profiled_as, use_kineto=True, profile_memory=True) as profiler:
         result = call()
         del result
-        if device == "cuda":
-            torch.cuda.synchronize()
+        used.synchronize()
     return list(profiler.kineto_results.events())

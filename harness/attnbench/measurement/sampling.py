@@ -11,9 +11,8 @@ from time import process_time_ns, thread_time_ns
 from typing import Any
 
 from attnbench.analysis.stats import CLEAN_CALLS, select_clean_calls
-from attnbench.measurement import gpu_clocks
+from attnbench.devices.timer import ClockReading, Timer
 from attnbench.measurement.account import Account
-from attnbench.measurement.cuda_timing import DeviceTime
 from attnbench.measurement.scheduler import Reading, Scheduler
 from attnbench.measurement.surroundings import Ended, Surroundings, Unwatched
 from attnbench.records.types import SAMPLE_FIELDS, Timing
@@ -86,13 +85,13 @@ def sample_interleaved(
     until_s: float = math.inf,
     baseline: Sequence[str] = (),
     scheduler: Scheduler | None = None,
-    device: DeviceTime | None = None,
+    timer: Timer | None = None,
     surroundings: Surroundings | None = None,
     account: Account | None = None,
 ) -> dict[str, Samples]:
     """Take interleaved samples of all calls: a cycle takes at most one sample of each call, in random order.
 
-    A sample is one call timed from end to end and, with a ``device``, one more call that the device times. These two
+    A sample is one call timed from end to end and, with a ``timer``, one more call that the device times. These two
     calls are made in random order. Nothing but the call is timed: garbage collection is off, and the scheduler's
     counters are read before and after the timed interval.
 
@@ -122,12 +121,12 @@ def sample_interleaved(
     share_s = budget_s / (len(calls) - max(0, len(sharing) - 1))
     around = surroundings or Unwatched()
     sample_ns = {name: _warm_up(name, calls[name], samples[name], share_s, around) for name in names}
-    if device is not None:
-        sample_ns = {name: _calibrate(name, calls[name], samples[name], device, sample_ns[name]) for name in names}
+    if timer is not None:
+        sample_ns = {name: _calibrate(name, calls[name], samples[name], timer, sample_ns[name]) for name in names}
     plan = _Plan.from_budget({name: sample_ns[name] for name in calls}, sharing, share_s=share_s, limit_s=limit_s)
     around.expect(plan.count_samples())
     watcher = scheduler or Scheduler()
-    sampler = _Sampler(calls, samples, watcher, order, around, account or Account(), device)
+    sampler = _Sampler(calls, samples, watcher, order, around, account or Account(), timer)
     gc.collect()
     gc.disable()
     try:
@@ -231,23 +230,23 @@ def _warm_up(
     return min(took_ns)
 
 
-def _calibrate(name: str, call: Callable[[], object], samples: Samples, device: DeviceTime, call_ns: int) -> int:
+def _calibrate(name: str, call: Callable[[], object], samples: Samples, timer: Timer, call_ns: int) -> int:
     """Calibrate the timing of a call on a device, and return the nanoseconds that one sample takes.
 
     For a call that the device does not time, return ``call_ns``.
     """
-    samples.clock = device.clocks.source
-    if name not in device:
+    samples.clock = timer.clocks.source
+    if name not in timer:
         samples.method = "end-to-end wall"
         return call_ns
     try:
-        device.calibrate(name)
+        timer.calibrate(name)
         begin = time.perf_counter_ns()
         call()
-        device.take_sample(name)
+        timer.take_sample(name)
     except BaseException as error:
         raise CallFailed(name) from error
-    samples.method = device.describe_method(name)
+    samples.method = timer.describe_method(name)
     return time.perf_counter_ns() - begin
 
 
@@ -261,7 +260,7 @@ class _Sampler:
     order: random.Random
     surroundings: Surroundings
     account: Account
-    device: DeviceTime | None = None
+    timer: Timer | None = None
     # For each call: the ``Samples`` to which the call belongs, and the scheduler's unparsed counters before and after.
     readings: list[tuple[Samples, Reading, Reading]] = field(default_factory=list)
     cycles: int = 0
@@ -272,24 +271,24 @@ class _Sampler:
             self.scheduler.watch()
         self.cycles += 1
         self.order.shuffle(names)
-        if self.device is None:
+        if self.timer is None:
             for name in names:
                 self._take_wall_sample(name)
         else:
-            self._run_cycle_on(self.device, names)
+            self._run_cycle_on(self.timer, names)
 
-    def _run_cycle_on(self, device: DeviceTime, names: list[str]) -> None:
+    def _run_cycle_on(self, timer: Timer, names: list[str]) -> None:
         """Take one sample of each call in ``names``, and read the device's clock before and after all these samples."""
-        before = device.clocks.read()
+        before = timer.clocks.read()
         for name in names:
-            device.pause()
+            timer.pause()
             take_each: list[Callable[[str], None]] = [self._take_wall_sample]
-            if name in device:
+            if name in timer:
                 take_each.append(self._take_device_sample)
             self.order.shuffle(take_each)
             for take in take_each:
                 take(name)
-        after = device.clocks.read()
+        after = timer.clocks.read()
         if before is not None and after is not None:
             for name in names:
                 _note_clock(self.samples[name], before, after)
@@ -335,10 +334,10 @@ class _Sampler:
         self.surroundings.note_freed(name, thread_time_ns() - freeing_ns)
 
     def _take_device_sample(self, name: str) -> None:
-        assert self.device is not None
+        assert self.timer is not None
         self.surroundings.prepare(name, 0)
         try:
-            sample = self.device.take_sample(name)
+            sample = self.timer.take_sample(name)
         except BaseException as error:
             raise CallFailed(name) from error
         samples = self.samples[name]
@@ -349,7 +348,7 @@ class _Sampler:
             samples.graph_ns.append(sample.graph_ns)
 
 
-def _note_clock(samples: Samples, before: gpu_clocks.Reading, after: gpu_clocks.Reading) -> None:
+def _note_clock(samples: Samples, before: ClockReading, after: ClockReading) -> None:
     """Add the clock readings before and after a cycle to the samples of a call that the cycle made."""
     samples.clock_before_mhz.append(before.sm_mhz)
     samples.clock_after_mhz.append(after.sm_mhz)

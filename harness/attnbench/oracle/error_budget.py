@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnbench.cases import Dtype
+from attnbench.cases import NUMBER_FORMATS, Dtype
 from attnbench.interface import Precision
 
 __all__ = [
@@ -43,11 +43,9 @@ __all__ = [
 # Roundoff by precision: half the distance from 1 to the next larger number. For float64 it is doubled, because the
 # oracle computes in float64 too, with rounding errors as large as the candidate's.
 ROUNDOFF: dict[Precision, float] = {
-    "float64": 2.0**-52,
-    "float32": 2.0**-24,
+    **{dtype: 2.0**-numbers.significant_bits for dtype, numbers in NUMBER_FORMATS.items()},
     "tf32": 2.0**-11,
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
+    "float64": 2.0**-52,
 }
 # Ratio of the allowed error to the rounding error of the case.
 FACTOR = 4.0

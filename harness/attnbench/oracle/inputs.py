@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from attnbench.devices import HOST, get_device
 from attnbench.interface import Inputs
 from attnbench.oracle import tensor_file
 
@@ -76,6 +77,7 @@ def inputs_to_dict(inputs: Inputs) -> dict[str, dict[str, object]]:
     }
 
 
-def load_inputs(path: str | Path, device: str = "cpu") -> Inputs:
+def load_inputs(path: str | Path, device: str = HOST) -> Inputs:
     """Read inputs from ``path`` onto a device; each tensor gets its own memory."""
-    return Inputs(**tensor_file.read(Path(path))).map_tensors(lambda tensor: tensor.clone().to(device))
+    place = get_device(device).torch_type
+    return Inputs(**tensor_file.read(Path(path))).map_tensors(lambda tensor: tensor.clone().to(place))

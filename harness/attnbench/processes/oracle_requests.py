@@ -4,7 +4,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from attnbench.cases import Device, Level, Shape
+from attnbench.cases import Level, Shape
 from attnbench.interface import Policies, Work
 from attnbench.processes.request import Fault, Request
 from attnbench.processes.script_subject import Subject
@@ -68,7 +68,7 @@ class ListPool(OracleRequest[list[str]], frozen=True, kw_only=True):
 
     operator: str
     level: Level
-    device: Device
+    device: str
 
 
 class GetListVersion(OracleRequest[str], frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from attnbench.devices import list_devices
 from attnbench.records.types import Machine
 
 __all__ = [
@@ -40,7 +41,7 @@ NODE_DIGITS = 8
 def describe_machine() -> Machine:
     """Return the description of this machine, named after its CPU and GPU model."""
     cpu = read_cpu_model()
-    gpu, driver = _query_gpu()
+    gpu, driver = _query_accelerator()
     words = re.findall(r"[a-z0-9]+", re.sub(r"\((r|tm)\)|processor|cpu|@ *\S+", "", f"{cpu} {gpu or ''}".lower()))
     return Machine(
         name="-".join(words) or "unknown",
@@ -208,20 +209,7 @@ def _find_widest_vectors() -> str | None:
     return next((name for name in ("amx_bf16", "avx512f", "avx2", "asimd") if name in flags), None)
 
 
-def _query_gpu() -> tuple[str | None, str | None]:
-    """Return model and driver version of the first GPU; None for both if there is no GPU.
-
-    The program nvidia-smi reads both, so this process creates no CUDA context.
-    """
-    try:
-        line = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=20,
-        ).stdout.splitlines()[0]
-    except (OSError, subprocess.SubprocessError, IndexError):
-        return None, None
-    name, _, driver = line.partition(",")
-    return name.strip(), driver.strip()
+def _query_accelerator() -> tuple[str | None, str | None]:
+    """Return model and driver version of the first device beside the CPU; None for both if there is none."""
+    models = (device.query_model() for device in list_devices())
+    return next((found for found in models if found[0] is not None), (None, None))

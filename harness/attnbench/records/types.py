@@ -25,9 +25,11 @@ from attnbench.records.outcome_facts import NotConforming
 from attnbench.refusals import OtherRefusal, TypedRefusal
 
 __all__ = [
+    "DEADLY",
     "ENDED_SINCE",
     "FAILURES",
     "FRONTIER",
+    "GRAVEST",
     "PERF",
     "SAMPLE_FIELDS",
     "SCHEMA",
@@ -72,8 +74,11 @@ Status = Literal[
     "not_run",
 ]
 STATUSES: tuple[Status, ...] = get_args(Status)
-# Statuses that make a run fail (exit code 1).
-FAILURES: frozenset[Status] = frozenset({"failed", "unexpected_pass", "error", "timeout", "crashed", "out_of_memory"})
+# Statuses that make a run fail (exit code 1), the gravest first: wrong values may go unnoticed, an exception does not.
+GRAVEST: tuple[Status, ...] = ("failed", "error", "crashed", "timeout", "out_of_memory", "unexpected_pass")
+FAILURES = frozenset(GRAVEST)
+# Statuses of a call that ended its process, or had to be stopped.
+DEADLY: frozenset[Status] = frozenset({"crashed", "timeout"})
 # Statuses of findings whose check did not run.
 SILENT: frozenset[Status] = frozenset({"unsupported", "not_run"})
 

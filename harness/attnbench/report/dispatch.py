@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from attnbench.analysis.dispatch import Cell, Dispatch, Interval, Offer
+from attnbench.analysis.dispatch import Dispatch, DispatchCell, Interval, Offer
 from attnbench.analysis.limits import LimitsOfRuns
 from attnbench.analysis.summary import Decision, Summary
 from attnbench.cases import Case, Problem
@@ -23,13 +23,13 @@ def make_dispatch(runs: Sequence[StoredRun], summary: Summary) -> Dispatch:
     )
 
 
-def _make_cell(decision: Decision, limits: LimitsOfRuns, types: Mapping[str, type[Problem]]) -> Cell:
+def _make_cell(decision: Decision, limits: LimitsOfRuns, types: Mapping[str, type[Problem]]) -> DispatchCell:
     table, column = decision.table, decision.column
     bounds = table.bounds.get(column)
     # Of a damaged or merged run, the bounds may name an implementation whose time is left out.
     timed = [name for name in (bounds.over if bounds else ()) if name in decision.cells]
     names = sorted(timed, key=lambda name: _find_time_ns(decision, name))
-    cell = Cell(
+    cell = DispatchCell(
         machine=table.place.machine,
         device=table.place.device,
         dtype=table.place.dtype,
@@ -71,7 +71,7 @@ def _make_offer(decision: Decision, name: str, limits: LimitsOfRuns) -> Offer:
     )
 
 
-def _add_sizes(cell: Cell, types: Mapping[str, type[Problem]]) -> Cell:
+def _add_sizes(cell: DispatchCell, types: Mapping[str, type[Problem]]) -> DispatchCell:
     """Return the cell with the sizes and the mask of its case; without them if its operator is not installed."""
     try:
         problem = Case.parse(cell.case, dict(types)).problem

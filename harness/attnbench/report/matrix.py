@@ -8,25 +8,22 @@ from functools import cached_property
 from attnbench.analysis.completeness import find_unfinished, judge_completeness
 from attnbench.checks.catalogue import list_chapters, read_checks
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import FAILURES, Result
+from attnbench.records.types import FAILURES, SILENT, Result, Status
 from attnbench.report.failures import MachineDevice, split_by_device
 from attnbench.report.numbers import shorten_text
 from attnbench.report.slugs import make_slug
 from attnbench.report.tables import chapter_of
 from attnbench.words.findings import describe_finding
-from attnbench.words.matrix import EMPTY, NO_FINDINGS, describe_kind, title_unfinished
+from attnbench.words.matrix import EMPTY, NO_FINDINGS, title_unfinished
 from attnbench.words.say import say
+from attnbench.words.statuses import MARKS, describe_mark, find_mark
 
-__all__ = ["Cell", "Chapter", "Matrix", "Row", "Unchecked", "list_legend", "make_matrices"]
+__all__ = ["Chapter", "FindingCounts", "Matrix", "Row", "Unchecked", "list_legend", "make_matrices"]
 
-# Each kind of finding status with its mark. A cell of the matrix lists its marks in this order.
-MARKS = (("bad", "✗"), ("good", "✓"), ("known", "~"), ("refused", "–"), ("left", "·"))
-# Kinds of status in the order of the legend.
-LEGEND = ("good", "bad", "known", "refused", "left")
 # Longest reason of an implementation on which nothing was checked, in characters.
 LONGEST_REASON = 200
 # Number of findings by check, implementation and status.
-Counts = dict[str, dict[str, Counter[str]]]
+Counts = dict[str, dict[str, Counter[Status]]]
 # Anchor of the group of failures on the page, by machine, implementation and check.
 Anchors = Mapping[tuple[str, str, str], str]
 # Most implementations whose numbers of refusals fit into a window of 1440 CSS pixels.
@@ -34,7 +31,7 @@ FITTING = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class FindingCounts:
     """Findings of one implementation in one check or chapter.
 
     ``marks`` contains the name, the mark and the number of findings of each kind of status in ``MARKS`` that occurs.
@@ -63,7 +60,7 @@ class Row:
     name: str
     # What the check requires; empty for a chapter, and for a check that this version does not know.
     requirement: str = ""
-    cells: tuple[Cell, ...]
+    cells: tuple[FindingCounts, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +125,7 @@ def list_legend(matrices: Iterable[Matrix]) -> tuple[tuple[str, str, str], ...]:
         for cell in row.cells
     ]
     kinds = _list_kinds(cells)
-    found = tuple((kind, dict(MARKS)[kind], describe_kind(kind)) for kind in LEGEND if kind in kinds)
+    found = tuple((mark.name, mark.sign, describe_mark(mark)) for mark in MARKS if mark.name in kinds)
     return (*found, ("", "", say(EMPTY))) if any(not cell.marks for cell in cells) else found
 
 
@@ -170,10 +167,10 @@ def _find_failing(counts: Counts) -> frozenset[str]:
     )
 
 
-def _list_kinds(cells: Iterable[Cell]) -> tuple[str, ...]:
+def _list_kinds(cells: Iterable[FindingCounts]) -> tuple[str, ...]:
     """Return the kinds of status in these cells, in the order of ``MARKS``."""
     found = {kind for cell in cells for kind, _, _ in cell.marks}
-    return tuple(kind for kind, _ in MARKS if kind in found)
+    return tuple(mark.name for mark in MARKS if mark.name in found)
 
 
 def _count_findings(results: Iterable[Result]) -> tuple[Counts, dict[str, Counter[tuple[str, str]]]]:
@@ -181,7 +178,7 @@ def _count_findings(results: Iterable[Result]) -> tuple[Counts, dict[str, Counte
 
     Also return the statuses and reasons of implementations on which nothing was checked.
     """
-    counts: defaultdict[str, dict[str, Counter[str]]] = defaultdict(dict)
+    counts: defaultdict[str, dict[str, Counter[Status]]] = defaultdict(dict)
     reasons: dict[str, Counter[tuple[str, str]]] = {}
     checked = set()
     for result in results:
@@ -192,7 +189,7 @@ def _count_findings(results: Iterable[Result]) -> tuple[Counts, dict[str, Counte
             if name not in row:
                 row[name] = Counter()
             row[name][finding.status] += 1
-            if finding.status in ("unsupported", "not_run"):
+            if finding.status in SILENT:
                 own[finding.status, describe_finding(finding)] += 1
             else:
                 checked.add(name)
@@ -247,30 +244,25 @@ def _make_chapters(
             )
 
 
-def _add_up(parts: Iterable[Counter[str]]) -> Counter[str]:
-    total: Counter[str] = Counter()
+def _add_up(parts: Iterable[Counter[Status]]) -> Counter[Status]:
+    total: Counter[Status] = Counter()
     for part in parts:
         total.update(part)
     return total
 
 
-def _choose_link(cells: Sequence[Cell]) -> str:
+def _choose_link(cells: Sequence[FindingCounts]) -> str:
     """Return the link of the cell with the most failures, or an empty text."""
     linked = [cell for cell in cells if cell.link]
     return max(linked, key=lambda cell: cell.marks[0][2]).link if linked else ""
 
 
-def _make_cell(counts: Counter[str], link: str, unfinished: bool) -> Cell:  # noqa: FBT001  # one of three columns that ``map`` joins
+def _make_cell(counts: Counter[Status], link: str, unfinished: bool) -> FindingCounts:  # noqa: FBT001  # one of three columns that ``map`` joins
     kinds: Counter[str] = Counter()
     for status, count in counts.items():
-        kinds[_classify_status(status)] += count
-    marks = tuple((kind, mark, kinds[kind]) for kind, mark in MARKS if kinds[kind])
+        kinds[find_mark(status).name] += count
+    marks = tuple((mark.name, mark.sign, kinds[mark.name]) for mark in MARKS if kinds[mark.name])
     if not marks and unfinished:
-        marks = tuple((kind, mark, 0) for kind, mark in MARKS if kind == "left")
-    return Cell(marks=marks, link=link if kinds["bad"] else "")
-
-
-def _classify_status(status: str) -> str:
-    if status in FAILURES:
-        return "bad"
-    return {"passed": "good", "expected_failure": "known", "unsupported": "refused"}.get(status, "left")
+        left = find_mark("not_run")
+        marks = ((left.name, left.sign, 0),)
+    return FindingCounts(marks=marks, link=link if kinds["bad"] else "")

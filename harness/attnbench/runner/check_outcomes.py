@@ -8,7 +8,7 @@ from attnbench.interface import Policies
 from attnbench.processes.candidate_requests import Observe, Observed, Outcome
 from attnbench.processes.oracle_requests import Evaluate
 from attnbench.records.outcome_facts import Death, NotReproduced
-from attnbench.records.types import Finding
+from attnbench.records.types import DEADLY, Finding
 from attnbench.runner.session import Plan, Session, Supervisor
 
 __all__ = ["CheckOutcomes", "evaluate_observations", "make_finding", "observe"]
@@ -17,8 +17,6 @@ __all__ = ["CheckOutcomes", "evaluate_observations", "make_finding", "observe"]
 # memory of the tensors of all checks would add up. The cost of one request per check is negligible for such a large
 # case.
 TOGETHER_FLOP = 2_000_000_000
-# Statuses of a request that ended the worker's process.
-DEADLY = ("crashed", "timeout")
 
 
 @dataclass(slots=True, kw_only=True)

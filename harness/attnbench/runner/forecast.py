@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from attnbench.cases import CaseId
+from attnbench.devices import HOST
 from attnbench.records.types import find_pass
 from attnbench.runner.parallelism import count_parallel_lanes
 from attnbench.runner.session import Plan
@@ -63,7 +64,7 @@ class Speed:
         case, pass_ = CaseId.parse(plan.case), find_pass(plan.case)
         rate = self.flop_per_s.get((case.device, case.dtype), FLOP_PER_S * self.threads)
         # The time of a pair was measured on CPUs only.
-        pairs_s = CALL_PAIR_S[pass_] * plan.pairs / self.threads if case.device == "cpu" else 0.0
+        pairs_s = CALL_PAIR_S[pass_] * plan.pairs / self.threads if case.device == HOST else 0.0
         return CALL_S[pass_] + CALL_RATIO * plan.flop / rate + pairs_s
 
     def estimate_oracle_s(self, plan: Plan) -> float:

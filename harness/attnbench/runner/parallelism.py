@@ -8,6 +8,7 @@ from threading import Event
 from typing import TypeVar
 
 from attnbench.cases import CaseId
+from attnbench.devices import HOST
 from attnbench.records.environment import count_cores
 from attnbench.runner.check_outcomes import TOGETHER_FLOP
 from attnbench.runner.session import PATIENT, Plan, Session, Supervisor
@@ -31,7 +32,7 @@ def count_parallel_lanes(plans: Iterable[Plan]) -> int:
     This is the number of cores if every case is small and on the CPU, otherwise 1. A large case needs all cores and all
     memory. It runs alone; if it runs out of memory, no other implementation can be the cause.
     """
-    small = all(plan.flop <= TOGETHER_FLOP and CaseId.parse(plan.case).device == "cpu" for plan in plans)
+    small = all(plan.flop <= TOGETHER_FLOP and CaseId.parse(plan.case).device == HOST for plan in plans)
     return count_cores() if small else 1
 
 

@@ -21,7 +21,7 @@ from attnbench.records.outcome_facts import (
     ReturnsNoGradients,
     ReturnsNoWeights,
 )
-from attnbench.records.types import Finding
+from attnbench.records.types import DEADLY, Finding
 from attnbench.records.value_facts import store_number
 from attnbench.refusals import TypedRefusal
 from attnbench.runner.check_outcomes import make_finding
@@ -43,8 +43,6 @@ PARITY = (
 SHAPE_ONLY = "weights_only_on_request"
 # Checks of attention weights and of gradients, which also run on a case that the implementation declares unsupported.
 FURTHER = ("weights_parity", SHAPE_ONLY, "input_gradients")
-# Statuses of a call that raised no exception, but ended its process or had to be stopped.
-NO_EXCEPTION = ("crashed", "timeout")
 
 
 def find_refusal(described: Opinion | Outcome, limit_s: float) -> Outcome | None:
@@ -111,7 +109,7 @@ def apply_refusal(checks: Sequence[str], refusal: Outcome, tried: Mapping[str, F
         # finding of ``input_gradients`` is therefore ignored.
         tried = {check: finding for check, finding in tried.items() if check != "input_gradients"}
     for check, finding in tried.items():
-        if finding.status in NO_EXCEPTION:
+        if finding.status in DEADLY:
             answered = AnsweredThoughRefused(refusal=declared, how="no_exception")
             findings[check] = replace(finding, facts=(answered, *finding.facts))
         elif finding.status == "failed" and check != SHAPE_ONLY and not _lacks_gradient(finding):

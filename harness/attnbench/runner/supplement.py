@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from attnbench.analysis.coverage import FEWEST_CHECKED
-from attnbench.cases import COMPILED_MODES, CaseId, Device, Level, digest, shard
+from attnbench.cases import COMPILED_MODES, CaseId, Level, digest, shard
 from attnbench.plugins.registry import display_name, load_operator
 from attnbench.processes.candidate_requests import AskSupport, Outcome
 from attnbench.processes.oracle_requests import ListPool
@@ -123,7 +123,7 @@ def _choose(
     strength = covering.strengths.get(suite, 0) if covering and whole else 0
     pool: list[str] = []
     if whole and (len(run) < FEWEST_CHECKED or (strength and len(asking.supported) < len(listed))):
-        device: Device = "cuda" if CaseId.parse(plans[0].case).device == "cuda" else "cpu"
+        device = CaseId.parse(plans[0].case).device
         offered = session.ask_oracle(ListPool(operator=worker.operator, level=suite, device=device))
         pool = [case for case in offered if case not in listed]
         asking.ask(pool)

@@ -15,9 +15,8 @@ from attnbench.processes.candidate_requests import Defence, Outcome, TimedSample
 from attnbench.processes.oracle_requests import Evaluate
 from attnbench.records.facts import Reason
 from attnbench.records.outcome_facts import EndedProcesses, ExcludedFromTiming, TimingFault
-from attnbench.records.types import Finding, Result, explain_untimed
+from attnbench.records.types import DEADLY, Finding, Result, explain_untimed
 from attnbench.records.value_facts import TimedCallChecked
-from attnbench.runner.check_outcomes import DEADLY
 from attnbench.runner.progress import Progress
 from attnbench.runner.session import Plan, Session, Supervisor
 from attnbench.runner.timed_case import TimedCase

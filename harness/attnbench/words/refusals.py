@@ -2,6 +2,7 @@
 
 from typing import assert_never
 
+from attnbench.devices import find_device
 from attnbench.refusals import (
     CannotCompile,
     Interpreted,
@@ -26,12 +27,12 @@ from attnbench.words.say import say
 
 __all__ = ["describe_declared", "describe_refusal"]
 
-_DEVICES = {"cpu": "a CPU", "cuda": "a CUDA device"}
+_DEVICE = "{article} {noun}"
 _OTHER_DEVICE = "the device {name}"
 _OR = " or "
 _NEEDS_DEVICE = "needs {devices}"
-_LACKS_DEVICE = "this machine has no CUDA device"
-_LACKS_OTHER_DEVICE = "this machine has no device {device}"
+_LACKS_DEVICE = "this machine has no {noun}"
+_LACKS_OTHER_DEVICE = "this machine has no device {name}"
 _CAPABILITY = "needs a CUDA device of capability {major}.{minor} or newer"
 _PACKAGE = "needs {packages}: {install}"
 _PROGRAM = "needs a compiler: install {programs}"
@@ -79,7 +80,8 @@ def describe_refusal(refusal: TypedRefusal) -> str:  # noqa: C901  # one case fo
             devices = say(_OR).join(map(_name_device, refusal.devices))
             return say(_NEEDS_DEVICE, devices=devices)
         case LacksDevice():
-            return say(_LACKS_DEVICE if refusal.device == "cuda" else _LACKS_OTHER_DEVICE, device=refusal.device)
+            device = find_device(refusal.device)
+            return say(_LACKS_DEVICE, noun=device.noun) if device else say(_LACKS_OTHER_DEVICE, name=refusal.device)
         case NeedsCapability(least=(major, minor)):
             return say(_CAPABILITY, major=major, minor=minor)
         case NeedsPackage():
@@ -117,7 +119,8 @@ def describe_refusal(refusal: TypedRefusal) -> str:  # noqa: C901  # one case fo
 
 
 def _name_device(name: str) -> str:
-    return say(_DEVICES.get(name, _OTHER_DEVICE), name=name)
+    device = find_device(name)
+    return say(_DEVICE, article=device.article, noun=device.noun) if device else say(_OTHER_DEVICE, name=name)
 
 
 def _describe_device(name: str) -> str:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 from msgspec.structs import replace
 
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
 from attnbench.checks import observations
 from attnbench.checks.catalogue import load_check_function
+from attnbench.devices import get_device
 from attnbench.interface import Implementation
 from attnbench.measurement import roofline
 from attnbench.measurement.memory import Footprint, measure_footprint
@@ -139,8 +139,8 @@ class CandidateWorker:
             candidate = self._get_candidate(request.implementation, request.case, request.inputs)
             # Pack the observations as bytes, because the next check may overwrite the tensors that this check observed.
             made[check] = tensor_file.pack(observations.serialize(list(load_check_function(check)(candidate))))
-            if candidate.case.device == "cuda":
-                torch.cuda.synchronize()  # raises an error of asynchronous work in this check, not in the next check
+            # Raises an error of asynchronous work in this check, not in the next check.
+            get_device(candidate.case.device).synchronize()
             if os.getpid() != self._process:
                 # The implementation forked, and this process is the child: only the parent may answer the runner.
                 os._exit(1)

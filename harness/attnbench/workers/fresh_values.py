@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attnbench.devices.device import Device
 from attnbench.interface import Inputs
 
 __all__ = ["FreshValues", "Signs"]
@@ -35,7 +36,7 @@ class FreshValues:
     may use both when it prepares its call.
     """
 
-    def __init__(self, inputs: Inputs, cotangent: str | None) -> None:
+    def __init__(self, inputs: Inputs, cotangent: str | None, device: Device) -> None:
         """``cotangent`` names the output whose cotangent gets new values; None: the case has no gradients."""
         given = {name: tensor for name, tensor in inputs.tensors.items() if _is_changed(name, tensor)}
         if cotangent is not None:
@@ -43,6 +44,7 @@ class FreshValues:
         # The signs come from the operating system. The state of a generator of torch or Python can be read, or computed
         # from the signs of 66 calls: with it, an implementation knew which values belong to judged calls.
         self._random = random.SystemRandom()
+        self._device = device
         self._given: dict[str, Tensor] = {}
         for name, tensor in given.items():
             if tensor.dim() and not any(tensor is other for other in self._given.values()):
@@ -63,13 +65,13 @@ class FreshValues:
     def write(self, signs: Mapping[str, Signs], inputs: Inputs) -> None:
         """Write the new values into the tensors of ``inputs``, which keep their addresses and strides.
 
-        On a CUDA device, wait until they are written, so that the writing is no part of a call that follows.
+        Wait until the device has written them, so that the writing is no part of a call that follows.
         """
         with torch.no_grad():
             for name, own in signs.items():
                 own.apply(self._given[name], out=_get_tensor(inputs, name))
-        if any(self._given[name].is_cuda for name in signs):
-            torch.cuda.synchronize()
+        if signs:
+            self._device.synchronize()
 
     def find_changed(self, signs: Mapping[str, Signs], inputs: Inputs) -> list[str]:
         """Return the names of the tensors of ``inputs`` that no longer have the values that were written.

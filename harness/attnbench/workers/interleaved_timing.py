@@ -23,10 +23,11 @@ from attnbench.candidate.candidate import Candidate, call_mode
 from attnbench.cases import Case
 from attnbench.checks.catalogue import load_check_function
 from attnbench.checks.observations import Match, serialize
+from attnbench.devices import get_device
+from attnbench.devices.timer import Timer
 from attnbench.interface import Implementation, Inputs, Operator
 from attnbench.measurement import sampling
 from attnbench.measurement.account import Account
-from attnbench.measurement.cuda_timing import DeviceTime
 from attnbench.measurement.instrument import Instrument
 from attnbench.measurement.watched_modules import WatchedModules
 from attnbench.oracle import tensor_file
@@ -93,7 +94,7 @@ class InterleavedTiming:
             settings = global_state.read_settings()
         sides = self._build_sides()
         copies = [name for name in (self.baseline, CONTROL) if name in sides]
-        device = self._make_device_time(sides) if self.case.device == "cuda" else None
+        timer = self._make_timer(sides)
         calls = self._watch_calls(sides, settings)
         try:
             with call_mode(self.case):
@@ -105,7 +106,7 @@ class InterleavedTiming:
                     until_s=until_s,
                     seed=self.seed,
                     baseline=copies,
-                    device=device,
+                    timer=timer,
                     surroundings=calls,
                     account=account,
                 )
@@ -129,12 +130,12 @@ class InterleavedTiming:
         files = {name: f"{observation}-{number}" for number, name in enumerate(self.implementations)}
         for name, file in files.items():
             self._observe(name, sides[name], calls, checks, Path(file))
-            if device is not None:
+            if timer is not None:
                 calls.prepare(name, 0)
-                samples[name] = self._check_replay(name, sides[name], device, samples[name])
+                samples[name] = self._check_replay(name, sides[name], timer, samples[name])
         twin = samples.pop(CONTROL, None)
         # Freed within the account: an object that waits when it is freed would look like a slow clock.
-        del calls, device
+        del calls, timer
         sides.clear()
         return TimedSamples(
             samples=samples,
@@ -176,7 +177,7 @@ class InterleavedTiming:
         cotangent = self.operator.outputs[0] if self.case.differentiates else None
         return TimedCalls(
             inputs={name: side.memory for name, side in sides.items()},
-            values=FreshValues(load_inputs(self.inputs, self.case.device), cotangent),
+            values=FreshValues(load_inputs(self.inputs, self.case.device), cotangent, get_device(self.case.device)),
             settings=settings,
             instrument=self.instrument,
             watched=[side.watched for side in sides.values()],
@@ -188,27 +189,28 @@ class InterleavedTiming:
     def _has_fixed_values(self, name: str) -> bool:
         return self.implementations[self._find_owner(name)].policies.fixed_values
 
-    def _make_device_time(self, sides: Mapping[str, _Side]) -> DeviceTime:
-        """Prepare timing by the device, for those implementations that enqueue their work on torch's CUDA streams."""
+    def _make_timer(self, sides: Mapping[str, _Side]) -> Timer | None:
+        """Prepare timing by the device, for those implementations that enqueue their work on torch's streams."""
         steps = {name: side.enqueued for name, side in sides.items() if not _has_own_synchronize(side.candidate)}
-        return DeviceTime(steps, capturable={name for name in self.implementations if self._is_capturable(name)})
+        capturable = {name for name in self.implementations if self._is_capturable(name)}
+        return get_device(self.case.device).make_timer(steps, capturable=capturable)
 
     def _is_capturable(self, name: str) -> bool:
-        """Whether an implementation is also timed as a CUDA graph.
+        """Whether an implementation may also be timed as a graph.
 
         The case must have no gradients, and the policies must declare the calls capturable and deterministic.
         """
         policies = self.implementations[name].policies
         return policies.capturable and policies.deterministic and not self.case.differentiates
 
-    def _check_replay(self, name: str, side: _Side, device: DeviceTime, samples: Samples) -> Samples:
+    def _check_replay(self, name: str, side: _Side, timer: Timer, samples: Samples) -> Samples:
         """Return ``samples``, without graph times if a replay of the graph and a call give different results."""
         try:
             with side.candidate.call_mode():
-                same = device.replay_matches(name)
+                same = timer.replay_matches(name)
         except BaseException as error:
             raise sampling.CallFailed(name) from error
-        return samples if same else replace(samples, graph_ns=[], method=device.describe_method(name))
+        return samples if same else replace(samples, graph_ns=[], method=timer.describe_method(name))
 
     def _observe(self, name: str, side: _Side, calls: TimedCalls, checks: Sequence[str], place: Path) -> None:
         """Store observations of the checks: of a call on the case's own values, and of the judged call.
@@ -281,11 +283,8 @@ def _add_waits(step: Step, candidate: Candidate) -> Step:
 
     If no wait is needed, return ``step`` itself.
     """
-    waits: list[Callable[[], object]] = []
-    if _has_own_synchronize(candidate):
-        waits.append(candidate.implementation.synchronize)
-    if candidate.case.device == "cuda":
-        waits.append(torch.cuda.synchronize)
+    own = candidate.implementation.synchronize if _has_own_synchronize(candidate) else None
+    waits = [wait for wait in (own, get_device(candidate.case.device).find_wait()) if wait is not None]
     if not waits:
         return step
 
@@ -301,7 +300,7 @@ def _add_waits(step: Step, candidate: Candidate) -> Step:
 def _has_own_synchronize(candidate: Candidate) -> bool:
     """Whether an implementation overrides ``synchronize``.
 
-    By overriding it, the implementation declares that its work is not on torch's CUDA streams.
+    By overriding it, the implementation declares that its work is not on torch's streams.
     """
     return type(candidate.implementation).synchronize is not Implementation.synchronize
 

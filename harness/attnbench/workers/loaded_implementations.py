@@ -11,8 +11,8 @@ import torch
 from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
+from attnbench.devices import HOST, get_device, list_devices
 from attnbench.interface import Implementation, Inputs, Policies
-from attnbench.measurement import device_memory_limit
 from attnbench.measurement.instrument import Instrument
 from attnbench.measurement.libraries import use_libraries
 from attnbench.measurement.processor_time import adopt_orphans, limit_cores
@@ -57,7 +57,7 @@ class LoadedImplementations:
     def start(self, request: StartCandidate) -> int:
         """Set torch's number of threads and limit the address space; return the number of threads.
 
-        The memory of a CUDA device is limited later, before the first inputs are loaded onto the device.
+        The memory of a device is limited later, before the first inputs are loaded onto the device.
         """
         self._device_memory_bytes = request.device_memory_bytes
         if request.threads:
@@ -74,9 +74,10 @@ class LoadedImplementations:
             if "libraries" not in request.timed_without:
                 use_libraries()
             self._instrument = Instrument()
-        if request.memory_limit_bytes and not torch.cuda.is_available():
-            # On machines with CUDA the address space is not limited, because a CUDA context reserves far more address
-            # space than it uses.
+        accelerators = [device for device in list_devices() if device.name != HOST and device.is_available()]
+        if request.memory_limit_bytes and not accelerators:
+            # On machines with an accelerator the address space is not limited, because a context of CUDA reserves far
+            # more address space than it uses.
             limit = environment.read_address_space_bytes() + request.memory_limit_bytes
             _, hard = resource.getrlimit(resource.RLIMIT_AS)
             # A process cannot raise its own limit, which an earlier request may have set.
@@ -156,13 +157,13 @@ class LoadedImplementations:
         torch.set_num_threads(self._threads)
 
     def load_inputs(self, file: str, device: str) -> Inputs:
-        """Load the inputs of a case; on a CUDA device, set the memory limit first.
+        """Load the inputs of a case; set the limit of the memory of a device first.
 
         Interleaved timing loads its inputs without the limit: its process has a copy of the inputs for each
         implementation, and each implementation has already run alone under the limit.
         """
-        if device == "cuda" and self._device_memory_bytes:
-            device_memory_limit.set_memory_limit(self._device_memory_bytes)
+        if self._device_memory_bytes:
+            get_device(device).limit_memory(self._device_memory_bytes)
         return load_inputs(file, device)
 
     def build_candidate(self, name: str, case: Case, inputs: Inputs) -> Candidate:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attnbench.candidate.candidate import Candidate, Malformed
+from attnbench.devices import get_device
 from attnbench.interface import Inputs
 from attnbench.measurement import memory
 from attnbench.processes.candidate_requests import Outcome
@@ -66,7 +67,7 @@ class MaxLengthWorker:
             took_s=took_s,
             peak_bytes=_measure_peak_bytes(step, case.device) if took_s <= request.limit_s else None,
             threads=torch.get_num_threads(),
-            method=memory.describe_peak_method(case.device),
+            method=get_device(case.device).peak_method,
         )
 
 
@@ -120,8 +121,7 @@ def _time_step_s(step: Callable[[], object], candidate: Candidate) -> float:
     begin = time.perf_counter()
     result = step()
     candidate.implementation.synchronize()
-    if candidate.case.device == "cuda":
-        torch.cuda.synchronize()
+    get_device(candidate.case.device).synchronize()
     took = time.perf_counter() - begin
     del result
     return took

@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 
-from attnbench.cases import DEVICES, DTYPES, LEVELS, Case, CaseId, Shape
+from attnbench.cases import DTYPES, LEVELS, Case, CaseId, Shape
 from attnbench.checks.catalogue import load_check_function, read_checks, read_operator_checks
 from attnbench.checks.evaluation.causes import Causes
 from attnbench.checks.evaluation.verdict import evaluate
 from attnbench.checks.observations import deserialize
 from attnbench.checks.requirement import applies
+from attnbench.devices import get_device, list_device_names
 from attnbench.interface import Operator, Policies
 from attnbench.oracle import tensor_file
 from attnbench.oracle.cache import OracleCache
@@ -165,9 +166,8 @@ class OracleWorker:
 
     def _describe_case(self, case: Case, operator: Operator, free: int) -> Description:
         work = operator.work(case)
-        missing: Fact | None = None
-        if case.device == "cuda" and not torch.cuda.is_available():
-            missing = LacksDevice(device="cuda")
+        is_here = get_device(case.device).is_available()
+        missing: Fact | None = None if is_here else LacksDevice(device=case.device)
         missing = (
             missing
             or _find_missing_data(operator, case)
@@ -268,7 +268,7 @@ def _make_error_finding(check: str, error: Exception) -> Finding:
 def _list_variants(case: str) -> Sequence[str]:
     """Return the case itself, followed by the same case in every dtype and on every device."""
     own = CaseId.parse(case)
-    others = (str(replace(own, dtype=dtype, device=device)) for dtype in DTYPES for device in DEVICES)
+    others = (str(replace(own, dtype=dtype, device=device)) for dtype in DTYPES for device in list_device_names())
     return list(dict.fromkeys((case, *others)))
 
 

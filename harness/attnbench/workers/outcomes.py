@@ -12,6 +12,7 @@ import torch
 from msgspec.structs import replace
 
 from attnbench.candidate.candidate import Malformed, WithoutGradient
+from attnbench.devices import list_devices
 from attnbench.interface import Inputs, Refusal
 from attnbench.measurement import sampling
 from attnbench.processes.candidate_requests import Outcome
@@ -25,8 +26,7 @@ __all__ = ["format_text", "list_arguments", "run_for_outcome"]
 
 Reply = TypeVar("Reply")
 _OUT_OF_MEMORY = re.compile(
-    r"can't allocate memory|CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
-    r"|Cannot allocate memory|bad_alloc",
+    "|".join(pattern for device in list_devices() for pattern in device.memory_errors),
     re.IGNORECASE,
 )
 
@@ -69,7 +69,7 @@ def _read_refusal(error: Refusal) -> TypedRefusal | CannotJudge:
 
 
 def _end_process(text: str) -> None:
-    """End this process after an error in a CUDA kernel, because every further call on the device would fail.
+    """End this process after an error in a kernel of a device, because every further call on the device would fail.
 
     The runner starts a new process, and reports the text, which is the last line of output.
     """

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases import Case
+from attnbench.devices import get_device
 from attnbench.interface import Policies, reference_arguments
 from attnbench.oracle.expected import CaseOracle
 from attnbench.processes.script_subject import Form, Subject
@@ -128,11 +129,11 @@ def _store_tensors(saved: Saved, case: Case, path: Path | None) -> str:
     torch.save(saved, memory)
     if path is not None:
         path.write_bytes(memory.getvalue())
-        return BESIDE.substitute(device=case.device)
+        return BESIDE.substitute(device=get_device(case.device).torch_type)
     if memory.tell() > EMBEDDED_BYTES:
         raise ValueError(f"the tensors of the case take {memory.tell() / 2**20:.3g} MiB: add --output FILE.py")
     text = base64.encodebytes(zlib.compress(memory.getvalue(), level=9)).decode()
-    return EMBEDDED.substitute(device=case.device, text=text)
+    return EMBEDDED.substitute(device=get_device(case.device).torch_type, text=text)
 
 
 def _format_quantities(case_oracle: CaseOracle) -> str:
@@ -241,7 +242,7 @@ def _format_call_mode(case: Case) -> str:
     if case.call_mode.inference_mode:
         return "torch.inference_mode()"
     if case.autocast:
-        return f'torch.autocast("{case.device}", dtype=torch.{case.dtype})'
+        return f'torch.autocast("{get_device(case.device).torch_type}", dtype=torch.{case.dtype})'
     return f"torch.set_grad_enabled({case.differentiates})"
 
 

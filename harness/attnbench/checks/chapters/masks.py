@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from attnbench.candidate.candidate import Candidate
-from attnbench.cases import Case
+from attnbench.cases import NUMBER_FORMATS, Case
 from attnbench.checks.hidden_rows import compare_rows, find_hidden_tokens
 from attnbench.checks.observations import Agree, Observation
 from attnbench.checks.requirement import check, draws_dropout, has_tokens, is_eager
 from attnbench.masks import additive
 from attnbench.records.value_facts import phrase
 
-# Number that overwrites hidden tokens, by dtype. It is far outside the range of the data. It is
-# finite, because 0 × NaN is NaN in correct code too. It is smaller in float16, so that projections
-# of overwritten tokens stay below 65504, the largest float16 number.
-POISON = {"float64": 1e4, "float32": 1e4, "bfloat16": 1e4, "float16": 30.0}
+# Number that overwrites hidden tokens, by dtype. It is far outside the range of the data. It is finite, because 0 × NaN
+# is NaN in correct code too. It is smaller in float16, so that projections of overwritten tokens stay below 65504, the
+# largest float16 number.
+POISON = {dtype: 1e4 if numbers.is_wide else 30.0 for dtype, numbers in NUMBER_FORMATS.items()}
 # Input regimes whose logits stay finite in float16 after tokens are overwritten with POISON. Infinite logits would make
 # correct code return NaN, by inf − inf.
 MODERATE = ("flat", "plain", "peaked", "identity")

@@ -6,13 +6,14 @@ from dataclasses import replace
 import torch
 
 from attnbench.candidate.candidate import Candidate, Malformed
+from attnbench.cases import NARROW_DTYPES, NUMBER_FORMATS
 from attnbench.checks.observations import Agree, Holds, Observation, Scale
 from attnbench.checks.requirement import check, is_eager
 from attnbench.interface import Refusal
 from attnbench.records.value_facts import phrase
 
-# Value of every element of the tokens, by dtype. Logits are near the square of this value, where exp overflows by far.
-LARGE = {"float64": 1e3, "float32": 1e3, "bfloat16": 1e3}
+# Value of every element of the tokens. Logits are near its square: exp overflows by far, and float16 cannot hold it.
+LARGE = 1e3
 
 
 @check(when=lambda case: case.problem.probed and is_eager(case))
@@ -29,11 +30,11 @@ def effective_gradient_scale(candidate: Candidate) -> Iterator[Observation]:
             yield Scale(quantity=name, value=candidate.gradients[name])
 
 
-@check(when=lambda case: case.problem.regime == "flat" and is_eager(case) and case.dtype in LARGE)
+@check(when=lambda case: case.problem.regime == "flat" and is_eager(case) and NUMBER_FORMATS[case.dtype].is_wide)
 def stays_finite(candidate: Candidate) -> Iterator[Observation]:
     """Large tokens, all equal, give finite outputs and gradients."""
     tensors = candidate.inputs.tensors
-    large = {name: torch.full_like(tensors[name], LARGE[candidate.case.dtype]) for name in ("query", "key", "value")}
+    large = {name: torch.full_like(tensors[name], LARGE) for name in ("query", "key", "value")}
     policies = candidate.implementation.policies
     masked_rows = bool(candidate.operator.hidden_rows(candidate.case, candidate.inputs))
     if masked_rows and "nan" in (policies.hidden_rows, policies.hidden_row_gradients):
@@ -48,11 +49,7 @@ def stays_finite(candidate: Candidate) -> Iterator[Observation]:
     yield Holds(holds=not strange, violation=violation, rows="masked_or_other" if masked_rows else "")
 
 
-@check(
-    when=lambda case: (
-        case.dtype in ("bfloat16", "float16") and is_eager(case) and "attn_mask" in case.problem.additive_masks
-    )
-)
+@check(when=lambda case: case.dtype in NARROW_DTYPES and is_eager(case) and "attn_mask" in case.problem.additive_masks)
 def wider_mask(candidate: Candidate) -> Iterator[Observation]:
     """A float32 mask with half-precision tokens gives the output of a half-precision mask, or raises an exception."""
     tensors = candidate.inputs.tensors

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnbench.candidate.candidate import Candidate
-from attnbench.cases import Case
+from attnbench.cases import NARROW_DTYPES, Case
 from attnbench.checks.observations import Agree, Holds, Observation
 from attnbench.checks.requirement import check, has_tokens, is_eager
 from attnbench.interface import Inputs, Refusal
@@ -125,7 +125,7 @@ def _list_undefined_inputs(case: Case) -> dict[str, Callable[[Inputs], Inputs]]:
         return odd
     if problem.attention_mask in ("bool2d", "float2d") and problem.padding_mask is None:
         odd["hint_without_causal_mask"] = _set_options(is_causal=True)
-    if case.dtype in ("bfloat16", "float16") and "attn_mask" in problem.additive_masks:
+    if case.dtype in NARROW_DTYPES and "attn_mask" in problem.additive_masks:
         odd["wide_mask"] = _widen_mask
     return odd
 

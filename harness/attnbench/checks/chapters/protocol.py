@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnbench.candidate import global_state
 from attnbench.candidate.candidate import Candidate
 from attnbench.candidate.compilation import CallModule
-from attnbench.cases import Case, Dtype
+from attnbench.cases import DTYPES, NUMBER_FORMATS, Case
 from attnbench.checks.observations import Equal, Holds, Observation
 from attnbench.checks.requirement import check, has_tokens, is_eager
 from attnbench.checks.runs import compare_bitwise, compare_runs, try_call
@@ -25,7 +25,7 @@ from attnbench.records.value_facts import phrase
 # Dtypes in which ``tensors_are_registered`` may build a module before to() converts the module to
 # the case's dtype; the first supported dtype is used. More precise dtypes come first: if to()
 # leaves a tensor in a more precise dtype, the result shows it.
-_DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16", "float16")
+_DTYPES = sorted(DTYPES, key=lambda dtype: -NUMBER_FORMATS[dtype].bytes)
 # Factor by which the checks multiply all parameters of a module to get other parameters. The
 # products are exact in every dtype, and every output changes.
 OTHER = -0.5

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnbench.analysis.deviations import make_deviation
-from attnbench.checks.evaluation.measurement import Comparison, compare, find_expected
+from attnbench.checks.evaluation.measurement import QuantityComparison, compare, find_expected
 from attnbench.checks.observations import Average, Match, Observation
 from attnbench.interface import Policies
 from attnbench.oracle.expected import WEIGHTS, CaseOracle, Expected
@@ -62,7 +62,7 @@ def _find_differences(policies: Policies, **values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if getattr(policies, name) != value}
 
 
-def _measure(found: Sequence[Comparison]) -> tuple[int, float]:
+def _measure(found: Sequence[QuantityComparison]) -> tuple[int, float]:
     """Return how wrong an observation is: the number of faults without a measured error, and the largest error."""
     unmeasured = sum(bool(one.facts) and one.measured is None for one in found)
     return unmeasured, max((one.share for one in found), default=0.0)

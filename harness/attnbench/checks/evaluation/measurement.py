@@ -46,7 +46,7 @@ from attnbench.records.value_facts import (
     store_number,
 )
 
-__all__ = ["Comparison", "compare", "find_expected", "replace_declared_nan"]
+__all__ = ["QuantityComparison", "compare", "find_expected", "replace_declared_nan"]
 
 # Largest allowed error of one element's mean over random draws, in standard errors. The bound is above the usual six
 # standard errors, because there are many elements and their distributions are skewed.
@@ -56,7 +56,7 @@ POOLED_STANDARD_ERRORS = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class QuantityComparison:
     """The result of one comparison."""
 
     # What is wrong; empty if the comparison passed.
@@ -76,7 +76,7 @@ class Comparison:
 
 def compare(
     observation: Observation, expected: Expected, case_oracle: CaseOracle, policies: Policies
-) -> list[Comparison]:
+) -> list[QuantityComparison]:
     """Compare an observation with the expected values; return one comparison for each quantity.
 
     A further comparison is a failure if the policies declare NaN gradients, but no gradient is NaN.
@@ -111,7 +111,7 @@ def compare(
             violation = ConditionViolated(violation=_make_phrase(observation.violation), rows=observation.rows)
             deviation = (observation.deviation,) if observation.deviation else ()
             facts = () if observation.holds else (violation, *deviation)
-            return [Comparison(facts=facts, measured=observation.measured, allowed=observation.allowed)]
+            return [QuantityComparison(facts=facts, measured=observation.measured, allowed=observation.allowed)]
 
 
 def _make_compared(observation: Equal | Agree | RowSum | Slope) -> Compared:
@@ -157,13 +157,13 @@ def _get_axes(quantity: str, value: Tensor, case_oracle: CaseOracle) -> Sequence
 
 def _compare_match(
     name: str, observation: Match, expected: Expected, case_oracle: CaseOracle, policies: Policies
-) -> Comparison:
+) -> QuantityComparison:
     value, target = observation.quantities[name], expected.quantities.get(name)
     if target is None:
-        return Comparison(facts=(UnexpectedQuantity(quantity=name),))
+        return QuantityComparison(facts=(UnexpectedQuantity(quantity=name),))
     wanted = case_oracle.gradient_dtype if name.startswith("grad.") else case_oracle.dtype
     if value.dtype != wanted and not observation.any_dtype:
-        return Comparison(facts=(_make_dtype_fact(Compared(quantity=name), value.dtype, wanted),))
+        return QuantityComparison(facts=(_make_dtype_fact(Compared(quantity=name), value.dtype, wanted),))
     rows = expected.hidden_rows.get(name)
     nan_rows = policies.hidden_rows == "nan" and not name.startswith("grad.")
     if rows is not None and nan_rows and value.shape == target.shape:
@@ -198,7 +198,7 @@ def replace_declared_nan(name: str, value: Tensor, target: Tensor, expected: Exp
 
 def _require_declared_nan(
     observation: Match, expected: Expected, case_oracle: CaseOracle, policies: Policies
-) -> list[Comparison]:
+) -> list[QuantityComparison]:
     """Return a fault if the policies declare NaN gradients in fully masked rows, but no gradient is NaN.
 
     Gradients of masks alone prove nothing: the gradient of a mask of minus infinity may contain no NaN.
@@ -213,12 +213,12 @@ def _require_declared_nan(
     ]
     if masks.issuperset(reached) or any(bool(observation.quantities[name].isnan().any()) for name in reached):
         return []
-    return [Comparison(facts=(DeclaredNanMissing(),))]
+    return [QuantityComparison(facts=(DeclaredNanMissing(),))]
 
 
 def _compare_exact(
     name: str, value: Tensor, expected: Expected, case_oracle: CaseOracle, *, mean_over: int
-) -> Comparison:
+) -> QuantityComparison:
     """Compare bit for bit, or within the error of a join if the quantity is a mean over ``mean_over`` keys.
 
     Where the partial means may be stored in half precision, their rounding has either sign. There, a common factor of
@@ -238,7 +238,9 @@ def _compare_exact(
     return max(within, _bound(abs(off), averaged, fault), key=lambda one: one.share)
 
 
-def _compare_scale(observation: Scale, expected: Expected, case_oracle: CaseOracle, policies: Policies) -> Comparison:
+def _compare_scale(
+    observation: Scale, expected: Expected, case_oracle: CaseOracle, policies: Policies
+) -> QuantityComparison:
     """Compare softmax scale and amplitude (common factor), each estimated from a whole tensor.
 
     Return the comparison with the larger ratio of measured to allowed error.
@@ -256,10 +258,10 @@ def _compare_scale(observation: Scale, expected: Expected, case_oracle: CaseOrac
         fault = ScaleOff(quantity=name, probe=which, off=store_number(off), allowed=allowed)
         found.append(_bound(abs(off), allowed, fault))
     # An error of NaN counts as larger than any number.
-    return max(found, key=lambda one: (math.isnan(one.share), one.share), default=Comparison())
+    return max(found, key=lambda one: (math.isnan(one.share), one.share), default=QuantityComparison())
 
 
-def _compare_slope(observation: Slope, expected: Expected) -> Comparison:
+def _compare_slope(observation: Slope, expected: Expected) -> QuantityComparison:
     """Compare a derivative with a central difference of a loss."""
     if observation.wider is None:
         allowed = allowed_slope_error(observation.slope)
@@ -280,7 +282,7 @@ def _compare_slope(observation: Slope, expected: Expected) -> Comparison:
     return _bound(off, allowed, fault)
 
 
-def _compare_row_sum(observation: RowSum, case_oracle: CaseOracle) -> Comparison:
+def _compare_row_sum(observation: RowSum, case_oracle: CaseOracle) -> QuantityComparison:
     """Compare the error of row sums with the allowed error.
 
     The rounding model runs only if the error is above ``observation.allowed``, the allowed error of a plain division.
@@ -293,14 +295,14 @@ def _compare_row_sum(observation: RowSum, case_oracle: CaseOracle) -> Comparison
     return _bound(off, allowed, RowSumOff(compared=_make_compared(observation), off=store_number(off), allowed=allowed))
 
 
-def _bound(off: float, allowed: float, fault: ValueFact) -> Comparison:
+def _bound(off: float, allowed: float, fault: ValueFact) -> QuantityComparison:
     """Return the comparison of an error with the allowed error; ``fault`` is what is wrong if it is larger."""
-    return Comparison(facts=() if off <= allowed else (fault,), measured=off, allowed=allowed)
+    return QuantityComparison(facts=() if off <= allowed else (fault,), measured=off, allowed=allowed)
 
 
 def _compare_within(
     compared: Compared, value: Tensor, expected: Tensor, axes: Sequence[Axis], limit: Limit
-) -> Comparison:
+) -> QuantityComparison:
     """Compare the shapes of two tensors, then positions of NaN and infinity, then values."""
     allowed = limit.allowed
     if value.shape != expected.shape:
@@ -309,20 +311,22 @@ def _compare_within(
     error = (value - expected).abs()
     measured = _find_largest(error)
     if measured <= allowed < math.inf:  # the largest error is finite, so every number is finite
-        return Comparison(measured=measured, allowed=allowed)
+        return QuantityComparison(measured=measured, allowed=allowed)
     # Two numbers that are not finite agree only if both are NaN, or the same infinity.
     disagrees = ~((value.isfinite() & expected.isfinite()) | (value == expected) | (value.isnan() & expected.isnan()))
     first = _find_first(disagrees)
     if first is not None:
-        return Comparison(facts=(NotFinite(compared=compared, **_locate(disagrees, first, value, expected, axes)),))
+        return QuantityComparison(
+            facts=(NotFinite(compared=compared, **_locate(disagrees, first, value, expected, axes)),)
+        )
     error = torch.where(expected.isfinite(), error, 0.0)
     measured = _find_largest(error)
     if measured <= allowed:
-        return Comparison(measured=measured, allowed=allowed)
+        return QuantityComparison(measured=measured, allowed=allowed)
     worst, wrong = unravel_index(int(error.argmax()), error.shape), error > allowed
     located = _locate(wrong, worst, value, expected, axes)
     fault = ValuesOff(compared=compared, worst=store_number(measured), limit=limit, **located)
-    return Comparison(facts=(fault,), measured=measured, allowed=allowed)
+    return QuantityComparison(facts=(fault,), measured=measured, allowed=allowed)
 
 
 def _locate(
@@ -339,29 +343,29 @@ def _locate(
     }
 
 
-def _compare_bits(compared: Compared, value: Tensor, expected: Tensor, axes: Sequence[Axis] = ()) -> Comparison:
+def _compare_bits(compared: Compared, value: Tensor, expected: Tensor, axes: Sequence[Axis] = ()) -> QuantityComparison:
     if value.shape != expected.shape:
         return _report_shape(compared, value, expected)
     if value.dtype != expected.dtype:
-        return Comparison(facts=(_make_dtype_fact(compared, value.dtype, expected.dtype),))
+        return QuantityComparison(facts=(_make_dtype_fact(compared, value.dtype, expected.dtype),))
     if torch.equal(value, expected):
-        return Comparison(measured=0.0, allowed=0.0)
+        return QuantityComparison(measured=0.0, allowed=0.0)
     # NaN in both tensors at the same position counts as equal.
     differs = (
         ~((value == expected) | (value.isnan() & expected.isnan())) if value.is_floating_point() else value != expected
     )
     if not bool(differs.any()):
-        return Comparison(measured=0.0, allowed=0.0)
+        return QuantityComparison(measured=0.0, allowed=0.0)
     # Equal infinities have the difference NaN, and are no error.
     apart = torch.where(differs, (value.double() - expected.double()).abs(), -1.0)
     difference, worst = float(apart.max()), unravel_index(int(apart.argmax()), apart.shape)
     fault = BitsDiffer(compared=compared, **_locate(differs, worst, value, expected, axes))
-    return Comparison(facts=(fault,), measured=difference, allowed=0.0)
+    return QuantityComparison(facts=(fault,), measured=difference, allowed=0.0)
 
 
 def _compare_average(
     observation: Average, expected: Expected, case_oracle: CaseOracle, policies: Policies
-) -> Comparison:
+) -> QuantityComparison:
     """Compare a mean over dropout masks with the expected values: each element, and the amplitude.
 
     The amplitude is the common factor of all elements. It shows smaller errors than a single element does.
@@ -378,7 +382,7 @@ def _compare_average(
     kept = mean.isnan() == observation.mean.isnan()
     observation = replace(observation, mean=mean, std=torch.where(kept, observation.std, 0.0))
     if not bool(observation.std.any()):
-        return Comparison(facts=(NothingDropped(quantity=name, draws=observation.draws),))
+        return QuantityComparison(facts=(NothingDropped(quantity=name, draws=observation.draws),))
     off, standard_error = (
         observation.mean - target,
         (observation.std / math.sqrt(observation.draws)).clamp(min=allowance.floor),
@@ -427,8 +431,10 @@ def _estimate_amplitude(off: Tensor, signal: Tensor, standard_error: Tensor) -> 
     return float((off * signal).sum()) / precision, 1 / math.sqrt(precision)
 
 
-def _report_shape(compared: Compared, value: Tensor, expected: Tensor) -> Comparison:
-    return Comparison(facts=(WrongShape(compared=compared, shape=tuple(value.shape), expected=tuple(expected.shape)),))
+def _report_shape(compared: Compared, value: Tensor, expected: Tensor) -> QuantityComparison:
+    return QuantityComparison(
+        facts=(WrongShape(compared=compared, shape=tuple(value.shape), expected=tuple(expected.shape)),)
+    )
 
 
 def _make_dtype_fact(compared: Compared, dtype: torch.dtype, expected: torch.dtype) -> WrongDtype:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from attnbench.checks.evaluation.causes import Causes
 from attnbench.checks.evaluation.diagnosis import find_fitting_scales
-from attnbench.checks.evaluation.measurement import Comparison, compare, find_expected
+from attnbench.checks.evaluation.measurement import QuantityComparison, compare, find_expected
 from attnbench.checks.observations import Match, Observation
 from attnbench.interface import Policies
 from attnbench.oracle.expected import CaseOracle, Expected
@@ -39,7 +39,7 @@ class Judgement:
 class _Compared:
     """A comparison, with the observation and the expected values that it compared."""
 
-    comparison: Comparison
+    comparison: QuantityComparison
     observation: Observation
     expected: Expected
 

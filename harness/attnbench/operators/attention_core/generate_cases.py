@@ -11,7 +11,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, cast
 
-from attnbench.cases import DTYPES, NESTED, Case, Dtype, Mode
+from attnbench.cases import DTYPES, NARROW_DTYPES, NESTED, Case, Dtype, Mode
+from attnbench.devices.cuda import CUDA
 from attnbench.interface import Covering
 from attnbench.operators.attention_core.problem import ALIGNED, LOGIT_STD, AttentionCoreProblem
 from attnbench.operators.attention_core.restrictions import RESTRICTIONS
@@ -20,7 +21,6 @@ from attnbench.operators.covering_array import build_covering_array, build_restr
 
 __all__ = ["COVERING", "FACTORS", "case_to_row", "is_allowed", "row_to_case", "write_lists"]
 
-HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
 # The values of everything that can vary in a case; the covering arrays combine these values. Compiled modes are
 # excluded, because compiling a graph takes seconds.
 FACTORS: Mapping[str, tuple[Any, ...]] = {
@@ -147,7 +147,7 @@ def _generate_core() -> Iterator[Case]:
     yield from (row_to_case(row) for row in build_covering_array(FACTORS, is_allowed, 2))
     yield from _generate_exact(((3, 8), (5, 17)))
     yield from (_make_case(PROBE, dtype=dtype) for dtype in DTYPES)
-    yield from (_make_case(replace(PROBE, num_heads=6, kv_heads=2), dtype=dtype) for dtype in HALF)
+    yield from (_make_case(replace(PROBE, num_heads=6, kv_heads=2), dtype=dtype) for dtype in NARROW_DTYPES)
     yield from _generate_degenerate()
     # Kernels process keys in blocks (tiles). These numbers of keys fill the last tile exactly or only partly. Diagonals
     # of causal masks and edges of windows cross tiles.
@@ -237,7 +237,7 @@ def _generate_full() -> Iterator[Case]:
         yield _make_case(replace(PLAIN, queries=1, keys=keys, mask="causal_br+ragged"), mode="inference")
     # The error of accumulation in half precision is within the error budget with few keys, and far above the budget
     # with 1024 keys.
-    for dtype in HALF:
+    for dtype in NARROW_DTYPES:
         yield _make_case(replace(PLAIN, sequences=1, queries=16, keys=1024), dtype=dtype)
     # There are few compiled cases, because compilation takes about 15 s per graph.
     yield _make_case(replace(PLAIN, mask="causal_tl"), mode="inductor")
@@ -253,13 +253,13 @@ def _generate_slow() -> Iterator[Case]:
 def _generate_gpu() -> Iterator[Case]:
     """Generate CUDA cases: every pair of argument values, and sizes at which kernels switch algorithms."""
     for row in build_covering_array(FACTORS, is_allowed, 2):
-        yield row_to_case(row).with_fields(device="cuda")
+        yield row_to_case(row).with_fields(device=CUDA.name)
     for dtype, width, keys in product(DTYPES, (32, 64, 128, 256), (127, 1024)):
         problem = replace(PLAIN, num_heads=2, queries=keys, keys=keys, head_dim=width, mask="causal_tl")
-        yield _make_case(problem, dtype=dtype, mode="train").with_fields(device="cuda")
-    for dtype, keys in product(HALF, (1024, 4096)):
+        yield _make_case(problem, dtype=dtype, mode="train").with_fields(device=CUDA.name)
+    for dtype, keys in product(NARROW_DTYPES, (1024, 4096)):
         decoding = replace(PLAIN, num_heads=8, kv_heads=2, queries=1, keys=keys, head_dim=64, mask="causal_br")
-        yield _make_case(decoding, dtype=dtype, mode="inference").with_fields(device="cuda")
+        yield _make_case(decoding, dtype=dtype, mode="inference").with_fields(device=CUDA.name)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """The least floating-point operations and bytes of a case, from the exact number of visible query-key pairs."""
 
-from attnbench.cases import Case
+from attnbench.cases import NUMBER_FORMATS, Case
 from attnbench.interface import Work
 from attnbench.operators.attention_core.problem import AttentionCoreProblem
 
 __all__ = ["count_visible_pairs", "count_work"]
 
 # Number of bytes per element, by dtype.
-ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def count_work(case: Case) -> Work:
@@ -30,7 +29,7 @@ def count_work(case: Case) -> Work:
     return Work(
         flop=2 * products * count_visible_pairs(case) * (width + value_width),
         pairs=batch * heads * problem.queries * problem.keys,
-        bytes=times * (given + made) * ELEMENT_BYTES[case.dtype] + lengths,
+        bytes=times * (given + made) * NUMBER_FORMATS[case.dtype].bytes + lengths,
     )
 
 

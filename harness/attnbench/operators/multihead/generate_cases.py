@@ -9,7 +9,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from attnbench.cases import CALL_MODES, DTYPES, NESTED, Case, Dtype, Mode
+from attnbench.cases import CALL_MODES, DTYPES, NARROW_DTYPES, NESTED, Case, Dtype, Mode
+from attnbench.devices.cuda import CUDA
 from attnbench.interface import Covering
 from attnbench.operators.covering_array import build_covering_array, build_restricted_arrays
 from attnbench.operators.multihead.problem import ATTENTION_MASKS, LOGIT_STD, PADDING_MASKS, MultiheadProblem
@@ -20,7 +21,6 @@ __all__ = ["COVERING", "FACTORS", "case_to_row", "is_allowed", "row_to_case", "w
 
 NARROW_AND_WIDE: tuple[Dtype, ...] = ("float32", "bfloat16")
 OTHER_MODES: tuple[Mode, ...] = ("inference_mode", "sampling", "frozen", "tuning")
-HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
 # The values of each factor. The factors are the arguments of the reference, and everything else that can vary in a
 # case. The covering arrays combine these values. Compiled modes are excluded, because compiling a graph takes seconds.
 FACTORS: Mapping[str, tuple[Any, ...]] = {
@@ -57,7 +57,7 @@ SHARES_QUERIES = ("self_attention", "query_is_key")
 
 def is_allowed(row: Mapping[str, Any]) -> bool:
     """Return whether a row, complete or partial, describes a valid case whose outputs are not random."""
-    if row.get("mode") == "autocast" and row.get("dtype", "bfloat16") not in HALF:
+    if row.get("mode") == "autocast" and row.get("dtype", "bfloat16") not in NARROW_DTYPES:
         return False
     widths = ALIASES_WITH_WIDTHS.get(row.get("sharing", ""))
     if widths and row.get("widths", (None, None)) not in widths:
@@ -358,7 +358,7 @@ def _generate_full() -> Iterator[Case]:
         yield _make_case(replace(SENTENCES, regime=f"minilm{layer}", need_weights=True), dtype=dtype)
     # The error of accumulation in half precision is within the error budget with few keys, and far above the budget
     # with 1024 keys.
-    for dtype in HALF:
+    for dtype in NARROW_DTYPES:
         yield _make_case(replace(CORE, batch=1, queries=16, keys=1024), dtype=dtype)
     # There are few compiled cases, because compilation takes about 15 s per graph.
     for mode in ("inductor", "inductor_train"):
@@ -372,7 +372,7 @@ def _generate_full() -> Iterator[Case]:
 def _generate_slow() -> Iterator[Case]:
     for keys, dtype in product((512, 1024), DTYPES):
         yield _make_case(replace(CROSS, queries=keys // 2, keys=keys, mask="pad"), dtype=dtype)
-    for dtype in HALF:
+    for dtype in NARROW_DTYPES:
         yield _make_case(replace(CORE, batch=1, queries=16, keys=4096), dtype=dtype)
     # Some kernels take larger tiles beyond 4096 keys.
     causal = replace(CROSS, batch=1, embed_dim=1, num_heads=1, mask="causal", is_causal=True)
@@ -382,12 +382,12 @@ def _generate_slow() -> Iterator[Case]:
 def _generate_gpu() -> Iterator[Case]:
     """Generate CUDA cases: every pair of argument values, and sizes at which kernels switch algorithms."""
     for row in build_covering_array(FACTORS, is_allowed, 2):
-        yield row_to_case(row).with_fields(device="cuda")
+        yield row_to_case(row).with_fields(device=CUDA.name)
     for dtype, head_dim, keys in product(DTYPES, (32, 64, 128, 256), (127, 1024)):
         problem = replace(SELF, queries=keys, keys=keys, embed_dim=2 * head_dim, mask="causal", is_causal=True)
-        yield _make_case(problem, dtype=dtype, mode="train").with_fields(device="cuda")
-    for dtype in HALF:
-        yield _make_case(PROBE, dtype=dtype).with_fields(device="cuda")
+        yield _make_case(problem, dtype=dtype, mode="train").with_fields(device=CUDA.name)
+    for dtype in NARROW_DTYPES:
+        yield _make_case(PROBE, dtype=dtype).with_fields(device=CUDA.name)
 
 
 def _generate_huge() -> Iterator[Case]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases import Case
+from attnbench.devices import get_device
 from attnbench.interface import Inputs
 from attnbench.operators.multihead.problem import MultiheadProblem
 
@@ -78,7 +79,7 @@ def run_yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
 
 @contextmanager
 def _call_mode(case: Case) -> Iterator[None]:
-    autocast = torch.autocast(case.device, dtype=getattr(torch, case.dtype), enabled=case.autocast)
+    autocast = get_device(case.device).autocast(getattr(torch, case.dtype), enabled=case.autocast)
     with warnings.catch_warnings(), torch.set_grad_enabled(case.differentiates), autocast:
         # If one mask is boolean and the other mask is float, the reference warns that this is deprecated, but it
         # computes the correct result.

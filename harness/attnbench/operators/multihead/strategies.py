@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from attnbench.cases import CALL_MODES, DTYPES, Case, Dtype, Mode
+from attnbench.cases import CALL_MODES, DTYPES, NARROW_DTYPES, Case, Mode
 from attnbench.operators.multihead.problem import (
     ATTENTION_MASKS,
     EXACT_MASKS,
@@ -23,7 +23,6 @@ MODES: tuple[Mode, ...] = (
     "eval",
     *(mode for mode, call_mode in CALL_MODES.items() if mode != "eval" and call_mode.compiler is None),
 )
-HALF: tuple[Dtype, ...] = ("bfloat16", "float16")
 # Sequence lengths that are equal or next to multiples of common tile sizes.
 EDGES = (1, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 # Sequence lengths to draw from; a length that occurs several times is drawn more often. 0 comes last, because
@@ -69,7 +68,7 @@ def draw_case(draw: st.DrawFn) -> Case:
     form = {name: some[draw(st.integers(FAR, FAR + len(some) - 1)) - FAR] for name, some in FORMS.items()}
     mode, dtype, regime = form["mode"], form["dtype"], form["regime"]
     if CALL_MODES[mode].autocast:
-        dtype = HALF[DTYPES.index(dtype) % len(HALF)]
+        dtype = NARROW_DTYPES[DTYPES.index(dtype) % len(NARROW_DTYPES)]
     exact = regime in EXACT_MASKS
     mask = _choose_exact_mask(form) if exact else "+".join(filter(None, (form["attention"], form["padding"]))) or "none"
     sharing = "" if exact else form["sharing"]

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 
-from attnbench.cases import Case
+from attnbench.cases import NUMBER_FORMATS, Case
 from attnbench.interface import Work
 from attnbench.operators.multihead.problem import MultiheadProblem
 
 __all__ = ["count_visible_pairs", "count_work"]
 
 # Number of bytes per element, by dtype.
-ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 MASK_BYTES = 1
 
 
@@ -77,7 +76,7 @@ def _count_drawn_pairs(case: Case) -> int:
 def _count_moved_bytes(case: Case) -> Iterator[int]:
     """Yield numbers of bytes; their sum is the size of all tensors that a call reads or writes, each counted once."""
     problem: MultiheadProblem = case.problem
-    given, made = ELEMENT_BYTES[case.given_dtype], ELEMENT_BYTES[case.dtype]
+    given, made = NUMBER_FORMATS[case.given_dtype].bytes, NUMBER_FORMATS[case.dtype].bytes
     additive, boolean = _count_mask_elements(problem)
     inputs = (sum(_count_token_elements(problem)) + additive) * given
     parameters = sum(_count_parameter_elements(problem)) * given

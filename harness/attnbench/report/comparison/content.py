@@ -23,7 +23,7 @@ from attnbench.words.left_out import describe_fault
 from attnbench.words.say import say
 from attnbench.words.unmatched import count_failed, count_unmatched, describe_lacks, name_unmatched
 
-__all__ = ["Comparison", "Only", "Sentence", "collect_comparison"]
+__all__ = ["ComparisonContent", "Only", "Sentence", "collect_comparison"]
 
 # Longest text in a sentence, in characters.
 LONGEST = 110
@@ -54,7 +54,7 @@ class Only:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ComparisonContent:
     """Everything that a comparison shows."""
 
     # Names of the two sides: ids of runs, or names of implementations.
@@ -86,7 +86,7 @@ def collect_comparison(
     names: tuple[str, str] | None = None,
     threshold: float = 0.0,
     left_out: Sequence[LeftOut] = (),
-) -> Comparison:
+) -> ComparisonContent:
     """Collect the content of a comparison from the changes that ``run_diff`` found.
 
     ``names`` are those of two implementations that were timed interleaved. ``base`` and ``new`` then have the results
@@ -107,7 +107,7 @@ def collect_comparison(
     failures = collect_failures([new], [result for result in failed if result.findings])
     warnings = [] if names else [*explain_differences(base.run, new.run, conditions), *_list_gaps(base, new, left_out)]
     return spell_out_in(
-        Comparison(
+        ComparisonContent(
             base=names[0] if names else base.run.id,
             new=names[1] if names else new.run.id,
             method=run_words.describe_method(None if names else threshold),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from attnbench.report.comparison.content import Comparison
+from attnbench.report.comparison.content import ComparisonContent
 from attnbench.report.comparison.rows import Row, Section
 from attnbench.report.failures import FailureGroup
 from attnbench.report.markdown_text import escape, format_code, hide_comments
@@ -23,13 +23,13 @@ SENTENCES, WARNINGS = 12, 6
 COUNTED = ("undecided", "other")
 
 
-def render(content: Comparison) -> str:
+def render(content: ComparisonContent) -> str:
     """Return the Markdown text of a comparison, of at most ``LONGEST`` characters."""
     texts = (hide_comments("\n\n".join(filter(None, _list_parts(content, rows)))) + "\n" for rows in ROWS)
     return next((text for text in texts if len(text) <= LONGEST), _render_shortest(content))
 
 
-def _list_parts(content: Comparison, rows: int) -> Iterator[str]:
+def _list_parts(content: ComparisonContent, rows: int) -> Iterator[str]:
     yield _render_title(content)
     yield _render_warnings(content)
     yield "\n".join(
@@ -44,11 +44,11 @@ def _list_parts(content: Comparison, rows: int) -> Iterator[str]:
     yield from _render_conditions(content, rows)
 
 
-def _render_title(content: Comparison) -> str:
+def _render_title(content: ComparisonContent) -> str:
     return f"### attnbench compare: {_code(content.base)} → {_code(content.new)}"
 
 
-def _render_warnings(content: Comparison) -> str:
+def _render_warnings(content: ComparisonContent) -> str:
     """Return the warnings as an alert of GitHub, which other viewers show as a quotation."""
     if not content.warnings:
         return ""
@@ -60,7 +60,7 @@ def _mark(kind: str) -> str:
     return {"bad": "❌ ", "gap": "❔ ", "good": "✅ "}[kind]
 
 
-def _render_section(section: Section, content: Comparison, most: int) -> Iterator[str]:
+def _render_section(section: Section, content: ComparisonContent, most: int) -> Iterator[str]:
     yield f"#### {section.title}: {section.count}"
     if not most:
         return
@@ -99,7 +99,7 @@ def _list_row(row: Row, *, with_verdict: bool) -> tuple[str, ...]:
     return (_code(row.implementation), _shorten(what), change, _shorten(sides), _shorten(row.where))
 
 
-def _render_only(content: Comparison, most: int) -> Iterator[str]:
+def _render_only(content: ComparisonContent, most: int) -> Iterator[str]:
     if not content.only:
         return
     yield f"#### Only in one: {len(content.only)}"
@@ -115,7 +115,7 @@ def _render_only(content: Comparison, most: int) -> Iterator[str]:
         yield words.count_more_rows(left) if left > 0 else ""
 
 
-def _render_conditions(content: Comparison, most: int) -> Iterator[str]:
+def _render_conditions(content: ComparisonContent, most: int) -> Iterator[str]:
     rows = [one for one in content.conditions if one.differs]
     if rows and most:
         yield "#### What differs"
@@ -132,7 +132,7 @@ def _render_conditions(content: Comparison, most: int) -> Iterator[str]:
         )
 
 
-def _render_shortest(content: Comparison) -> str:
+def _render_shortest(content: ComparisonContent) -> str:
     """Return the counts alone, if nothing else is short enough."""
     return hide_comments(f"{_render_title(content)}\n\n{_shorten(content.counts)}") + "\n"
 

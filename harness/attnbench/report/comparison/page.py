@@ -1,6 +1,6 @@
 """A comparison as one self-contained HTML file, with the style and the script of a report."""
 
-from attnbench.report.comparison.content import Comparison
+from attnbench.report.comparison.content import ComparisonContent
 from attnbench.report.page import render_template
 from attnbench.words.failures import REPRODUCING
 
@@ -12,7 +12,7 @@ MOST_ROWS = 200
 FEW_ROWS = 5
 
 
-def render(content: Comparison) -> str:
+def render(content: ComparisonContent) -> str:
     """Return the HTML page of a comparison."""
     return render_template(
         "comparison.html.j2", content=content, reproducing=REPRODUCING, most_rows=MOST_ROWS, few_rows=FEW_ROWS

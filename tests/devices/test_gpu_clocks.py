@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from attnbench.analysis.clean_calls import is_throttled
-from attnbench.measurement.gpu_clocks import MISSING, Clocks, Reading
+from attnbench.devices.gpu_clocks import MISSING, Clocks
+from attnbench.devices.timer import ClockReading
 
 UUID = "00000000-0000-0000-0000-000000000000"
 
@@ -90,4 +91,4 @@ def test_a_later_reading_that_fails_is_zero(monkeypatch: pytest.MonkeyPatch) -> 
     package = make_package(nvmlDeviceGetClockInfo=clock, nvmlDeviceGetCurrentClocksEventReasons=lambda _: 4)
     monkeypatch.setitem(sys.modules, "pynvml", package)
     found = Clocks(UUID)
-    assert (found.source, found.read(), found.read()) == ("NVML", Reading(1965, 4), Reading(0, 0))
+    assert (found.source, found.read(), found.read()) == ("NVML", ClockReading(1965, 4), ClockReading(0, 0))

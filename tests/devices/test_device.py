@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from attnbench.devices.device import memory_fraction
 from attnbench.interface import Policies
-from attnbench.measurement.device_memory_limit import memory_fraction
 from attnbench.processes.candidate_requests import Declared, LoadImplementation, StartCandidate
 from attnbench.runner import session
 from attnbench.runner.session import Limits, Supervisor

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnbench.measurement.cuda_timing import LONGEST_NS, SHORTEST_NS, Pauses, flush_bytes, spin_cycles, spin_ns
+from attnbench.devices.cuda_timing import LONGEST_NS, SHORTEST_NS, Pauses, flush_bytes, spin_cycles, spin_ns
 
 
 @pytest.mark.parametrize(

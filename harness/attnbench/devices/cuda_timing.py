@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.measurement.gpu_clocks import Clocks
+from attnbench.devices.gpu_clocks import Clocks
+from attnbench.devices.timer import ClockReader, DeviceSample, Step
 
-__all__ = ["DeviceSample", "DeviceTime", "Pauses", "flush_bytes", "spin_cycles", "spin_ns"]
+__all__ = ["CudaTimer", "Pauses", "flush_bytes", "spin_cycles", "spin_ns"]
 
-Step = Callable[[], object]
 # Smallest number of bytes to write before each call to flush the L2 cache, as in triton.testing.do_bench.
 FLUSHED_AT_LEAST = 256_000_000
 # Limits of the duration of the spin before a call, in nanoseconds. SHORTEST_NS is enough for a plain attention call,
@@ -38,17 +38,6 @@ MEASURED_CYCLES = 2_000_000
 # Number of warm-up calls before a graph capture, as in
 # https://docs.pytorch.org/docs/stable/notes/cuda.html#whole-network-capture.
 BEFORE_CAPTURE = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSample:
-    """One sample of a call on the device: times in nanoseconds, and whether the spin before the call was too short."""
-
-    device_ns: int
-    # Whether the device began the call before the whole call was enqueued; None if no spin preceded the call.
-    late: bool | None
-    # Time of the same call replayed as a CUDA graph; None if the call has no graph.
-    graph_ns: int | None = None
 
 
 def flush_bytes(cache_bytes: int) -> int:
@@ -101,7 +90,7 @@ class _Graph:
     result: Any
 
 
-class DeviceTime:
+class CudaTimer:
     """Times calls on the current CUDA device.
 
     ``steps`` maps names to calls. A call returns as soon as its work is enqueued. The calls named in
@@ -114,7 +103,7 @@ class DeviceTime:
         self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         self._steps = steps
         self._capturable = capturable
-        self.clocks = Clocks(str(properties.uuid))
+        self.clocks: ClockReader = Clocks(str(properties.uuid))
         self._pauses = Pauses()
         self._clock_ghz: float | None = None
         # Nanoseconds to spin before each call, by the call's name; 0 if a spin cannot hide the launch.

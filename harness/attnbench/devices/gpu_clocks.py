@@ -4,20 +4,13 @@ Source: NVML, https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReas
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
-__all__ = ["MISSING", "Clocks", "Reading"]
+from attnbench.devices.timer import ClockReading
+
+__all__ = ["MISSING", "Clocks"]
 
 # Value of ``Clocks.source`` if nvidia-ml-py is not installed.
 MISSING = "none: nvidia-ml-py is not installed; pip install nvidia-ml-py"
-
-
-class Reading(NamedTuple):
-    """One reading: the clock rate of the multiprocessors, and a bit mask of the reasons that lower this rate."""
-
-    # Clock rate in MHz; 0 if this reading failed.
-    sm_mhz: int
-    reasons: int
 
 
 class Clocks:
@@ -27,7 +20,7 @@ class Clocks:
     """
 
     def __init__(self, uuid: str) -> None:
-        self._read: Callable[[], Reading] | None = None
+        self._read: Callable[[], ClockReading] | None = None
         try:
             self._read = _make_reader(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
             self._read()
@@ -38,7 +31,7 @@ class Clocks:
             self._read = None
             self.source = f"none: NVML says {str(error) or type(error).__name__}"
 
-    def read(self) -> Reading | None:
+    def read(self) -> ClockReading | None:
         """Read the clock rate and the throttling reasons.
 
         Return None if NVML cannot read this device at all, and a reading of zeros if only this reading failed.
@@ -48,10 +41,10 @@ class Clocks:
         try:
             return self._read()
         except Exception:  # noqa: BLE001  # a single failed reading only invalidates its cycle
-            return Reading(0, 0)
+            return ClockReading(0, 0)
 
 
-def _make_reader(uuid: str) -> Callable[[], Reading]:
+def _make_reader(uuid: str) -> Callable[[], ClockReading]:
     """Return a function that reads the clock rate of the device with this UUID.
 
     Raises: ImportError without nvidia-ml-py; an NVML error if there is no driver or no such device.
@@ -61,9 +54,9 @@ def _make_reader(uuid: str) -> Callable[[], Reading]:
     pynvml.nvmlInit()
     device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
 
-    def read() -> Reading:
+    def read() -> ClockReading:
         # The NVML function has had this name since version 535 of the driver and of nvidia-ml-py (June 2023).
         reasons = int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(device))
-        return Reading(int(pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM)), reasons)
+        return ClockReading(int(pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM)), reasons)
 
     return read

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import pytest
@@ -30,6 +30,7 @@ from attnbench.plugins.registry import describe_origin, list_names, load
 from attnbench.processes.candidate_requests import Outcome, Samples
 from attnbench.records.outcome_facts import Crashed, Raised
 from attnbench.runner import Limits, NoProgress, Session
+from attnbench.runner.worker_pool import TIMING, WorkerKind
 
 needs_encoder = pytest.mark.skipif(
     sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing())
@@ -271,12 +272,14 @@ def test_each_model_adds_a_time_out() -> None:
             return Outcome(status="error", facts=())
 
     class FakeSession(Session):
-        def supervise_together(self, implementations: Sequence[str]) -> Any:
-            assert implementations == ["a", "b"]
+        def get(self, implementations: Sequence[str], kind: WorkerKind) -> Any:
+            assert (implementations, kind) == (["a", "b"], TIMING)
             return FakeWorker()
 
+    session = FakeSession()
+    session.workers = cast("Any", session)
     timing = _ModelTiming(
-        session=FakeSession(),
+        session=session,
         model="encoder",
         settings=Settings(batch=1, length=4, processes=2, budget_s=1.0),
         rows={},

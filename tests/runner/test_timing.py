@@ -39,9 +39,10 @@ from attnbench.runner import timing, timing_processes
 from attnbench.runner.process_samples import ProcessSamples
 from attnbench.runner.profile import _select_ready
 from attnbench.runner.progress import NoProgress, Progress
-from attnbench.runner.session import Limits, Plan, Session, Supervisor
+from attnbench.runner.session import Plan, Session
 from attnbench.runner.timing import EVALUATED, GROUP_S, SMALL_FLOP, STEP, time_cases
 from attnbench.runner.timing_processes import Effort
+from attnbench.runner.worker_pool import Limits, Supervisor, WorkerKind
 from made_facts import OFF
 
 CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu/inference"
@@ -73,9 +74,13 @@ class FakeSession:
     shared_by: list[int] = field(default_factory=list)
     closed: int = 0
 
-    def supervise_together(self, names: list[str], *, without: frozenset[Defence] = frozenset()) -> "FakeProcess":
+    @property
+    def workers(self) -> "FakeSession":
+        """The pool, which is this object."""
+        return self
+
+    def get(self, names: list[str], _: WorkerKind) -> "FakeProcess":
         """Return a fake process with these implementations; raise PluginError if ``load_fault`` says so."""
-        del without
         if self.load_fault(names):
             raise PluginError(f"cannot load {', '.join(names)}")
         self.started.append(list(names))
@@ -449,7 +454,7 @@ def test_times_that_do_not_add_up_are_a_fault(change: dict[str, int], expected: 
             return msgspec.structs.replace(answer, **added)
 
     class WrongSession(FakeSession):
-        def supervise_together(self, names: list[str], *, without: frozenset[Defence] = frozenset()) -> FakeProcess:
+        def get(self, names: list[str], _: WorkerKind) -> FakeProcess:
             self.started.append(list(names))
             return Wrong(self, names)
 

@@ -7,6 +7,7 @@ new processes. Importing this module does not import torch.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from attnbench.analysis.speed_verdict import CONTROL, SpeedVerdict, decide_speed
@@ -22,9 +23,10 @@ from attnbench.processes.candidate_requests import Outcome
 from attnbench.records.outcome_facts import CannotLoad
 from attnbench.records.types import Timing
 from attnbench.runner import Session
+from attnbench.runner.parallelism import run_each
 from attnbench.runner.process_samples import ProcessSamples
 from attnbench.runner.progress import NoProgress, Progress
-from attnbench.runner.session import Supervisor
+from attnbench.runner.worker_pool import TIMING, Supervisor
 from attnbench.words.findings import describe_facts
 from attnbench.words.refusals import describe_declared
 
@@ -103,21 +105,26 @@ def drop_in(
     progress = progress or NoProgress()
     for model in models:
         progress.begin(f"compare in {model}", len(implementations))
-        rows = {}
-        for name, worker in session.supervise_each(list(implementations)):
-            progress.now(f"{name} in {model}")
-            request = CompareEmbeddings(
-                implementation=name,
-                model=model,
-                batch=settings.batch,
-                length=settings.length,
-                work_s=session.limits.work_s,
-            )
-            rows[name] = _make_row(model, name, DropInClient(worker).ask(request))
-            progress.done(name)
+        compare = partial(_compare, session, model, settings, progress)
+        rows = dict(run_each(session, [(name, ()) for name in implementations], compare))
         ready = [name for name, row in rows.items() if row.status == HELD and not row.untimed]
         timing = _ModelTiming(session=session, model=model, settings=settings, rows=rows, progress=progress)
         yield from timing.time_models(ready)
+
+
+def _compare(
+    session: Session, model: str, settings: Settings, progress: Progress, name: str, _: object, worker: Supervisor
+) -> Iterator[tuple[str, Row]]:
+    progress.now(f"{name} in {model}")
+    request = CompareEmbeddings(
+        implementation=name,
+        model=model,
+        batch=settings.batch,
+        length=settings.length,
+        work_s=session.limits.work_s,
+    )
+    yield name, _make_row(model, name, DropInClient(worker).ask(request))
+    progress.done(name)
 
 
 def _make_row(model: str, name: str, answer: Comparison | Outcome) -> Row:
@@ -226,7 +233,7 @@ class _ModelTiming:
         # Number of models: one for each implementation, and the original.
         models = len(names) + 1
         try:
-            worker = self.session.supervise_together(names)
+            worker = self.session.workers.get(names, TIMING)
         except PluginError as error:
             return Outcome(status="crashed", facts=(CannotLoad(message=str(error)),))
         request = TimeModels(

@@ -13,9 +13,10 @@ from attnbench.records.facts import Reason
 from attnbench.records.types import Finding, Result
 from attnbench.runner.profile import list_gating_checks
 from attnbench.runner.progress import NoProgress, Progress
-from attnbench.runner.session import PATIENT, Limits, Session
+from attnbench.runner.session import Session
 from attnbench.runner.timing import time_cases
 from attnbench.runner.timing_processes import Effort
+from attnbench.runner.worker_pool import PATIENT, Limits
 
 __all__ = ["CheatOutcome", "Timed", "list_cheats", "try_cheats"]
 

@@ -19,10 +19,11 @@ from attnbench.records.types import Finding, Result, explain_untimed
 from attnbench.records.value_facts import TimedCallChecked
 from attnbench.runner.check_outcomes import DEADLY
 from attnbench.runner.progress import Progress
-from attnbench.runner.session import Plan, Session, Supervisor
+from attnbench.runner.session import Plan, Session
 from attnbench.runner.timed_case import TimedCase
 from attnbench.runner.timing_faults import FaultSearch, bisect
 from attnbench.runner.timing_processes import Effort, TimingProcesses
+from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["time_cases"]
 

@@ -4,7 +4,7 @@ import csv
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,8 +27,9 @@ from attnbench.kernel import from_kernel
 from attnbench.measurement import sampling
 from attnbench.oracle import sentence_encoder
 from attnbench.plugins.registry import describe_origin, list_names, load
-from attnbench.processes.candidate_requests import Outcome, Samples
+from attnbench.processes.candidate_requests import Outcome
 from attnbench.records.outcome_facts import Crashed, Raised
+from attnbench.records.types import Timing
 from attnbench.runner import Limits, NoProgress, Session
 from attnbench.runner.worker_pool import TIMING, WorkerKind
 
@@ -211,10 +212,10 @@ class FakeTiming(_ModelTiming):
         if "crashes" in names:
             return Outcome(status="crashed", facts=(Crashed(how="signal", signal="SIGKILL"),))
         calls = ["original", CONTROL, *names]
-        taken = sampling.Samples(times_ns=[100 + number] * 9, cycles=list(range(9)), first_call_ns=1)
+        taken = Timing(samples_ns=((100 + number,) * 9,), cycles=(tuple(range(9)),), threads=1, first_call_ns=(1,))
         errors = {name: 9.0 if name == "drifts" else 0.0 for name in calls}
-        samples = dict.fromkeys(calls, Samples(**asdict(taken)))
-        return TimedModels(samples=samples, threads=1, errors=errors, allowed=1.0)
+        samples = dict.fromkeys(calls, taken)
+        return TimedModels(samples=samples, errors=errors, allowed=1.0)
 
 
 def time_rows(*names: str) -> dict[str, Row]:

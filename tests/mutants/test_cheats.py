@@ -102,7 +102,7 @@ class Timer:
         failed = [] if "judging" in without else self._judge(case, mode, answer)
         return Seen(
             stopped="; ".join([describe_facts(wrong.facts)] if wrong else failed),
-            medians_ns=tuple(statistics.median(answer.samples[place].times_ns) for place in (REFERENCE, *places)),
+            medians_ns=tuple(statistics.median(answer.samples[place].samples_ns[0]) for place in (REFERENCE, *places)),
         )
 
     def _judge(self, case: str, mode: str, answer: TimedSamples) -> list[str]:

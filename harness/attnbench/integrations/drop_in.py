@@ -24,8 +24,8 @@ from attnbench.records.outcome_facts import CannotLoad
 from attnbench.records.types import Timing
 from attnbench.runner import Session
 from attnbench.runner.parallelism import run_each
-from attnbench.runner.process_samples import ProcessSamples
 from attnbench.runner.progress import NoProgress, Progress
+from attnbench.runner.timed_case import add_process
 from attnbench.runner.worker_pool import TIMING, Supervisor
 from attnbench.words.findings import describe_facts
 from attnbench.words.refusals import describe_declared
@@ -175,10 +175,9 @@ class _ModelTiming:
     settings: Settings
     rows: dict[str, Row]
     progress: Progress
-    samples: dict[str, ProcessSamples] = field(default_factory=dict)
+    samples: dict[str, Timing] = field(default_factory=dict)
     # Names of the code paths of the original model. The first path is the baseline.
     originals: tuple[str, ...] = ()
-    threads: int = 0
 
     def time_models(self, names: Sequence[str]) -> Iterator[Row]:
         """Time the model with the implementations in ``names``.
@@ -192,7 +191,7 @@ class _ModelTiming:
             self._time_in_process(number, names)
             # All processes report the same label, which tells the progress estimate that they take about the same time.
             self.progress.done(self.model)
-        timings = {name: own.to_timing(processes, self.threads) for name, own in self.samples.items()}
+        timings = {name: own.fill(processes) for name, own in self.samples.items()}
         if self.originals:
             timings[self.originals[0]] = replace(timings[self.originals[0]], twin=timings[CONTROL])
         for name in self.originals:
@@ -224,10 +223,9 @@ class _ModelTiming:
                 return
             self._exclude(culprit, reason, failed=True)
             names.remove(culprit)
-        self.threads = answer.threads
         self.originals = tuple(name for name in answer.samples if name not in names and name != CONTROL)
         for name, samples in answer.samples.items():
-            self.samples.setdefault(name, ProcessSamples()).add(number, samples)
+            self.samples[name] = add_process(self.samples.get(name), number, samples)
 
     def _take_samples(self, number: int, names: list[str]) -> TimedModels | Outcome:
         # Number of models: one for each implementation, and the original.

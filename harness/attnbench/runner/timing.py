@@ -247,7 +247,7 @@ class _TimingRun:
             evaluated = self.session.ask_oracle(
                 Evaluate(case=case.plan.case, checks=checks, observations=[file], policies=policies)
             )
-            calls = len(answer.samples[name].times_ns)
+            calls = len(answer.samples[name].samples_ns[0])
             findings = tuple(_describe_timed_call(evaluated[check], calls) for check in checks)
             failed = tuple(finding for finding in findings if finding.status != "passed")
             if failed:

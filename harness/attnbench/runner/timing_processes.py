@@ -179,7 +179,7 @@ class TimingProcesses:
 def _find_wrong_total(answer: TimedSamples, elapsed_ns: int) -> Outcome | None:
     """Return a fault if samples and times do not add up to the time ``elapsed_ns`` that this process measured."""
     samples = [*answer.samples.values(), *([] if answer.twin is None else [answer.twin])]
-    total_ns = sum(sum(own.times_ns) for own in samples) + answer.between_ns
+    total_ns = sum(sum(own.samples_ns[0]) for own in samples) + answer.between_ns
     if total_ns != answer.elapsed_ns:
         changed = SamplesChanged(total_ns=total_ns, elapsed_ns=answer.elapsed_ns)
         return Outcome(status="failed", facts=(changed,))

@@ -27,7 +27,7 @@ RECORDS = (
 )  # fmt: skip
 # The records that are lines of a run file; the others are values of their fields.
 LINES = ("Run", "Result", "Samples", "Ceiling", "Completion", "Resumption", "End")
-DISPATCH = ("Dispatch", "DispatchCell", "Offer", "Interval")
+DISPATCH = ("Dispatch", "DispatchCell", "Offer")
 CERTIFICATE = ("Suite", "Code")
 # Parts of facts, and of phrases in them.
 OF_FACTS = (
@@ -86,6 +86,7 @@ def make_formats() -> str:
         *_describe_tables(),
         "## dispatch.json",
         *(_describe_class(dispatch, name) for name in DISPATCH),
+        _describe_class(_read("analysis/stats.py"), "Interval"),
         "## Objects of a certificate\n\n[results.md](results.md#certificates) describes the certificate.",
         *(_describe_class(_read("analysis/certificate.py"), name) for name in CERTIFICATE),
     ]

@@ -93,7 +93,7 @@ def measure_process(
                     surroundings=writing if kind == "new" else None,
                 )
                 for name in NAMES:
-                    blocks[kind][name].append(statistics.median(taken[name].times_ns))
+                    blocks[kind][name].append(statistics.median(taken[name].samples_ns[0]))
         only = {REFERENCE: calls[REFERENCE]}
         ours = sampling.sample_interleaved(only, budget_s=TIMER_S, seed=seed, surroundings=writing)[REFERENCE]
         both, alone = (
@@ -103,7 +103,7 @@ def measure_process(
             for text in ("write(); call()", "write()")
         )
     return {
-        "case": case, "threads": threads, "blocks": blocks, "ours_ns": statistics.median(ours.times_ns),
+        "case": case, "threads": threads, "blocks": blocks, "ours_ns": statistics.median(ours.samples_ns[0]),
         "timer_ns": (both - alone) * 1e9,
     }  # fmt: skip
 

@@ -11,7 +11,6 @@ reference uses its fast path, one fused operator. The fast path is timed separat
 """
 
 import argparse
-import dataclasses
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -187,7 +186,7 @@ class PaddedSamples(msgspec.Struct, frozen=True, kw_only=True):
     the fraction of padded tokens.
     """
 
-    samples: dict[str, dict[str, dict[str, list[int]]]]
+    samples: dict[str, dict[str, dict[str, Sequence[int]]]]
     padded: float
 
 
@@ -207,6 +206,7 @@ def take_samples(request: TakePaddedSamples) -> PaddedSamples:
 
     from attnbench.measurement import sampling
     from attnbench.oracle import sentence_encoder
+    from research.detection.pools import list_samples
 
     torch.set_num_threads(request.threads)
     tokens, padded = sentence_encoder.make_padded_sentences(request.batch, request.length, padding=PADDING)
@@ -214,14 +214,13 @@ def take_samples(request: TakePaddedSamples) -> PaddedSamples:
     with torch.no_grad():
         hidden = model(tokens, padded, layers=LAYER)
     reference = model.get_submodule(f"layers.{LAYER}.self_attn")
-    samples: dict[str, dict[str, dict[str, list[int]]]] = {}
+    samples: dict[str, dict[str, dict[str, Sequence[int]]]] = {}
     for pass_ in PASSES:
         calls = _make_calls(reference, hidden, padded, pass_)
         taken = sampling.sample_interleaved(
             calls, budget_s=request.budget_s, seed=request.seed, baseline=(BASE, CONTROL)
         )
-        columns = {name: dataclasses.asdict(one) for name, one in taken.items()}
-        samples[pass_] = {name: {column: one[column] for column in COLUMNS} for name, one in columns.items()}
+        samples[pass_] = {name: list_samples(own, 0) for name, own in taken.items()}
     return PaddedSamples(samples=samples, padded=float(padded.double().mean()))
 
 

@@ -26,9 +26,9 @@ from attnbench.processes.candidate_requests import Outcome
 from attnbench.processes.fork_server import AVAILABLE, ForkServer
 from attnbench.processes.oracle_requests import DescribeCases, DrawInputs
 from attnbench.records.types import Finding
-from attnbench.runner import session
+from attnbench.runner import worker_pool
 from attnbench.runner.check_outcomes import make_finding
-from attnbench.runner.session import Supervisor
+from attnbench.runner.worker_pool import Supervisor
 from attnbench.workers.empty_batches import judge_empty_batch
 from attnbench.workers.oracle_worker import OracleWorker
 from attnbench.workers.outcomes import run_for_outcome
@@ -145,12 +145,12 @@ def shared_fork_servers(tmp_path_factory: pytest.TempPathFactory, same_environme
 
     def find_also_for_times(supervisor: Supervisor, environment: Mapping[str, str]) -> ForkServer | None:
         """Fork processes that measure times, too: how much times differ between processes matters to no test."""
-        if not AVAILABLE or supervisor._timed_without is None or environment:
+        if not AVAILABLE or supervisor._kind.timed_without is None or environment:
             return find(supervisor, environment)
-        return supervisor._session.start_fork_server(environment)
+        return supervisor._pool.find_fork_server(environment)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "ForkServer", shared)
+        patch.setattr(worker_pool, "ForkServer", shared)
         patch.setattr(Supervisor, "_find_fork_server", find_also_for_times)
         yield
     shared.end()

@@ -32,7 +32,7 @@ class EditedSamples(Laborious):
             del others
             frame = find_sampling_frame()
             if frame is not None:
-                times_ns = frame.f_locals["samples"].times_ns
+                times_ns = frame.f_locals["samples"].samples_ns
                 times_ns[:] = [min(times_ns) // 10 if index == 0 else times_ns[0] for index in range(len(times_ns))]
             return labour(query), None
 

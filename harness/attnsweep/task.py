@@ -211,7 +211,7 @@ def _conform(
     counts = Counter(name for name, _ in left)
     choice = Choice.from_options(given)
     with make_session(given) as session:
-        chosen = drop_unloadable(session, implementations, asked=True, keep=True)
+        chosen = drop_unloadable(session, implementations, asked=True, keeps=len(implementations) == 1)
         plans = plan_conformance(session, choice, find_operators(session, chosen))
         expectations = load_expectations(session, chosen, plans, choice, {})
         pairs = ((display_name(name), plan.case) for name in chosen for plan in plans)

@@ -16,7 +16,6 @@ from attnbench.plugins.registry import OPERATORS, list_names
 from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.types import Result
 from attnbench.runner import Limits, NoProgress, Session, conform
-from attnbench.runner.session import PATIENT, Supervisor
 from research.conform_cost.cpu_time import SECONDS_FOLDER
 from research.conform_cost.requests import ReadSeconds
 
@@ -44,12 +43,9 @@ class _TimedSession(Session):
         """Return the CPU seconds of each part of the work in all candidate workers that have ended."""
         return _add_parts(*(json.loads(path.read_text()) for path in self.seconds_folder.glob("*.json")))
 
-    def supervise(
-        self, implementation: str, environment: Mapping[str, str] = PATIENT, *, parallel: int = 1
-    ) -> Supervisor:
+    def find_variables(self) -> Mapping[str, str]:
         self.seconds_folder.mkdir(exist_ok=True)
-        added = {"PYTHONPATH": ROOT, SECONDS_FOLDER: str(self.seconds_folder)}
-        return super().supervise(implementation, {**environment, **added}, parallel=parallel)
+        return {"PYTHONPATH": ROOT, SECONDS_FOLDER: str(self.seconds_folder)}
 
 
 def main() -> None:

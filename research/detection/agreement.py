@@ -89,7 +89,7 @@ def measure_process(
 
     def add_our_block() -> None:
         samples = sampling.sample_interleaved({"call": step}, budget_s=block_s, seed=seed)["call"]
-        ours.append(statistics.median(samples.times_ns))
+        ours.append(statistics.median(samples.samples_ns[0]))
 
     def add_their_block() -> None:
         theirs.append(timer.blocked_autorange(min_run_time=block_s).median * 1e9)
@@ -119,7 +119,7 @@ def _time_nothing(arguments: dict[str, Any], seed: int) -> tuple[float, float]:
     """
     call = partial(do_nothing, **arguments)
     samples = sampling.sample_interleaved({"nothing": call}, budget_s=NOTHING_S, seed=seed)["nothing"]
-    return statistics.median(samples.times_ns), min(repeat(call, number=LOOPS, repeat=REPEATS)) / LOOPS * 1e9
+    return statistics.median(samples.samples_ns[0]), min(repeat(call, number=LOOPS, repeat=REPEATS)) / LOOPS * 1e9
 
 
 def format_agreement(folder: Path) -> str:

@@ -15,8 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from attnbench.analysis.speed_verdict import splits_cycles
 from attnbench.analysis.stats import Estimate, estimate, ratios_by_cycle
 from attnbench.plugins.registry import PluginError
@@ -25,8 +23,8 @@ from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.records import environment
 from attnbench.records.types import Timing
 from attnbench.runner import Limits, Session, list_profile_cases
-from attnbench.runner.session import Supervisor
 from attnbench.runner.timing_processes import STARTS, start_together
+from attnbench.runner.worker_pool import Supervisor
 from attnbench.words.findings import describe_facts
 from research.detection.load import Competitor, measure_busy_cores, run_competitor
 from research.detection.plants import BASE, PATHS, ROWS, SHARES
@@ -43,6 +41,7 @@ __all__ = [
     "collect_times_ns",
     "estimate_size",
     "gather_pool",
+    "list_samples",
     "make_header",
     "make_timing",
     "read_pool",
@@ -52,6 +51,8 @@ __all__ = [
 ROOT = str(Path(__file__).parents[2])
 # Implementations that every process times when this module measures a pool.
 IMPLEMENTATIONS = [BASE, *PATHS.values()]
+# What a pool stores of each call besides its time.
+COUNTERS = ("waited_ns", "switches", "cycles")
 # Seconds over which the use of the cores is measured before a process starts.
 WINDOW_S = 0.1
 # Time-out of a process, in seconds of wall time. It is long, because calls on several threads take many times as long
@@ -163,13 +164,8 @@ def _make_side_timing(processes: Sequence[Process], side: str, threads: int, cal
         whole = tuple(tuple(column[call] for call in own) if column else () for column, own in columns)
         return whole if any(whole) else ()
 
-    return Timing(
-        samples_ns=collect("times_ns"),
-        waited_ns=collect("waited_ns"),
-        switches=collect("switches"),
-        cycles=collect("cycles"),
-        threads=threads,
-    )
+    counters: dict[str, Any] = {name: collect(name) for name in COUNTERS}
+    return Timing(samples_ns=collect("times_ns"), **counters, threads=threads)
 
 
 def _select_calls(process: Process, side: str, calls: int | None) -> Sequence[int]:
@@ -349,8 +345,9 @@ def _measure_process(
         end, used_s = time.monotonic(), competitor.read_cpu_s() - used_s
     if isinstance(answer, Outcome):
         return {"kind": "failed", "reason": f"{answer.status}: {describe_facts(answer.facts)}"}
-    samples = {name: msgspec.to_builtins(taken) for name, taken in answer.samples.items()}
-    twin = msgspec.to_builtins(answer.twin)
+    assert answer.twin is not None
+    timings = {BASE: answer.samples[BASE], "twin": answer.twin}
+    timings |= {str(share): answer.samples[PATHS[share]] for share in SHARES}
     return {
         "kind": "process",
         "seed": seed,
@@ -360,8 +357,14 @@ def _measure_process(
         "others": others and round(others, 2),
         # Number of cores that the competing process used while the measured process ran.
         "competitor": round(used_s / (end - begin), 2),
-        "sides": {BASE: samples[BASE], "twin": twin} | {str(s): samples[PATHS[s]] for s in SHARES},
+        "sides": {side: list_samples(timing, 0) for side, timing in timings.items()},
     }
+
+
+def list_samples(timing: Timing, process: int) -> dict[str, Sequence[int]]:
+    """Return the samples of one process in the form in which a pool stores them."""
+    columns = {"times_ns": timing.samples_ns} | {name: getattr(timing, name) for name in COUNTERS}
+    return {name: column[process] if column else () for name, column in columns.items()}
 
 
 def _count_processes(lines: Lines) -> int:

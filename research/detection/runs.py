@@ -20,7 +20,15 @@ from attnbench.records.types import Timing
 from attnbench.words.speed import explain_no_verdict
 from research.detection.load import measure_busy_cores, run_competitor
 from research.detection.plants import BASE, BYTE, BYTE_SHARE, PATHS
-from research.detection.pools import PAUSE_S, WINDOW_S, Condition, Setup, make_header, set_child_environment
+from research.detection.pools import (
+    PAUSE_S,
+    WINDOW_S,
+    Condition,
+    Setup,
+    list_samples,
+    make_header,
+    set_child_environment,
+)
 from research.lines import Lines, StudyError, read
 
 __all__ = ["count_verdicts", "gather_runs", "run_compare", "run_profile"]
@@ -131,12 +139,7 @@ def _list_processes(sides: Mapping[str, Timing]) -> Iterator[Record]:
     """Yield a record for each process that timed the reference and all its copies."""
     for number in range(len(sides[BASE].samples_ns)):
         columns = {
-            name: {
-                "times_ns": side.samples_ns[number],
-                "waited_ns": side.waited_ns[number] if side.waited_ns else (),
-                "switches": side.switches[number] if side.switches else (),
-                "cycles": side.cycles[number],
-            }
+            name: list_samples(side, number)
             for name, side in sides.items()
             if number < len(side.samples_ns) and side.samples_ns[number]
         }

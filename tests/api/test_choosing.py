@@ -10,15 +10,8 @@ import pytest
 import torch
 
 import attnbench
-from attnbench.analysis.dispatch import (
-    Dispatch,
-    DispatchCell,
-    Interval,
-    NoChoiceError,
-    Offer,
-    encode_dispatch,
-    read_dispatch,
-)
+from attnbench.analysis.dispatch import Dispatch, DispatchCell, NoChoiceError, Offer, encode_dispatch, read_dispatch
+from attnbench.analysis.stats import Interval
 from attnbench.analysis.summarize import summarize
 from attnbench.plugins.registry import PluginError
 from attnbench.records.run_file import ResultsError, read_run

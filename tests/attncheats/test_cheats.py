@@ -19,10 +19,11 @@ from attnbench.processes.oracle_requests import DrawInputs, Evaluate
 from attnbench.records.outcome_facts import ExcludedFromTiming, SlowsOthers
 from attnbench.records.types import Result
 from attnbench.runner.progress import NoProgress
-from attnbench.runner.session import Limits, Session
+from attnbench.runner.session import Session
 from attnbench.runner.timing import JUDGED, time_cases
 from attnbench.runner.timing_faults import SLOWED, SLOWED_NS
 from attnbench.runner.timing_processes import Effort, _find_wrong_total
+from attnbench.runner.worker_pool import Limits
 from attnbench.words.findings import describe_facts, describe_finding
 from attnbench.workers.oracle_worker import OracleWorker
 from attncheats.catalogue import CHEATS, ODDITIES
@@ -101,7 +102,7 @@ class Timer:
         failed = [] if "judging" in without else self._judge(case, mode, answer)
         return Seen(
             stopped="; ".join([describe_facts(wrong.facts)] if wrong else failed),
-            medians_ns=tuple(statistics.median(answer.samples[place].times_ns) for place in (REFERENCE, *places)),
+            medians_ns=tuple(statistics.median(answer.samples[place].samples_ns[0]) for place in (REFERENCE, *places)),
         )
 
     def _judge(self, case: str, mode: str, answer: TimedSamples) -> list[str]:

@@ -1,7 +1,6 @@
 """Tests of the limit on a device's memory, without a device. Tests that use a device are in test_gpu.py."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,8 +8,8 @@ import pytest
 from attnbench.devices.device import memory_fraction
 from attnbench.interface import Policies
 from attnbench.processes.candidate_requests import Declared, LoadImplementation, StartCandidate
-from attnbench.runner import session
-from attnbench.runner.session import Limits, Supervisor
+from attnbench.runner import worker_pool
+from attnbench.runner.worker_pool import Limits, WorkerPool
 from attnbench.workers.outcomes import run_for_outcome
 
 
@@ -60,16 +59,10 @@ def test_a_device_is_limited_only_by_a_requested_limit(monkeypatch: pytest.Monke
                 return 1
             return Declared(operator="multihead", source="", policies=Policies(), compiles=False, environment={})
 
-    monkeypatch.setattr(session, "Child", Process)
+    monkeypatch.setattr(worker_pool, "Child", Process)
     limits = Limits(memory_bytes=requested)
-    run: Any = SimpleNamespace(
-        limits=limits,
-        worker_module="worker",
-        reserve_path_prefix=lambda: Path("nowhere"),
-        declared={},
-        find_fork_server=lambda _: None,
-    )
-    Supervisor(run, ["own"], {})
+    monkeypatch.setattr(WorkerPool, "find_fork_server", lambda *_: None)
+    WorkerPool(limits=limits, module="worker", folder=Path("nowhere"), declared={}).get(["own"])
     assert isinstance(requests[0], StartCandidate)
     assert requests[0].device_memory_bytes == requested
     assert requests[0].memory_limit_bytes == limits.compute_memory_limit_bytes() or requested is None

@@ -4,9 +4,9 @@ import csv
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import pytest
@@ -27,9 +27,11 @@ from attnbench.kernel import from_kernel
 from attnbench.measurement import sampling
 from attnbench.oracle import sentence_encoder
 from attnbench.plugins.registry import describe_origin, list_names, load
-from attnbench.processes.candidate_requests import Outcome, Samples
+from attnbench.processes.candidate_requests import Outcome
 from attnbench.records.outcome_facts import Crashed, Raised
+from attnbench.records.types import Timing
 from attnbench.runner import Limits, NoProgress, Session
+from attnbench.runner.worker_pool import TIMING, WorkerKind
 
 needs_encoder = pytest.mark.skipif(
     sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing())
@@ -210,10 +212,10 @@ class FakeTiming(_ModelTiming):
         if "crashes" in names:
             return Outcome(status="crashed", facts=(Crashed(how="signal", signal="SIGKILL"),))
         calls = ["original", CONTROL, *names]
-        taken = sampling.Samples(times_ns=[100 + number] * 9, cycles=list(range(9)), first_call_ns=1)
+        taken = Timing(samples_ns=((100 + number,) * 9,), cycles=(tuple(range(9)),), threads=1, first_call_ns=(1,))
         errors = {name: 9.0 if name == "drifts" else 0.0 for name in calls}
-        samples = dict.fromkeys(calls, Samples(**asdict(taken)))
-        return TimedModels(samples=samples, threads=1, errors=errors, allowed=1.0)
+        samples = dict.fromkeys(calls, taken)
+        return TimedModels(samples=samples, errors=errors, allowed=1.0)
 
 
 def time_rows(*names: str) -> dict[str, Row]:
@@ -271,12 +273,14 @@ def test_each_model_adds_a_time_out() -> None:
             return Outcome(status="error", facts=())
 
     class FakeSession(Session):
-        def supervise_together(self, implementations: Sequence[str]) -> Any:
-            assert implementations == ["a", "b"]
+        def get(self, implementations: Sequence[str], kind: WorkerKind) -> Any:
+            assert (implementations, kind) == (["a", "b"], TIMING)
             return FakeWorker()
 
+    session = FakeSession()
+    session.workers = cast("Any", session)
     timing = _ModelTiming(
-        session=FakeSession(),
+        session=session,
         model="encoder",
         settings=Settings(batch=1, length=4, processes=2, budget_s=1.0),
         rows={},

@@ -20,6 +20,7 @@ from attnbench.runner import (
     measure_ceilings,
     measure_rates,
 )
+from attnbench.runner.worker_pool import TIMING, WorkerKind
 
 
 @pytest.fixture
@@ -100,9 +101,14 @@ class Refusing:
 
     rates: ClassVar[dict[tuple[str, str], Rates]] = {}
 
-    def supervise_together(self, implementations: list[str]) -> "Refusing":
-        """Return this object, in place of a supervisor of workers."""
-        assert implementations == []
+    @property
+    def workers(self) -> "Refusing":
+        """The pool, which is this object."""
+        return self
+
+    def get(self, implementations: list[str], kind: WorkerKind) -> "Refusing":
+        """Return this object, in place of a supervisor of a worker that times."""
+        assert (implementations, kind) == ([], TIMING)
         return self
 
     def __enter__(self) -> "Refusing":

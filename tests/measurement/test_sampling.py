@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from attnbench.analysis.stats import select_clean_calls
 from attnbench.devices.timer import ClockReading, DeviceSample, Timer
 from attnbench.measurement import sampling
-from attnbench.measurement.sampling import FEWEST, MOST, WARM_UP_CALLS, CallFailed, Samples, sample_interleaved
+from attnbench.measurement.sampling import FEWEST, MOST, WARM_UP_CALLS, CallFailed, sample_interleaved
 from attnbench.measurement.scheduler import Reading, Scheduler
+from attnbench.records.types import Timing
 
 
 class Clock:
@@ -72,6 +74,11 @@ class Quiet(Scheduler):
         return Reading({1: f"1 {self._total} 1".encode()}, 0)
 
 
+def only(column: Sequence[Sequence[int]]) -> list[int]:
+    """Return the samples of the only process; empty if the quantity was not measured."""
+    return list(column[0]) if column else []
+
+
 def run_cycles(calls: Calls, *durations_s: float, budget_s: float, seed: int = 0) -> list[list[str]]:
     """Take samples of functions "0", "1", …; return the names of each cycle in the order of the calls."""
     count = len(durations_s)
@@ -81,7 +88,7 @@ def run_cycles(calls: Calls, *durations_s: float, budget_s: float, seed: int = 0
         seed=seed,
         scheduler=Quiet(),
     )
-    assert len({len(sampled.times_ns) for sampled in samples.values()}) == 1
+    assert len({len(only(sampled.samples_ns)) for sampled in samples.values()}) == 1
     order = calls.order[WARM_UP_CALLS * count :]
     return [order[i : i + count] for i in range(0, len(order), count)]
 
@@ -117,7 +124,7 @@ def test_warm_up_calls_come_first_and_are_not_samples(calls: Calls) -> None:
     )
     assert {tuple(calls.order[:3]), tuple(calls.order[3:6])} == {("a",) * 3, ("b",) * 3}
     assert Counter(calls.order[6:]) == {"a": 8, "b": 8}
-    assert samples["a"].times_ns == samples["b"].times_ns == [125_000_000] * 8
+    assert only(samples["a"].samples_ns) == only(samples["b"].samples_ns) == [125_000_000] * 8
 
 
 def test_the_first_call_is_recorded_separately(calls: Calls) -> None:
@@ -130,8 +137,8 @@ def test_the_first_call_is_recorded_separately(calls: Calls) -> None:
         later()
 
     sampled = sample_interleaved({"a": call}, budget_s=1, seed=0, scheduler=Quiet())["a"]
-    assert sampled.first_call_ns == 2_125_000_000
-    assert sampled.times_ns == [125_000_000] * 8
+    assert sampled.first_call_ns == (2_125_000_000,)
+    assert only(sampled.samples_ns) == [125_000_000] * 8
 
 
 def count_samples(
@@ -145,7 +152,7 @@ def count_samples(
         baseline=baseline,
         scheduler=Quiet(),
     )
-    return {name: len(sampled.times_ns) for name, sampled in samples.items()}
+    return {name: len(only(sampled.samples_ns)) for name, sampled in samples.items()}
 
 
 def test_slow_calls_take_part_in_fewer_cycles(calls: Calls) -> None:
@@ -245,7 +252,7 @@ def test_no_more_samples_are_planned_than_the_limit_allows(calls: Calls) -> None
     slow = {"base": 4.0, "own": 8.0, "quick": 1 / 1024}
     found = [
         {
-            name: len(sampled.times_ns)
+            name: len(only(sampled.samples_ns))
             for name, sampled in sample_interleaved(
                 {name: calls.make_call(name, duration) for name, duration in slow.items()},
                 budget_s=1,
@@ -262,7 +269,7 @@ def test_no_more_samples_are_planned_than_the_limit_allows(calls: Calls) -> None
     assert found == [dict.fromkeys(slow, 5), dict.fromkeys(slow, 3), dict.fromkeys(slow, 2)]
 
 
-def sample_with_waits(calls: Calls, *waits: int, budget_s: float = 1.0) -> dict[str, Samples]:
+def sample_with_waits(calls: Calls, *waits: int, budget_s: float = 1.0) -> dict[str, Timing]:
     """Take samples of "base" (the baseline) and "own", both of 1/8 s; the first samples have the given waits in ns."""
     return sample_interleaved(
         {"base": calls.make_call("base", 1 / 8), "own": calls.make_call("own", 1 / 8)},
@@ -276,9 +283,9 @@ def sample_with_waits(calls: Calls, *waits: int, budget_s: float = 1.0) -> dict[
 def test_waits_are_recorded_with_every_sample(calls: Calls) -> None:
     """Every sample has the time that threads waited for a core (``waited_ns``) and the number of ``switches``."""
     samples = sample_with_waits(calls, 7, 0, 9)
-    assert sorted(samples["base"].waited_ns + samples["own"].waited_ns)[-3:] == [0, 7, 9]
+    assert sorted(only(samples["base"].waited_ns) + only(samples["own"].waited_ns))[-3:] == [0, 7, 9]
     for sampled in samples.values():
-        assert len(sampled.waited_ns) == len(sampled.switches) == len(sampled.times_ns) == FEWEST
+        assert len(only(sampled.waited_ns)) == len(only(sampled.switches)) == len(only(sampled.samples_ns)) == FEWEST
 
 
 def test_a_system_without_counters_gives_samples_without_them(calls: Calls) -> None:
@@ -286,8 +293,8 @@ def test_a_system_without_counters_gives_samples_without_them(calls: Calls) -> N
     uncounted = Scheduler(Path("nowhere"))
     uncounted.counts_switches = False
     sampled = sample_interleaved({"a": calls.make_call("a", 1 / 8)}, budget_s=1, seed=0, scheduler=uncounted)["a"]
-    assert (len(sampled.times_ns), sampled.waited_ns, sampled.switches) == (8, [], [])
-    assert sampled.has_enough_clean_calls()
+    assert (len(only(sampled.samples_ns)), only(sampled.waited_ns), only(sampled.switches)) == (8, [], [])
+    assert any(select_clean_calls(sampled))
 
 
 def test_cycles_are_added_if_other_work_disturbed_too_many(calls: Calls) -> None:
@@ -296,8 +303,8 @@ def test_cycles_are_added_if_other_work_disturbed_too_many(calls: Calls) -> None
     At least half of its calls must be clean, too.
     """
     samples = sample_with_waits(calls, *[10**8] * 4)
-    assert {name: len(sampled.times_ns) for name, sampled in samples.items()} == {"base": 7, "own": 7}
-    assert all(sampled.has_enough_clean_calls() for sampled in samples.values())
+    assert {name: len(only(sampled.samples_ns)) for name, sampled in samples.items()} == {"base": 7, "own": 7}
+    assert all(any(select_clean_calls(sampled)) for sampled in samples.values())
 
 
 def test_added_cycles_call_only_the_baseline_or_its_copy_if_only_one_is_short(calls: Calls) -> None:
@@ -310,8 +317,8 @@ def test_added_cycles_call_only_the_baseline_or_its_copy_if_only_one_is_short(ca
         baseline=both,
         scheduler=Quiet(10**8, 10**8),
     )
-    assert all(sampled.has_enough_clean_calls() for sampled in samples.values())
-    assert sorted(len(sampled.times_ns) for sampled in samples.values()) == [FEWEST, FEWEST + 1, 2 * FEWEST]
+    assert all(any(select_clean_calls(sampled)) for sampled in samples.values())
+    assert sorted(len(only(sampled.samples_ns)) for sampled in samples.values()) == [FEWEST, FEWEST + 1, 2 * FEWEST]
 
 
 def test_added_cycles_take_at_most_the_same_time_again(calls: Calls) -> None:
@@ -320,8 +327,8 @@ def test_added_cycles_take_at_most_the_same_time_again(calls: Calls) -> None:
     This holds even if the planned cycles took longer than ``budget_s``, because the calls are slow.
     """
     samples = sample_with_waits(calls, *[10**8] * 100, budget_s=0.5)
-    assert {name: len(sampled.times_ns) for name, sampled in samples.items()} == {"base": 10, "own": 10}
-    assert not any(sampled.has_enough_clean_calls() for sampled in samples.values())
+    assert {name: len(only(sampled.samples_ns)) for name, sampled in samples.items()} == {"base": 10, "own": 10}
+    assert not any(any(select_clean_calls(sampled)) for sampled in samples.values())
 
 
 @pytest.mark.parametrize(("until_s", "added"), [(math.inf, 8), (28.0, 7), (20.0, 5)])
@@ -335,7 +342,7 @@ def test_added_cycles_of_slow_calls_end_with_the_time(calls: Calls, until_s: flo
         baseline=["base"],
         scheduler=Quiet(*[10**10] * 100),
     )
-    assert len(samples["own"].times_ns) == FEWEST + added
+    assert len(only(samples["own"].samples_ns)) == FEWEST + added
 
 
 def test_garbage_is_not_collected_while_timing() -> None:
@@ -442,7 +449,7 @@ class Device(Timer):
         return ClockReading(mhz, 0x4 if mhz < 1500 else 0)
 
 
-def sample_on_device(calls: Calls, device: Device, names: str = "ab", *, budget_s: float = 3.0) -> dict[str, Samples]:
+def sample_on_device(calls: Calls, device: Device, names: str = "ab", *, budget_s: float = 3.0) -> dict[str, Timing]:
     """Take samples of calls of 1/8 s, one call for each letter of ``names``."""
     return sample_interleaved(
         {name: calls.make_call(name, 1 / 8) for name in names},
@@ -459,16 +466,14 @@ def test_a_sample_on_a_device_is_two_consecutive_calls_in_random_order(calls: Ca
     device = Device(calls, "ab")
     samples = sample_on_device(calls, device)
     # A sample takes 1/8 + 1/16 = 3/16 s, and the budget of each function is 1.5 s.
-    assert {name: (len(s.times_ns), len(s.device_ns), len(s.late)) for name, s in samples.items()} == {
-        "a": (8, 8, 8), "b": (8, 8, 8)
-    }  # fmt: skip
+    assert {len(only(column)) for s in samples.values() for column in (s.samples_ns, s.device_ns, s.late)} == {8}
     assert sorted(device.calibrated) == ["a", "b"]
     order = calls.order[2 * WARM_UP_CALLS + 4 :]
     pairs = [tuple(order[i : i + 2]) for i in range(0, len(order), 2)]
     assert set(pairs) == {("a", "a on device"), ("a on device", "a"), ("b", "b on device"), ("b on device", "b")}
     assert device.pauses == len(pairs)
     assert samples["a"].method == "device of a"
-    assert {tuple(s.graph_ns) for s in samples.values()} == {()}
+    assert {tuple(only(s.graph_ns)) for s in samples.values()} == {()}
 
 
 def test_a_graph_is_timed_in_the_same_sample(calls: Calls) -> None:
@@ -476,13 +481,13 @@ def test_a_graph_is_timed_in_the_same_sample(calls: Calls) -> None:
     device = Device(calls, "ab")
     device.graphs = "b"
     samples = sample_on_device(calls, device)
-    assert (samples["a"].graph_ns, samples["b"].graph_ns) == ([], [400_000] * 8)
+    assert (only(samples["a"].graph_ns), only(samples["b"].graph_ns)) == ([], [400_000] * 8)
 
 
 def test_a_call_that_the_device_does_not_time_has_wall_times(calls: Calls) -> None:
     """A function that the device does not time has only wall times; its method is "end-to-end wall"."""
     samples = sample_on_device(calls, Device(calls, "a"))
-    assert (len(samples["b"].times_ns), samples["b"].device_ns, samples["b"].late) == (8, [], [])
+    assert (len(only(samples["b"].samples_ns)), only(samples["b"].device_ns), only(samples["b"].late)) == (8, [], [])
     assert samples["b"].method == "end-to-end wall"
     assert "b on device" not in calls.order
 
@@ -491,9 +496,9 @@ def test_all_samples_of_a_cycle_have_its_clock_readings(calls: Calls) -> None:
     """Every sample has the clock readings before and after its cycle, and the throttle reasons of these readings."""
     samples = sample_on_device(calls, Device(calls, "a", clock_mhz=[1980, 1980, 1980, 1410, 1980]))
     for sampled in samples.values():
-        assert sampled.clock_before_mhz == [1980] * 8
-        assert sampled.clock_after_mhz == [1980, 1410, *[1980] * 6]
-        assert sampled.throttle_reasons == [0, 4, *[0] * 6]
+        assert only(sampled.clock_before_mhz) == [1980] * 8
+        assert only(sampled.clock_after_mhz) == [1980, 1410, *[1980] * 6]
+        assert only(sampled.throttle_reasons) == [0, 4, *[0] * 6]
         assert sampled.clock == "NVML"
 
 
@@ -501,8 +506,8 @@ def test_cycles_are_added_if_too_many_were_throttled(calls: Calls) -> None:
     """If cycles were throttled, cycles are added until at least half of the samples, and at least five, are clean."""
     device = Device(calls, "ab", clock_mhz=[1410] * 10 + [1980])
     samples = sample_on_device(calls, device)
-    assert len(samples["a"].device_ns) == 10
-    assert all(sampled.has_enough_clean_calls() for sampled in samples.values())
+    assert len(only(samples["a"].device_ns)) == 10
+    assert all(any(select_clean_calls(sampled)) for sampled in samples.values())
 
 
 def test_cycles_are_added_for_late_samples(calls: Calls) -> None:
@@ -511,8 +516,8 @@ def test_cycles_are_added_for_late_samples(calls: Calls) -> None:
     # The False is for the sample before the first cycle, which only measures how long a sample takes.
     device.late = [False, *[True] * 5]
     samples = sample_on_device(calls, device, "a", budget_s=1.5)
-    assert samples["a"].late == [True] * 5 + [False] * 5
-    assert samples["a"].has_enough_clean_calls()
+    assert only(samples["a"].late) == [True] * 5 + [False] * 5
+    assert any(select_clean_calls(samples["a"]))
 
 
 def test_without_hidden_launches_no_sample_is_late(calls: Calls) -> None:
@@ -520,15 +525,19 @@ def test_without_hidden_launches_no_sample_is_late(calls: Calls) -> None:
     device = Device(calls, "a")
     device.late = [None] * 100
     samples = sample_on_device(calls, device, "a", budget_s=1.5)
-    assert (len(samples["a"].device_ns), samples["a"].late) == (8, [])
+    assert (len(only(samples["a"].device_ns)), only(samples["a"].late)) == (8, [])
 
 
 def test_calls_are_timed_without_clock_readings(calls: Calls) -> None:
     """Without clock readings, the lists of clocks and throttle reasons are empty, and all samples count as clean."""
     samples = sample_on_device(calls, Device(calls, "ab", clock_mhz=()))
     assert samples["a"].clock == "none: no NVML"
-    assert (samples["a"].clock_before_mhz, samples["a"].clock_after_mhz, samples["a"].throttle_reasons) == ([], [], [])
-    assert samples["a"].has_enough_clean_calls()
+    assert (
+        only(samples["a"].clock_before_mhz),
+        only(samples["a"].clock_after_mhz),
+        only(samples["a"].throttle_reasons),
+    ) == ([], [], [])
+    assert any(select_clean_calls(samples["a"]))
 
 
 @pytest.mark.parametrize("fails_at", [1, 5])

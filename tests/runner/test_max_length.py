@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import click
 import pytest
@@ -243,6 +243,12 @@ class LocalSupervisor:
         self._handlers = MaxLengthWorker().handlers()
         self.declared = {name: self.send(LoadImplementation(implementation=name))}
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
     def ask(self, request: Request[Any], *, counts: bool = True) -> Any:
         """Return the worker's answer to a request."""
         return self.send(request)
@@ -264,6 +270,7 @@ class LocalSession(Session):
 
     def __enter__(self) -> Self:
         self.folder = Path(tempfile.mkdtemp(prefix="attnbench-"))
+        self.workers = cast("Any", self)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -278,10 +285,9 @@ class LocalSession(Session):
         """Return the answer of an oracle worker in this process."""
         return answer(OracleWorker(self.folder).handlers(), request)
 
-    def supervise_each(self, implementations: Sequence[str]) -> Iterator[tuple[str, Any]]:
-        """Yield each implementation and its supervisor."""
-        for name in implementations:
-            yield name, LocalSupervisor(self, name)
+    def get(self, names: Sequence[str], _: object) -> LocalSupervisor:
+        """Return the supervisor of an implementation, as a pool does."""
+        return LocalSupervisor(self, names[0])
 
 
 @pytest.fixture

@@ -44,12 +44,17 @@ class FakeWorker:
 class FakeSession:
     """Session that starts no processes and keeps a list of its fake workers."""
 
-    workers: list[FakeWorker] = field(default_factory=list)
+    started: list[FakeWorker] = field(default_factory=list)
 
-    def supervise(self, name: str, environment: Any, *, parallel: int) -> FakeWorker:
+    @property
+    def workers(self) -> "FakeSession":
+        """The pool, which is this object."""
+        return self
+
+    def get(self, names: list[str], kind: Any, *, parallel: int) -> FakeWorker:
         """Return a new fake worker, and add it to the list."""
-        self.workers.append(FakeWorker(name, parallel))
-        return self.workers[-1]
+        self.started.append(FakeWorker(names[0], parallel))
+        return self.started[-1]
 
 
 def test_two_at_a_time_and_no_more() -> None:
@@ -74,8 +79,8 @@ def test_two_at_a_time_and_no_more() -> None:
     found = list(run_each(session, SHARES[:4], job, parallel=2))  # type: ignore[arg-type]
     assert sorted(found) == sorted((name, number) for name in NAMES[:4] for number in (0, 1))
     assert most == 2
-    assert {worker.parallel for worker in session.workers} == {2}
-    assert all(worker.closed for worker in session.workers)
+    assert {worker.parallel for worker in session.started} == {2}
+    assert all(worker.closed for worker in session.started)
 
 
 def test_an_exception_of_a_job_reaches_the_caller_and_ends_the_others() -> None:
@@ -92,7 +97,7 @@ def test_an_exception_of_a_job_reaches_the_caller_and_ends_the_others() -> None:
 
     with pytest.raises(ValueError, match="one"):
         list(run_each(session, SHARES, job, parallel=2))  # type: ignore[arg-type]
-    assert all(worker.closed for worker in session.workers)
+    assert all(worker.closed for worker in session.started)
 
 
 def test_a_caller_that_stops_early_leaves_nothing_running() -> None:
@@ -107,8 +112,8 @@ def test_a_caller_that_stops_early_leaves_nothing_running() -> None:
     results = run_each(session, SHARES, job, parallel=2)  # type: ignore[arg-type]
     assert next(results) in NAMES[:2]
     results.close()  # type: ignore[attr-defined]
-    assert len(session.workers) <= 2
-    assert all(worker.closed for worker in session.workers)
+    assert len(session.started) <= 2
+    assert all(worker.closed for worker in session.started)
 
 
 @pytest.mark.parametrize(

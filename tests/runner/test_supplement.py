@@ -71,8 +71,13 @@ class FakeWorker:
         """Answer as the oracle worker does."""
         return [case.with_fields(device=request.device).id for case in self.pool(request.level)]
 
-    def supervise(self, _: str) -> "FakeWorker":
-        """Return the worker, as a session does."""
+    @property
+    def workers(self) -> "FakeWorker":
+        """The pool, which is this object."""
+        return self
+
+    def get(self, _: list[str]) -> "FakeWorker":
+        """Return the worker, as a pool does."""
         return self
 
     def keep(self, *_: object) -> None:

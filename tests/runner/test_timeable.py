@@ -24,21 +24,19 @@ RAISING = Raising()
 """
 
 
-@pytest.mark.parametrize("keeps_loaded", [True, False])
-def test_what_implementations_declare_is_asked_before_anything_is_run(keeps_loaded: bool) -> None:
+@pytest.mark.parametrize("keeps", [True, False])
+def test_what_implementations_declare_is_asked_before_anything_is_run(keeps: bool) -> None:
     """A case that is refused, or predicted to take too long, is not timed; without a kept worker nobody is asked."""
     with Session(limits=Limits(work_s=0.12)) as session:
-        chosen = choose_timed_implementations(
-            session, NAMES, asked=True, operators=("multihead",), keeps_loaded=keeps_loaded
-        )
+        chosen = choose_timed_implementations(session, NAMES, asked=True, operators=("multihead",), keeps=keeps)
         plans = session.plan(list_profile_cases(session, [16, 512], ["forward"]), list_gating_checks())
         plans = [plan for plan in plans if plan.operator == "multihead"]
         found = list_timeable(session, chosen, plans)
         short, long = (plan.case for plan in plans)
         both = [short, long]
-        left = {"sdpa_cudnn": [], "naive_loop": [short]} if keeps_loaded else {}
+        left = {"sdpa_cudnn": [], "naive_loop": [short]} if keeps else {}
         assert found == dict.fromkeys(NAMES, both) | left
-        assert session.find_loaded("sdpa") is None
+        assert session.workers.find("sdpa") is None
 
 
 def test_a_declaration_that_raises_counts_as_refused(tmp_path: Path) -> None:
@@ -47,7 +45,7 @@ def test_a_declaration_that_raises_counts_as_refused(tmp_path: Path) -> None:
     path.write_text(RAISING)
     with Session() as session:
         (*_, name) = choose_timed_implementations(
-            session, [f"{path}:RAISING"], asked=True, operators=("multihead",), keeps_loaded=True
+            session, [f"{path}:RAISING"], asked=True, operators=("multihead",), keeps=True
         )
         plans = session.plan(list_profile_cases(session, [16], ["forward"], of=["multihead"]), list_gating_checks())
         found = list_timeable(session, ["torch_mha", name], plans)

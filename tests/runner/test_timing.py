@@ -6,7 +6,7 @@ An implementation with a fault is excluded, and processes are added if a speed v
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,8 @@ import pytest
 
 from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.interface import Policies
-from attnbench.measurement import sampling
 from attnbench.plugins.registry import PluginError
-from attnbench.processes.candidate_requests import Declared, Defence, Outcome, Samples, TakeSamples, TimedSamples
+from attnbench.processes.candidate_requests import Declared, Defence, Outcome, TakeSamples, TimedSamples
 from attnbench.processes.oracle_requests import DrawInputs, Evaluate
 from attnbench.records.facts import Fact
 from attnbench.records.outcome_facts import (
@@ -36,12 +35,13 @@ from attnbench.records.outcome_facts import (
 from attnbench.records.types import Finding, Result, Timing
 from attnbench.records.value_facts import TimedCallChecked, phrase
 from attnbench.runner import timing, timing_processes
-from attnbench.runner.process_samples import ProcessSamples
 from attnbench.runner.profile import _select_ready
 from attnbench.runner.progress import NoProgress, Progress
-from attnbench.runner.session import Limits, Plan, Session, Supervisor
+from attnbench.runner.session import Plan, Session
+from attnbench.runner.timed_case import add_process
 from attnbench.runner.timing import EVALUATED, GROUP_S, SMALL_FLOP, STEP, time_cases
 from attnbench.runner.timing_processes import Effort
+from attnbench.runner.worker_pool import Limits, Supervisor, WorkerKind
 from made_facts import OFF
 
 CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu/inference"
@@ -73,9 +73,13 @@ class FakeSession:
     shared_by: list[int] = field(default_factory=list)
     closed: int = 0
 
-    def supervise_together(self, names: list[str], *, without: frozenset[Defence] = frozenset()) -> "FakeProcess":
+    @property
+    def workers(self) -> "FakeSession":
+        """The pool, which is this object."""
+        return self
+
+    def get(self, names: list[str], _: WorkerKind) -> "FakeProcess":
         """Return a fake process with these implementations; raise PluginError if ``load_fault`` says so."""
-        del without
         if self.load_fault(names):
             raise PluginError(f"cannot load {', '.join(names)}")
         self.started.append(list(names))
@@ -116,26 +120,29 @@ class FakeProcess(Supervisor):
             return fault
         samples = {name: self._take(process, name) for name in names}
         control = self._take(process, request.baseline) if request.baseline else None
-        sampled_ns = sum(sum(own.times_ns) for own in (*samples.values(), *([control] if control else [])))
+        sampled_ns = sum(sum(own.samples_ns[0]) for own in (*samples.values(), *([control] if control else [])))
         return TimedSamples(
-            samples=samples, twin=control, threads=1, observations={name: name for name in names}, between_ns=5,
+            samples=samples, twin=control, observations={name: name for name in names}, between_ns=5,
             elapsed_ns=sampled_ns + 5,
         )  # fmt: skip
 
-    def _take(self, process: int, name: str) -> Samples:
+    def _take(self, process: int, name: str) -> Timing:
         return _make_samples(self._fake.factor(process, name), waits=self._fake.waits(process, name))
 
 
-def _make_samples(factor: float, *, waits: bool) -> Samples:
-    times = [round(factor * CALL_NS)] * 9
-    samples = sampling.Samples(
-        times_ns=times,
-        waited_ns=[round(factor * CALL_NS) * waits] * 9,
-        switches=[0] * 9,
-        cycles=list(range(9)),
-        first_call_ns=7,
+def _make_samples(factor: float, *, waits: bool) -> Timing:
+    time_ns = round(factor * CALL_NS)
+    return Timing(
+        samples_ns=((time_ns,) * 9,),
+        waited_ns=((time_ns * waits,) * 9,),
+        switches=((0,) * 9,),
+        cycles=(tuple(range(9)),),
+        threads=1,
+        values="fresh",
+        trainable=True,
+        build_ns=(5,),
+        first_call_ns=(7,),
     )
-    return Samples(**asdict(samples), build_ns=5, values="fresh")
 
 
 @dataclass(slots=True)
@@ -449,7 +456,7 @@ def test_times_that_do_not_add_up_are_a_fault(change: dict[str, int], expected: 
             return msgspec.structs.replace(answer, **added)
 
     class WrongSession(FakeSession):
-        def supervise_together(self, names: list[str], *, without: frozenset[Defence] = frozenset()) -> FakeProcess:
+        def get(self, names: list[str], _: WorkerKind) -> FakeProcess:
             self.started.append(list(names))
             return Wrong(self, names)
 
@@ -855,13 +862,12 @@ def test_a_case_gets_as_many_processes_as_its_time_allows(monkeypatch: pytest.Mo
 
 def test_device_times_are_stored_beside_the_others() -> None:
     """Device times are stored by process; lists are empty for processes without samples and for missing counters."""
-    kept = ProcessSamples()
-    on_device = sampling.Samples(
-        times_ns=[30, 31], device_ns=[20, 21], late=[False, True], clock_before_mhz=[1980, 1980],
-        clock_after_mhz=[1980, 1755], throttle_reasons=[0, 4], first_call_ns=7, method="device and wall", clock="NVML",
+    on_device = Timing(
+        samples_ns=((30, 31),), device_ns=((20, 21),), late=((False, True),), clock_before_mhz=((1980, 1980),),
+        clock_after_mhz=((1980, 1755),), throttle_reasons=((0, 4),), threads=2, method="device and wall", clock="NVML",
+        values="fresh", trainable=True, build_ns=(5,), first_call_ns=(7,),
     )  # fmt: skip
-    kept.add(1, Samples(**asdict(on_device), build_ns=5, values="fresh"))
-    assert kept.to_timing(3, 2) == Timing(
+    assert add_process(None, 1, on_device).fill(3) == Timing(
         samples_ns=((), (30, 31), ()), device_ns=((), (20, 21), ()), late=((), (False, True), ()),
         clock_before_mhz=((), (1980, 1980), ()), clock_after_mhz=((), (1980, 1755), ()),
         throttle_reasons=((), (0, 4), ()), threads=2, method="device and wall", clock="NVML", values="fresh",
@@ -869,9 +875,23 @@ def test_device_times_are_stored_beside_the_others() -> None:
     )  # fmt: skip
 
 
-def test_all_methods_of_timing_are_stored() -> None:
-    """If processes used different methods of timing, the stored timing names each method once."""
-    kept = ProcessSamples()
+def test_what_differs_between_processes_is_stored() -> None:
+    """A timing names each method of its processes once; one process with fixed values makes it one of fixed values."""
+    kept = None
     for process, method in enumerate(("launch hidden", "launch not hidden", "launch hidden")):
-        kept.add(process, Samples(**asdict(sampling.Samples(times_ns=[1], method=method)), build_ns=5))
-    assert kept.to_timing(3, 1).method == "launch hidden; launch not hidden"
+        taken = Timing(samples_ns=((1,),), threads=1, method=method, values="fresh" if process else "fixed")
+        kept = add_process(kept, process, taken)
+    assert kept is not None
+    assert (kept.method, kept.values) == ("launch hidden; launch not hidden", "fixed")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"samples_ns": ((1,), (1,))}, {"judged": 1}, {"interleaved_with": ("other",)}],
+    ids=lambda one: next(iter(one)),
+)
+def test_a_process_sends_its_own_samples_alone(change: dict[str, Any]) -> None:
+    """The reply of a process has the samples of one process, and says nothing that only the runner knows."""
+    wrong = replace(Timing(samples_ns=((1,),), threads=1), **change)
+    with pytest.raises(ValueError, match="the samples that it took itself"):
+        TimedSamples(samples={"own": wrong}, twin=None, observations={}, elapsed_ns=1, between_ns=0)

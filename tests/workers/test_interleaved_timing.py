@@ -126,7 +126,7 @@ def test_every_call_has_values_of_its_own(take_samples: Callable[..., TimedSampl
     of calls depends on the machine; calls after the samples are those of the checks.
     """
     own = Recording()
-    count = len(take_samples({"own": own}, mode=mode).samples["own"].times_ns)
+    count = len(take_samples({"own": own}, mode=mode).samples["own"].samples_ns[0])
     assert count >= FEWEST
     assert len({tuple(query.flatten().tolist()) for query in own.queries[:count]}) > 0.75 * count
     assert all(torch.equal(query.abs(), own.queries[0].abs()) for query in own.queries)
@@ -273,14 +273,13 @@ def test_an_asynchronous_implementation_is_synchronized(take_samples: Callable[.
     """The implementation's ``synchronize`` is called in every timed call."""
     own = Asynchronous()
     reply = take_samples({"own": own})
-    assert own.waits >= len(reply.samples["own"].times_ns) > 0
+    assert own.waits >= len(reply.samples["own"].samples_ns[0]) > 0
 
 
 def test_the_build_time_is_recorded(take_samples: Callable[..., TimedSamples]) -> None:
     """The samples have the build time ``build_ns`` and the time of the first call ``first_call_ns``."""
     sample = take_samples({"own": Recording()}).samples["own"]
-    assert sample.build_ns > 0
-    assert sample.first_call_ns > 0
+    assert min(*sample.build_ns, *sample.first_call_ns) > 0
 
 
 @pytest.mark.parametrize("when", ["build", "call", "later"])
@@ -425,7 +424,7 @@ def test_on_a_cpu_there_are_no_device_columns(take_samples: Callable[..., TimedS
     """On a CPU, samples have wall times; the lists of device times and clock readings are empty."""
     (sample,) = take_samples({"own": Recording()}).samples.values()
     assert (sample.method, sample.clock) == ("wall", "")
-    assert sample.device_ns == sample.graph_ns == sample.late == sample.clock_before_mhz == []
+    assert sample.device_ns == sample.graph_ns == sample.late == sample.clock_before_mhz == ()
 
 
 class Deferred(tuple[Any, ...]):

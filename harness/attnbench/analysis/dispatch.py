@@ -15,6 +15,7 @@ import msgspec
 from attnbench.analysis.answers import Answer
 from attnbench.analysis.answers import choose as choose_by_bounds
 from attnbench.analysis.pairs import PairBounds
+from attnbench.analysis.stats import Interval
 from attnbench.records.run_file import ResultsError
 
 __all__ = [
@@ -22,7 +23,6 @@ __all__ = [
     "Chosen",
     "Dispatch",
     "DispatchCell",
-    "Interval",
     "NoChoiceError",
     "Offer",
     "Query",
@@ -44,15 +44,6 @@ MASKS = {
 }
 # Features that may be needed although nothing in a file refuses them.
 FEATURES = ("weights", "float masks")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """A ratio of times, and its confidence interval over the processes."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attnbench.analysis.speed_verdict import NoVerdict, SpeedVerdict, decide_speed
-from attnbench.analysis.stats import Estimate, ratio
+from attnbench.analysis.stats import Estimate, Interval, ratio
 from attnbench.plugins.registry import find_baseline
 from attnbench.records.facts import Reason
 from attnbench.records.run_file import StoredRun, merge_runs
@@ -31,7 +31,6 @@ __all__ = [
     "NotTimed",
     "OtherCalls",
     "OtherProcesses",
-    "Quantity",
     "RatioFault",
     "StatusChange",
     "UnusableRatios",
@@ -49,15 +48,6 @@ Verdict = Literal[
 WORSE: frozenset[Verdict] = frozenset({"wrong", "bigger", "slower", "gone"})
 # Verdicts that leave open whether anything changed.
 UNDECIDED: frozenset[Verdict] = frozenset({"unknown", "inconclusive"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantity:
-    """A number and its confidence interval; ``low`` and ``high`` of an exact number are the number itself."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +140,10 @@ class Change:
     fact: ChangeFact
     # The two numbers that were compared: bytes, flop, calls, or the ratio to the reference's time. None where nothing
     # was measured, and for two implementations that were timed interleaved, which have only a ``factor``.
-    base: Quantity | None = None
-    new: Quantity | None = None
+    base: Interval | None = None
+    new: Interval | None = None
     # The new number divided by the base's; None where one of them is missing, or the base's is 0.
-    factor: Quantity | None = None
+    factor: Interval | None = None
 
 
 def compare_runs(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterator[Change]:
@@ -217,9 +207,9 @@ def _make_change(
     verdict: Verdict,
     fact: ChangeFact,
     *,
-    base: Quantity | None = None,
-    new: Quantity | None = None,
-    factor: Quantity | None = None,
+    base: Interval | None = None,
+    new: Interval | None = None,
+    factor: Interval | None = None,
 ) -> Change:
     return Change(
         implementation=now.implementation, case=now.case, aspect=aspect, verdict=verdict, fact=fact, base=base, new=new,
@@ -229,14 +219,10 @@ def _make_change(
 
 def _make_exact_change(now: Result, aspect: str, verdict: Verdict, counted: Counted) -> Change:
     base, new, factor = (
-        Quantity(value=number, low=number, high=number) if number is not None else None
+        Interval(value=number, low=number, high=number) if number is not None else None
         for number in (counted.was, counted.is_now, counted.is_now / counted.was if counted.was else None)
     )
     return _make_change(now, aspect, verdict, counted, base=base, new=new, factor=factor)
-
-
-def _keep_interval(found: Estimate) -> Quantity:
-    return Quantity(value=found.value, low=found.low, high=found.high)
 
 
 def _compare_findings(old: Result, now: Result) -> Iterator[Change]:
@@ -291,8 +277,7 @@ def _compare_times(old: Result, now: Result) -> Change:
     if old.timing is None or now.timing is None:
         return _explain_untimed(old, now)
     found = decide_speed(now.timing, old.timing)
-    factor = _keep_interval(found.ratio) if found.ratio else None
-    return _make_change(now, "time", found.state, ComparedTimes(found=found), factor=factor)
+    return _make_change(now, "time", found.state, ComparedTimes(found=found), factor=found.ratio)
 
 
 def _explain_untimed(old: Result, now: Result) -> Change:
@@ -326,19 +311,19 @@ def _compare_ratios(
         yield _make_change(now, "time", "inconclusive", UnusableRatios(base=base, new=new))
         return
     # The least and the largest change that the two intervals allow.
-    factor = Quantity(value=is_now.value / was.value, low=is_now.low / was.high, high=is_now.high / was.low)
+    factor = Interval(value=is_now.value / was.value, low=is_now.low / was.high, high=is_now.high / was.low)
     yield _make_change(
         now,
         "time",
         _classify_factor(factor, threshold),
         ComparedRatios(was=was, is_now=is_now),
-        base=_keep_interval(was),
-        new=_keep_interval(is_now),
+        base=was,
+        new=is_now,
         factor=factor,
     )
 
 
-def _classify_factor(factor: Quantity, threshold: float) -> Verdict:
+def _classify_factor(factor: Interval, threshold: float) -> Verdict:
     """Return the verdict on a ratio that is ``factor`` times the base's, with the interval of the factor.
 
     The verdict is slower or faster if the whole interval exceeds the threshold. It is same if no part of the interval

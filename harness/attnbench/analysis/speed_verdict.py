@@ -19,10 +19,10 @@ from typing import Literal, get_args
 from attnbench.analysis.stats import (
     CLEAN_CALLS,
     CleanCalls,
+    Column,
     Divisor,
     Estimate,
     Measure,
-    Samples,
     choose_measure,
     count_throttled_calls,
     estimate,
@@ -231,7 +231,7 @@ class Baseline:
         return _decide_by_ratios([by_base.divide(p, calls) for p in processes], [copy, self.timing], effect, measure)
 
 
-def splits_cycles(base: Samples, copy: Samples) -> bool:
+def splits_cycles(base: Column, copy: Column) -> bool:
     """Whether each cycle called either the baseline or its copy; in older runs, each cycle called both."""
     cycles = list(zip(base, copy, strict=False))
     return any(own and other for own, other in cycles) and not any(set(own) & set(other) for own, other in cycles)

@@ -20,10 +20,11 @@ __all__ = [
     "CLEAN_OF_ALL",
     "Basis",
     "CleanCalls",
+    "Column",
     "Divisor",
     "Estimate",
+    "Interval",
     "Measure",
-    "Samples",
     "bound_median",
     "choose_measure",
     "count_throttled_calls",
@@ -49,23 +50,30 @@ CLEAN_CALLS = 5
 # The clean calls of a process are enough only if they are at least this fraction of its calls.
 CLEAN_OF_ALL = 0.5
 
-Samples = Sequence[Sequence[int]]
+# The samples of one quantity, by process.
+Column = Sequence[Sequence[int]]
 # From which calls a time is: from the processes with enough clean calls; from all calls, which are clean but too few;
 # or from all calls, of which too many were disturbed.
 Basis = Literal["clean", "few", "disturbed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Interval:
+    """A number and its confidence interval; the ends of an exact number are the number itself."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate(Interval):
     """A median over processes, and its confidence interval between two order statistics.
 
     ``level`` is the exact confidence level of the interval. With few processes, the level is below 95 % even if the
     interval is the range of all values.
     """
 
-    value: float
-    low: float
-    high: float
     level: float
     processes: int
 
@@ -164,7 +172,7 @@ def _student_tail(value: float, freedom: int) -> float:
     return (1 - inside) / 2
 
 
-def median_of_processes(samples_ns: Samples) -> Estimate:
+def median_of_processes(samples_ns: Column) -> Estimate:
     """Return the time of a call in nanoseconds: the median of the medians of all processes."""
     return estimate([statistics.median(process) for process in samples_ns if process])
 
@@ -177,7 +185,7 @@ def estimate_time(calls: "CleanCalls") -> Estimate:
     return calls.estimate() or median_of_processes(select_samples(calls.timing, calls.measure))
 
 
-def ratio(samples_ns: Samples, baseline_ns: Samples) -> Estimate:
+def ratio(samples_ns: Column, baseline_ns: Column) -> Estimate:
     """Return the time of a call divided by the baseline's time.
 
     Each process that timed both contributes one number, the ratio of the two medians.
@@ -191,7 +199,7 @@ def choose_measure(*timings: Timing) -> Measure:
     return "device" if all(any(timing.device_ns) for timing in timings) else "wall"
 
 
-def select_samples(timing: Timing, measure: Measure | None = None) -> Samples:
+def select_samples(timing: Timing, measure: Measure | None = None) -> Column:
     """Return all device times or wall times of a timing, in nanoseconds, as ``measure`` says.
 
     By default, the measure is the one that ``choose_measure`` returns for this timing.
@@ -383,7 +391,7 @@ def _flag_throttled(timing: Timing, process: int, calls: int) -> list[bool] | No
     return [is_throttled(*reading) for reading in zip(before, after, reasons, strict=True)]
 
 
-def _read_counter(counter: Samples, process: int, calls: int) -> Sequence[int] | None:
+def _read_counter(counter: Column, process: int, calls: int) -> Sequence[int] | None:
     """Return a counter's value at each call of a process; None if the counter was not recorded."""
     values = counter[process] if process < len(counter) else ()
     return values if values and len(values) == calls else None

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TypedDict, get_args
 
 from attnbench.analysis.answers import DECIDED, Unbounded
-from attnbench.analysis.dispatch import Chosen, Dispatch, Interval, NoChoiceError, Query, choose_at, read_dispatch
+from attnbench.analysis.dispatch import Chosen, Dispatch, NoChoiceError, Query, choose_at, read_dispatch
+from attnbench.analysis.stats import Interval
 from attnbench.api.stored import RESULTS, Source, find_run
 from attnbench.records.environment import describe_machine
 from attnbench.records.types import Pass

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnbench.analysis.left_out import leave_out
-from attnbench.analysis.run_diff import WORSE, Change, Quantity, Verdict, compare_runs
+from attnbench.analysis.run_diff import WORSE, Change, Verdict, compare_runs
+from attnbench.analysis.stats import Interval
 from attnbench.api.printed import TextTable, format_html, format_text
 from attnbench.api.stored import RESULTS, Source, find_run
 from attnbench.records.run_file import StoredRun
@@ -167,5 +168,5 @@ def list_notes(content: "ComparisonContent") -> Iterator[str]:
     yield content.counts or say(NOTHING)
 
 
-def _list_numbers(quantity: Quantity | None) -> tuple[float | None, float | None, float | None]:
+def _list_numbers(quantity: Interval | None) -> tuple[float | None, float | None, float | None]:
     return (None, None, None) if quantity is None else (quantity.value, quantity.low, quantity.high)

@@ -40,7 +40,7 @@ def record_profile(
     axes = Axes.from_options(given, lengths=QUICK_LENGTHS if given["suite"] == "quick" else LENGTHS)
     with make_session(given, kind) as session:
         chosen = choose_timed_implementations(
-            session, chosen, asked=bool(implementations), operators=given["operators"], keeps_loaded=announces
+            session, chosen, asked=bool(implementations), operators=given["operators"], keeps=announces
         )
         operators = find_operators(session, chosen)
         plans = plan_profile(session, choice, operators, axes=axes, passes=given["passes"])

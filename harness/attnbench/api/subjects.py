@@ -51,18 +51,18 @@ def choose_timed_implementations(
     asked: bool,
     operators: Collection[str],
     compiling: bool = True,
-    keeps_loaded: bool = False,
+    keeps: bool = False,
 ) -> list[str]:
     """Return the implementations to time; the baselines of their operators come first.
 
     If the user named the implementations (``asked``), all of them are kept. Otherwise, implementations of operators
     that are not in ``operators`` are left out; with ``compiling=False``, implementations that compile code in their
-    first call are left out too. With ``keeps_loaded``, workers that have loaded the implementations are kept, which
+    first call are left out too. With ``keeps``, workers that have loaded the implementations are kept, which
     ``list_timeable`` asks and ends.
 
     Raises: PluginError if the user named an implementation that cannot be loaded.
     """
-    chosen = drop_unloadable(session, implementations, asked=asked, keeps_loaded=keeps_loaded)
+    chosen = drop_unloadable(session, implementations, asked=asked, keeps=keeps)
     if not asked:
         chosen = [name for name in chosen if session.declared[name].operator in operators]
         slow = [name for name in chosen if session.declared[name].compiles and not compiling]
@@ -71,10 +71,10 @@ def choose_timed_implementations(
                 f"left out: {', '.join(slow)}: compiling takes minutes; to include an implementation, name it", err=True
             )
         chosen = [name for name in chosen if name not in slow]
-    return _add_baselines(session, chosen, keeps_loaded=keeps_loaded)
+    return _add_baselines(session, chosen, keeps=keeps)
 
 
-def _add_baselines(session: Session, implementations: Sequence[str], *, keeps_loaded: bool) -> list[str]:
+def _add_baselines(session: Session, implementations: Sequence[str], *, keeps: bool) -> list[str]:
     """Return these loaded implementations, with the baselines of their operators placed first.
 
     The baseline of an operator is the implementation that speed is measured against. A baseline
@@ -82,7 +82,7 @@ def _add_baselines(session: Session, implementations: Sequence[str], *, keeps_lo
     """
     baselines = dict.fromkeys(load_operator(name).baseline for name in find_operators(session, implementations))
     further = [name for name in baselines if name and name not in implementations]
-    loaded = drop_unloadable(session, further, asked=False, keeps_loaded=keeps_loaded) if further else ()
+    loaded = drop_unloadable(session, further, asked=False, keeps=keeps) if further else ()
     lost = set(further) - set(loaded)
     return list(dict.fromkeys([name for name in (*baselines, *implementations) if name and name not in lost]))
 
@@ -93,13 +93,10 @@ def find_operators(session: Session, implementations: Sequence[str]) -> list[str
     return [name for name in list_operators() if name in computed]
 
 
-def drop_unloadable(
-    session: Session, implementations: Sequence[str], *, asked: bool, keep: bool = False, keeps_loaded: bool = False
-) -> list[str]:
+def drop_unloadable(session: Session, implementations: Sequence[str], *, asked: bool, keeps: bool = False) -> list[str]:
     """Return the implementations that can be loaded; report all others to standard error.
 
-    With ``keep``, a single implementation's worker keeps running, and the run uses it. With ``keeps_loaded``, the
-    worker that has loaded all implementations keeps running (``Session.keep_loaded``).
+    With ``keeps``, the worker that has loaded all implementations is kept in the session's pool.
 
     Raises: PluginError where the user named the implementations (``asked``) and one of these
     implementations cannot be loaded.
@@ -107,13 +104,11 @@ def drop_unloadable(
     try:
         # First load all implementations in one process. Only if this fails, load each
         # implementation in a separate process.
-        worker = session.supervise_several(list(implementations))
+        worker = session.workers.get(implementations)
     except PluginError:
         return [name for name in implementations if _can_load(session, name, asked=asked)]
-    if keep and len(implementations) == 1:
-        session.keep(implementations[0], worker)
-    elif keeps_loaded:
-        session.keep_loaded(worker)
+    if keeps:
+        session.workers.keep(worker)
     else:
         worker.close()
     return list(implementations)
@@ -121,7 +116,7 @@ def drop_unloadable(
 
 def _can_load(session: Session, name: str, *, asked: bool) -> bool:
     try:
-        session.supervise(name).close()
+        session.workers.get([name]).close()
     except PluginError as error:
         if asked:
             raise

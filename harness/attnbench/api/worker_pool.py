@@ -9,13 +9,12 @@ from dataclasses import replace
 from attnbench.api.selection import Expected, Selection, collect_expectations
 from attnbench.plugins.importable import build_search_path
 from attnbench.plugins.registry import PluginError
-from attnbench.processes.candidate_requests import Defence
 from attnbench.processes.errors import ChildDied
 from attnbench.records.outcome_facts import CannotLoad, OracleEnded, OtherOperator
 from attnbench.records.types import Finding
 from attnbench.runner import Expectation, Limits, Plan, Session
 from attnbench.runner.conform import check_case
-from attnbench.runner.session import PATIENT, Supervisor
+from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["LocalSession", "WorkerPool", "refuse_in_worker"]
 
@@ -23,34 +22,9 @@ __all__ = ["LocalSession", "WorkerPool", "refuse_in_worker"]
 class LocalSession(Session):
     """A session whose workers import modules from the same paths as this process."""
 
-    def supervise(
-        self, implementation: str, environment: Mapping[str, str] = PATIENT, *, parallel: int = 1
-    ) -> Supervisor:
-        """Start the worker of one implementation.
-
-        Raises: PluginError if the implementation cannot be loaded.
-        """
-        return super().supervise(implementation, _add_search_path(environment), parallel=parallel)
-
-    def supervise_together(
-        self, implementations: list[str], *, without: frozenset[Defence] = frozenset()
-    ) -> Supervisor:
-        """Start one worker that loads several implementations, for interleaved timing.
-
-        Raises: PluginError if an implementation cannot be loaded.
-        """
-        return Supervisor(self, implementations, _add_search_path({}), timed_without=without)
-
-    def supervise_several(self, implementations: list[str], environment: Mapping[str, str] = PATIENT) -> Supervisor:
-        """Start one worker that loads several implementations, and times none.
-
-        Raises: PluginError if an implementation cannot be loaded.
-        """
-        return super().supervise_several(implementations, _add_search_path(environment))
-
-
-def _add_search_path(environment: Mapping[str, str]) -> dict[str, str]:
-    return {**environment, "PYTHONPATH": build_search_path()}
+    def find_variables(self) -> Mapping[str, str]:
+        """Return the paths of this process."""
+        return {"PYTHONPATH": build_search_path()}
 
 
 class WorkerPool:
@@ -161,7 +135,7 @@ class WorkerPool:
         """
         if implementation not in self._workers:
             try:
-                self._workers[implementation] = self._running.enter_context(session.supervise(implementation))
+                self._workers[implementation] = self._running.enter_context(session.workers.get([implementation]))
             except PluginError as error:
                 self._workers[implementation] = error
         return self._workers[implementation]

@@ -31,6 +31,7 @@ from attnbench.plugins.registry import check_name, display_name, list_names, res
 from attnbench.records.run_file import StoredRun, find_runs, read_run
 from attnbench.records.types import PERF
 from attnbench.runner import Effort
+from attnbench.runner.worker_pool import TIMING
 
 if TYPE_CHECKING:
     # Not imported when the command starts, because it imports pandas, which takes a second.
@@ -151,7 +152,7 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
     with make_session(given) as session:
         # First load both implementations in one process, so a failure to load is reported before
         # anything is measured.
-        session.keep_loaded(session.supervise_together(sides))
+        session.workers.keep(session.workers.get(sides, TIMING))
         computed = [session.declared[name].operator for name in sides]
         if len(set(computed)) > 1:
             described = " and ".join(

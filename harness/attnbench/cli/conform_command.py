@@ -64,7 +64,7 @@ def command(implementations: tuple[str, ...], **given: Any) -> int:
     choice = Choice.from_options(given)
     chosen = choose_implementations(implementations)
     with make_session(given) as session:
-        chosen = drop_unloadable(session, chosen, asked=bool(implementations), keep=True)
+        chosen = drop_unloadable(session, chosen, asked=bool(implementations), keeps=len(chosen) == 1)
         plans = plan_conformance(session, choice, find_operators(session, chosen))
         supplements = supplement_plans(session, choice, chosen, plans, given)
         expectations = load_expectations(session, chosen, plans, choice, supplements)

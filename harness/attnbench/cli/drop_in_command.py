@@ -20,6 +20,7 @@ from attnbench.integrations.drop_in_requests import FindMissing
 from attnbench.processes.candidate_requests import Outcome
 from attnbench.records.types import FAILURES, SCHEMA
 from attnbench.runner import Limits, Session
+from attnbench.runner.worker_pool import TIMING
 from attnbench.words.findings import describe_facts
 
 MODELS = ("encoder", "transformers")
@@ -112,7 +113,7 @@ def _find_models(session: Session, models: Sequence[str]) -> list[str]:
     Raises: UsageError where a named model is not available, or where no model is available.
     """
     lacking: dict[str, str | None] = {}
-    with session.supervise_together([]) as worker:
+    with session.workers.get([], TIMING) as worker:
         for model in models or MODELS:
             answer = DropInClient(worker).ask(FindMissing(model=model))
             lacking[model] = describe_facts(answer.facts) if isinstance(answer, Outcome) else answer.reason

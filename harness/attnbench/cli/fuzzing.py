@@ -39,7 +39,7 @@ def fuzz_all(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
     with make_session(given | {"no_cache": True}) as session:
         # Hypothesis writes files with constants that it finds in source code; keep them out of the working directory.
         os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(session.folder / "hypothesis"))
-        chosen = drop_unloadable(session, chosen, asked=bool(implementations), keep=True)
+        chosen = drop_unloadable(session, chosen, asked=bool(implementations), keeps=len(chosen) == 1)
         with recording(
             session, results=given["results"], suite=SUITE, cases=(), implementations=chosen, resume=given["resume"]
         ) as recorded:

@@ -103,7 +103,7 @@ def _survey(session: Session, name: str, device: str) -> dict[str, Any]:
     row |= {"cases": 0, "supported": 0, "refused": {}}
     try:
         row["origin"] = describe_origin(name)
-        with session.supervise(name) as worker:
+        with session.workers.get([name]) as worker:
             cases = session.ask_oracle(ListSuite(operator=worker.operator, level="core"))
             cases = [str(replace(CaseId.parse(case), device=device)) for case in cases]
             row |= {"operator": worker.operator, "cases": len(cases)}

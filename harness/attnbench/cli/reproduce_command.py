@@ -95,7 +95,7 @@ def _write_script(
     ``unshown`` has the checks that the user asked about, but that the program cannot show.
     """
     load = write_import_lines(implementation)
-    with session.supervise(implementation) as worker:
+    with session.workers.get([implementation]) as worker:
         if worker.operator != CaseId.parse(case).operator:
             raise _describe_other_operator(session, case, implementation)
         opinion = worker.ask(Describe(implementation=implementation, case=case))

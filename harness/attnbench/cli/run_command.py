@@ -62,7 +62,7 @@ def _run(implementations: tuple[str, ...], given: dict[str, Any]) -> Recording:
     with make_session(given) as session:
         chosen = choose_timed_implementations(
             session, chosen, asked=bool(implementations), operators=given["operators"],
-            compiling=choice.suite != "quick", keeps_loaded=True,
+            compiling=choice.suite != "quick", keeps=True,
         )  # fmt: skip
         operators = find_operators(session, chosen)
         plans = plan_conformance(session, choice, operators)

@@ -7,6 +7,7 @@ new processes. Importing this module does not import torch.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from attnbench.analysis.speed_verdict import CONTROL, SpeedVerdict, decide_speed
@@ -22,9 +23,10 @@ from attnbench.processes.candidate_requests import Outcome
 from attnbench.records.outcome_facts import CannotLoad
 from attnbench.records.types import Timing
 from attnbench.runner import Session
-from attnbench.runner.process_samples import ProcessSamples
+from attnbench.runner.parallelism import run_each
 from attnbench.runner.progress import NoProgress, Progress
-from attnbench.runner.session import Supervisor
+from attnbench.runner.timed_case import add_process
+from attnbench.runner.worker_pool import TIMING, Supervisor
 from attnbench.words.findings import describe_facts
 from attnbench.words.refusals import describe_declared
 
@@ -103,21 +105,26 @@ def drop_in(
     progress = progress or NoProgress()
     for model in models:
         progress.begin(f"compare in {model}", len(implementations))
-        rows = {}
-        for name, worker in session.supervise_each(list(implementations)):
-            progress.now(f"{name} in {model}")
-            request = CompareEmbeddings(
-                implementation=name,
-                model=model,
-                batch=settings.batch,
-                length=settings.length,
-                work_s=session.limits.work_s,
-            )
-            rows[name] = _make_row(model, name, DropInClient(worker).ask(request))
-            progress.done(name)
+        compare = partial(_compare, session, model, settings, progress)
+        rows = dict(run_each(session, [(name, ()) for name in implementations], compare))
         ready = [name for name, row in rows.items() if row.status == HELD and not row.untimed]
         timing = _ModelTiming(session=session, model=model, settings=settings, rows=rows, progress=progress)
         yield from timing.time_models(ready)
+
+
+def _compare(
+    session: Session, model: str, settings: Settings, progress: Progress, name: str, _: object, worker: Supervisor
+) -> Iterator[tuple[str, Row]]:
+    progress.now(f"{name} in {model}")
+    request = CompareEmbeddings(
+        implementation=name,
+        model=model,
+        batch=settings.batch,
+        length=settings.length,
+        work_s=session.limits.work_s,
+    )
+    yield name, _make_row(model, name, DropInClient(worker).ask(request))
+    progress.done(name)
 
 
 def _make_row(model: str, name: str, answer: ComparedEmbeddings | Outcome) -> Row:
@@ -168,10 +175,9 @@ class _ModelTiming:
     settings: Settings
     rows: dict[str, Row]
     progress: Progress
-    samples: dict[str, ProcessSamples] = field(default_factory=dict)
+    samples: dict[str, Timing] = field(default_factory=dict)
     # Names of the code paths of the original model. The first path is the baseline.
     originals: tuple[str, ...] = ()
-    threads: int = 0
 
     def time_models(self, names: Sequence[str]) -> Iterator[Row]:
         """Time the model with the implementations in ``names``.
@@ -185,7 +191,7 @@ class _ModelTiming:
             self._time_in_process(number, names)
             # All processes report the same label, which tells the progress estimate that they take about the same time.
             self.progress.done(self.model)
-        timings = {name: own.to_timing(processes, self.threads) for name, own in self.samples.items()}
+        timings = {name: own.fill(processes) for name, own in self.samples.items()}
         if self.originals:
             timings[self.originals[0]] = replace(timings[self.originals[0]], twin=timings[CONTROL])
         for name in self.originals:
@@ -217,16 +223,15 @@ class _ModelTiming:
                 return
             self._exclude(culprit, reason, failed=True)
             names.remove(culprit)
-        self.threads = answer.threads
         self.originals = tuple(name for name in answer.samples if name not in names and name != CONTROL)
         for name, samples in answer.samples.items():
-            self.samples.setdefault(name, ProcessSamples()).add(number, samples)
+            self.samples[name] = add_process(self.samples.get(name), number, samples)
 
     def _take_samples(self, number: int, names: list[str]) -> TimedModels | Outcome:
         # Number of models: one for each implementation, and the original.
         models = len(names) + 1
         try:
-            worker = self.session.supervise_together(names)
+            worker = self.session.workers.get(names, TIMING)
         except PluginError as error:
             return Outcome(status="crashed", facts=(CannotLoad(message=str(error)),))
         request = TimeModels(

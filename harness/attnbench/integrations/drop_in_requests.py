@@ -4,8 +4,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from attnbench.processes.candidate_requests import Outcome, Samples
+from attnbench.processes.candidate_requests import Outcome
 from attnbench.processes.request import Request
+from attnbench.records.types import Timing
 from attnbench.refusals import TypedRefusal
 
 __all__ = [
@@ -73,8 +74,7 @@ class TimedModels(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     ``allowed`` is the error budget.
     """
 
-    samples: dict[str, Samples]
-    threads: int
+    samples: dict[str, Timing]
     errors: dict[str, float]
     allowed: float
 

@@ -1,7 +1,6 @@
 """The worker process that runs implementations in real models: a candidate worker that answers more requests."""
 
 import sys
-from dataclasses import asdict
 
 import torch
 
@@ -18,7 +17,7 @@ from attnbench.integrations.models import MODELS, Batch, Embed, compute_allowanc
 from attnbench.integrations.shuffled_sentences import ShuffledSentences
 from attnbench.interface import Refusal
 from attnbench.measurement import sampling
-from attnbench.processes.candidate_requests import Outcome, Samples
+from attnbench.processes.candidate_requests import Outcome
 from attnbench.processes.request import Handler
 from attnbench.processes.rpc import serve
 from attnbench.records.outcome_facts import OverWorkLimit
@@ -103,8 +102,7 @@ class DropInWorker:
             surroundings=sentences,
         )
         return TimedModels(
-            samples={name: Samples(**asdict(taken)) for name, taken in samples.items()},
-            threads=torch.get_num_threads(),
+            samples=samples,
             errors=sentences.find_errors(oracle),
             allowed=allowed,
         )

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from time import process_time_ns, thread_time_ns
 from typing import Any
 
+import torch
+
 from attnbench.analysis.stats import CLEAN_CALLS, select_clean_calls
 from attnbench.devices.timer import ClockReading, Timer
 from attnbench.measurement.account import Account
@@ -17,7 +19,7 @@ from attnbench.measurement.scheduler import Reading, Scheduler
 from attnbench.measurement.surroundings import Ended, Surroundings, Unwatched
 from attnbench.records.types import SAMPLE_FIELDS, Timing
 
-__all__ = ["CallFailed", "Samples", "sample_interleaved"]
+__all__ = ["CallFailed", "sample_interleaved"]
 
 Calls = Mapping[str, Callable[[], object]]
 # Number of calls of each implementation before its first sample. The first call takes 7 to 13 % longer than later
@@ -44,17 +46,13 @@ class CallFailed(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class Samples:
-    """Samples of one implementation: each list has one number per sampled call, in the order of the calls.
+class _Taken:
+    """Samples of one call while they are taken: each list has one number per sampled call, in the order of the calls.
 
-    ``times_ns`` are wall times. ``waited_ns`` are the times for which the process's threads waited for a core during
-    the call. ``switches`` are numbers of involuntary context switches. ``cycles`` are the serial numbers of the cycles
-    that made the calls; in one cycle, each implementation is sampled at most once. The other lists are described at the
-    fields of ``Timing``, which have the same names. A list is empty if its quantity was not measured.
-    ``first_call_ns`` is the time of the first warm-up call.
+    The fields are those of ``Timing``, which describes them. A list is empty if its quantity was not measured.
     """
 
-    times_ns: list[int] = field(default_factory=list)
+    samples_ns: list[int] = field(default_factory=list)
     waited_ns: list[int] = field(default_factory=list)
     switches: list[int] = field(default_factory=list)
     cycles: list[int] = field(default_factory=list)
@@ -65,15 +63,25 @@ class Samples:
     clock_after_mhz: list[int] = field(default_factory=list)
     throttle_reasons: list[int] = field(default_factory=list)
     first_call_ns: int = 0
-    # Method by which the times were measured.
     method: str = "wall"
-    # Source of the readings of the device's clock, such as "NVML"; empty without a device.
     clock: str = ""
+
+    def make_timing(self) -> Timing:
+        """Return the samples as the timing by this process."""
+        columns: dict[str, Any] = {name: (tuple(own),) for name in SAMPLE_FIELDS if (own := getattr(self, name))}
+        return Timing(
+            samples_ns=(tuple(self.samples_ns),),
+            **columns,
+            threads=torch.get_num_threads(),
+            method=self.method,
+            clock=self.clock,
+            trainable=True,
+            first_call_ns=(self.first_call_ns,),
+        )
 
     def has_enough_clean_calls(self) -> bool:
         """Whether there are enough clean calls for this process to count for a speed verdict."""
-        counted: dict[str, Any] = {name: (tuple(getattr(self, name)),) for name in SAMPLE_FIELDS}
-        return any(select_clean_calls(Timing(samples_ns=(tuple(self.times_ns),), threads=0, **counted)))
+        return any(select_clean_calls(self.make_timing()))
 
 
 def sample_interleaved(
@@ -88,7 +96,7 @@ def sample_interleaved(
     timer: Timer | None = None,
     surroundings: Surroundings | None = None,
     account: Account | None = None,
-) -> dict[str, Samples]:
+) -> dict[str, Timing]:
     """Take interleaved samples of all calls: a cycle takes at most one sample of each call, in random order.
 
     A sample is one call timed from end to end and, with a ``timer``, one more call that the device times. These two
@@ -112,7 +120,7 @@ def sample_interleaved(
 
     Raises: CallFailed if a call raises; what ``surroundings`` raises.
     """
-    samples = {name: Samples() for name in calls}
+    samples = {name: _Taken() for name in calls}
     order = random.Random(seed)  # noqa: S311  # the order of calls, no secret
     names = list(calls)
     order.shuffle(names)
@@ -146,7 +154,7 @@ def sample_interleaved(
     finally:
         gc.enable()
         watcher.close()
-    return samples
+    return {name: own.make_timing() for name, own in samples.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +218,7 @@ class _Plan:
 
 
 def _warm_up(
-    name: str, call: Callable[[], object], samples: Samples, budget_s: float, surroundings: Surroundings
+    name: str, call: Callable[[], object], samples: _Taken, budget_s: float, surroundings: Surroundings
 ) -> int:
     """Make a few calls and return the time of the fastest call, in nanoseconds.
 
@@ -230,7 +238,7 @@ def _warm_up(
     return min(took_ns)
 
 
-def _calibrate(name: str, call: Callable[[], object], samples: Samples, timer: Timer, call_ns: int) -> int:
+def _calibrate(name: str, call: Callable[[], object], samples: _Taken, timer: Timer, call_ns: int) -> int:
     """Calibrate the timing of a call on a device, and return the nanoseconds that one sample takes.
 
     For a call that the device does not time, return ``call_ns``.
@@ -255,14 +263,14 @@ class _Sampler:
     """Takes samples of calls, cycle by cycle, and adds them to ``samples``."""
 
     calls: Calls
-    samples: dict[str, Samples]
+    samples: dict[str, _Taken]
     scheduler: Scheduler
     order: random.Random
     surroundings: Surroundings
     account: Account
     timer: Timer | None = None
-    # For each call: the ``Samples`` to which the call belongs, and the scheduler's unparsed counters before and after.
-    readings: list[tuple[Samples, Reading, Reading]] = field(default_factory=list)
+    # For each call: the ``_Taken`` to which the call belongs, and the scheduler's unparsed counters before and after.
+    readings: list[tuple[_Taken, Reading, Reading]] = field(default_factory=list)
     cycles: int = 0
 
     def run_cycle(self, names: list[str]) -> None:
@@ -326,7 +334,7 @@ class _Sampler:
         self.readings.append((samples, before, reading))
         ended = Ended(begin, end, *used_ns, collects, before, reading)
         self.surroundings.inspect(name, result, ended)
-        samples.times_ns.append(end - begin)
+        samples.samples_ns.append(end - begin)
         samples.cycles.append(self.cycles)
         self.account.add_sample(begin, end)
         freeing_ns = thread_time_ns()
@@ -348,7 +356,7 @@ class _Sampler:
             samples.graph_ns.append(sample.graph_ns)
 
 
-def _note_clock(samples: Samples, before: ClockReading, after: ClockReading) -> None:
+def _note_clock(samples: _Taken, before: ClockReading, after: ClockReading) -> None:
     """Add the clock readings before and after a cycle to the samples of a call that the cycle made."""
     samples.clock_before_mhz.append(before.sm_mhz)
     samples.clock_after_mhz.append(after.sm_mhz)

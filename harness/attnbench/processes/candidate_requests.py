@@ -10,7 +10,7 @@ from attnbench.processes.request import Fault, Request
 from attnbench.processes.script_subject import Form
 from attnbench.processes.sources import Sources
 from attnbench.records.facts import Fact
-from attnbench.records.types import Memory, Status
+from attnbench.records.types import Memory, Status, Timing
 from attnbench.refusals import TypedRefusal
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
     "Opinion",
     "Outcome",
     "Rates",
-    "Samples",
     "StartCandidate",
     "Support",
     "TakeSamples",
@@ -244,45 +243,24 @@ class MeasureRates(CandidateRequest[Rates], frozen=True, kw_only=True):
     device: str
 
 
-class Samples(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples that one process took of one implementation.
-
-    The class ``measurement.sampling.Samples`` has the same lists, and describes them.
-    """
-
-    times_ns: list[int]
-    waited_ns: list[int]
-    switches: list[int]
-    cycles: list[int]
-    device_ns: list[int]
-    graph_ns: list[int]
-    late: list[bool]
-    clock_before_mhz: list[int]
-    clock_after_mhz: list[int]
-    throttle_reasons: list[int]
-    first_call_ns: int
-    method: str
-    clock: str
-    # Time of building and preparing the module, in nanoseconds; None if it was not measured.
-    build_ns: int | None = None
-    # "fresh" if every call had input values of its own, "fixed" if the implementation's policies forbid it; empty if
-    # the values were not looked after.
-    values: str = ""
-
-
 class TimedSamples(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Samples that one process took of one case."""
 
     # Samples of each implementation, by the implementation's name.
-    samples: dict[str, Samples]
+    samples: dict[str, Timing]
     # Samples of the A/A control; None if the request has no baseline.
-    twin: Samples | None
-    threads: int
+    twin: Timing | None
     # Path of the file with the observations of each implementation, by the implementation's name.
     observations: dict[str, str]
     # Nanoseconds from the begin of the request to its reply, and the part of them that is in no sample.
     elapsed_ns: int
     between_ns: int
+
+    def __post_init__(self) -> None:
+        """Refuse samples of several processes, and what only the runner knows of samples."""
+        for timing in (*self.samples.values(), *([self.twin] if self.twin else [])):
+            if timing.processes != 1 or timing.twin or timing.judged or timing.interleaved_with:
+                raise ValueError("a process sends the samples that it took itself, and nothing else")
 
 
 class TakeSamples(CandidateRequest[TimedSamples], frozen=True, kw_only=True):

@@ -44,8 +44,6 @@ _NUMBER = struct.Struct("=i")
 _REQUEST_BYTES = 1 << 15
 # Descriptors of a request: the connection, the leash and the log of the new process, and the connection for its end.
 _DESCRIPTORS = 4
-# Seconds within which the server must exit after its connection has been closed.
-_GRACE_S = 2.0
 
 
 class ForkedProcess:
@@ -175,7 +173,7 @@ class ForkServer:
         """End the server; its workers go on."""
         self._connection.close()
         self._process.kill()
-        self._process.wait(_GRACE_S)
+        self._process.wait()
 
 
 def _read_environment(added: Mapping[str, str]) -> dict[str, str]:

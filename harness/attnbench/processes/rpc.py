@@ -66,7 +66,11 @@ class NewProcess:
             env={**os.environ, **environment},
             start_new_session=True,
         )
-        kill_on_close(leash, self._process.pid)
+        try:
+            kill_on_close(leash, self._process.pid)
+        except OSError:
+            self.kill()
+            raise
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Wait for the process to end, and return its exit code: a negative number is that of a signal.

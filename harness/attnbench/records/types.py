@@ -15,7 +15,7 @@ History of SCHEMA
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -83,6 +83,8 @@ DEADLY: frozenset[Status] = frozenset({"crashed", "timeout"})
 SILENT: frozenset[Status] = frozenset({"unsupported", "not_run"})
 
 Pass = Literal["forward", "forward+backward"]
+# Stands between several methods, or several sources of clock rates, of one timing.
+SEPARATOR = "; "
 # PERF: name of the suite in the results of a profile. FRONTIER: name of the suite in the results of a search for the
 # max length.
 PERF, FRONTIER = "perf", "frontier"
@@ -311,12 +313,21 @@ def join_timings(parts: "Sequence[tuple[int, Timing]]", processes: int = 0) -> T
     return replace(
         last,
         **columns,
+        method=_join_words(timing.method for _, timing in parts),
+        clock=_join_words(timing.clock for _, timing in parts),
+        # A single process with fixed values makes a timing one of fixed values.
+        values="fixed" if any(timing.values == "fixed" for _, timing in parts) else last.values,
         interleaved_with=next((one.interleaved_with for _, one in parts if one.interleaved_with), ()),
         build_ns=tuple(number for _, one in parts for number in one.build_ns),
         first_call_ns=tuple(number for _, one in parts for number in one.first_call_ns),
         judged=sum(one.judged for _, one in parts),
         twin=join_timings(twins, processes) if twins else None,
     )
+
+
+def _join_words(texts: Iterable[str]) -> str:
+    """Return the different words of some texts, which separate theirs in the same way."""
+    return SEPARATOR.join(dict.fromkeys(word for text in texts for word in text.split(SEPARATOR)))
 
 
 def _join_column(parts: "Sequence[tuple[int, Timing]]", name: str, processes: int) -> tuple[tuple[int, ...], ...]:

@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from attnbench.analysis.dispatch import Dispatch, DispatchCell, Interval, Offer
+from attnbench.analysis.dispatch import Dispatch, DispatchCell, Offer
 from attnbench.analysis.limits import LimitsOfRuns
+from attnbench.analysis.stats import Interval
 from attnbench.analysis.summary import Decision, Summary
 from attnbench.cases import Case, Problem
 from attnbench.plugins.registry import load_problem_types

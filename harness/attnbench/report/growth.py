@@ -3,41 +3,25 @@
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
+from attnbench.analysis.stats import Interval, student_quantile
 from attnbench.analysis.summary import SpeedCell, SummaryTable
 from attnbench.report.columns import GROWTH
 from attnbench.report.figures.points import Panel, Point, list_panels, measure_peak, measure_time
 from attnbench.words.summary import describe_place
 
-__all__ = ["LEVEL", "Growth", "fit_growth", "tabulate_growth"]
+__all__ = ["LEVEL", "fit_growth", "tabulate_growth"]
 
 LEVEL = 0.95
-# Two-sided 95 % quantiles of Student's t distribution with 1 to 20 degrees of freedom. For more degrees of freedom, the
-# last quantile is used, which makes the confidence interval a little too wide.
-# Source: https://www.itl.nist.gov/div898/handbook/eda/section3/eda3672.htm
-STUDENT_T = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-    2.110, 2.101, 2.093, 2.086,
-)  # fmt: skip
 # Smallest number of lengths for a fit. Each side of the interval is the standard error times a quantile of Student's t:
 # 12.7 with three lengths, 4.3 with four and 3.2 with five.
 FEWEST = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
-    """Exponent p of a power law a·Lᵖ in the length L, fitted by least squares on logarithms, with its interval."""
-
-    exponent: float
-    low: float
-    high: float
-
-
-def fit_growth(lengths: Sequence[float], values: Sequence[float]) -> Growth | None:
-    """Fit a power law of the length to ``values``, and return its exponent with a confidence interval.
+def fit_growth(lengths: Sequence[float], values: Sequence[float]) -> Interval | None:
+    """Fit a power law a·Lᵖ of the length L to ``values``; return the exponent p with a confidence interval.
 
     Return None for fewer than five different lengths, or if a length or a value is not positive.
 
@@ -51,8 +35,8 @@ def fit_growth(lengths: Sequence[float], values: Sequence[float]) -> Growth | No
     free = len(x) - 2
     spread = sum((one - statistics.fmean(x)) ** 2 for one in x)
     off = sum((b - intercept - slope * a) ** 2 for a, b in zip(x, y, strict=True))
-    half = STUDENT_T[min(free, len(STUDENT_T)) - 1] * math.sqrt(off / free / spread)
-    return Growth(exponent=slope, low=slope - half, high=slope + half)
+    half = student_quantile((1 - LEVEL) / 2, free) * math.sqrt(off / free / spread)
+    return Interval(value=slope, low=slope - half, high=slope + half)
 
 
 def tabulate_growth(tables: Iterable[SummaryTable]) -> pd.DataFrame:
@@ -77,7 +61,7 @@ def _measure_undisturbed(cell: SpeedCell) -> Point | None:
 
 
 def _make_row(
-    table: SummaryTable, panel: Panel, name: str, measure: str, found: Growth, lengths: Sequence[int]
+    table: SummaryTable, panel: Panel, name: str, measure: str, found: Interval, lengths: Sequence[int]
 ) -> dict[str, object]:
     place = table.place
     return {
@@ -86,7 +70,7 @@ def _make_row(
         "measure": measure,
         "dtype": place.dtype,
         "device": place.device,
-        "exponent": found.exponent,
+        "exponent": found.value,
         "low": found.low,
         "high": found.high,
         "level": LEVEL,

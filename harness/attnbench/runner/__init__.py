@@ -12,9 +12,10 @@ from attnbench.runner.forecast import Speed, forecast, forecast_case
 from attnbench.runner.profile import list_gating_checks, list_profile_cases, list_shape_cases, measure, profile
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.roofline import measure_ceilings, measure_rates
-from attnbench.runner.session import Limits, Plan, Session
+from attnbench.runner.session import Plan, Session
 from attnbench.runner.timeable import list_timeable
 from attnbench.runner.timing_processes import Effort
+from attnbench.runner.worker_pool import Limits
 
 __all__ = [
     "Effort",

@@ -27,8 +27,9 @@ from attnbench.runner.refusal import (
     keep_declaration,
     select_refusal_checks,
 )
-from attnbench.runner.session import Plan, Session, Supervisor
+from attnbench.runner.session import Plan, Session
 from attnbench.runner.supplement import Supplement
+from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["check_case", "conform", "select_unfinished"]
 

@@ -22,7 +22,8 @@ from attnbench.runner.conform import check_case
 from attnbench.runner.expected_failures import Expectation, apply_expectations
 from attnbench.runner.progress import Progress
 from attnbench.runner.refusal import PARITY
-from attnbench.runner.session import Session, Supervisor
+from attnbench.runner.session import Session
+from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["SUITE", "Found", "SearchEffort", "draw_cases", "fuzz"]
 
@@ -110,7 +111,7 @@ def fuzz(
     for name in implementations:
         search = _Search(
             session=session, name=name, run=run, progress=progress, effort=effort, add=add, checks=checks,
-            device=device, expectations=expectations, worker=session.supervise(name),
+            device=device, expectations=expectations, worker=session.workers.get([name]),
         )  # fmt: skip
         try:
             yield from search.find_failures()
@@ -306,7 +307,7 @@ class _Search:
 
     def _restart_worker(self) -> None:
         self.worker.close()
-        self.worker = self.session.supervise(self.name)
+        self.worker = self.session.workers.get([self.name])
 
     def _apply_expectations(self, finding: Finding, case: str) -> Finding:
         """Return a finding with the status ``expected_failure`` if it is an expected failure.

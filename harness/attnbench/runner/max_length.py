@@ -18,11 +18,13 @@ from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.records.outcome_facts import CallOverLimit, LimitedMemory, OverMemoryLimit
 from attnbench.records.types import FRONTIER, Finding, Memory, Result
 from attnbench.runner.check_outcomes import make_finding
+from attnbench.runner.parallelism import run_each
 from attnbench.runner.probe import run_gating_checks
 from attnbench.runner.profile import MODES, list_profile_cases
 from attnbench.runner.progress import Progress
 from attnbench.runner.refusal import find_refusal
-from attnbench.runner.session import Plan, Session, Supervisor
+from attnbench.runner.session import Plan, Session
+from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["SHORTEST", "WORKER", "MaxLengthClient", "generate_lengths", "predict_bytes", "try_lengths"]
 
@@ -94,13 +96,16 @@ def try_lengths(
     Raises: PluginError where an implementation cannot be loaded.
     """
     progress.begin("max length", len(implementations) * len(shortest))
-    for name, worker in session.supervise_each(implementations):
-        for plan in shortest:
+
+    def job(name: str, plans: Sequence[Plan], worker: Supervisor) -> Iterator[Result]:
+        for plan in plans:
             if plan.operator == worker.operator:
                 yield from _Search(session, worker, name, plan, run, progress, done or {}).try_lengths()
                 progress.done(plan.case)
             else:
                 progress.done()
+
+    yield from run_each(session, [(name, shortest) for name in implementations], job)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Run implementations one after another, or in parallel where this changes only the run time."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import zip_longest
 from queue import SimpleQueue
 from threading import Event
 from typing import TypeVar
@@ -11,7 +12,8 @@ from attnbench.cases import CaseId
 from attnbench.devices import HOST
 from attnbench.records.environment import count_cores
 from attnbench.runner.check_outcomes import TOGETHER_FLOP
-from attnbench.runner.session import PATIENT, Plan, Session, Supervisor
+from attnbench.runner.session import Plan, Session
+from attnbench.runner.worker_pool import CHECKING, Supervisor, WorkerKind
 
 __all__ = ["Share", "count_parallel_lanes", "divide", "run_each"]
 
@@ -79,18 +81,37 @@ def run_each(
     job: Callable[[str, Sequence[Plan], Supervisor], Iterator[T]],
     *,
     parallel: int = 1,
-    environment: Mapping[str, str] = PATIENT,
+    kind: WorkerKind = CHECKING,
 ) -> Iterator[T]:
     """Yield what ``job`` yields for each share and a worker of its implementation; ``parallel`` shares run at a time.
 
     Raises: PluginError where an implementation cannot be loaded; any exception that a job raises.
     """
     if parallel > 1 and len(shares) > 1:
-        yield from _run_in_parallel(session, shares, job, parallel, environment)
-        return
-    workers = session.supervise_each([name for name, _ in shares], environment)
-    for (name, plans), (_, worker) in zip(shares, workers, strict=True):
-        yield from job(name, plans, worker)
+        yield from _run_in_parallel(session, shares, job, parallel, kind)
+    else:
+        yield from _run_in_turn(session, shares, job, kind)
+
+
+def _run_in_turn(
+    session: Session,
+    shares: Sequence[Share],
+    job: Callable[[str, Sequence[Plan], Supervisor], Iterator[T]],
+    kind: WorkerKind,
+) -> Iterator[T]:
+    """Run one share after the other; the worker of the next share starts while the current one is in use."""
+    coming: Future[Supervisor] | None = None
+    with ThreadPoolExecutor(max_workers=1) as ahead:
+        try:
+            for (name, plans), following in zip_longest(shares, shares[1:]):
+                worker = coming.result() if coming else session.workers.get([name], kind)
+                coming = ahead.submit(session.workers.get, [following[0]], kind) if following else None
+                with worker:
+                    yield from job(name, plans, worker)
+        finally:
+            # If the caller stops iterating early, the next worker may have been started already. It is closed here.
+            if coming is not None and coming.exception() is None:
+                coming.result().close()
 
 
 def _run_in_parallel(
@@ -98,14 +119,14 @@ def _run_in_parallel(
     shares: Sequence[Share],
     job: Callable[[str, Sequence[Plan], Supervisor], Iterator[T]],
     parallel: int,
-    environment: Mapping[str, str],
+    kind: WorkerKind,
 ) -> Iterator[T]:
     made: SimpleQueue[T | Future[None]] = SimpleQueue()
     workers: list[Supervisor] = []
     left_early = Event()
 
     def run(name: str, plans: Sequence[Plan]) -> None:
-        with session.supervise(name, environment, parallel=parallel) as worker:
+        with session.workers.get([name], kind, parallel=parallel) as worker:
             workers.append(worker)
             for one in job(name, plans, worker):
                 if left_early.is_set():

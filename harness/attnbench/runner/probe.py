@@ -13,7 +13,8 @@ from attnbench.records.outcome_facts import KeepsWorking, OverMemoryLimit
 from attnbench.records.types import PERF, Finding, Result, explain_untimed
 from attnbench.runner.check_outcomes import TOGETHER_FLOP, CheckOutcomes, evaluate_observations, make_finding
 from attnbench.runner.refusal import find_refusal
-from attnbench.runner.session import Plan, Session, Supervisor
+from attnbench.runner.session import Plan, Session
+from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["probe"]
 

@@ -13,9 +13,10 @@ from attnbench.runner.conform import select_unfinished
 from attnbench.runner.parallelism import count_parallel_lanes, run_each
 from attnbench.runner.probe import probe
 from attnbench.runner.progress import NoProgress, Progress
-from attnbench.runner.session import PATIENT, Limits, Plan, Session, Supervisor
+from attnbench.runner.session import Plan, Session
 from attnbench.runner.timing import time_cases
 from attnbench.runner.timing_processes import Effort
+from attnbench.runner.worker_pool import PATIENT, Limits, Supervisor, WorkerKind
 
 __all__ = ["GATES", "MODES", "list_gating_checks", "list_profile_cases", "list_shape_cases", "measure", "profile"]
 
@@ -24,9 +25,8 @@ GATES = ("forward", "gradients")
 # Another check that must pass before a case is timed. An implementation that changes global settings of torch would
 # change the times of the other implementations in the same process.
 ALSO = "global_state_untouched"
-# Environment variables of a worker that probes an implementation. The variables of ``resident_memory`` are needed
-# to measure memory.
-PROBING = PATIENT | resident_memory.ENVIRONMENT
+# Workers that probe an implementation. The variables of ``resident_memory`` are needed to measure memory.
+PROBING = WorkerKind(environment=PATIENT | resident_memory.ENVIRONMENT)
 # Call mode of each pass.
 MODES: dict[Pass, str] = {"forward": "inference", "forward+backward": "train"}
 
@@ -62,7 +62,7 @@ def profile(
             else:
                 progress.done()
 
-    for result in run_each(session, list(left.items()), job, parallel=parallel, environment=PROBING):
+    for result in run_each(session, list(left.items()), job, parallel=parallel, kind=PROBING):
         known[result.implementation, result.case] = result
         yield result
         progress.done(result.case)

@@ -8,6 +8,7 @@ from attnbench.cases import CaseId
 from attnbench.processes.candidate_requests import MeasureRates, Rates
 from attnbench.records.types import Ceiling
 from attnbench.runner.session import Plan, Session
+from attnbench.runner.worker_pool import TIMING
 
 __all__ = ["measure_ceilings", "measure_rates"]
 
@@ -32,7 +33,7 @@ def measure_rates(
     cases = [CaseId.parse(plan.case) for plan in plans if plan.missing is None]
     wanted = dict.fromkeys(place for case in cases if (place := (case.device, case.dtype)) not in without)
     if left := [place for place in wanted if place not in session.rates]:
-        with session.supervise_together([]) as worker:
+        with session.workers.get([], TIMING) as worker:
             for device, dtype in left:
                 reached = worker.ask(MeasureRates(dtype=dtype, device=device))
                 if isinstance(reached, Rates):

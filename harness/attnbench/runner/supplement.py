@@ -20,7 +20,8 @@ from attnbench.records.types import SILENT, Completion, Result
 from attnbench.refusals import TypedRefusal
 from attnbench.runner.greedy_cover import Combinations, choose_cover, find_combinations
 from attnbench.runner.refusal import check_work_limit
-from attnbench.runner.session import Plan, Session, Supervisor
+from attnbench.runner.session import Plan, Session
+from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["Supplement", "choose_supplements", "settle_supplements"]
 
@@ -69,12 +70,12 @@ def choose_supplements(
         made = (stored or {}).get(display_name(name))
         own = by_operator.get(session.declared[name].operator, []) if name in session.declared else None
         if own is None or made is None or made.list_digest != digest(plan.case for plan in own):
-            worker = session.supervise(name)
+            worker = session.workers.get([name])
             own = by_operator.get(worker.operator, [])
             try:
                 made = _choose(session, worker, name, own, suite, adds=adds) if own else None
             finally:
-                session.keep(name, worker)
+                session.workers.keep(worker)
         if made is None:
             return None
         added = session.plan(made.cases)

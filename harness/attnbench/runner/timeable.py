@@ -15,20 +15,22 @@ ASKED_S = 2.0
 def list_timeable(session: Session, implementations: Sequence[str], plans: Sequence[Plan]) -> dict[str, list[str]]:
     """Return, for each implementation, the cases that it does not declare unsupported or too long to be timed.
 
-    Only implementations that a kept worker has loaded are asked (``Session.keep_loaded``); these workers then end. A
-    case on which there is no answer counts as one that is timed.
+    Only implementations that a kept worker has loaded are asked; these workers then end. A case on which there is no
+    answer counts as one that is timed.
     """
     found = {}
     for name in implementations:
         cases = [plan.case for plan in plans if plan.operator == session.declared[name].operator]
         left_out = _find_left_out(session, name, cases)
         found[name] = [case for case in cases if case not in left_out]
-    session.close_loaded()
+    for name in implementations:
+        if (worker := session.workers.find(name)) is not None:
+            worker.close()
     return found
 
 
 def _find_left_out(session: Session, name: str, cases: list[str]) -> set[str]:
-    worker = session.find_loaded(name)
+    worker = session.workers.find(name)
     if worker is None or not cases:
         return set()
     answers = worker.ask(AskSupport(implementation=name, cases=cases, limit_s=ASKED_S))

@@ -7,11 +7,10 @@ from attnbench.plugins.registry import display_name, find_baseline
 from attnbench.processes.candidate_requests import TimedSamples
 from attnbench.records.facts import Reason
 from attnbench.records.types import Finding, Result, Timing
-from attnbench.runner.process_samples import ProcessSamples
 from attnbench.runner.session import Plan
 from attnbench.runner.timing_processes import Effort
 
-__all__ = ["TimedCase"]
+__all__ = ["TimedCase", "add_process"]
 
 
 @dataclass(slots=True)
@@ -23,10 +22,9 @@ class TimedCase:
     names: list[str]
     # Name of the baseline; None means the operator's reference.
     against: str | None = None
-    samples: dict[str, ProcessSamples] = field(default_factory=dict)
-    # A/A control: samples of a second copy of the baseline.
-    control: ProcessSamples = field(default_factory=ProcessSamples)
-    threads: int = 0
+    # Samples of each implementation, and of the A/A control: a second copy of the baseline.
+    samples: dict[str, Timing] = field(default_factory=dict)
+    control: Timing | None = None
     # ``processes``: number of processes that have timed the case. ``spent_s``: their wall time for the case, in
     # seconds, added up.
     processes: int = 0
@@ -57,11 +55,10 @@ class TimedCase:
         recent = all(one.values and one.trainable for one in timings.values())
         if timings.keys() != set(self.names) or not together or len(counts) != 1 or not controlled or not recent:
             return
-        self.samples = {name: ProcessSamples.from_timing(one) for name, one in timings.items()}
-        if base is not None and base.twin is not None:
-            self.control = ProcessSamples.from_timing(base.twin)
-        (self.processes,), self.threads = counts, next(iter(timings.values())).threads
-        every = [*timings.values(), *([base.twin] if base is not None and base.twin is not None else [])]
+        self.samples = {name: replace(one, twin=None) for name, one in timings.items()}
+        self.control = base.twin if base is not None else None
+        (self.processes,) = counts
+        every = [*timings.values(), *([self.control] if self.control is not None else [])]
         # The calls themselves are most of what a process takes for a case.
         self.spent_s = sum(sum(map(sum, timing.samples_ns)) for timing in every) / 1e9
 
@@ -79,14 +76,14 @@ class TimedCase:
         """Add the samples of one process, without those of implementations that have been excluded meanwhile."""
         for name, taken in answer.samples.items():
             if name in self.names:
-                self.samples.setdefault(name, ProcessSamples()).add(process, taken)
+                self.samples[name] = add_process(self.samples.get(name), process, taken)
         if answer.twin is not None:
-            self.control.add(process, answer.twin)
-        self.threads, self.processes = answer.threads, process + 1
+            self.control = add_process(self.control, process, answer.twin)
+        self.processes = process + 1
 
     def count_judged(self, name: str) -> None:
         """Count a timed call of an implementation whose result was evaluated, and passed."""
-        self.samples.setdefault(name, ProcessSamples()).judged += 1
+        self.samples[name] = replace(self.samples[name], judged=self.samples[name].judged + 1)
 
     def make_timings(self) -> dict[str, Timing]:
         """Return the timing of every implementation that has samples."""
@@ -94,11 +91,9 @@ class TimedCase:
         for name in self.names:
             if name in self.samples:
                 others = tuple(display_name(other) for other in self.names if other != name)
-                timing = self.samples[name].to_timing(self.processes, self.threads)
-                found[name] = replace(timing, interleaved_with=others)
-        if self.baseline in found and any(self.control.columns["times_ns"]):
-            twin = self.control.to_timing(self.processes, self.threads)
-            found[self.baseline] = replace(found[self.baseline], twin=twin)
+                found[name] = replace(self.samples[name].fill(self.processes), interleaved_with=others)
+        if self.baseline in found and self.control is not None:
+            found[self.baseline] = replace(found[self.baseline], twin=self.control.fill(self.processes))
         return found
 
     def list_open(self, effort: Effort) -> list[str]:
@@ -116,6 +111,11 @@ class TimedCase:
                 yield _explain_exclusion(ready[name, self.plan.case], reason, findings)
         for name, timing in self.make_timings().items():
             yield replace(ready[name, self.plan.case], timing=timing)
+
+
+def add_process(known: Timing | None, process: int, taken: Timing) -> Timing:
+    """Return the samples of earlier processes, if there are any, with those that one more process took."""
+    return taken.shift(process) if known is None else known.join(taken, process)
 
 
 def _explain_exclusion(result: Result, reason: Reason, findings: Sequence[Finding]) -> Result:

@@ -18,10 +18,11 @@ from attnbench.records.outcome_facts import EndedProcesses, ExcludedFromTiming, 
 from attnbench.records.types import DEADLY, Finding, Result, explain_untimed
 from attnbench.records.value_facts import TimedCallChecked
 from attnbench.runner.progress import Progress
-from attnbench.runner.session import Plan, Session, Supervisor
+from attnbench.runner.session import Plan, Session
 from attnbench.runner.timed_case import TimedCase
 from attnbench.runner.timing_faults import FaultSearch, bisect
 from attnbench.runner.timing_processes import Effort, TimingProcesses
+from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["time_cases"]
 
@@ -247,7 +248,7 @@ class _TimingRun:
                     implementation=name, case=case.plan.case, checks=checks, observations=[file], policies=policies
                 )
             )
-            calls = len(answer.samples[name].times_ns)
+            calls = len(answer.samples[name].samples_ns[0])
             findings = tuple(_describe_timed_call(evaluated[check], calls) for check in checks)
             failed = tuple(finding for finding in findings if finding.status != "passed")
             if failed:

@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from attnbench.analysis.clean_calls import select_clean
-from attnbench.processes.candidate_requests import Outcome, Samples, TimedSamples
+from attnbench.processes.candidate_requests import Outcome, TimedSamples
 from attnbench.records.outcome_facts import SlowsOthers
+from attnbench.records.types import Timing
 from attnbench.runner.progress import Progress
-from attnbench.runner.session import Supervisor
 from attnbench.runner.timed_case import TimedCase
 from attnbench.runner.timing_processes import TimingProcesses
+from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["FaultSearch", "bisect"]
 
@@ -144,13 +145,14 @@ class FaultSearch:
             return self.processes.ask(worker, number, case.plan.case, names, baseline=baseline, checks=checks)
 
 
-def _find_median_ns(samples: Samples, twin: Samples | None) -> float | None:
+def _find_median_ns(samples: Timing, twin: Timing | None) -> float | None:
     """Return the median time of the clean calls of an implementation and of its copy; None if there is none."""
     calls: list[int] = []
     for own in (samples, twin):
         if own is not None:
-            clean = select_clean(own.times_ns, own.waited_ns or None, own.switches or None)
-            calls += [own.times_ns[call] for call in clean]
+            (times_ns,) = own.samples_ns
+            waited_ns, switches = (column[0] if column else None for column in (own.waited_ns, own.switches))
+            calls += [times_ns[call] for call in select_clean(times_ns, waited_ns, switches)]
     return statistics.median(calls) if calls else None
 
 

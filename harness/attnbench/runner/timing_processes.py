@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from attnbench.analysis.answers import choose, list_possible
 from attnbench.analysis.pairs import bound_pairs
@@ -16,7 +16,8 @@ from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.records.environment import count_cores
 from attnbench.records.outcome_facts import CannotLoad, ClockChanged, SamplesChanged
 from attnbench.records.types import Timing
-from attnbench.runner.session import Session, Supervisor
+from attnbench.runner.session import Session
+from attnbench.runner.worker_pool import TIMING, Supervisor
 
 __all__ = ["STARTS", "Effort", "TimingProcesses", "start_together"]
 
@@ -90,8 +91,9 @@ def start_together(
 
     Raises: PluginError where an implementation cannot be loaded; OSError where the system cannot start a process.
     """
+    kind = replace(TIMING, timed_without=without)
     with ThreadPoolExecutor(count) as together:
-        coming = [together.submit(session.supervise_together, names, without=without) for _ in range(count)]
+        coming = [together.submit(session.workers.get, names, kind) for _ in range(count)]
     if any(one.exception() for one in coming):
         for one in coming:
             if one.exception() is None:
@@ -177,7 +179,7 @@ class TimingProcesses:
 def _find_wrong_total(answer: TimedSamples, elapsed_ns: int) -> Outcome | None:
     """Return a fault if samples and times do not add up to the time ``elapsed_ns`` that this process measured."""
     samples = [*answer.samples.values(), *([] if answer.twin is None else [answer.twin])]
-    total_ns = sum(sum(own.times_ns) for own in samples) + answer.between_ns
+    total_ns = sum(sum(own.samples_ns[0]) for own in samples) + answer.between_ns
     if total_ns != answer.elapsed_ns:
         changed = SamplesChanged(total_ns=total_ns, elapsed_ns=answer.elapsed_ns)
         return Outcome(status="failed", facts=(changed,))

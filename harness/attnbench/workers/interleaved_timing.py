@@ -8,13 +8,12 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 from torch import Tensor
 
 from attnbench.analysis.speed_verdict import CONTROL
@@ -32,7 +31,8 @@ from attnbench.measurement.instrument import Instrument
 from attnbench.measurement.watched_modules import WatchedModules
 from attnbench.oracle import tensor_file
 from attnbench.oracle.inputs import load_inputs
-from attnbench.processes.candidate_requests import Defence, Samples, TimedSamples
+from attnbench.processes.candidate_requests import Defence, TimedSamples
+from attnbench.records.types import Timing
 from attnbench.records.value_facts import phrase
 from attnbench.workers.fresh_values import FreshValues
 from attnbench.workers.timed_calls import JudgedCall, ProcessDisturbed, TimedCalls
@@ -120,9 +120,9 @@ class InterleavedTiming:
         calls.check_processor_time()
         calls.check_outside_time()
         samples = {
-            name: Samples(
-                **asdict(own),
-                build_ns=sides[name].candidate.build_ns,
+            name: replace(
+                own,
+                build_ns=(sides[name].candidate.build_ns,),
                 values="fixed" if self._has_fixed_values(name) else "fresh",
             )
             for name, own in taken.items()
@@ -140,7 +140,6 @@ class InterleavedTiming:
         return TimedSamples(
             samples=samples,
             twin=twin,
-            threads=torch.get_num_threads(),
             observations=files,
             elapsed_ns=account.close(),
             between_ns=account.between_ns,
@@ -203,14 +202,14 @@ class InterleavedTiming:
         policies = self.implementations[name].policies
         return policies.capturable and policies.deterministic and not self.case.differentiates
 
-    def _check_replay(self, name: str, side: _Side, timer: Timer, samples: Samples) -> Samples:
+    def _check_replay(self, name: str, side: _Side, timer: Timer, samples: Timing) -> Timing:
         """Return ``samples``, without graph times if a replay of the graph and a call give different results."""
         try:
             with side.candidate.call_mode():
                 same = timer.replay_matches(name)
         except BaseException as error:
             raise sampling.CallFailed(name) from error
-        return samples if same else replace(samples, graph_ns=[], method=timer.describe_method(name))
+        return samples if same else replace(samples, graph_ns=(), method=timer.describe_method(name))
 
     def _observe(self, name: str, side: _Side, calls: TimedCalls, checks: Sequence[str], place: Path) -> None:
         """Store observations of the checks: of a call on the case's own values, and of the judged call.

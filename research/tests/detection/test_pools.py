@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from attnbench.processes.oracle_requests import DrawInputs, ListProfile
+from attnbench.runner.worker_pool import WorkerKind
 from research.detection import plants, pools
 from research.detection.command import DATA
 from research.detection.pools import Condition, Setup
@@ -88,7 +89,11 @@ def test_gathering_ends_after_ten_processes_that_cannot_start(tmp_path: Path, mo
         def ask_oracle(self, request: ListProfile | DrawInputs) -> list[str] | str:
             return [CASE] if isinstance(request, ListProfile) else ""
 
-        def supervise_together(self, names: list[str], *, without: frozenset[str] = frozenset()) -> None:
+        @property
+        def workers(self) -> "Failing":
+            return self
+
+        def get(self, names: list[str], _: WorkerKind) -> None:
             raise OSError(f"no process for {len(names)}")
 
     monkeypatch.setattr(pools, "Session", Failing)

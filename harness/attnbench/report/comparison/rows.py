@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from attnbench.analysis.run_diff import Change, ComparedTimes, Counted, Quantity, Verdict
+from attnbench.analysis.run_diff import Change, ComparedTimes, Counted, Verdict
+from attnbench.analysis.stats import Interval
 from attnbench.cases import CaseId
 from attnbench.records.types import find_pass
 from attnbench.report.forms import describe_form, describe_length, describe_pass
@@ -154,7 +155,7 @@ def _make_row(changes: Sequence[Change], common: Collection[str]) -> Row:
     )
 
 
-def _format_quantity(aspect: str, quantity: Quantity | None) -> str:
+def _format_quantity(aspect: str, quantity: Interval | None) -> str:
     if quantity is None:
         return ""
     if aspect == "time":
@@ -162,7 +163,7 @@ def _format_quantity(aspect: str, quantity: Quantity | None) -> str:
     return format_bytes(quantity.value) if aspect.endswith("_bytes") else format_thousands(int(quantity.value))
 
 
-def _format_interval(quantity: Quantity) -> str:
+def _format_interval(quantity: Interval) -> str:
     shown = format_digits(quantity.value)
     if quantity.low == quantity.high:
         return f"{shown}, no interval"

@@ -2,17 +2,19 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from torch import nn
 
-from attnbench.cases import Case
+from attnbench.cases import Case, Dtype, Mode
 from attnbench.interface import Implementation, Operator, Policies
 from attnbench.plugins.registry import PluginError, load
 from attnbench.refusals import TypedRefusal
 
-__all__ = ["Equivalent", "ModuleImplementation", "Mutant", "MutantSet", "load_mutant_set"]
+__all__ = ["Equivalent", "ModuleImplementation", "Mutant", "MutantList", "MutantSet", "load_mutant_set"]
+
+Module = TypeVar("Module", bound=type[nn.Module])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,47 @@ class ModuleImplementation(Implementation):
     def build(self, reference: Any) -> nn.Module:
         """Return a module of the module class, with the parameters of the reference."""
         return self._module(reference)
+
+
+class MutantList(list[Mutant]):
+    """A list of mutants of one topic. Calling the list returns a decorator that appends a module class as a mutant.
+
+    ``problem`` is the problem of the case on which a mutant fails, unless the decorator names another one. ``prefix``
+    is put before the name of each mutant.
+    """
+
+    def __init__(self, operator: str, problem: Any, *, prefix: str = "") -> None:
+        super().__init__()
+        self._operator = operator
+        self._problem = problem
+        self._prefix = prefix
+
+    def __call__(
+        self,
+        caught_by: str,
+        why: str,
+        *,
+        shown_by: Any = None,
+        dtype: Dtype = "float32",
+        mode: Mode = "eval",
+        policies: Policies | None = None,
+        **changes: Any,
+    ) -> Callable[[Module], Module]:
+        """Return a decorator that makes a module class a mutant.
+
+        The mutant fails the check ``caught_by`` on one case. The problem of the case is ``shown_by``, by default that
+        of the list, with the fields in ``changes`` replaced. ``why`` says what is wrong.
+        """
+        problem = replace(shown_by or self._problem, **changes)
+        case = Case(operator=self._operator, problem=problem, dtype=dtype, mode=mode).id
+
+        def decorate(module: Module) -> Module:
+            implementation = ModuleImplementation(module, operator=self._operator, policies=policies)
+            implementation.name = f"{self._prefix}{implementation.name}"
+            self.append(Mutant(implementation=implementation, caught_by=caught_by, why=why, shown_by=case))
+            return module
+
+        return decorate
 
 
 def load_mutant_set(operator: Operator) -> MutantSet:

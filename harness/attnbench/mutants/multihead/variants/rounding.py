@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from attnbench.mutants.multihead.formula import Formula, Result
-from attnbench.mutants.multihead.variants.softmax import make_finite, widen
 from attnbench.mutants.mutant import ModuleImplementation
+from attnbench.mutants.softmax import divide_by_sum, find_maximum, widen
 
 __all__ = ["ROUNDED"]
 
@@ -59,16 +59,14 @@ class _SoftmaxByExponentOfTwo(Formula):
         scaled = widen(logits) * math.log2(math.e)
         if scaled.shape[-1] == 0:
             return logits
-        exponentials = torch.exp2(scaled - make_finite(scaled.detach().amax(dim=-1, keepdim=True)))
-        total = exponentials.sum(dim=-1, keepdim=True)
-        return (exponentials / total.masked_fill(total == 0, 1.0)).to(logits.dtype)
+        return divide_by_sum(torch.exp2(scaled - find_maximum(scaled))).to(logits.dtype)
 
 
 class _SoftmaxByReciprocal(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         if logits.shape[-1] == 0:
             return logits
-        exponentials = (widen(logits) - make_finite(logits.detach().amax(dim=-1, keepdim=True))).exp()
+        exponentials = (widen(logits) - find_maximum(logits)).exp()
         total = exponentials.sum(dim=-1, keepdim=True)
         return (exponentials * total.masked_fill(total == 0, 1.0).reciprocal()).to(logits.dtype)
 

@@ -69,23 +69,28 @@ class MutantSet:
         yield from self.variants
 
 
+def name_module(module: Callable[[Any], nn.Module]) -> str:
+    """Return the name of a module class in snake case, without an underscore at the start."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", getattr(module, "__name__", "").removeprefix("_")).lower()
+
+
 class ModuleImplementation(Implementation):
     """An implementation made from a module class; ``build`` returns a module of this class.
 
-    The name of the implementation is the name of the module class in snake case.
+    ``name`` defaults to the name of the module class in snake case.
     """
 
     def __init__(
         self,
         module: Callable[[Any], nn.Module],
         *,
+        name: str = "",
         operator: str = "multihead",
         policies: Policies | None = None,
         unsupported: Callable[[Case], TypedRefusal | str | None] = lambda _: None,
     ) -> None:
         self.operator = operator
-        name = getattr(module, "__name__", "")
-        self.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.removeprefix("_")).lower()
+        self.name = name or name_module(module)
         self.policies = policies or Policies()
         self._module = module
         self._unsupported = unsupported
@@ -132,8 +137,8 @@ class MutantList(list[Mutant]):
         case = Case(operator=self._operator, problem=problem, dtype=dtype, mode=mode).id
 
         def decorate(module: Module) -> Module:
-            implementation = ModuleImplementation(module, operator=self._operator, policies=policies)
-            implementation.name = f"{self._prefix}{implementation.name}"
+            name = f"{self._prefix}{name_module(module)}"
+            implementation = ModuleImplementation(module, name=name, operator=self._operator, policies=policies)
             self.append(Mutant(implementation=implementation, caught_by=caught_by, why=why, shown_by=case))
             return module
 

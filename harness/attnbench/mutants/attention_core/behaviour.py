@@ -11,6 +11,7 @@ from attnbench.interface import Policies
 from attnbench.mutants.attention_core.decorator import CoreMutants
 from attnbench.mutants.attention_core.formula import CoreFormula
 from attnbench.mutants.autograd import AsContiguous, Once, read_in_order, replace_gradient
+from attnbench.mutants.softmax import divide_by_sum
 from attnbench.operators.attention_core.suites import GROUPED
 
 __all__ = ["mutant"]
@@ -240,9 +241,7 @@ class _TiesCountedOnce(CoreFormula):
 )
 class _MaximumNotSubtracted(CoreFormula):
     def normalise(self, logits: Tensor) -> Tensor:
-        exponentials = logits.exp()
-        total = exponentials.sum(dim=-1, keepdim=True)
-        return exponentials / total.masked_fill(total == 0, 1.0)
+        return divide_by_sum(logits.exp())
 
 
 @mutant("compiled_parity", "the branch for torch.compile lacks the scale", mask="causal_tl", mode="aot")

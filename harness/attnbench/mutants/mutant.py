@@ -18,10 +18,21 @@ Module = TypeVar("Module", bound=type[nn.Module])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mutant:
-    """An implementation with one deliberate fault of a kind that occurs in real code."""
+class _Changed:
+    """An implementation that was made by changing a correct one."""
 
     implementation: Implementation
+
+    @property
+    def name(self) -> str:
+        """Name of the implementation."""
+        return self.implementation.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant(_Changed):
+    """An implementation with one deliberate fault of a kind that occurs in real code."""
+
     # Check that must fail on the mutant.
     caught_by: str
     # What is wrong, and where the fault was seen or why it happens.
@@ -29,28 +40,17 @@ class Mutant:
     # Id of a case on which the check ``caught_by`` fails.
     shown_by: str
 
-    @property
-    def name(self) -> str:
-        """Name of the mutant."""
-        return self.implementation.name
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Equivalent:
+class Equivalent(_Changed):
     """An equivalent mutant: a change that looks like a fault, but that no check can observe."""
 
-    implementation: Implementation
     # Why no check can observe the change.
     proof: str
     # Returns whether the fact on which ``proof`` relies is true in a numerical example.
     holds: Callable[[], bool]
     # Id of the case on which a check would most likely observe the change.
     shown_by: str
-
-    @property
-    def name(self) -> str:
-        """Name of the equivalent mutant."""
-        return self.implementation.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

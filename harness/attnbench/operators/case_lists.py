@@ -54,16 +54,12 @@ class CaseLists:
             ids = [case_id for case_id in dict.fromkeys(case.id for case in cases) if case_id not in earlier]
             written |= set(ids)
             self._write_ids(level, f"level {level}", ids)
-        self._write_ids("pool", "pool", dict.fromkeys(case.id for case in sorted(pool, key=_count_pairs)))
+        ordered = sorted(pool, key=lambda case: int(case.problem.pairs))
+        self._write_ids("pool", "pool", dict.fromkeys(case.id for case in ordered))
 
     def _write_ids(self, name: str, kind: str, ids: Iterable[str]) -> None:
         text = "\n".join([f"# Cases of the {kind}, list {self.version}; made by generate_cases.py.", *ids])
         (self.folder / f"{name}.txt").write_text(text + "\n", encoding="utf-8")
-
-
-def _count_pairs(case: Case) -> int:
-    problem = case.problem
-    return int(problem.sequences * problem.num_heads * problem.queries * problem.columns)
 
 
 class ListedOperator(Operator):

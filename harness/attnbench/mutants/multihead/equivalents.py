@@ -1,6 +1,7 @@
 """Equivalent mutants: changes that look like faults, each with a proof that no check can observe it."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,13 +96,11 @@ def _sequence_is_within_its_bound() -> bool:
 
 
 class _ColumnsSwappedUntold(Formula):
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
-    ) -> Result:
-        if self.columns == 2 and not need_weights:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Result:
+        if self.columns == 2 and not named["need_weights"]:
             k = torch.cat([k[:, :, :-2], k[:, :, -1:], k[:, :, -2:-1]], dim=2)
             v = torch.cat([v[:, :, :-2], v[:, :, -1:], v[:, :, -2:-1]], dim=2)
-        return super().attend(q, k, v, mask=mask, is_causal=is_causal, need_weights=need_weights)
+        return super().attend(q, k, v, **named)
 
 
 EQUIVALENTS = (

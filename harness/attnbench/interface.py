@@ -517,8 +517,7 @@ class Operator:
 
     def work(self, case: Case) -> Work:
         """Compute the work of the case by a closed formula; the default counts query-key pairs, and no operations."""
-        problem = case.problem
-        return Work(flop=0, pairs=problem.sequences * problem.num_heads * problem.queries * problem.columns)
+        return Work(flop=0, pairs=case.problem.pairs)
 
 
 def reference_arguments(reference: Any) -> dict[str, Any]:

@@ -28,11 +28,10 @@ def _tire(labour: Labour, answer: Callable[[Tensor], Tensor]) -> Call:
     """Return a function that works ``RIGHT`` times, and then returns ``answer`` of the query."""
     count = 0
 
-    def call(query: Tensor, **others: Any) -> Any:
+    def call(query: Tensor) -> Tensor:
         nonlocal count
-        del others
         count += 1
-        return (labour(query) if count <= RIGHT else answer(query)), None
+        return labour(query) if count <= RIGHT else answer(query)
 
     return call
 
@@ -89,11 +88,10 @@ class ReturnsEarlierResult(Laborious):
 
         count = 0
 
-        def call(query: Tensor, **others: Any) -> Any:
+        def call(query: Tensor) -> Tensor:
             nonlocal count
-            del others
             count += 1
-            return (work(query) if count <= RIGHT else kept[0].clone()), None
+            return work(query) if count <= RIGHT else kept[0].clone()
 
         return call
 
@@ -185,12 +183,11 @@ class FilledBySignal(Laborious):
 
         signal.signal(signal.SIGALRM, fill)
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             output = torch.zeros_like(query)
             wanted.append((query, output))
             signal.setitimer(signal.ITIMER_REAL, DELAY_S)
-            return output, None
+            return output
 
         return call
 
@@ -243,10 +240,9 @@ class ReadsJudging(Laborious):
     def begin(self, labour: Labour) -> Call:
         """Return the cheat."""
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             frame = find_sampling_frame()
             known = frame is not None and frame.f_locals["name"] in frame.f_locals["self"].surroundings.judged.kept
-            return (torch.zeros_like(query) if known else labour(query)), None
+            return torch.zeros_like(query) if known else labour(query)
 
         return call

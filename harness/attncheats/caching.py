@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,12 +24,11 @@ def _remember(labour: Labour, make_key: Callable[[Tensor], Hashable]) -> Call:
     """Return a function that works once for each key, and returns the kept result later."""
     kept: dict[Hashable, Tensor] = {}
 
-    def call(query: Tensor, **others: Any) -> Any:
-        del others
+    def call(query: Tensor) -> Tensor:
         key = make_key(query)
         if key not in kept:
             kept[key] = labour(query)
-        return kept[key], None
+        return kept[key]
 
     return call
 
@@ -105,12 +103,11 @@ class ReplayFromFile(Laborious):
         """Return the cheat."""
         folder = tempfile.TemporaryDirectory()
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             place = Path(folder.name, str(hash(query.numpy().tobytes())))
             if not place.exists():
                 place.write_bytes(labour(query).numpy().tobytes())
-            return torch.frombuffer(bytearray(place.read_bytes()), dtype=query.dtype).view_as(query), None
+            return torch.frombuffer(bytearray(place.read_bytes()), dtype=query.dtype).view_as(query)
 
         return call
 
@@ -123,12 +120,11 @@ class KeptKeysAndValues(Laborious):
         """Return the cheat."""
         kept: list[tuple[Tensor, Tensor]] = []
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             if not kept:
                 labour.do_further_work(query)
                 kept.append(labour.project(query))
-            return labour.attend(query, *kept[0]), None
+            return labour.attend(query, *kept[0])
 
         return call
 
@@ -146,13 +142,12 @@ class MarkedInput(Laborious):
         """Return the cheat."""
         kept: list[Tensor] = []
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             first = query.view(-1)[0]
             if not kept or abs(first.item() - MARK) > MARK / 1000:
                 kept[:] = [labour(query)]
                 first.fill_(MARK)
-            return kept[0], None
+            return kept[0]
 
         return call
 
@@ -170,14 +165,13 @@ class SlowInTheNextCall(Laborious):
         kept: dict[bytes, Tensor] = {}
         late: list[bytes] = []
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             mark = query.view(-1)[:64].numpy().tobytes()
             if kept and mark not in kept and mark not in late:
                 late.append(mark)
-                return next(iter(kept.values())), None
+                return next(iter(kept.values()))
             if mark not in kept:
                 kept[mark] = labour(query)
-            return kept[mark], None
+            return kept[mark]
 
         return call

@@ -78,16 +78,20 @@ class Laborious(Implementation):
     def prepare(self, module: object, case: Case, inputs: Inputs) -> Call:
         """Return the function that is timed."""
         del inputs
-        return self.begin(Labour(module, heads=case.problem.num_heads))
+        return self.finish(self.begin(Labour(module, heads=case.problem.num_heads)))
 
     def begin(self, labour: Labour) -> Call:
-        """Return the function that is timed, given the honest labour."""
+        """Return the function that makes the output from the queries, given the honest labour."""
+        return labour
 
-        def work(query: Tensor, **others: Any) -> Any:
+    def finish(self, work: Call) -> Call:
+        """Return a function with the arguments and the result of the reference, given what ``begin`` returned."""
+
+        def call(query: Tensor, **others: Any) -> Any:
             del others
-            return labour(query), None
+            return work(query), None
 
-        return work
+        return call
 
 
 Made = TypeVar("Made", bound=type[Implementation])

@@ -29,15 +29,14 @@ class _Early:
         self._ready: Tensor | None = None
         self._freed: object = None
 
-    def __call__(self, query: Tensor, **others: Any) -> Any:
+    def __call__(self, query: Tensor) -> Tensor:
         """Return the result that is ready; the freeing of the result sets the profiling function."""
-        del others
         if gc.isenabled() or torch.is_grad_enabled():
-            return self._labour(query), None
+            return self._labour(query)
         output = self._labour(query) if self._ready is None else self._ready
         self._queries, self._ready = query, None
         self._arm_after(output)
-        return output, None
+        return output
 
     def _arm_after(self, result: Tensor) -> None:
         self._freed = weakref.ref(result, self._arm)

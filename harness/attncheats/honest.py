@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,13 +31,7 @@ class CompiledInFirstCall(Laborious):
 
     def begin(self, labour: Labour) -> Call:
         """Return the function that is timed."""
-        compiled = torch.compile(lambda query: labour(query), backend="aot_eager")  # noqa: PLW0108  # the compiler takes functions
-
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
-            return compiled(query), None
-
-        return call
+        return torch.compile(lambda query: labour(query), backend="aot_eager")  # noqa: PLW0108  # the compiler takes functions
 
 
 @oddities("a graph is captured when the call is prepared, and replayed in every call")
@@ -49,13 +42,8 @@ class CapturedGraph(Laborious):
         """Return the function that is timed."""
         from torch.fx.experimental.proxy_tensor import make_fx  # takes a second
 
-        graph = make_fx(Labour(module, heads=case.problem.num_heads))(inputs.tensors["query"].detach().clone())
-
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
-            return graph(query), None
-
-        return call
+        labour = Labour(module, heads=case.problem.num_heads)
+        return self.finish(make_fx(labour)(inputs.tensors["query"].detach().clone()))
 
 
 @oddities("one workspace is kept between calls")
@@ -66,12 +54,11 @@ class KeptWorkspace(Laborious):
         """Return the function that is timed."""
         space: list[Tensor] = []
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             if not space:
                 space.append(query @ query.mT)
             torch.matmul(query, query.mT, out=space[0])
-            return labour(query), None
+            return labour(query)
 
         return call
 
@@ -85,11 +72,10 @@ class LazyBuffers(Laborious):
     def begin(self, labour: Labour) -> Call:
         """Return the function that is timed."""
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             if self._buffers is None:
                 self._buffers = [torch.zeros(1 << 20) for _ in range(4)]
-            return labour(query), None
+            return labour(query)
 
         return call
 
@@ -103,10 +89,9 @@ class PoolOfGivenThreads(Laborious):
         pool = ThreadPoolExecutor(torch.get_num_threads())
         work = torch.no_grad()(labour)
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             parts = [pool.submit(work, part) for part in query.chunk(torch.get_num_threads())]
-            return torch.cat([part.result() for part in parts]), None
+            return torch.cat([part.result() for part in parts])
 
         return call
 
@@ -124,15 +109,14 @@ class Autotuned(Laborious):
         ways: list[Callable[[Tensor], Tensor]] = [labour, work_one_by_one]
         took: list[list[float]] = [[], []]
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             if len(took[0]) < 3:
                 for way, times in zip(ways, took, strict=True):
                     begin = time.perf_counter()
                     output = way(query)
                     times.append(time.perf_counter() - begin)
-                return output, None
-            return ways[min(took[1]) < min(took[0])](query), None
+                return output
+            return ways[min(took[1]) < min(took[0])](query)
 
         return call
 
@@ -145,11 +129,10 @@ class SameOutputBuffer(Laborious):
         """Return the function that is timed."""
         buffer: list[Tensor] = []
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             if not buffer:
                 buffer.append(torch.empty_like(query))
-            return buffer[0].copy_(labour(query)), None
+            return buffer[0].copy_(labour(query))
 
         return call
 
@@ -176,10 +159,9 @@ class KeptViews(Laborious):
         """Return the function that is timed."""
         views: list[Tensor] = []
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             views[:] = [*views[-3:], query.mT, query[0]]
-            return labour(query), None
+            return labour(query)
 
         return call
 
@@ -192,14 +174,13 @@ class LazyImport(Laborious):
         """Return the function that is timed."""
         count = 0
 
-        def call(query: Tensor, **others: Any) -> Any:
+        def call(query: Tensor) -> Tensor:
             nonlocal count
-            del others
             count += 1
             if count == 3:
                 for name in ("torch.nn.attention.bias", "torch.nn.utils.parametrize", "colorsys"):
                     importlib.import_module(name)
-            return labour(query), None
+            return labour(query)
 
         return call
 
@@ -215,11 +196,7 @@ class OwnOperator(Laborious):
         def attend(query: Tensor) -> Tensor:
             return labour(query)
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
-            return attend(query), None
-
-        return call
+        return attend
 
 
 @oddities("hooks of the module itself do a part of the work")
@@ -235,12 +212,7 @@ class HooksOfItsOwn(Laborious):
 
         module = Attention()
         module.register_forward_pre_hook(lambda _, given: labour.do_further_work(given[0]))
-
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
-            return module(query), None
-
-        return call
+        return module
 
 
 @oddities("a short process runs when the call is prepared")
@@ -260,11 +232,10 @@ class ViewOfLargerBuffer(Laborious):
     def begin(self, labour: Labour) -> Call:
         """Return the function that is timed."""
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             buffer = torch.empty(query.shape[0], query.shape[2], query.shape[1] + 8)
             output = buffer[:, :, 4:-4].mT
-            return output.copy_(labour(query)), None
+            return output.copy_(labour(query))
 
         return call
 
@@ -286,10 +257,9 @@ class AnnotatedOutput(Laborious):
     def begin(self, labour: Labour) -> Call:
         """Return the function that is timed."""
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             output = labour(query)
             output.computed_by = self.name  # type: ignore[attr-defined]
-            return output, None
+            return output
 
         return call

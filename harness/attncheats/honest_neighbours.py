@@ -4,7 +4,6 @@ import gc
 import subprocess
 import sys
 import time
-from typing import Any
 
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -30,11 +29,10 @@ class ChoosesItsKernel(Laborious):
     def begin(self, labour: Labour) -> Call:
         """Return the function that is timed."""
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], set_priority=True):
                 scaled_dot_product_attention(query[:, None], query[:, None], query[:, None])
-            return labour(query), None
+            return labour(query)
 
         return call
 
@@ -64,10 +62,9 @@ class WaitsWhenFreed(Laborious):
         """Return the function that is timed."""
         held = [_Farewell() for _ in range(8)]
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             assert held
-            return labour(query), None
+            return labour(query)
 
         return call
 
@@ -80,11 +77,10 @@ class CompilesInBackground(Laborious):
         """Return the function that is timed."""
         compiler: list[subprocess.Popen[bytes]] = []
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             if not compiler:
                 compiler.append(subprocess.Popen([sys.executable, "-c", COMPILER]))
             compiler[0].poll()
-            return labour(query), None
+            return labour(query)
 
         return call

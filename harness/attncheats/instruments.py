@@ -41,12 +41,11 @@ class SlowClock:
     def hide(self, work: Callable[[Tensor], Tensor]) -> Call:
         """Return a function that works, and hides most of the time that this takes."""
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             begin = self.now()
             output = work(query)
             self._hidden_ns += int(HIDDEN * (self.now() - begin))
-            return output, None
+            return output
 
         return call
 
@@ -100,12 +99,11 @@ class FrozenValues(Laborious):
         values.draw = draw_once
         kept: dict[bytes, Tensor] = {}
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             key = query.view(-1)[:64].numpy().tobytes()
             if key not in kept:
                 kept[key] = labour(query)
-            return kept[key], None
+            return kept[key]
 
         return call
 
@@ -130,10 +128,9 @@ class HiddenBuiltin(Laborious):
 
         sys.modules["attnbench.workers.timed_calls"].map = copy_all  # type: ignore[attr-defined]
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             returned[:] = [(torch.empty_like(query), query)]
-            return returned[0][0], None
+            return returned[0][0]
 
         return call
 
@@ -237,10 +234,9 @@ class SlowOperator(Laborious):
                 return torch.ops.aten._native_multi_head_attention.default(*given, **named)  # noqa: SLF001
 
         library.impl("_native_multi_head_attention", slow, "AutogradCPU")
-        work = super().begin(labour)
         # The library's kernels live as long as the library.
-        work.library = library  # type: ignore[attr-defined]
-        return work
+        labour.library = library  # type: ignore[attr-defined]
+        return labour
 
 
 @cheats(
@@ -261,10 +257,9 @@ class ProfilingFunction(Laborious):
             if event == "call" and frame.f_code is guilty:
                 burn(labour.module.in_proj_weight)
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             output = labour(query)
             sys.setprofile(profile)
-            return output, None
+            return output
 
         return call

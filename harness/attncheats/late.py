@@ -14,7 +14,6 @@ from torch.overrides import TorchFunctionMode
 from attnbench.interface import Call
 from attnbench.processes.candidate_requests import Defence
 from attncheats.cheat import CheatList, Laborious
-from attncheats.labour import Labour
 
 __all__ = ["cheats"]
 
@@ -33,15 +32,15 @@ NEVER = 1 << 30
 class _Late(Laborious):
     """Works honestly unless a forward call is timed, which is when the garbage collection is off."""
 
-    def begin(self, labour: Labour) -> Call:
+    def finish(self, work: Call) -> Call:
         """Return the cheat."""
 
         def call(query: Tensor, **others: Any) -> Any:
             del others
             if gc.isenabled() or torch.is_grad_enabled():
-                return labour(query), None
+                return work(query), None
             output = torch.empty_like(query)
-            return self.postpone(output, lambda: output.copy_(labour(query)))
+            return self.postpone(output, lambda: output.copy_(work(query)))
 
         return call
 

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,12 +35,11 @@ class BurningThread(Laborious):
 
         threading.Thread(target=burn, daemon=True).start()
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             loud.clear()
             output = labour(query)
             loud.set()
-            return output, None
+            return output
 
         return call
 
@@ -58,22 +56,20 @@ class TwoThreads(Laborious):
     def begin(self, labour: Labour) -> Call:
         """Return the cheat."""
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             torch.set_num_threads(2)
             output = labour(query)
             torch.set_num_threads(1)
-            return output, None
+            return output
 
         return call
 
 
 def _halve(labour: Labour, pool: ThreadPoolExecutor) -> Call:
-    def call(query: Tensor, **others: Any) -> Any:
-        del others
+    def call(query: Tensor) -> Tensor:
         work = torch.no_grad()(labour)
         halves = [pool.submit(work, half) for half in query.chunk(2)]
-        return torch.cat([half.result() for half in halves]), None
+        return torch.cat([half.result() for half in halves])
 
     return call
 
@@ -143,8 +139,7 @@ def _share(
 ) -> Call:
     """Return a function that gives a half of the batch to a process, by memory that both share."""
 
-    def call(query: Tensor, **others: Any) -> Any:
-        del others
+    def call(query: Tensor) -> Tensor:
         mine, its = query.chunk(2)
         sizes.copy_(torch.tensor(its.shape))
         space[: its.numel()] = its.flatten()
@@ -153,7 +148,7 @@ def _share(
         output = labour(mine)
         while state.value:
             pass
-        return torch.cat([output, space[its.numel() : 2 * its.numel()].view(its.shape)]), None
+        return torch.cat([output, space[its.numel() : 2 * its.numel()].view(its.shape)])
 
     return call
 

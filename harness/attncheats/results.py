@@ -22,14 +22,6 @@ LAZY = "https://github.com/gpu-mode/reference-kernels/issues/162"
 VALIDATE = "https://deep-reinforce.com/defense_kernel_hack.html"
 
 
-def _return(make: Callable[[Tensor], Tensor]) -> Call:
-    def call(query: Tensor, **others: Any) -> Any:
-        del others
-        return make(query), None
-
-    return call
-
-
 class _LazyByFunction(Tensor):
     """A tensor that is computed when a function of torch gets it."""
 
@@ -63,7 +55,7 @@ class LazyByFunction(Laborious):
             lazy.__dict__["work"] = lambda: labour(query)
             return lazy
 
-        return _return(make)
+        return make
 
 
 class _LazyByDispatch(Tensor):
@@ -99,7 +91,7 @@ class LazyByDispatch(Laborious):
 
     def begin(self, labour: Labour) -> Call:
         """Return the cheat."""
-        return _return(lambda query: _LazyByDispatch(query, lambda: labour(query)))
+        return lambda query: _LazyByDispatch(query, lambda: labour(query))
 
 
 @cheats("results", "the output is a plain tensor whose own attribute ``detach`` computes it", source=LAZY, also_by=ALSO)
@@ -114,7 +106,7 @@ class LazyByAttribute(Laborious):
             output.detach = lambda: labour(query)  # type: ignore[method-assign]
             return output
 
-        return _return(make)
+        return make
 
 
 class _LazyTuple(tuple[Any, ...]):
@@ -134,11 +126,6 @@ class _LazyTuple(tuple[Any, ...]):
 class LazyTuple(Laborious):
     """Defers its work by the tuple that it returns."""
 
-    def begin(self, labour: Labour) -> Call:
+    def finish(self, work: Call) -> Call:
         """Return the cheat."""
-
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
-            return _LazyTuple([lambda: labour(query), None])
-
-        return call
+        return lambda query, **_: _LazyTuple([lambda: work(query), None])

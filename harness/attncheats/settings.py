@@ -1,7 +1,5 @@
 """Cheats that change torch's settings for everybody."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -31,12 +29,11 @@ class AnomalyForOthers(Laborious):
     def begin(self, labour: Labour) -> Call:
         """Return the cheat."""
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             torch.set_anomaly_enabled(False)
             output = labour(query)
             torch.set_anomaly_enabled(True)
-            return output, None
+            return output
 
         return call
 
@@ -48,12 +45,11 @@ class ThreadsForOthers(Laborious):
     def begin(self, labour: Labour) -> Call:
         """Return the cheat."""
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             torch.set_num_threads(1)
             output = labour(query)
             torch.set_num_threads(16)
-            return output, None
+            return output
 
         return call
 
@@ -65,9 +61,8 @@ class FastPathOff(Laborious):
     def begin(self, labour: Labour) -> Call:
         """Return the cheat."""
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             torch.backends.mha.set_fastpath_enabled(False)
-            return labour(query), None
+            return labour(query)
 
         return call

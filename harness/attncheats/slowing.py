@@ -40,15 +40,14 @@ class SlowMethodOfOthers(Laborious):
 
     def begin(self, labour: Labour) -> Call:
         """Return the cheat."""
-        work = super().begin(labour)
+        seen: list[None] = []
 
-        def call(**given: Any) -> Any:
+        def call(query: Tensor) -> Tensor:
             for module in _find_modules() if not seen else ():
                 module.forward = _slow_down(module)  # type: ignore[method-assign]
             seen.append(None)
-            return work(**given)
+            return labour(query)
 
-        seen: list[None] = []
         return call
 
 
@@ -73,18 +72,18 @@ class HookOfOthers(Laborious):
 
     def begin(self, labour: Labour) -> Call:
         """Return the cheat."""
-        return _delay_others(super().begin(labour), 0.002)
+        return _delay_others(labour, 0.002)
 
 
-def _delay_others(work: Call, seconds: float) -> Call:
+def _delay_others(labour: Labour, seconds: float) -> Call:
     """Return a function that works, and whose first call gives the reference's modules a hook."""
     seen: list[None] = []
 
-    def call(**given: Any) -> Any:
+    def call(query: Tensor) -> Tensor:
         for module in _find_modules() if not seen else ():
             module.register_forward_pre_hook(lambda *_: time.sleep(seconds))
         seen.append(None)
-        return work(**given)
+        return labour(query)
 
     return call
 
@@ -99,7 +98,7 @@ class SlightHookOfOthers(Laborious):
 
     def begin(self, labour: Labour) -> Call:
         """Return the cheat."""
-        return _delay_others(super().begin(labour), SLIGHT_S)
+        return _delay_others(labour, SLIGHT_S)
 
 
 @cheats(
@@ -116,11 +115,7 @@ class SlowLibraries(Laborious):
         os.environ["MKL_CBWR"] = "COMPATIBLE"
         os.environ["ATEN_CPU_CAPABILITY"] = "default"
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
-            return torch.from_numpy(_attend_in_numpy(labour.module, query.detach().numpy())), None
-
-        return call
+        return lambda query: torch.from_numpy(_attend_in_numpy(labour.module, query.detach().numpy()))
 
 
 def _attend_in_numpy(module: nn.MultiheadAttention, query: Any) -> Any:

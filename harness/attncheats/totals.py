@@ -1,7 +1,6 @@
 """Cheats that change the times which were measured."""
 
 import sys
-from typing import Any
 
 from torch import Tensor
 
@@ -28,13 +27,12 @@ class EditedSamples(Laborious):
     def begin(self, labour: Labour) -> Call:
         """Return the cheat."""
 
-        def call(query: Tensor, **others: Any) -> Any:
-            del others
+        def call(query: Tensor) -> Tensor:
             frame = find_sampling_frame()
             if frame is not None:
                 times_ns = frame.f_locals["samples"].samples_ns
                 times_ns[:] = [min(times_ns) // 10 if index == 0 else times_ns[0] for index in range(len(times_ns))]
-            return labour(query), None
+            return labour(query)
 
         return call
 

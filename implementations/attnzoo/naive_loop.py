@@ -105,9 +105,7 @@ def predict_call_s(case: Case) -> float:
 
     The expected time is a constant times the number of query-key pairs in all heads and sequences.
     """
-    problem = case.problem
-    pairs = problem.sequences * problem.num_heads * problem.queries * problem.columns
-    return float(pairs) * (WITH_BACKWARD_S if case.differentiates else FORWARD_S)
+    return float(case.problem.pairs) * (WITH_BACKWARD_S if case.differentiates else FORWARD_S)
 
 
 def explain_refusal(case: Case) -> TypedRefusal | None:

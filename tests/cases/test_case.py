@@ -7,7 +7,7 @@ import pytest
 from attnbench.cases import CALL_MODES, DTYPES, LEVELS, MODES, NESTED, Case, digest, shard
 from attnbench.devices import list_device_names
 from attnbench.operators.multihead.problem import MultiheadProblem
-from attnbench.operators.multihead.suites import load_suite, make_profile_cases
+from attnbench.operators.multihead.suites import LISTS, make_profile_cases
 
 PROBLEMS = {"multihead": MultiheadProblem}
 ID = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
@@ -45,7 +45,7 @@ def test_an_id_describes_its_case_completely(changes: dict[str, object], middle:
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_case_of_a_suite_is_restored_from_its_id(level: str) -> None:
     """Parsing a case's id gives an equal case, for every level and for the suite perf."""
-    cases = [*load_suite(level), *make_profile_cases([16, 100])]  # type: ignore[arg-type]
+    cases = [*LISTS.load_suite(level), *make_profile_cases([16, 100])]  # type: ignore[arg-type]
     assert [Case.parse(one.id, PROBLEMS) for one in cases] == cases
 
 
@@ -133,7 +133,7 @@ def test_the_same_problem_has_the_same_seed_everywhere() -> None:
 
 def test_different_problems_have_different_seeds() -> None:
     """No two problems of the suites have the same seed."""
-    cases = load_suite("slow")
+    cases = LISTS.load_suite("slow")
     assert len({one.seed for one in cases}) == len({one.problem for one in cases})
     assert case(seed=1).seed != case(seed=0).seed
 
@@ -150,7 +150,7 @@ def test_the_seed_is_the_same_in_every_process() -> None:
 def test_a_level_contains_the_level_before_it() -> None:
     """Each level starts with the cases of the level before it, and adds to them."""
     for lower, higher in pairwise(NESTED):
-        before, after = load_suite(lower), load_suite(higher)
+        before, after = LISTS.load_suite(lower), LISTS.load_suite(higher)
         assert after[: len(before)] == before
         assert len(after) > len(before)
 
@@ -158,13 +158,13 @@ def test_a_level_contains_the_level_before_it() -> None:
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_case_is_in_a_suite_twice(level: str) -> None:
     """No two cases of a suite have the same id."""
-    ids = [one.id for one in load_suite(level)]  # type: ignore[arg-type]
+    ids = [one.id for one in LISTS.load_suite(level)]  # type: ignore[arg-type]
     assert len(set(ids)) == len(ids)
 
 
 def test_quick_has_every_dtype_mode_and_flag() -> None:
     """The smallest level has every dtype, every constructor and forward argument, and every mode without a compiler."""
-    cases = load_suite("quick")
+    cases = LISTS.load_suite("quick")
     assert {one.dtype for one in cases} == set(DTYPES)
     assert {one.mode for one in cases} == {mode for mode, call_mode in CALL_MODES.items() if call_mode.compiler is None}
     flags = (
@@ -183,7 +183,7 @@ def test_the_suite_perf_has_one_case_per_length_and_pass() -> None:
 
 def test_a_digest_depends_on_the_cases_of_a_list() -> None:
     """The digest does not depend on the order of the cases, and changes if a case is added or removed."""
-    ids = [one.id for one in load_suite("core")]
+    ids = [one.id for one in LISTS.load_suite("core")]
     assert digest(reversed(ids)) == digest(ids)
     assert digest(ids[1:]) != digest(ids)
     assert digest([*ids, "x"]) != digest(ids)
@@ -193,7 +193,7 @@ def test_a_digest_depends_on_the_cases_of_a_list() -> None:
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 40])
 def test_shards_are_a_partition(count: int) -> None:
     """Every case is in exactly one shard, and the numbers of cases per shard differ by at most one."""
-    cases = load_suite("quick")
+    cases = LISTS.load_suite("quick")
     parts = [shard(cases, index, count) for index in range(1, count + 1)]
     assert sorted(one.id for part in parts for one in part) == sorted(one.id for one in cases)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1

@@ -1,5 +1,6 @@
 """Tests of the pools from which suites are supplemented, and of the arrays that they consist of."""
 
+from dataclasses import replace
 from importlib import import_module
 from itertools import combinations
 from pathlib import Path
@@ -25,13 +26,13 @@ def test_lists_equal_the_output_of_their_generator(
 ) -> None:
     """No list is edited by hand, except those of the cases that fuzzing found and on which mutants fail."""
     generator = load(operator, "generate_cases")
-    stored = generator.FOLDER
-    monkeypatch.setattr(generator, "FOLDER", tmp_path)
+    stored = generator.LISTS.folder
+    monkeypatch.setattr(generator, "LISTS", replace(generator.LISTS, folder=tmp_path))
     generator.write_lists()
     names = sorted(path.name for path in tmp_path.iterdir())
     assert "pool.txt" in names
     for name in names:
-        message = f"run python -m {generator.__name__} and raise VERSION ({name})"
+        message = f"run python -m {generator.__name__} and raise the version of LISTS ({name})"
         assert (tmp_path / name).read_text() == (stored / name).read_text(), message
 
 

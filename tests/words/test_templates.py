@@ -11,9 +11,7 @@ import pytest
 import attnbench.checks
 from attnbench.analysis import left_out
 from attnbench.operators.attention_core import OPERATOR as CORE
-from attnbench.operators.attention_core.suites import load_suite as load_core
 from attnbench.operators.multihead import OPERATOR as MULTIHEAD
-from attnbench.operators.multihead.suites import load_suite as load_multihead
 from attnbench.records import sample_faults
 from attnbench.records.facts import Fact
 from attnbench.records.outcome_facts import Implausible
@@ -73,8 +71,8 @@ def test_every_fault_model_has_a_template_with_its_values() -> None:
     """The fault models of the built-in operators, on all cases of the suite core, and the templates are the same."""
     models = {
         (model.name, frozenset(model.values))
-        for operator, suite in ((MULTIHEAD, load_multihead), (CORE, load_core))
-        for case in suite("core")
+        for operator in (MULTIHEAD, CORE)
+        for case in operator.suite("core")
         for names in (("output", "grad.query"), ("weights",))
         for model in operator.fault_models(case, names)
     }

@@ -73,6 +73,11 @@ class Problem:
         return 1
 
     @property
+    def pairs(self) -> int:
+        """Number of query-key pairs of all sequences and heads, including appended keys."""
+        return self.sequences * self.num_heads * self.queries * self.columns
+
+    @property
     def head_groups(self) -> int:
         """Number of head groups that can be permuted; query heads that share a key head form one group."""
         return self.num_heads

@@ -91,7 +91,7 @@ class OracleCache:
         name = self._result_keys.make(case, operator, path, precision, choices) if self._kept else None
         case_oracle = CaseOracle(
             case, operator, precision, lambda: self._read_inputs(path), expected=stored,
-            recall=partial(self._recall, name), choices=choices,
+            look_up=partial(self._look_up, name), choices=choices,
         )  # fmt: skip
         # The case oracle also keeps the inputs and a float64 copy of the inputs. If the inputs are float32, the two
         # together take 3 times the size of the inputs file.
@@ -99,8 +99,8 @@ class OracleCache:
         self._evict()
         return case_oracle
 
-    def _recall(self, name: str | None, changed: Mapping[str, Tensor], compute: Callable[[], Expected]) -> Expected:
-        """Return expected values that a run stored, or compute and store them.
+    def _look_up(self, name: str | None, changed: Mapping[str, Tensor], compute: Callable[[], Expected]) -> Expected:
+        """Read expected values from the cache of earlier runs, or compute and store them.
 
         ``name`` is the key of the case; None if its values cannot be stored. ``changed`` are the tensors in place of
         the case's.

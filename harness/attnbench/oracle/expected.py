@@ -42,9 +42,10 @@ class Expected:
     hidden_rows: dict[str, Tensor]
 
 
-# Returns expected values, stored or computed. Its arguments are the tensors in place of the case's, by the names of
-# ``compute_with_tensors`` or as ``keep`` for a dropout mask, and a function that computes the values.
-_Recall = Callable[[Mapping[str, Tensor], Callable[[], Expected]], Expected]
+# Looks expected values up in a cache; computes and stores those that the cache lacks. Its arguments are the tensors in
+# place of the case's, by the names of ``compute_with_tensors`` or as ``keep`` for a dropout mask, and a function that
+# computes the values.
+_LookUp = Callable[[Mapping[str, Tensor], Callable[[], Expected]], Expected]
 
 
 def _is_equal(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> bool:
@@ -71,10 +72,9 @@ class CaseOracle:
     """Computes what the evaluation of a case's observations needs, each part on its first use.
 
     ``inputs`` returns the inputs of the case. ``expected`` has the expected values if they were computed before.
-    ``recall`` returns expected values that were stored before, or computes them. ``choices`` are the policies on which
-    the expected values depend. The policy ``padded_queries="own"`` leaves the rows of padded queries to the
-    implementation. These rows are excluded from the comparison: their outputs are set to 0, and no gradient flows
-    through them.
+    ``look_up`` reads expected values from a cache, or computes them. ``choices`` are the policies on which the expected
+    values depend. The policy ``padded_queries="own"`` leaves the rows of padded queries to the implementation. These
+    rows are excluded from the comparison: their outputs are set to 0, and no gradient flows through them.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class CaseOracle:
         inputs: Callable[[], Inputs],
         *,
         expected: Expected | None = None,
-        recall: _Recall = _compute_anew,
+        look_up: _LookUp = _compute_anew,
         choices: Choices = DEFAULT_CHOICES,
     ) -> None:
         self.case = case
         self.operator = operator
         self.precision = precision
         self._load_inputs = inputs
-        self._recall = recall
+        self._look_up = look_up
         self.choices = choices
         self._chosen: dict[Choices, CaseOracle] = {}
         # The last values that were drawn for one call, with their expected values, which several checks compare: the
@@ -139,7 +139,7 @@ class CaseOracle:
     @cached_property
     def expected(self) -> Expected:
         """The oracle's quantities and their allowances."""
-        return self._recall({}, lambda: self._compute_expected(self.case, self.inputs))
+        return self._look_up({}, lambda: self._compute_expected(self.case, self.inputs))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -155,7 +155,7 @@ class CaseOracle:
 
     def compute_with_dropout(self, keep: Tensor) -> Expected:
         """Compute the expected values under a given dropout mask."""
-        return self._recall({"keep": keep}, lambda: self._compute_expected(self.case, self.inputs, keep))
+        return self._look_up({"keep": keep}, lambda: self._compute_expected(self.case, self.inputs, keep))
 
     def compute_with_tensors(self, changed: Mapping[str, Tensor]) -> Expected:
         """Compute the expected values for other values of some tensors; they are stored for later runs.
@@ -165,7 +165,7 @@ class CaseOracle:
         """
         if not changed:
             return self.expected
-        return self._recall(changed, lambda: self._compute_expected(self.case, self._change_inputs(changed)))
+        return self._look_up(changed, lambda: self._compute_expected(self.case, self._change_inputs(changed)))
 
     def compute_once(self, changed: Mapping[str, Tensor], *, own_allowances: bool = False) -> Expected:
         """Compute the expected values for values that were drawn for one call: the case's own numbers with other signs.

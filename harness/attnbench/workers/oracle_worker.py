@@ -128,7 +128,7 @@ class OracleWorker:
                     continue
                 cases.append(case)
                 # The work is counted only if the oracle has enough memory: to count it, masks may have to be drawn.
-                if too_large := _find_too_large(_count_pairs(case), case, free):
+                if too_large := _find_too_large(case.problem.pairs, case, free):
                     return Fault(reason=f"{case.problem.id().partition('/')[0]}: {describe_fact(too_large)}")
                 operator.work(case)
         except ValueError as error:
@@ -281,12 +281,6 @@ def _make_shape_cases(operator: Operator, shape: Shape) -> Sequence[Case]:
     if any(case.problem.padding != shape.padding for case in cases):
         raise ValueError(f"the operator has no batches with a share of padding, got {shape.padding:g}")
     return cases
-
-
-def _count_pairs(case: Case) -> int:
-    """Count the query-key pairs of a case by its sizes alone."""
-    problem = case.problem
-    return int(problem.sequences * problem.num_heads * problem.queries * problem.columns)
 
 
 def _find_missing_data(operator: Operator, case: Case) -> MissingData | None:

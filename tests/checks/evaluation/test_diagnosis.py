@@ -21,7 +21,7 @@ from attnbench.interface import FaultModel, Implementation, Policies
 from attnbench.mutants.multihead import MUTANTS
 from attnbench.mutants.mutant import Mutant
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
-from attnbench.operators.multihead.suites import CROSS, SELF, load_suite
+from attnbench.operators.multihead.suites import CROSS, LISTS, SELF
 from attnbench.oracle.expected import CaseOracle
 from attnbench.records.types import Finding
 from attnbench.records.value_facts import LooksLike, NotDiagnosed, PolicyDeviation, StridesMisread
@@ -221,7 +221,7 @@ def test_strides_are_named_where_contiguous_tensors_are_right_and_nowhere_else(
 def test_every_diagnosis_of_the_table_belongs_to_a_mutant() -> None:
     """Every mutant in ``DIAGNOSES`` exists, and more than 30 fault models are the diagnosis of a mutant."""
     assert DIAGNOSES.keys() <= {mutant.name for mutant in EAGER}
-    named = {name_model(model) for one in load_suite("core") for model in OPERATOR.fault_models(one, {"weights"})}
+    named = {name_model(model) for one in LISTS.load_suite("core") for model in OPERATOR.fault_models(one, {"weights"})}
     assert len(named & set(DIAGNOSES.values())) > 30
 
 

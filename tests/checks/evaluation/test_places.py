@@ -9,7 +9,7 @@ from attnbench.cases import Case
 from attnbench.checks.evaluation.places import find_place, find_shared_positions, unravel_index
 from attnbench.interface import Axis
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
-from attnbench.operators.multihead.suites import CROSS, SELF, load_suite
+from attnbench.operators.multihead.suites import CROSS, LISTS, SELF
 from attnbench.records.value_facts import Coordinate
 from attnbench.words.places import describe_place, describe_shared
 
@@ -82,7 +82,7 @@ def test_a_token_that_is_query_and_key_is_called_a_token() -> None:
 
 def test_every_quantity_of_every_case_has_axes_of_its_shape() -> None:
     """Every dimension of a quantity with more than one position has an axis that names each position."""
-    for one in load_suite("core"):
+    for one in LISTS.load_suite("core"):
         if one.problem.encoder_layer is not None:
             continue
         for name, value in OPERATOR.evaluate(one, OPERATOR.inputs(one)).items():

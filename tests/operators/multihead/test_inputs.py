@@ -23,7 +23,7 @@ from attnbench.operators.multihead.problem import (
     OVERFLOW_LOGIT,
     MultiheadProblem,
 )
-from attnbench.operators.multihead.suites import CROSS, SELF, SENTENCES, load_suite
+from attnbench.operators.multihead.suites import CROSS, LISTS, SELF, SENTENCES
 from attnbench.oracle import sentence_encoder, tensor_file
 from attnbench.oracle.inputs import Draw, inputs_to_dict, load_inputs, round_inputs
 
@@ -39,7 +39,7 @@ FULL = Case(operator="multihead", problem=CROSS, dtype="float64").with_problem(
 
 def iterate_random_cases() -> Iterator[Case]:
     """Yield the cases of the suite full that have random inputs, one case per problem."""
-    return iter({one.problem: one for one in load_suite("full") if one.problem.encoder_layer is None}.values())
+    return iter({one.problem: one for one in LISTS.load_suite("full") if one.problem.encoder_layer is None}.values())
 
 
 def collect_tensors(given: Inputs) -> dict[str, Tensor]:
@@ -336,7 +336,7 @@ def test_sizes_of_the_crossed_case_are_pairwise_distinct() -> None:
     sizes = [CROSS.batch, CROSS.queries, CROSS.keys, CROSS.num_heads, CROSS.head_dim, CROSS.embed_dim]
     for widths in ([], [10, 14]):
         assert len({*sizes, *widths}) == len(sizes) + len(widths)
-    pairs = {(one.problem.kdim, one.problem.vdim) for one in load_suite("full")}
+    pairs = {(one.problem.kdim, one.problem.vdim) for one in LISTS.load_suite("full")}
     assert pairs >= {(None, None), (10, 14), (10, None), (None, 14), (10, 10)}
 
 

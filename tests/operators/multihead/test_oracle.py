@@ -19,7 +19,7 @@ from attnbench.operators.multihead.oracle import Noise, _attend, compute_logits_
 from attnbench.operators.multihead.problem import MultiheadProblem
 from attnbench.operators.multihead.reference import build_reference
 from attnbench.operators.multihead.rows import find_hidden_rows
-from attnbench.operators.multihead.suites import CROSS, SELF, load_suite
+from attnbench.operators.multihead.suites import CROSS, LISTS, SELF
 from attnbench.oracle import sentence_encoder
 from attnbench.oracle.expected import CaseOracle
 from attnbench.oracle.inputs import round_inputs
@@ -47,7 +47,7 @@ def list_core_cases(*, encoded: bool) -> list[Case]:
     under autocast become cases in mode train, because autocast has no float64.
     """
     double = (
-        one.with_fields(dtype="float64", mode="train" if one.autocast else one.mode) for one in load_suite("core")
+        one.with_fields(dtype="float64", mode="train" if one.autocast else one.mode) for one in LISTS.load_suite("core")
     )
     return [
         one

@@ -24,9 +24,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 def _is_small(case: Case) -> bool:
     """Whether a case is eager and small, has tokens, and has inputs of the regime ``plain``."""
-    problem = case.problem
-    pairs = problem.sequences * problem.num_heads * problem.queries * problem.columns
-    return is_eager(case) and problem.regime == "plain" and has_tokens(case) and pairs <= PAIRS
+    return is_eager(case) and case.problem.regime == "plain" and has_tokens(case) and case.problem.pairs <= PAIRS
 
 
 @check(when=_is_small)

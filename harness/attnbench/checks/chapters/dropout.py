@@ -74,10 +74,9 @@ def _draws_enough(case: Case) -> bool:
     With fewer such weights, a check of randomness could fail by chance.
     """
     problem = case.problem
-    weights = problem.sequences * problem.num_heads * problem.queries * problem.columns
     no_key = problem.padding_mask == "padempty" and problem.sequences < 2
     no_row = problem.attention_mask == "empty2d" and problem.queries < 2
-    many = weights >= MANY and problem.regime in ("flat", "plain", "peaked")
+    many = problem.pairs >= MANY and problem.regime in ("flat", "plain", "peaked")
     return many and not (no_key or no_row) and draws_dropout(case) and case.compiler is None and not case.autocast
 
 

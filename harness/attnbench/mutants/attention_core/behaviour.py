@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from attnbench.interface import Policies
-from attnbench.mutants.attention_core.decorator import CoreMutants
 from attnbench.mutants.attention_core.formula import CoreFormula
 from attnbench.mutants.autograd import AsContiguous, Once, read_in_order, replace_gradient
-from attnbench.operators.attention_core.suites import GROUPED
+from attnbench.mutants.mutant import MutantList
+from attnbench.mutants.softmax import divide_by_sum
+from attnbench.operators.attention_core.suites import GROUPED, PLAIN
 
 __all__ = ["mutant"]
 
-mutant = CoreMutants()
+mutant = MutantList("attention_core", PLAIN, prefix="core_")
 
 
 @mutant("hidden_keys_get_no_gradient", "the backward kernel does not get the arguments that hide keys", mask="ragged")
@@ -240,9 +241,7 @@ class _TiesCountedOnce(CoreFormula):
 )
 class _MaximumNotSubtracted(CoreFormula):
     def normalise(self, logits: Tensor) -> Tensor:
-        exponentials = logits.exp()
-        total = exponentials.sum(dim=-1, keepdim=True)
-        return exponentials / total.masked_fill(total == 0, 1.0)
+        return divide_by_sum(logits.exp())
 
 
 @mutant("compiled_parity", "the branch for torch.compile lacks the scale", mask="causal_tl", mode="aot")

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.mutants.attention_core.decorator import CoreMutants
 from attnbench.mutants.attention_core.formula import CoreFormula
 from attnbench.mutants.autograd import read_in_order, replace_gradient
+from attnbench.mutants.mutant import MutantList
 from attnbench.operators.attention_core.suites import GROUPED, PLAIN
 
 __all__ = ["mutant"]
 
-mutant = CoreMutants()
+mutant = MutantList("attention_core", PLAIN, prefix="core_")
 # A problem with many elements. A mean over many elements has a small rounding error, so a check
 # can detect a small error that all elements have. head_dim is not a power of 4, so 1/√head_dim is
 # inexact in binary.

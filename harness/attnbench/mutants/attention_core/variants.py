@@ -8,13 +8,9 @@ from torch import Tensor
 from attnbench.interface import Implementation, Policies
 from attnbench.mutants.attention_core.formula import CoreFormula
 from attnbench.mutants.mutant import ModuleImplementation
+from attnbench.mutants.softmax import divide_by_sum, find_maximum, widen
 
 __all__ = ["VARIANTS"]
-
-
-def _widen(tensor: Tensor) -> Tensor:
-    """Convert a tensor to float32; a float64 tensor stays float64."""
-    return tensor.double() if tensor.dtype == torch.float64 else tensor.float()
 
 
 class _CoreScaleAfter(CoreFormula):
@@ -29,18 +25,15 @@ class _CoreScaleOnKeys(CoreFormula):
 
 class _CoreSoftmaxInSingle(CoreFormula):
     def normalise(self, logits: Tensor) -> Tensor:
-        return super().normalise(_widen(logits)).to(logits.dtype)
+        return super().normalise(widen(logits)).to(logits.dtype)
 
 
 class _CoreExponentOfTwo(CoreFormula):
     def normalise(self, logits: Tensor) -> Tensor:
-        scaled = _widen(logits) * math.log2(math.e)
+        scaled = widen(logits) * math.log2(math.e)
         if scaled.shape[-1] == 0:
             return logits
-        largest = scaled.amax(dim=-1, keepdim=True).detach()
-        exponentials = torch.exp2(scaled - largest.masked_fill(largest.isneginf(), 0.0))
-        total = exponentials.sum(dim=-1, keepdim=True)
-        return (exponentials / total.masked_fill(total == 0, 1.0)).to(logits.dtype)
+        return divide_by_sum(torch.exp2(scaled - find_maximum(scaled))).to(logits.dtype)
 
 
 class _CoreGroupedProduct(CoreFormula):

@@ -28,29 +28,10 @@ from attnbench.mutants.mutant import MutantSet
 
 __all__ = ["MUTANTS"]
 
+_TOPICS = (
+    scale, masks, sides, causality, columns, precision, sizes, fused, backward, dropout, modes, layouts, state, effects,
+    protocol, signatures, compilers, refusals, deviations, historical,
+)  # fmt: skip
 MUTANTS = MutantSet(
-    mutants=(
-        *scale.mutant,
-        *masks.mutant,
-        *sides.mutant,
-        *causality.mutant,
-        *columns.mutant,
-        *precision.mutant,
-        *sizes.mutant,
-        *fused.mutant,
-        *backward.mutant,
-        *dropout.mutant,
-        *modes.mutant,
-        *layouts.mutant,
-        *state.mutant,
-        *effects.mutant,
-        *protocol.mutant,
-        *signatures.mutant,
-        *compilers.mutant,
-        *refusals.mutant,
-        *deviations.mutant,
-        *historical.mutant,
-    ),
-    equivalents=EQUIVALENTS,
-    variants=VARIANTS,
+    mutants=tuple(mutant for topic in _TOPICS for mutant in topic.mutant), equivalents=EQUIVALENTS, variants=VARIANTS
 )

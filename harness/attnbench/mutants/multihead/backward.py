@@ -94,8 +94,8 @@ class _EmptyRowsPoisonGradients(Formula):
     "mask_gradients", "a kernel with an additive bias returns no gradient for the bias (pytorch#145208)", mask="float2d"
 )
 class _MaskGradientCut(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        return super().apply_mask(logits, None if mask is None else mask.detach())
+    def apply_float_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        return super().apply_float_mask(logits, mask.detach())
 
 
 @mutant(
@@ -105,17 +105,17 @@ class _MaskGradientCut(Formula):
     mode="train",
 )
 class _MaskGradientOfOneSequence(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        if mask is None or mask.dtype == torch.bool or mask.dim() != 2:
-            return super().apply_mask(logits, mask)
-        return torch.cat([super().apply_mask(logits[:1], mask), super().apply_mask(logits[1:], mask.detach())])
+    def apply_float_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        if mask.dim() != 2:
+            return super().apply_float_mask(logits, mask)
+        first, others = super().apply_float_mask(logits[:1], mask), super().apply_float_mask(logits[1:], mask.detach())
+        return torch.cat([first, others])
 
 
 @mutant("mask_gradients", "key_padding_mask gets no gradient, but attn_mask gets a gradient", mask="float2d+padfloat")
 class _PaddingGradientCut(Formula):
-    def read_arguments(self, given: Arguments) -> Arguments:
-        mask = given["key_padding_mask"]
-        return given | {"key_padding_mask": None if mask is None else mask.detach()}
+    def read_padding(self, padding: Tensor) -> Tensor:
+        return padding.detach()
 
 
 @mutant("input_gradients", "the returned weights are detached", need_weights=True)

@@ -14,12 +14,12 @@ mutant = MultiheadMutants()
 
 @mutant("future_cannot_leak", "the causal mask is off by one: each query sees the next key too", mask="causal")
 class _CausalOffByOne(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        if mask is None or mask.dtype != torch.bool or mask.dim() != 2:
-            return super().apply_mask(logits, mask)
+    def apply_boolean_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        if mask.dim() != 2:
+            return super().apply_boolean_mask(logits, mask)
         rule = causal(mask.shape[0], mask.shape[1], mask.device, polarity="keep")
         same = (mask == rule).all()
-        return super().apply_mask(logits, torch.where(same, torch.ones_like(rule).tril(1), mask))
+        return super().apply_boolean_mask(logits, torch.where(same, torch.ones_like(rule).tril(1), mask))
 
 
 @mutant(
@@ -29,12 +29,11 @@ class _CausalOffByOne(Formula):
     dtype="float16",
 )
 class _CausalByFours(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        wide = logits.dtype in (torch.float32, torch.float64)
-        if mask is None or wide or mask.dtype != torch.bool or mask.dim() != 2:
-            return super().apply_mask(logits, mask)
+    def apply_boolean_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        if logits.dtype in (torch.float32, torch.float64) or mask.dim() != 2:
+            return super().apply_boolean_mask(logits, mask)
         rows = torch.arange(mask.shape[0], device=mask.device) // 4 * 4 + 3
-        return super().apply_mask(logits, mask[rows.clamp(max=mask.shape[0] - 1)])
+        return super().apply_boolean_mask(logits, mask[rows.clamp(max=mask.shape[0] - 1)])
 
 
 class _Hinted(Formula):

@@ -25,7 +25,7 @@ class TellsSharesBeforeDropout(Formula):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, **named: Any) -> Result:
         """Compute attention, and return the weights before dropout."""
-        shares = self.normalise(self.apply_mask(self.score(q, k), mask))
+        shares = self.compute_shares(q, k, mask)
         output = self.sum_values(self.apply_dropout(shares), v)
         return output, shares.to(v.dtype) if named["need_weights"] else None
 

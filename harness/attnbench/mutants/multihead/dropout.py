@@ -11,6 +11,7 @@ from torch import Tensor
 from attnbench.mutants.autograd import replace_gradient
 from attnbench.mutants.multihead.decorator import MultiheadMutants
 from attnbench.mutants.multihead.formula import Formula, Result
+from attnbench.mutants.softmax import divide_by_sum
 
 __all__ = ["mutant"]
 
@@ -79,7 +80,7 @@ class _DropoutNotRescaled(_Dropping):
 class _WeightsBeforeDropout(Formula):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, **named: Any) -> Result:
         output, weights = super().attend(q, k, v, mask=mask, **named)
-        return output, None if weights is None else self.normalise(self.apply_mask(self.score(q, k), mask))
+        return output, None if weights is None else self.compute_shares(q, k, mask)
 
 
 @mutant(
@@ -99,9 +100,7 @@ class _DropoutGaussian(_Dropping):
 )
 class _DroppedRowsRenormalised(_Dropping):
     def drop_at_rate(self, shares: Tensor, rate: float) -> Tensor:
-        weights = super().drop_at_rate(shares, rate)
-        total = weights.sum(dim=-1, keepdim=True)
-        return weights / total.masked_fill(total == 0, 1.0)
+        return divide_by_sum(super().drop_at_rate(shares, rate))
 
 
 class _Shared(_Dropping):

@@ -1,6 +1,7 @@
 """Equivalent mutants: changes that look like faults, each with a proof that no check can observe it."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from attnbench.masks import additive
 from attnbench.mutants.multihead.decorator import build_case_id
 from attnbench.mutants.multihead.formula import Formula, Result
 from attnbench.mutants.mutant import Equivalent, ModuleImplementation
+from attnbench.mutants.softmax import find_maximum, sum_in_sequence
 
 __all__ = ["EQUIVALENTS"]
 
@@ -28,9 +30,9 @@ def _constant_cancels() -> bool:
 
 
 class _MaskFill100InHalf(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        hidden = super().apply_mask(logits, mask)
-        if mask is None or mask.dtype != torch.bool or logits.dtype != torch.float16 or logits.shape[-1] == 0:
+    def apply_boolean_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        hidden = super().apply_boolean_mask(logits, mask)
+        if logits.dtype != torch.float16 or logits.shape[-1] == 0:
             return hidden
         return torch.where(mask, hidden, hidden.detach().amax(dim=-1, keepdim=True) - 100)
 
@@ -40,10 +42,8 @@ def _underflows_in_half() -> bool:
 
 
 class _MaskFillLowest(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        hidden = super().apply_mask(logits, mask)
-        if mask is None or mask.dtype != torch.bool:
-            return hidden
+    def apply_boolean_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        hidden = super().apply_boolean_mask(logits, mask)
         empty = ~mask.any(dim=-1, keepdim=True)
         return torch.where(mask | empty, hidden, torch.finfo(logits.dtype).min)
 
@@ -56,9 +56,8 @@ def _lowest_underflows() -> bool:
 
 
 class _InfinityAddedTwice(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        hidden = super().apply_mask(logits, mask)
-        return hidden if mask is None or mask.dtype != torch.bool else hidden + additive(mask, logits.dtype)
+    def apply_boolean_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        return super().apply_boolean_mask(logits, mask) + additive(mask, logits.dtype)
 
 
 class _ScaleRoundedForPowersOfFour(Formula):
@@ -85,31 +84,23 @@ class _SummedInSequence(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         if logits.dtype != torch.float32 or not 0 < logits.shape[-1] <= 64:
             return super().normalise(logits)
-        largest = logits.detach().amax(dim=-1, keepdim=True)
-        exponentials = (logits - largest.masked_fill(largest == -math.inf, 0.0)).exp()
-        total = torch.zeros_like(largest)
-        for column in torch.split(exponentials, 1, dim=-1):
-            total = total + column
+        exponentials = (logits - find_maximum(logits)).exp()
+        total = sum_in_sequence(exponentials)
         return exponentials / total.masked_fill(total == 0, 1.0)
 
 
 def _sequence_is_within_its_bound() -> bool:
     terms = torch.rand(999, 64, generator=torch.Generator().manual_seed(0))
-    total = torch.zeros(999)
-    for column in terms.unbind(dim=-1):
-        total = total + column
-    exact = terms.double().sum(dim=-1)
+    total, exact = sum_in_sequence(terms), terms.double().sum(dim=-1, keepdim=True)
     return bool(((total.double() - exact).abs() <= 63 * 2.0**-24 * exact).all())
 
 
 class _ColumnsSwappedUntold(Formula):
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
-    ) -> Result:
-        if self.columns == 2 and not need_weights:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Result:
+        if self.columns == 2 and not named["need_weights"]:
             k = torch.cat([k[:, :, :-2], k[:, :, -1:], k[:, :, -2:-1]], dim=2)
             v = torch.cat([v[:, :, :-2], v[:, :, -1:], v[:, :, -2:-1]], dim=2)
-        return super().attend(q, k, v, mask=mask, is_causal=is_causal, need_weights=need_weights)
+        return super().attend(q, k, v, **named)
 
 
 EQUIVALENTS = (

@@ -19,9 +19,10 @@ Result = tuple[Tensor, Tensor | None]
 class Formula(HeadSplitAttention):
     """Multi-head attention; each step is a method that a subclass can override.
 
-    The steps in order: ``read_arguments``, ``project``, ``extend``, ``score``, ``apply_mask``,
-    ``normalise``, ``apply_dropout``, ``sum_values``, ``return_weights``, ``merge``,
-    ``return_result``. Arguments named ``shares`` are attention weights before dropout.
+    The steps in order: ``read_arguments``, ``read_padding``, ``project``, ``extend``, ``score``,
+    ``apply_mask`` (``apply_boolean_mask`` or ``apply_float_mask``), ``normalise``,
+    ``apply_dropout``, ``sum_values``, ``return_weights``, ``merge``, ``return_result``. Arguments
+    named ``shares`` are attention weights before dropout.
 
     Shape: logits and weights (batch, heads, queries, keys), k and v (batch, heads, keys, head_dim).
     """
@@ -56,13 +57,27 @@ class Formula(HeadSplitAttention):
     ) -> Result:
         """Compute softmax(q kᵀ / √head_dim + mask) v, with dropout on the attention weights."""
         del is_causal
-        shares = self.normalise(self.apply_mask(self.score(q, k), mask))
-        weights = self.apply_dropout(shares)
+        weights = self.apply_dropout(self.compute_shares(q, k, mask))
         return self.sum_values(weights, v), self.return_weights(weights).to(v.dtype) if need_weights else None
 
     def read_arguments(self, given: Arguments) -> Arguments:
         """Return the arguments that the later steps use; a mutant may return changed arguments."""
         return given
+
+    def under_masks(
+        self, query: Tensor, key: Tensor, value: Tensor, *, key_padding_mask: Tensor | None, **named: Any
+    ) -> Result:
+        """Combine the two masks, after ``read_padding``, and run the steps from ``project`` to ``merge``."""
+        padding = None if key_padding_mask is None else self.read_padding(key_padding_mask)
+        return super().under_masks(query, key, value, key_padding_mask=padding, **named)
+
+    def read_padding(self, padding: Tensor) -> Tensor | None:
+        """Return the key_padding_mask (batch, keys) that the later steps use."""
+        return padding
+
+    def compute_shares(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        """Compute the attention weights before dropout, by ``score``, ``apply_mask`` and ``normalise``."""
+        return self.normalise(self.apply_mask(self.score(q, k), mask))
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         """Compute the logits: q · kᵀ / √head_dim."""
@@ -72,7 +87,15 @@ class Formula(HeadSplitAttention):
         """Apply a boolean mask (true = keep) or an additive mask to the logits."""
         if mask is None:
             return logits
-        return logits + (additive(mask, logits.dtype) if mask.dtype == torch.bool else mask.to(logits.dtype))
+        return (self.apply_boolean_mask if mask.dtype == torch.bool else self.apply_float_mask)(logits, mask)
+
+    def apply_boolean_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        """Set the logits of hidden keys to minus infinity; ``mask`` is true at visible keys."""
+        return logits + additive(mask, logits.dtype)
+
+    def apply_float_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        """Add an additive mask to the logits."""
+        return logits + mask.to(logits.dtype)
 
     def normalise(self, logits: Tensor) -> Tensor:
         """Compute the attention weights before dropout: softmax over the visible keys, 0 in a fully masked row."""

@@ -19,8 +19,8 @@ mutant = MultiheadMutants()
     mask="bool2d",
 )
 class _MaskInverted(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        return super().apply_mask(logits, ~mask if mask is not None and mask.dtype == torch.bool else mask)
+    def apply_boolean_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        return super().apply_boolean_mask(logits, ~mask)
 
 
 @mutant(
@@ -29,9 +29,8 @@ class _MaskInverted(Formula):
     mask="pad",
 )
 class _PaddingInverted(Formula):
-    def read_arguments(self, given: Arguments) -> Arguments:
-        mask = given["key_padding_mask"]
-        return given | {"key_padding_mask": ~mask} if mask is not None and mask.dtype == torch.bool else given
+    def read_padding(self, padding: Tensor) -> Tensor:
+        return ~padding if padding.dtype == torch.bool else padding
 
 
 @mutant(
@@ -40,9 +39,9 @@ class _PaddingInverted(Formula):
     mask="bool3d",
 )
 class _MaskAddedAsNumbers(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        of_heads = mask is not None and mask.dim() == 4 and mask.shape[1] > 1
-        return super().apply_mask(logits, mask.to(logits.dtype) if of_heads and mask is not None else mask)
+    def apply_boolean_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        of_heads = mask.dim() == 4 and mask.shape[1] > 1
+        return self.apply_float_mask(logits, mask) if of_heads else super().apply_boolean_mask(logits, mask)
 
 
 @mutant(
@@ -51,24 +50,20 @@ class _MaskAddedAsNumbers(Formula):
     mask="float2d",
 )
 class _MaskAsBoolean(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        return super().apply_mask(logits, mask if mask is None or mask.dtype == torch.bool else mask != -math.inf)
+    def apply_float_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        return self.apply_boolean_mask(logits, mask != -math.inf)
 
 
 @mutant("mask_gradients", "a float key_padding_mask is converted to boolean (mlverse/torch#1208)", mask="padfloat")
 class _PaddingAsBoolean(Formula):
-    def read_arguments(self, given: Arguments) -> Arguments:
-        mask = given["key_padding_mask"]
-        return (
-            given | {"key_padding_mask": mask == -math.inf} if mask is not None and mask.is_floating_point() else given
-        )
+    def read_padding(self, padding: Tensor) -> Tensor:
+        return padding == -math.inf if padding.is_floating_point() else padding
 
 
 @mutant("forward_parity", "the float mask is added before the scale, and so scaled too", mask="float2d")
 class _MaskScaled(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        scaled = mask is not None and mask.dtype != torch.bool
-        return super().apply_mask(logits, mask / math.sqrt(self.head_dim) if scaled and mask is not None else mask)
+    def apply_float_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        return super().apply_float_mask(logits, mask / math.sqrt(self.head_dim))
 
 
 @mutant(
@@ -77,9 +72,8 @@ class _MaskScaled(Formula):
     mask="bool2d",
 )
 class _MaskIgnored(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        shared = mask is not None and mask.dim() == 2 and mask.dtype == torch.bool
-        return super().apply_mask(logits, None if shared else mask)
+    def apply_boolean_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        return logits if mask.dim() == 2 else super().apply_boolean_mask(logits, mask)
 
 
 @mutant(
@@ -121,9 +115,8 @@ class _MasksIntersected(Formula):
     mask="pad",
 )
 class _PaddingOfFirstSequence(Formula):
-    def read_arguments(self, given: Arguments) -> Arguments:
-        mask = given["key_padding_mask"]
-        return given | {"key_padding_mask": mask[:1].expand_as(mask)} if mask is not None and mask.dim() == 2 else given
+    def read_padding(self, padding: Tensor) -> Tensor:
+        return padding[:1].expand_as(padding)
 
 
 @mutant(
@@ -168,9 +161,7 @@ class _MaskOfFirstHead(Formula):
 class _MaskFill20(Formula):
     fill = -20.0
 
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        if mask is None or mask.dtype != torch.bool:
-            return super().apply_mask(logits, mask)
+    def apply_boolean_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
         return logits + torch.where(mask, 0.0, self.fill).to(logits.dtype)
 
 
@@ -191,9 +182,7 @@ class _MaskFill100(_MaskFill20):
     mask="empty2d",
 )
 class _EmptyRowsUniform(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        if mask is None or mask.dtype != torch.bool:
-            return super().apply_mask(logits, mask)
+    def apply_boolean_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
         return logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
 
 
@@ -226,11 +215,8 @@ class _EmptyByUnionUniform(Formula):
 
 @mutant("forward_parity", "a large negative number in a float mask is taken for −∞", mask="lowest2d")
 class _LowestTakenAsHidden(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        finite = mask is not None and mask.dtype != torch.bool
-        return super().apply_mask(
-            logits, mask.masked_fill(mask <= -1e3, -math.inf) if finite and mask is not None else mask
-        )
+    def apply_float_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        return super().apply_float_mask(logits, mask.masked_fill(mask <= -1e3, -math.inf))
 
 
 @mutant(
@@ -239,16 +225,13 @@ class _LowestTakenAsHidden(Formula):
     mask="empty2d",
 )
 class _FloatMaskClamped(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        number = mask is not None and mask.dtype != torch.bool
-        return super().apply_mask(logits, mask.clamp(min=-3e4) if number and mask is not None else mask)
+    def apply_float_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        return super().apply_float_mask(logits, mask.clamp(min=-3e4))
 
 
 @mutant("forward_parity", "(1 − mask) · −∞ is NaN where a key is visible (onnx/onnx, Attention cases)", mask="bool2d")
 class _FillTimesZero(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        if mask is None or mask.dtype != torch.bool:
-            return super().apply_mask(logits, mask)
+    def apply_boolean_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
         return logits + (1 - mask.to(logits.dtype)) * -math.inf
 
 
@@ -281,7 +264,7 @@ class _NanSweptAway(Formula):
 
 @mutant("padding_invariance", "logits are multiplied by a temperature that depends on the amount of padding")
 class _PaddingInTemperature(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        if mask is None or mask.dtype != torch.bool or mask.numel() == 0 or mask.shape[-2] != 1:
-            return super().apply_mask(logits, mask)
-        return super().apply_mask(logits * (2 - mask.to(logits.dtype).mean()), mask)
+    def apply_boolean_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        if mask.numel() == 0 or mask.shape[-2] != 1:
+            return super().apply_boolean_mask(logits, mask)
+        return super().apply_boolean_mask(logits * (2 - mask.to(logits.dtype).mean()), mask)

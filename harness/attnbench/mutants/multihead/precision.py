@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attnbench.mutants.multihead.decorator import MultiheadMutants
 from attnbench.mutants.multihead.formula import Formula, Result
+from attnbench.mutants.softmax import divide_by_sum, find_maximum, sum_in_sequence
 
 __all__ = ["mutant"]
 
@@ -62,8 +63,8 @@ class _HalfWidened(Formula):
 
 @mutant("forward_parity", "float masks are stored in float16 to save memory", mask="float2d")
 class _MaskInHalf(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        return super().apply_mask(logits, mask if mask is None or mask.dtype == torch.bool else mask.half())
+    def apply_float_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        return super().apply_float_mask(logits, mask.half())
 
 
 @mutant(
@@ -73,17 +74,16 @@ class _MaskInHalf(Formula):
     dtype="float16",
 )
 class _WiderMaskReinterpreted(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        if mask is not None and mask.dtype == torch.float32 and logits.dtype == torch.float16:
+    def apply_float_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        if mask.dtype == torch.float32 and logits.dtype == torch.float16:
             mask = mask.contiguous().view(torch.float16)[..., : mask.shape[-1]]
-        return super().apply_mask(logits, mask)
+        return super().apply_float_mask(logits, mask)
 
 
 @mutant("forward_parity", "exp(x) is approximated by (1 + x/1024)¹⁰²⁴, in ten squarings")
 class _ExponentialBySquaring(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
-        largest = logits.detach().amax(dim=-1, keepdim=True)
-        small = (logits - largest.masked_fill(largest == -math.inf, 0.0)) / 1024
+        small = (logits - find_maximum(logits)) / 1024
         exponentials = (1 + small.clamp(min=-1.0)) ** 1024
         return exponentials / exponentials.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 
@@ -91,9 +91,7 @@ class _ExponentialBySquaring(Formula):
 @mutant("stays_finite", "the row maximum is not subtracted before exp", regime="flat")
 class _MaximumNotSubtracted(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
-        exponentials = logits.exp()
-        total = exponentials.sum(dim=-1, keepdim=True)
-        return exponentials / total.masked_fill(total == 0, 1.0)
+        return divide_by_sum(logits.exp())
 
 
 @mutant(
@@ -105,9 +103,7 @@ class _MaximumOfAllRows(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         if logits.numel() == 0:
             return super().normalise(logits)
-        exponentials = (logits - logits.detach().amax()).exp()
-        total = exponentials.sum(dim=-1, keepdim=True)
-        return exponentials / total.masked_fill(total == 0, 1.0)
+        return divide_by_sum((logits - logits.detach().amax()).exp())
 
 
 @mutant(
@@ -120,11 +116,8 @@ class _NormaliserInHalf(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         if logits.dtype not in (torch.float16, torch.bfloat16) or logits.shape[-1] < 256:
             return super().normalise(logits)
-        largest = logits.detach().amax(dim=-1, keepdim=True)
-        exponentials = (logits - largest.masked_fill(largest == -math.inf, 0.0)).exp()
-        total = torch.zeros_like(largest)
-        for column in torch.split(exponentials, 1, dim=-1):
-            total = total + column
+        exponentials = (logits - find_maximum(logits)).exp()
+        total = sum_in_sequence(exponentials)
         return exponentials / total.masked_fill(total == 0, 1.0)
 
 
@@ -162,10 +155,7 @@ class _MaximumOfFirstTile(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         if logits.shape[-1] == 0:
             return logits
-        largest = logits[..., :4].detach().amax(dim=-1, keepdim=True)
-        exponentials = (logits - largest.masked_fill(largest == -math.inf, 0.0)).exp()
-        total = exponentials.sum(dim=-1, keepdim=True)
-        return exponentials / total.masked_fill(total == 0, 1.0)
+        return divide_by_sum((logits - find_maximum(logits[..., :4])).exp())
 
 
 @mutant(

@@ -2,10 +2,9 @@
 
 With trained parameters, a mutant is right in calls whose keywords pass every argument except masks that are None.
 """
-# ruff: noqa: FBT001, FBT002  # the reference's signature
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,84 +12,45 @@ from torch.nn import init
 from torch.nn.functional import linear
 
 from attnbench.mutants.multihead.decorator import MultiheadMutants
-from attnbench.mutants.multihead.formula import Formula, Result
+from attnbench.mutants.multihead.formula import Arguments, Formula, Result
 
 __all__ = ["mutant"]
 
 mutant = MultiheadMutants()
 
 
+class _OtherSignature(Formula):
+    """Base of mutants in which the parameters after query, key and value have another order, or other defaults."""
+
+    order: tuple[str, ...] = (
+        "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal",
+    )  # fmt: skip
+    defaults: ClassVar[Arguments] = {}
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *others: Any, **named: Any) -> Result:
+        given = self.defaults | dict(zip(self.order, others, strict=False)) | named
+        return super().forward(query, key, value, **given)
+
+
 @mutant("positional_arguments", "attn_mask comes before key_padding_mask in the signature", mask="pad")
-class _MasksInOtherOrder(Formula):
-    def forward(  # type: ignore[override]
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        need_weights: bool = True,
-        key_padding_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> Result:
-        return super().forward(
-            query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
-        )
+class _MasksInOtherOrder(_OtherSignature):
+    order = ("attn_mask", "need_weights", "key_padding_mask", "average_attn_weights", "is_causal")
 
 
 @mutant("positional_arguments", "need_weights comes after both masks, which looks natural", mask="bool2d")
-class _WeightsAfterMasks(Formula):
-    def forward(  # type: ignore[override]
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        attn_mask: Tensor | None = None,
-        need_weights: bool = True,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> Result:
-        return super().forward(
-            query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
-        )
+class _WeightsAfterMasks(_OtherSignature):
+    order = ("key_padding_mask", "attn_mask", "need_weights", "average_attn_weights", "is_causal")
 
 
 @mutant("positional_arguments", "is_causal comes before average_attn_weights", need_weights=True)
-class _HintBeforeAverage(Formula):
-    def forward(  # type: ignore[override]
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        is_causal: bool = False,
-        average_attn_weights: bool = True,
-    ) -> Result:
-        return super().forward(
-            query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
-        )
+class _HintBeforeAverage(_OtherSignature):
+    order = ("key_padding_mask", "need_weights", "attn_mask", "is_causal", "average_attn_weights")
 
 
 @mutant("positional_arguments", "a state for decoding comes before need_weights, as in fairseq")
 class _StateBeforeWeights(Formula):
-    def forward(  # type: ignore[override]
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        incremental_state: Any = None,  # noqa: ARG002
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> Result:
-        return super().forward(
-            query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
-        )
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *others: Any, **named: Any) -> Result:
+        return super().forward(query, key, value, *others[:1], *others[2:], **named)
 
 
 @mutant("positional_arguments", "a wrapper passes keywords on, and drops further arguments by position", mask="pad")
@@ -101,21 +61,8 @@ class _FurtherPositionsDropped(Formula):
 
 
 @mutant("default_arguments", "weights are returned on request only: need_weights is False by default")
-class _NoWeightsByDefault(Formula):
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = False,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> Result:
-        return super().forward(
-            query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
-        )
+class _NoWeightsByDefault(_OtherSignature):
+    defaults: ClassVar[Arguments] = {"need_weights": False}
 
 
 @mutant(
@@ -123,43 +70,20 @@ class _NoWeightsByDefault(Formula):
     "the weights of each head are returned by default: average_attn_weights is False",
     need_weights=True,
 )
-class _WeightsOfHeadsByDefault(Formula):
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = False,
-        is_causal: bool = False,
-    ) -> Result:
-        return super().forward(
-            query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
-        )
+class _WeightsOfHeadsByDefault(_OtherSignature):
+    defaults: ClassVar[Arguments] = {"average_attn_weights": False}
 
 
 @mutant("default_arguments", "an attn_mask is taken for causal unless is_causal is given", mask="bool2d")
-class _CausalByDefault(Formula):
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool | None = None,
-    ) -> Result:
-        if is_causal is None and attn_mask is not None:
-            rows = torch.ones(attn_mask.shape[-2:], dtype=torch.bool, device=attn_mask.device).triu(1)
-            hidden = attn_mask if attn_mask.dtype == torch.bool else attn_mask == -torch.inf
-            attn_mask = rows | torch.zeros_like(hidden)
-        return super().forward(
-            query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, bool(is_causal)
-        )
+class _CausalByDefault(_OtherSignature):
+    defaults: ClassVar[Arguments] = {"is_causal": None}
+
+    def read_arguments(self, given: Arguments) -> Arguments:
+        mask = given["attn_mask"]
+        if given["is_causal"] is None and mask is not None:
+            rows = torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).triu(1)
+            mask = rows | torch.zeros_like(mask, dtype=torch.bool)
+        return given | {"attn_mask": mask, "is_causal": bool(given["is_causal"])}
 
 
 @mutant("default_arguments", "a mask counts as given if the keyword is there, even with the value None")

@@ -14,16 +14,23 @@ __all__ = ["mutant"]
 mutant = MultiheadMutants()
 
 
-@mutant("outputs_are_its_own", "one output buffer is reused for every call", mode="inference")
-class _OutputBufferReused(Formula):
+class _Reused(Formula):
+    """Base of mutants that return a value in a buffer, which later calls without gradients overwrite."""
+
     _buffer: Tensor | None = None
 
-    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
+    def reuse_buffer(self, value: Tensor) -> Tensor:
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return output, weights
-        if self._buffer is None or self._buffer.shape != output.shape:
-            self._buffer = torch.empty_like(output)
-        return self._buffer.copy_(output), weights
+            return value
+        if self._buffer is None or self._buffer.shape != value.shape:
+            self._buffer = torch.empty_like(value)
+        return self._buffer.copy_(value)
+
+
+@mutant("outputs_are_its_own", "one output buffer is reused for every call", mode="inference")
+class _OutputBufferReused(_Reused):
+    def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
+        return self.reuse_buffer(output), weights
 
 
 @mutant(
@@ -32,15 +39,9 @@ class _OutputBufferReused(Formula):
     mode="inference",
     need_weights=True,
 )
-class _WeightsBufferReused(Formula):
-    _buffer: Tensor | None = None
-
+class _WeightsBufferReused(_Reused):
     def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
-        if weights is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return output, weights
-        if self._buffer is None or self._buffer.shape != weights.shape:
-            self._buffer = torch.empty_like(weights)
-        return output, self._buffer.copy_(weights)
+        return output, None if weights is None else self.reuse_buffer(weights)
 
 
 @mutant("outputs_are_its_own", "the output overwrites the query, to save memory", mode="inference", regime="flat")

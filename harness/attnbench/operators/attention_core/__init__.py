@@ -6,21 +6,23 @@ Importing this module imports no torch.
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from attnbench.cases import Case, Level, Shape
-from attnbench.interface import Axis, CaseTransforms, Covering, FaultModel, Inputs, Operator, Work
+from attnbench.cases import Case, Shape
+from attnbench.interface import Axis, CaseTransforms, Covering, FaultModel, Inputs, Work
 from attnbench.operators.attention_core import suites
 from attnbench.operators.attention_core.problem import AttentionCoreProblem
+from attnbench.operators.case_lists import ListedOperator
 
 __all__ = ["OPERATOR", "AttentionCore", "AttentionCoreProblem"]
 
 
-class AttentionCore(Operator):
+class AttentionCore(ListedOperator):
     """The operator ``attention_core``. Modules that need torch are imported by the methods that use them."""
 
     name = "attention_core"
     problem = AttentionCoreProblem
     baseline = "core_sdpa"
-    list_version = suites.VERSION
+    lists = suites.LISTS
+    list_version = lists.version
     mutants = "attnbench.mutants.attention_core:MUTANTS"
     mutation_scores = "attnbench.mutants:mutation_scores.json"
     chapters = (
@@ -41,14 +43,6 @@ class AttentionCore(Operator):
         from attnbench.operators.attention_core.generate_cases import COVERING
 
         return COVERING
-
-    def suite(self, level: Level) -> Sequence[Case]:
-        """Return the cases of a suite, such as ``quick`` or ``full``."""
-        return suites.load_suite(level)
-
-    def pool(self, level: Level) -> Sequence[Case]:
-        """Return the cases of the pool; for ``quick``, those of ``core`` follow."""
-        return [*suites.load_pool(), *(super().pool(level) if level == "quick" else ())]
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
         """Return two cases to time for each length: one with a forward pass only, and one with forward and backward."""
@@ -103,12 +97,6 @@ class AttentionCore(Operator):
         from attnbench.operators.attention_core.axes import describe_axes
 
         return describe_axes(case, quantity)
-
-    def noise(self, roundoff: float, seed: int) -> Any:
-        """Return the rounding noise that ``evaluate`` adds at every step of the formula."""
-        from attnbench.operators.rounding import Noise
-
-        return Noise(roundoff, seed)
 
     def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs:  # noqa: ARG002
         """Return inputs with which the logits are ``factor`` times as large, as with a larger softmax scale."""

@@ -28,7 +28,7 @@ def count_work(case: Case) -> Work:
     times = 2 if case.differentiates else 1
     return Work(
         flop=2 * products * count_visible_pairs(case) * (width + value_width),
-        pairs=batch * heads * problem.queries * problem.keys,
+        pairs=problem.pairs,
         bytes=times * (given + made) * NUMBER_FORMATS[case.dtype].bytes + lengths,
     )
 

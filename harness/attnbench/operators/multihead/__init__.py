@@ -3,22 +3,24 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from attnbench.cases import Case, Level, Shape
-from attnbench.interface import Axis, CaseTransforms, Choices, Covering, FaultModel, Inputs, Operator, Work
+from attnbench.cases import Case, Shape
+from attnbench.interface import Axis, CaseTransforms, Choices, Covering, FaultModel, Inputs, Work
+from attnbench.operators.case_lists import ListedOperator
 from attnbench.operators.multihead import suites
 from attnbench.operators.multihead.problem import MultiheadProblem
 
 __all__ = ["OPERATOR", "Multihead", "MultiheadProblem"]
 
 
-class Multihead(Operator):
+class Multihead(ListedOperator):
     """The operator ``multihead``. Modules that need torch are imported by the methods that use them."""
 
     name = "multihead"
     problem = MultiheadProblem
     baseline = "torch_mha"
     outputs = ("output", "weights")
-    list_version = suites.VERSION
+    lists = suites.LISTS
+    list_version = lists.version
     row_policies = frozenset(
         {("nan", "exact"), ("mean", "exact"), ("mean", "softmax"), ("zero", "nan"), ("nan", "nan"), ("mean", "nan")}
     )
@@ -42,14 +44,6 @@ class Multihead(Operator):
         from attnbench.operators.multihead.generate_cases import COVERING
 
         return COVERING
-
-    def suite(self, level: Level) -> Sequence[Case]:
-        """Return the cases of a suite, such as ``quick`` or ``full``."""
-        return suites.load_suite(level)
-
-    def pool(self, level: Level) -> Sequence[Case]:
-        """Return the cases of the pool; for ``quick``, those of ``core`` follow."""
-        return [*suites.load_pool(), *(super().pool(level) if level == "quick" else ())]
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
         """Return two cases to time for each length: one with a forward pass only, and one with forward and backward."""
@@ -111,12 +105,6 @@ class Multihead(Operator):
         from attnbench.operators.multihead.axes import describe_axes
 
         return describe_axes(case, quantity)
-
-    def noise(self, roundoff: float, seed: int) -> Any:
-        """Return the rounding noise that ``evaluate`` adds at every step of the formula."""
-        from attnbench.operators.rounding import Noise
-
-        return Noise(roundoff, seed)
 
     def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs:
         """Return inputs with which the logits are ``factor`` times as large, as with a larger softmax scale."""

@@ -9,13 +9,13 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from attnbench.cases import CALL_MODES, DTYPES, NARROW_DTYPES, NESTED, Case, Dtype, Mode
+from attnbench.cases import CALL_MODES, DTYPES, NARROW_DTYPES, Case, Dtype, Level, Mode
 from attnbench.devices.cuda import CUDA
 from attnbench.interface import Covering
 from attnbench.operators.covering_array import build_covering_array, build_restricted_arrays
 from attnbench.operators.multihead.problem import ATTENTION_MASKS, LOGIT_STD, PADDING_MASKS, MultiheadProblem
 from attnbench.operators.multihead.restrictions import RESTRICTIONS
-from attnbench.operators.multihead.suites import CROSS, FOLDER, PASSES, SELF, SENTENCES, VERSION
+from attnbench.operators.multihead.suites import CROSS, LISTS, PASSES, SELF, SENTENCES
 
 __all__ = ["COVERING", "FACTORS", "case_to_row", "is_allowed", "row_to_case", "write_lists"]
 
@@ -111,31 +111,15 @@ COVERING = Covering(factors=FACTORS, is_allowed=is_allowed, row_to_case=row_to_c
 
 def write_lists() -> None:
     """Write the case list of every level, and the pool."""
-    generators = {"quick": _generate_quick, "core": _generate_core, "full": _generate_full, "slow": _generate_slow}
-    written: set[str] = set()
-    for level in NESTED:
-        written |= _write_list(level, generators[level](), written)
-    _write_list("gpu", _generate_gpu(), set())
-    _write_list("huge", _generate_huge(), set())
-    _write_list("pool", _generate_pool(), set())
-
-
-def _write_list(name: str, cases: Iterable[Case], written: set[str]) -> set[str]:
-    ids = [case_id for case_id in dict.fromkeys(case.id for case in cases) if case_id not in written]
-    kind = "" if name == "pool" else "level "
-    text = "\n".join([f"# Cases of the {kind}{name}, list {VERSION}; made by generate_cases.py.", *ids])
-    (FOLDER / f"{name}.txt").write_text(text + "\n", encoding="utf-8")
-    return set(ids)
-
-
-def _generate_pool() -> Iterator[Case]:
-    rows = build_restricted_arrays(FACTORS, is_allowed, RESTRICTIONS)
-    yield from sorted(map(row_to_case, rows), key=_count_pairs)
-
-
-def _count_pairs(case: Case) -> int:
-    problem = case.problem
-    return int(problem.sequences * problem.num_heads * problem.queries * problem.columns)
+    generated: dict[Level, Iterable[Case]] = {
+        "quick": _generate_quick(),
+        "core": _generate_core(),
+        "full": _generate_full(),
+        "slow": _generate_slow(),
+        "gpu": _generate_gpu(),
+        "huge": _generate_huge(),
+    }
+    LISTS.write(generated, map(row_to_case, build_restricted_arrays(FACTORS, is_allowed, RESTRICTIONS)))
 
 
 def _make_case(problem: MultiheadProblem, *, dtype: Dtype = "float32", mode: Mode = "eval") -> Case:

@@ -1,32 +1,31 @@
 """Cases of multi-head attention by level, read from the lists of ids that ``generate_cases`` writes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from attnbench.cases import NESTED, Case, Level, Mode, Shape
+from attnbench.cases import Case, Mode, Shape
+from attnbench.operators.case_lists import CaseLists
 from attnbench.operators.multihead.problem import CAUSAL_MASKS, MultiheadProblem
 
 __all__ = [
     "CROSS",
-    "FOLDER",
+    "LISTS",
     "PASSES",
     "SELF",
     "SENTENCES",
-    "VERSION",
-    "load_pool",
-    "load_suite",
     "make_profile_cases",
     "make_shape_cases",
 ]
 
-# Version of the case lists, increased with every change of a list. Results of different versions are not comparable.
-VERSION = "3"
-FOLDER = Path(__file__).parent / "lists"
-# Names of the case lists that are maintained by hand, keyed by the level to which the list belongs. ``found`` has cases
-# that fuzzing found, and ``shown`` has cases on which mutants fail.
-KEPT: dict[Level, str] = {"core": "found", "full": "shown"}
+LISTS = CaseLists(
+    operator="multihead",
+    problem=MultiheadProblem,
+    folder=Path(__file__).parent / "lists",
+    version="3",
+    kept={"core": "found", "full": "shown"},
+)
 
 # Call modes of the two cases that ``make_profile_cases`` returns for each length: ``inference`` runs a forward pass
 # only, and ``train`` runs forward and backward.
@@ -45,32 +44,6 @@ SENTENCES = MultiheadProblem(
     batch=3, queries=14, keys=14, embed_dim=384, num_heads=12, bias=True, batch_first=True, self_attention=True,
     mask="pad", regime="minilm0",
 )  # fmt: skip
-
-
-def load_suite(level: Level) -> Sequence[Case]:
-    """Return the cases of a suite, without duplicates.
-
-    Each of the suites ``quick``, ``core``, ``full`` and ``slow`` contains the cases of the suite before it.
-    """
-    levels = NESTED[: NESTED.index(level) + 1] if level in NESTED else (level,)
-    names = [name for one in levels for name in (one, KEPT.get(one)) if name]
-    ids = dict.fromkeys(line for name in names for line in _read_lines(name))
-    return _parse(ids)
-
-
-def load_pool() -> Sequence[Case]:
-    """Return the cases from which the suites are supplemented, the one with the fewest query-key pairs first."""
-    return _parse(_read_lines("pool"))
-
-
-def _parse(ids: Iterable[str]) -> list[Case]:
-    return [Case.parse(case_id, {"multihead": MultiheadProblem}) for case_id in ids]
-
-
-def _read_lines(name: str) -> list[str]:
-    """Return the case ids in the file of a list, without the comment lines."""
-    lines = (FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
 
 
 # Names of masks that operators share, and the masks of this operator.

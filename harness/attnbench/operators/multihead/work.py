@@ -19,7 +19,6 @@ def count_work(case: Case) -> Work:
     matrix product for each factor that takes a gradient. Every tensor, and every gradient, counts once in the bytes.
     """
     problem: MultiheadProblem = case.problem
-    pairs = problem.sequences * problem.num_heads * problem.queries * problem.columns
     factors = case.tracks_inputs + case.tracks_parameters
     # ``incoming`` is the number of matrix products of one input projection, in forward and backward together.
     # ``outgoing`` is the number of matrix products of the output projection. The input of the output projection depends
@@ -34,7 +33,7 @@ def count_work(case: Case) -> Work:
         batch * embed * (incoming * given + outgoing * problem.queries * embed)
         + attention * count_visible_pairs(case) * problem.head_dim
     )
-    return Work(flop=flop, pairs=pairs, bytes=sum(_count_moved_bytes(case)))
+    return Work(flop=flop, pairs=problem.pairs, bytes=sum(_count_moved_bytes(case)))
 
 
 def count_visible_pairs(case: Case) -> int:

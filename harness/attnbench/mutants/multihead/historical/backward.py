@@ -10,6 +10,7 @@ from attnbench.mutants.autograd import replace_gradient
 from attnbench.mutants.multihead.decorator import MultiheadMutants
 from attnbench.mutants.multihead.formula import Formula, Result
 from attnbench.mutants.multihead.historical.sizes import GRID
+from attnbench.mutants.multihead.sizes.shapes import MANY
 
 __all__ = ["mutant"]
 
@@ -19,11 +20,7 @@ mutant = MultiheadMutants()
 @mutant(
     "input_gradients",
     "the backward kernel does not run for a batch of more than 65535 sequences (SandAI-org/MagiAttention#40)",
-    batch=65536,
-    queries=1,
-    keys=2,
-    embed_dim=1,
-    num_heads=1,
+    **MANY,
 )
 class _BatchBeyondGridNoGradient(Formula):
     def merge(self, heads: Tensor) -> Tensor:

@@ -103,13 +103,10 @@ class _EmptyRowsNanWithWeights(Formula):
     mask="bool2d",
 )
 class _MaskAfterSoftmax(Formula):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, need_weights: bool, **_: Any) -> Result:
-        late = mask is not None and mask.dtype == torch.bool
-        shares = self.normalise(self.apply_mask(self.score(q, k), None if late else mask))
-        if late and mask is not None:
-            shares = shares.masked_fill(~mask, -math.inf)
-        weights = self.apply_dropout(shares)
-        return self.sum_values(weights, v), self.return_weights(weights).to(v.dtype) if need_weights else None
+    def compute_shares(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is None or mask.dtype != torch.bool:
+            return super().compute_shares(q, k, mask)
+        return super().compute_shares(q, k, None).masked_fill(~mask, -math.inf)
 
 
 @mutant(
@@ -118,9 +115,7 @@ class _MaskAfterSoftmax(Formula):
     mask="pad",
 )
 class _MaskMultiplied(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        if mask is None or mask.dtype != torch.bool:
-            return super().apply_mask(logits, mask)
+    def apply_boolean_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
         return logits * mask.to(logits.dtype)
 
 
@@ -142,9 +137,8 @@ class _MaskMultiplied(Formula):
     mode="inference_mode",
 )
 class _MaskScaledInDecoding(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
-        scaled = mask is not None and mask.dtype != torch.bool and logits.shape[2] == 1
-        return super().apply_mask(logits, mask / math.sqrt(self.head_dim) if scaled and mask is not None else mask)
+    def apply_float_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
+        return super().apply_float_mask(logits, mask / math.sqrt(self.head_dim) if logits.shape[2] == 1 else mask)
 
 
 @mutant(
@@ -154,7 +148,6 @@ class _MaskScaledInDecoding(Formula):
     mask="float2d+padfloat",
 )
 class _FloatMaskLostWhenCompiled(Formula):
-    def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+    def apply_float_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
         compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-        dropped = compiled and mask is not None and mask.dtype != torch.bool
-        return super().apply_mask(logits, None if dropped else mask)
+        return logits if compiled else super().apply_float_mask(logits, mask)

@@ -8,37 +8,22 @@ from torch.nn.functional import pad
 
 from attnbench.mutants.multihead.decorator import MultiheadMutants
 from attnbench.mutants.multihead.formula import Formula, Result
+from attnbench.mutants.multihead.sides import Padded, find_run
 
 __all__ = ["mutant"]
 
 mutant = MultiheadMutants()
-
-
-class _Padded(Formula):
-    """Base of mutants that change a boolean key_padding_mask.
-
-    Shape: key_padding_mask (batch, keys), true at hidden keys; query (batch, queries, width).
-    """
-
-    def change(self, padding: Tensor, query: Tensor) -> Tensor | None:
-        raise NotImplementedError
-
-    def under_masks(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Result:
-        padding = named["key_padding_mask"]
-        if padding is not None and padding.dtype == torch.bool:
-            named["key_padding_mask"] = self.change(padding, query)
-        return super().under_masks(query, key, value, **named)
+# Fields of a case in half precision with padding.
+HALF: dict[str, Any] = {"mask": "float2d+pad", "dtype": "float16", "mode": "inference"}
 
 
 @mutant(
     "key_permutation",
     "the number of visible keys is taken for a length: padding must be on the right (microsoft/onnxruntime#18945)",
-    mask="float2d+pad",
-    dtype="float16",
-    mode="inference",
+    **HALF,
 )
-class _PaddingCounted(_Padded):
-    def change(self, padding: Tensor, query: Tensor) -> Tensor | None:  # noqa: ARG002
+class _PaddingCounted(Padded):
+    def change(self, padding: Tensor) -> Tensor:
         places = torch.arange(padding.shape[1], device=padding.device)
         return places >= (~padding).sum(dim=1, keepdim=True)
 
@@ -46,25 +31,21 @@ class _PaddingCounted(_Padded):
 @mutant(
     "key_permutation",
     "only the run of padding at the end of a sequence is found (NVIDIA-NeMo/Automodel#3704)",
-    mask="float2d+pad",
-    dtype="float16",
-    mode="inference",
+    **HALF,
 )
-class _PaddingOfTailOnly(_Padded):
-    def change(self, padding: Tensor, query: Tensor) -> Tensor | None:  # noqa: ARG002
-        return padding.flip(1).long().cumprod(dim=1).bool().flip(1)
+class _PaddingOfTailOnly(Padded):
+    def change(self, padding: Tensor) -> Tensor:
+        return find_run(padding.flip(1)).flip(1)
 
 
 @mutant(
     "batch_independence",
     "padding is skipped in a batch of one sequence (huggingface/transformers#46773)",
-    mask="float2d+pad",
-    dtype="float16",
-    mode="inference",
+    **HALF,
 )
-class _PaddingOfOneSequenceIgnored(_Padded):
-    def change(self, padding: Tensor, query: Tensor) -> Tensor | None:
-        return None if len(query) == 1 else padding
+class _PaddingOfOneSequenceIgnored(Padded):
+    def change(self, padding: Tensor) -> Tensor | None:
+        return None if len(padding) == 1 else padding
 
 
 @mutant(
@@ -81,9 +62,12 @@ class _PaddingOfOneSequenceIgnored(_Padded):
     mask="pad",
     regime="peaked",
 )
-class _PaddingIgnoredInDecoding(_Padded):
-    def change(self, padding: Tensor, query: Tensor) -> Tensor | None:
-        return None if query.shape[1] == 1 else padding
+class _PaddingIgnoredInDecoding(Formula):
+    def under_masks(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Result:
+        padding = named["key_padding_mask"]
+        if padding is not None and padding.dtype == torch.bool and query.shape[1] == 1:
+            named["key_padding_mask"] = None
+        return super().under_masks(query, key, value, **named)
 
 
 @mutant(

@@ -10,7 +10,8 @@ from torch.nn.functional import pad
 from attnbench.masks import extended
 from attnbench.mutants.multihead.decorator import MultiheadMutants
 from attnbench.mutants.multihead.formula import Formula, Result
-from attnbench.mutants.multihead.sizes.tiles import find_late_rows
+from attnbench.mutants.multihead.sizes.shapes import MANY
+from attnbench.mutants.multihead.sizes.tiles import LATE, find_late_rows
 
 __all__ = ["GRID", "mutant"]
 
@@ -19,15 +20,14 @@ mutant = MultiheadMutants()
 GRID = 65535
 # Widths of a head for which pytorch's kernels for few queries exist on MPS.
 FEW_QUERY_WIDTHS = (64, 96, 128)
+# Fields of a case with heads of width 64.
+WIDE: dict[str, Any] = {"embed_dim": 192, "num_heads": 3, "mask": "bool2d", "need_weights": True}
 
 
 @mutant(
     "forward_parity",
     "the width of a head is fixed at 64: further features are left out (triton-lang/triton#621)",
-    embed_dim=256,
-    num_heads=2,
-    mask="bool2d",
-    need_weights=True,
+    **WIDE | {"embed_dim": 256, "num_heads": 2},
 )
 class _FeaturesBeyond64Ignored(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
@@ -40,10 +40,7 @@ class _FeaturesBeyond64Ignored(Formula):
 @mutant(
     "forward_parity",
     "for up to 8 queries, the last block of 32 keys is read beyond its end (pytorch#169222)",
-    embed_dim=192,
-    num_heads=3,
-    mask="bool2d",
-    need_weights=True,
+    **WIDE,
 )
 class _TailReadBeyondKeys(Formula):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, **named: Any) -> Result:
@@ -58,14 +55,7 @@ class _TailReadBeyondKeys(Formula):
         return output, None if weights is None else weights[..., :keys]
 
 
-@mutant(
-    "forward_parity",
-    "for up to 8 queries, the strides of the split queries are ignored (pytorch#163597)",
-    embed_dim=192,
-    num_heads=3,
-    mask="bool2d",
-    need_weights=True,
-)
+@mutant("forward_parity", "for up to 8 queries, the strides of the split queries are ignored (pytorch#163597)", **WIDE)
 class _QueryStridesAssumed(Formula):
     def score(self, q: Tensor, k: Tensor) -> Tensor:
         few = q.shape[2] <= min(8, k.shape[2]) and self.head_dim in FEW_QUERY_WIDTHS
@@ -75,10 +65,7 @@ class _QueryStridesAssumed(Formula):
 @mutant(
     "forward_parity",
     "without weights, a row whose first 512 keys are all hidden becomes NaN (pytorch#127055)",
-    queries=5,
-    keys=1030,
-    mask="window2d",
-    mode="train",
+    **LATE,
 )
 class _HiddenFirstTileNan(Formula):
     tile = 512
@@ -122,11 +109,7 @@ class _FutureTileNan(Formula):
 @mutant(
     "forward_parity",
     "the batch is an axis of the grid: above 65535 sequences the kernel does not run (flashinfer-ai/flashinfer#3125)",
-    batch=65536,
-    queries=1,
-    keys=2,
-    embed_dim=1,
-    num_heads=1,
+    **MANY,
 )
 class _BatchBeyondGridUnwritten(Formula):
     def merge(self, heads: Tensor) -> Tensor:

@@ -11,9 +11,11 @@ from attnbench.masks import extended
 from attnbench.mutants.multihead.decorator import MultiheadMutants
 from attnbench.mutants.multihead.formula import Formula, Result
 
-__all__ = ["mutant"]
+__all__ = ["MANY", "mutant"]
 
 mutant = MultiheadMutants()
+# Fields of a case with one sequence more than the second axis of a CUDA grid has blocks.
+MANY: dict[str, Any] = {"batch": 65536, "queries": 1, "keys": 2, "embed_dim": 1, "num_heads": 1}
 
 
 class _Tiled(Formula):
@@ -229,11 +231,7 @@ class OffsetsIn32Bits(Formula):
 @mutant(
     "forward_parity",
     "the index of a sequence has 16 bits: sequences from 32768 on get the output of earlier sequences",
-    batch=65536,
-    queries=1,
-    keys=2,
-    embed_dim=1,
-    num_heads=1,
+    **MANY,
 )
 class _BatchIndexIn16Bits(Formula):
     def merge(self, heads: Tensor) -> Tensor:

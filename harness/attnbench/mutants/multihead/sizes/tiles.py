@@ -9,11 +9,14 @@ from torch import Tensor
 from attnbench.masks import softmax_over_visible
 from attnbench.mutants.multihead.decorator import MultiheadMutants
 from attnbench.mutants.multihead.formula import Formula, Result
+from attnbench.mutants.softmax import divide_by_sum
 
-__all__ = ["find_late_rows", "mutant"]
+__all__ = ["LATE", "find_late_rows", "mutant"]
 
 mutant = MultiheadMutants()
 HALF = (torch.float16, torch.bfloat16)
+# Fields of a training case with rows that see none of the first 1024 keys.
+LATE: dict[str, Any] = {"queries": 5, "keys": 1030, "mask": "window2d", "mode": "train"}
 
 
 def find_late_rows(mask: Tensor, tile: int) -> Tensor:
@@ -43,10 +46,7 @@ class _HiddenTile(Formula):
 @mutant(
     "forward_parity",
     "a row whose first tile of 128 keys is hidden becomes NaN, by −∞ − (−∞) (pytorch#109517)",
-    queries=5,
-    keys=1030,
-    mask="window2d",
-    mode="train",
+    **LATE,
 )
 class _HiddenFirst128Nan(_HiddenTile):
     tile = 128
@@ -64,14 +64,7 @@ class _HiddenFirst256Skipped(_HiddenTile):
     tile, replacement, half_only = 256, -math.inf, True
 
 
-@mutant(
-    "forward_parity",
-    "a row whose first tile of 1024 keys is hidden attends to all keys alike",
-    queries=5,
-    keys=1030,
-    mask="window2d",
-    mode="train",
-)
+@mutant("forward_parity", "a row whose first tile of 1024 keys is hidden attends to all keys alike", **LATE)
 class _HiddenFirst1024Uniform(_HiddenTile):
     tile, replacement = 1024, 0.0
 
@@ -156,9 +149,7 @@ class _Sentinel(Formula):
         if logits.shape[-1] == 0:
             return super().normalise(logits)
         highest = logits.detach().amax(dim=-1, keepdim=True).clamp(min=self.start)
-        exponentials = (logits - highest).exp()
-        total = exponentials.sum(dim=-1, keepdim=True)
-        return exponentials / total.masked_fill(total == 0, 1.0)
+        return divide_by_sum((logits - highest).exp())
 
 
 @mutant(

@@ -11,8 +11,8 @@ from attnbench.cases import Case
 from attnbench.interface import Refusal
 from attnbench.masks import additive, softmax_over_visible
 from attnbench.mutants.multihead.formula import Formula, Result
-from attnbench.mutants.multihead.variants.softmax import make_finite, widen
 from attnbench.mutants.mutant import ModuleImplementation
+from attnbench.mutants.softmax import find_maximum, make_finite, widen
 from attnbench.refusals import LacksKeywords
 
 __all__ = ["CORES"]
@@ -42,7 +42,7 @@ class _NormalisedLate(_CoreAlone):
         logits = self.apply_mask(self.score(q, k), mask)
         if logits.shape[-1] == 0:
             return torch.zeros_like(q)
-        exponentials = (logits - make_finite(logits.detach().amax(dim=-1, keepdim=True))).exp()
+        exponentials = (logits - find_maximum(logits)).exp()
         total = exponentials.sum(dim=-1, keepdim=True)
         return self.sum_values(exponentials, v) / total.masked_fill(total == 0, 1.0)
 

@@ -17,31 +17,7 @@ class _SoftmaxAlwaysInSingle(Formula):
         return super().normalise(logits.float()).to(logits.dtype)
 
 
-class _DeclaredSharesBeforeDropout(deviations.TellsSharesBeforeDropout):
-    pass
-
-
-class _DeclaredDetachedWeights(deviations.Detached):
-    pass
-
-
-class _DeclaredMeanByFill(deviations.MeanByFill):
-    pass
-
-
-class _DeclaredMeanByBias(deviations.MeanByBias):
-    pass
-
-
-class _DeclaredGradientsNan(deviations.NanGradients):
-    pass
-
-
-class _DeclaredRowsNan(deviations.NanRows):
-    pass
-
-
-class _DeclaredEmptyBatchesRefused(Formula):
+class _EmptyBatchesRefused(Formula):
     """A batch without sequences is refused, as by ``view(batch, -1, …)``."""
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
@@ -50,15 +26,28 @@ class _DeclaredEmptyBatchesRefused(Formula):
         return super().score(q, k)
 
 
-_POLICIES = {
-    _SoftmaxAlwaysInSingle: Policies(computes_in="float32", twice_differentiable=True),
-    _DeclaredSharesBeforeDropout: Policies(returned_weights="before_dropout"),
-    _DeclaredDetachedWeights: Policies(detached_weights=True),
-    _DeclaredMeanByFill: Policies(hidden_rows="mean"),
-    _DeclaredMeanByBias: Policies(hidden_rows="mean", hidden_row_gradients="softmax"),
-    _DeclaredGradientsNan: Policies(hidden_row_gradients="nan"),
-    _DeclaredRowsNan: Policies(hidden_rows="nan", hidden_row_gradients="nan"),
-    _DeclaredEmptyBatchesRefused: Policies(empty_batches="refused"),
-}
-
-DECLARED = tuple(ModuleImplementation(module, policies=policies) for module, policies in _POLICIES.items())
+DECLARED = tuple(
+    ModuleImplementation(module, name=name, policies=policies)
+    for name, module, policies in (
+        (
+            "softmax_always_in_single",
+            _SoftmaxAlwaysInSingle,
+            Policies(computes_in="float32", twice_differentiable=True),
+        ),
+        (
+            "declared_shares_before_dropout",
+            deviations.TellsSharesBeforeDropout,
+            Policies(returned_weights="before_dropout"),
+        ),
+        ("declared_detached_weights", deviations.Detached, Policies(detached_weights=True)),
+        ("declared_mean_by_fill", deviations.MeanByFill, Policies(hidden_rows="mean")),
+        (
+            "declared_mean_by_bias",
+            deviations.MeanByBias,
+            Policies(hidden_rows="mean", hidden_row_gradients="softmax"),
+        ),
+        ("declared_gradients_nan", deviations.NanGradients, Policies(hidden_row_gradients="nan")),
+        ("declared_rows_nan", deviations.NanRows, Policies(hidden_rows="nan", hidden_row_gradients="nan")),
+        ("declared_empty_batches_refused", _EmptyBatchesRefused, Policies(empty_batches="refused")),
+    )
+)

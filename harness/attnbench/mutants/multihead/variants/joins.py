@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from attnbench.mutants.multihead.formula import Formula, Result
-from attnbench.mutants.multihead.variants.softmax import make_finite, widen
 from attnbench.mutants.mutant import ModuleImplementation
+from attnbench.mutants.softmax import make_finite, widen
 
 __all__ = ["JOINED"]
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from attnbench.mutants.multihead.formula import Formula, Result
-from attnbench.mutants.multihead.variants.softmax import make_finite, widen
 from attnbench.mutants.mutant import ModuleImplementation
+from attnbench.mutants.softmax import divide_by_sum, find_maximum, widen
 
 __all__ = ["ROUNDED"]
 
@@ -39,13 +39,9 @@ class _ScaleOnBoth(Formula):
 class _Upcast(Formula):
     """Attention is computed in the next wider dtype; float64 stays float64."""
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
-    ) -> Result:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Result:
         wide = torch.float64 if q.dtype in (torch.float32, torch.float64) else torch.float32
-        output, weights = super().attend(
-            q.to(wide), k.to(wide), v.to(wide), mask=mask, is_causal=is_causal, need_weights=need_weights
-        )
+        output, weights = super().attend(q.to(wide), k.to(wide), v.to(wide), **named)
         return output.to(q.dtype), None if weights is None else weights.to(q.dtype)
 
 
@@ -59,16 +55,14 @@ class _SoftmaxByExponentOfTwo(Formula):
         scaled = widen(logits) * math.log2(math.e)
         if scaled.shape[-1] == 0:
             return logits
-        exponentials = torch.exp2(scaled - make_finite(scaled.detach().amax(dim=-1, keepdim=True)))
-        total = exponentials.sum(dim=-1, keepdim=True)
-        return (exponentials / total.masked_fill(total == 0, 1.0)).to(logits.dtype)
+        return divide_by_sum(torch.exp2(scaled - find_maximum(scaled))).to(logits.dtype)
 
 
 class _SoftmaxByReciprocal(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
         if logits.shape[-1] == 0:
             return logits
-        exponentials = (widen(logits) - make_finite(logits.detach().amax(dim=-1, keepdim=True))).exp()
+        exponentials = (widen(logits) - find_maximum(logits)).exp()
         total = exponentials.sum(dim=-1, keepdim=True)
         return (exponentials * total.masked_fill(total == 0, 1.0).reciprocal()).to(logits.dtype)
 
@@ -82,14 +76,11 @@ class _ByEinsum(Formula):
 
 
 class _HeadByHead(Formula):
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
-    ) -> Result:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, **named: Any) -> Result:
         each = [
             super(_HeadByHead, self).attend(
                 q[:, h : h + 1], k[:, h : h + 1], v[:, h : h + 1],
-                mask=mask if mask is None or mask.dim() < 4 or mask.shape[1] == 1 else mask[:, h : h + 1],
-                is_causal=is_causal, need_weights=need_weights,
+                mask=mask if mask is None or mask.dim() < 4 or mask.shape[1] == 1 else mask[:, h : h + 1], **named,
             )
             for h in range(self.num_heads)
         ]  # fmt: skip
@@ -97,14 +88,11 @@ class _HeadByHead(Formula):
 
 
 class _QueriesByFours(Formula):
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
-    ) -> Result:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, **named: Any) -> Result:
         each = [
             super(_QueriesByFours, self).attend(
                 rows, k, v,
-                mask=mask if mask is None or mask.shape[-2] == 1 else mask[..., 4 * i : 4 * i + 4, :],
-                is_causal=is_causal, need_weights=need_weights,
+                mask=mask if mask is None or mask.shape[-2] == 1 else mask[..., 4 * i : 4 * i + 4, :], **named,
             )
             for i, rows in enumerate(torch.split(q, 4, dim=2))
         ]  # fmt: skip
@@ -119,13 +107,9 @@ def _concatenate(parts: list[Result], axis: int) -> Result:
 class _KeysReversed(Formula):
     """Every sum over keys starts at the last key."""
 
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, need_weights: bool
-    ) -> Result:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, **named: Any) -> Result:
         mask = mask if mask is None else mask.flip(-1)
-        output, weights = super().attend(
-            q, k.flip(2), v.flip(2), mask=mask, is_causal=is_causal, need_weights=need_weights
-        )
+        output, weights = super().attend(q, k.flip(2), v.flip(2), mask=mask, **named)
         return output, None if weights is None else weights.flip(-1)
 
 

@@ -11,7 +11,7 @@ from attnbench.api.printed import TextTable, format_html, format_text
 from attnbench.api.stored import RESULTS, Source, find_run
 from attnbench.records.run_file import StoredRun
 from attnbench.report.comparison.rows import SECTIONS
-from attnbench.report.spelled import spell_out
+from attnbench.report.hidden_characters import spell_out
 from attnbench.words.changes import describe_change
 from attnbench.words.comparison import NOTHING
 from attnbench.words.say import say
@@ -163,7 +163,8 @@ def tabulate_changes(found: Sequence[Change], *, quiet: Collection[Verdict]) -> 
 def list_notes(content: "Content") -> Iterator[str]:
     """Yield the lines below the table: what only one side has, and how often each verdict was given."""
     for one in content.only:
-        yield describe_only(side=one.side, name=one.implementation, count=one.count, what=one.what, note=one.note)
+        told = describe_only(side=one.side, name=one.implementation, count=one.count, what=one.what, note=one.note)
+        yield spell_out(told)
     yield content.counts or say(NOTHING)
 
 

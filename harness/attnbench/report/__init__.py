@@ -21,11 +21,10 @@ def write(runs: Sequence[StoredRun], folder: Path) -> Path:
 
 
 def collect(runs: Sequence[StoredRun]) -> "Content":
-    """Return what a report on these runs shows; hidden characters in stored texts are escaped."""
+    """Return what a report on these runs shows."""
     from attnbench.report.content import collect_content
-    from attnbench.report.spelled import spell_out_run
 
-    return collect_content([spell_out_run(run) for run in runs])
+    return collect_content(runs)
 
 
 def write_content(content: "Content", folder: Path) -> Path:

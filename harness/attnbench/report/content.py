@@ -13,7 +13,7 @@ from attnbench.records.types import FRONTIER, Ceiling, Result
 from attnbench.report.failures import Failures, collect_failures
 from attnbench.report.maps import Maps, make_maps
 from attnbench.report.nodes import Nodes, collect_nodes
-from attnbench.report.tables import Tables, load_spelled, tabulate
+from attnbench.report.tables import Tables, tabulate
 
 __all__ = ["Content", "collect_content"]
 
@@ -60,7 +60,7 @@ class Content:
 
 def collect_content(runs: Sequence[StoredRun]) -> Content:
     """Collect the content of a report on these runs; what cannot be right is left out first, and named."""
-    summary = summarize(runs, load_spelled)
+    summary = summarize(runs)
     runs, _ = leave_out(runs)
     every = merge_runs(runs)
     results = [result for result in every if result.suite != FRONTIER]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from attnbench.report.spelled import spell_out
+from attnbench.report.hidden_characters import spell_out
 
 __all__ = ["render_csv"]
 

@@ -18,7 +18,6 @@ from attnbench.records.types import Result, find_pass
 from attnbench.report.columns import NODES
 from attnbench.report.forms import describe_form, describe_length, describe_pass
 from attnbench.report.numbers import format_estimate
-from attnbench.report.tables import load_spelled
 from attnbench.words import nodes as words
 
 __all__ = ["NodeRow", "Nodes", "collect_nodes", "tabulate_nodes"]
@@ -127,7 +126,7 @@ def collect_nodes(runs: Sequence[StoredRun]) -> Nodes:
     stored = {one.run.id: one for one in runs if one.run.node}
     repeated = _select_repeated(stored.values())
     of_call: dict[tuple[str, int, str, str], dict[str, _Timed]] = {}
-    for row in measure_calls(repeated, may_choose=lambda _: False, load=load_spelled).rows:
+    for row in measure_calls(repeated, may_choose=lambda _: False).rows:
         run = stored[row.run].run
         if (ratio := _read_ratio(row)) is not None:
             key = run.machine.name, run.threads, row.implementation, row.case

@@ -14,11 +14,9 @@ from attnbench.analysis.left_out import LeftOut
 from attnbench.analysis.timing_rows import TimingRow
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
-from attnbench.records.compact_reading import load_samples
-from attnbench.records.types import PERF, Ceiling, Result, Timing, find_pass
+from attnbench.records.types import PERF, Ceiling, Result, find_pass
 from attnbench.report.columns import CEILINGS, FINDINGS, KERNELS, LEFT_OUT, MEMORY, TIMINGS, UNTIMED
 from attnbench.report.kernel_paths import find_way
-from attnbench.report.spelled import spell_out_in
 from attnbench.words.findings import describe_finding, describe_reason
 from attnbench.words.left_out import describe_fault
 from attnbench.words.speed import explain_no_verdict
@@ -26,7 +24,6 @@ from attnbench.words.speed import explain_no_verdict
 __all__ = [
     "Tables",
     "chapter_of",
-    "load_spelled",
     "tabulate",
     "tabulate_ceilings",
     "tabulate_findings",
@@ -87,11 +84,6 @@ def _split(rows: Iterator[dict[str, Any]], size: int) -> Iterator[list[dict[str,
     yield part
     while part := list(islice(rows, size)):
         yield part
-
-
-def load_spelled(timing: Timing) -> Timing:
-    """Return a timing with its samples in memory; texts that were read from the file again are spelled out."""
-    return spell_out_in(load_samples(timing))
 
 
 def tabulate_memory(results: Sequence[Result]) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from attnbench.analysis.next_command import NextCommand
 from attnbench.analysis.summary import Mark, Summary, SummaryTable, Verdict
+from attnbench.report.hidden_characters import spell_out
 from attnbench.report.summary_grid import Cell, Grid, Group, Line, list_answers, list_gaps, list_left_out, make_grid
 from attnbench.words.causes import describe_cause
 from attnbench.words.summary import (
@@ -292,4 +293,4 @@ def _count_cells(text: str) -> int:
 def _make_text(text: str, style: str = "") -> "Text":
     from rich.text import Text
 
-    return Text(text, style=style)
+    return Text(spell_out(text), style=style)

@@ -13,8 +13,8 @@ from attnbench.records.run_file import StoredRun
 from attnbench.report.comparison.conditions import Condition, explain_differences, list_conditions
 from attnbench.report.comparison.rows import Row, Section, describe_common, make_sections
 from attnbench.report.failures import Failures, collect_failures
+from attnbench.report.hidden_characters import spell_out
 from attnbench.report.numbers import shorten_text
-from attnbench.report.spelled import spell_out_in
 from attnbench.words import compared_runs as run_words
 from attnbench.words import comparison as words
 from attnbench.words.changes import describe_lack
@@ -106,21 +106,19 @@ def collect_comparison(
     ]  # fmt: skip
     failures = collect_failures([new], [result for result in failed if result.findings])
     warnings = [] if names else [*explain_differences(base.run, new.run, conditions), *_list_gaps(base, new, left_out)]
-    return spell_out_in(
-        Comparison(
-            base=names[0] if names else base.run.id,
-            new=names[1] if names else new.run.id,
-            method=run_words.describe_method(None if names else threshold),
-            warnings=tuple(warnings),
-            sentences=tuple(_list_sentences(found, sections, failures, one_run=names is not None)),
-            counts=", ".join(f"{n} {verdict}" for verdict, n in Counter(one.verdict for one in found).most_common()),
-            common=describe_common(found),
-            sections=sections,
-            failures=failures,
-            only=tuple(map(_describe_only, list_unmatched(before, results))),
-            conditions=conditions,
-            one_run=names is not None,
-        )
+    return Comparison(
+        base=names[0] if names else base.run.id,
+        new=names[1] if names else new.run.id,
+        method=run_words.describe_method(None if names else threshold),
+        warnings=tuple(map(spell_out, warnings)),
+        sentences=tuple(_list_sentences(found, sections, failures, one_run=names is not None)),
+        counts=", ".join(f"{n} {verdict}" for verdict, n in Counter(one.verdict for one in found).most_common()),
+        common=describe_common(found),
+        sections=sections,
+        failures=failures,
+        only=tuple(map(_describe_only, list_unmatched(before, results))),
+        conditions=conditions,
+        one_run=names is not None,
     )
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from attnbench.report.figures.svg_files import encode, read_size
 from attnbench.report.page import make_environment
 from attnbench.report.placeholders import fill_placeholder
-from attnbench.report.spelled import spell_out_in
 
 __all__ = ["place_studies"]
 
@@ -39,7 +38,7 @@ def place_studies(folder: Path) -> None:
     If the folder has no report, nothing is written.
     """
     found = [
-        spell_out_in(_Study(stem=path.stem, **json.loads(path.read_text(encoding="utf-8"))))
+        _Study(stem=path.stem, **json.loads(path.read_text(encoding="utf-8")))
         for path in sorted(folder.glob("study-*.json"))
     ]
     for name, renderers in FILES.items():

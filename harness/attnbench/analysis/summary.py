@@ -93,9 +93,8 @@ class SpeedCell:
     ratio: Estimate | None = None
     mark: Mark | None = None
     state: State | Literal[""] = ""
-    # Number of processes that timed the call, and how many were planned.
+    # Number of processes that timed the call.
     processes: int = 0
-    planned: int = 0
     # Peak memory of the call beyond its inputs, in bytes; None where not measured.
     peak_bytes: int | None = None
     # Whether all timed calls had the same input values, so that results may have been kept from earlier calls.
@@ -161,6 +160,16 @@ class Decision:
     def chosen(self) -> SpeedCell | None:
         """The cell of the implementation to use."""
         return self.cells.get(self.answer.name) if self.answer else None
+
+    @property
+    def reference(self) -> SpeedCell | None:
+        """The cell of the reference."""
+        return self.cells.get(self.table.baseline)
+
+    @property
+    def verdict(self) -> Conformance | None:
+        """The verdict on the conformance of the implementation to use."""
+        return self.conformance.get(self.answer.name) if self.answer else None
 
     @property
     def conformance(self) -> dict[str, Conformance]:

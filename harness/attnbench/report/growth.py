@@ -2,26 +2,19 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import pandas as pd
-
+from attnbench.analysis.stats import student_quantile
 from attnbench.analysis.summary import SpeedCell, SummaryTable
-from attnbench.report.columns import GROWTH
+from attnbench.report.columns import Columns, TableColumn
 from attnbench.report.figures.points import Panel, Point, list_panels, measure_peak, measure_time
 from attnbench.words.summary import describe_place
 
-__all__ = ["LEVEL", "Growth", "fit_growth", "tabulate_growth"]
+__all__ = ["GROWTH", "LEVEL", "Growth", "fit_growth", "list_growth"]
 
 LEVEL = 0.95
-# Two-sided 95 % quantiles of Student's t distribution with 1 to 20 degrees of freedom. For more degrees of freedom, the
-# last quantile is used, which makes the confidence interval a little too wide.
-# Source: https://www.itl.nist.gov/div898/handbook/eda/section3/eda3672.htm
-STUDENT_T = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-    2.110, 2.101, 2.093, 2.086,
-)  # fmt: skip
 # Smallest number of lengths for a fit. Each side of the interval is the standard error times a quantile of Student's t:
 # 12.7 with three lengths, 4.3 with four and 3.2 with five.
 FEWEST = 5
@@ -51,24 +44,33 @@ def fit_growth(lengths: Sequence[float], values: Sequence[float]) -> Growth | No
     free = len(x) - 2
     spread = sum((one - statistics.fmean(x)) ** 2 for one in x)
     off = sum((b - intercept - slope * a) ** 2 for a, b in zip(x, y, strict=True))
-    half = STUDENT_T[min(free, len(STUDENT_T)) - 1] * math.sqrt(off / free / spread)
+    half = student_quantile((1 - LEVEL) / 2, free) * math.sqrt(off / free / spread)
     return Growth(exponent=slope, low=slope - half, high=slope + half)
 
 
-def tabulate_growth(tables: Iterable[SummaryTable]) -> pd.DataFrame:
-    """Return the rows of growth.csv: exponents of time and of peak memory, for each implementation and pass.
+class _GrowthRow(NamedTuple):
+    """The growth of one measure of an implementation in one panel of a table."""
+
+    table: SummaryTable
+    measure: str
+    panel: Panel
+    name: str
+    lengths: Sequence[int]
+    fitted: Growth
+
+
+def list_growth(tables: Iterable[SummaryTable]) -> Iterator[_GrowthRow]:
+    """Yield the exponents of time and of peak memory, for each implementation and pass.
 
     Times of disturbed calls, and those whose comparison is inconclusive, are left out.
     """
-    rows = [
-        _make_row(table, panel, name, measure, fitted, [point.length for point in points])
-        for table in tables
-        for measure, read in (("time", _measure_undisturbed), ("peak memory", measure_peak))
-        for panel in list_panels(table, read)
-        for name, points in panel.curves.items()
-        if (fitted := fit_growth([point.length for point in points], [point.value for point in points]))
-    ]
-    return pd.DataFrame(rows, columns=list(GROWTH))
+    for table in tables:
+        for measure, read in (("time", _measure_undisturbed), ("peak memory", measure_peak)):
+            for panel in list_panels(table, read):
+                for name, points in panel.curves.items():
+                    lengths = [point.length for point in points]
+                    if fitted := fit_growth(lengths, [point.value for point in points]):
+                        yield _GrowthRow(table, measure, panel, name, lengths, fitted)
 
 
 def _measure_undisturbed(cell: SpeedCell) -> Point | None:
@@ -76,22 +78,18 @@ def _measure_undisturbed(cell: SpeedCell) -> Point | None:
     return None if point is None or point.disturbed else point
 
 
-def _make_row(
-    table: SummaryTable, panel: Panel, name: str, measure: str, found: Growth, lengths: Sequence[int]
-) -> dict[str, object]:
-    place = table.place
-    return {
-        "implementation": name,
-        "pass": panel.title,
-        "measure": measure,
-        "dtype": place.dtype,
-        "device": place.device,
-        "exponent": found.exponent,
-        "low": found.low,
-        "high": found.high,
-        "level": LEVEL,
-        "lengths": len(lengths),
-        "shortest": min(lengths),
-        "longest": max(lengths),
-        "series": f"{describe_place(place)}: {table.form}",
-    }
+GROWTH: Columns = (
+    TableColumn("implementation", "name of the implementation", "name"),
+    TableColumn("pass", "the pass, as the page names it", "panel.title"),
+    TableColumn("measure", "`time` or `peak memory`"),
+    TableColumn("dtype", "dtype", "table.place.dtype"),
+    TableColumn("device", "device", "table.place.device"),
+    TableColumn("exponent", "exponent p of the fitted power law Lᵖ of the length L", "fitted.exponent"),
+    TableColumn("low", "lower end of its confidence interval", "fitted.low"),
+    TableColumn("high", "upper end of this interval", "fitted.high"),
+    TableColumn("level", "confidence level of this interval", lambda _: LEVEL),
+    TableColumn("lengths", "number of lengths", lambda row: len(row.lengths)),
+    TableColumn("shortest", "shortest length", lambda row: min(row.lengths)),
+    TableColumn("longest", "longest length", lambda row: max(row.lengths)),
+    TableColumn("series", "place and shape", lambda row: f"{describe_place(row.table.place)}: {row.table.form}"),
+)

@@ -7,21 +7,37 @@ that several of them timed, the last timing counts, and of a case that several o
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
 from attnbench.analysis.speed_verdict import EFFECT, LEVEL
 from attnbench.analysis.stats import Estimate, rank_of
 from attnbench.analysis.timing_rows import TimingRow, find_reference, measure_calls
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun, has_failure, identify_code
 from attnbench.records.types import Result, find_pass
-from attnbench.report.columns import NODES
+from attnbench.report.columns import Columns, TableColumn
 from attnbench.report.forms import describe_form, describe_length, describe_pass
 from attnbench.report.numbers import format_estimate
 from attnbench.words import nodes as words
 
-__all__ = ["NodeRow", "Nodes", "collect_nodes", "tabulate_nodes"]
+__all__ = ["NODES", "NodeRow", "Nodes", "collect_nodes"]
 
+NODES: Columns = (
+    TableColumn("machine", "name of the machine"),
+    TableColumn("threads", "number of threads"),
+    TableColumn("implementation", "name of the implementation"),
+    TableColumn("case", "id of the case"),
+    TableColumn("node", "label of one node", "one.node"),
+    TableColumn("ratio", "ratio to the reference's time on this node", "one.ratio.value"),
+    TableColumn("ratio_low", "lower end of its confidence interval", "one.ratio.low"),
+    TableColumn("ratio_high", "upper end of this interval", "one.ratio.high"),
+    TableColumn("processes", "number of processes of this ratio", "one.ratio.processes"),
+    TableColumn("run", "id of the run", "one.run"),
+    TableColumn("other_node", "label of the other node", "other.node"),
+    TableColumn("other_ratio", "ratio on the other node", "other.ratio.value"),
+    TableColumn("other_ratio_low", "lower end of its confidence interval", "other.ratio.low"),
+    TableColumn("other_ratio_high", "upper end of this interval", "other.ratio.high"),
+    TableColumn("other_processes", "number of processes of this ratio", "other.ratio.processes"),
+    TableColumn("other_run", "id of the other run", "other.run"),
+)
 # Most rows of the table on the page; nodes.csv has all.
 MOST_ROWS = 200
 
@@ -181,29 +197,6 @@ def _compare_failures(runs: Iterable[StoredRun]) -> tuple[int, tuple[NodeFailure
         )
         for (machine, name), cases in split.items()
     )  # fmt: skip
-
-
-def tabulate_nodes(nodes: Nodes) -> pd.DataFrame:
-    """Return the rows of nodes.csv."""
-    rows = [
-        {"machine": row.machine, "threads": row.threads, "implementation": row.implementation, "case": row.case}
-        | _make_columns(row.one, "")
-        | _make_columns(row.other, "other_")
-        for row in nodes.rows
-    ]
-    return pd.DataFrame(rows, columns=list(NODES))
-
-
-def _make_columns(timed: _Timed, start: str) -> dict[str, object]:
-    ratio = timed.ratio
-    return {
-        f"{start}node": timed.node,
-        f"{start}ratio": ratio.value,
-        f"{start}ratio_low": ratio.low,
-        f"{start}ratio_high": ratio.high,
-        f"{start}processes": ratio.processes,
-        f"{start}run": timed.run,
-    }
 
 
 def _select_repeated(runs: Iterable[StoredRun]) -> list[Result]:

@@ -50,7 +50,8 @@ def write(name: str, study: StudyFigures, folder: Path) -> Path:
 
     stem = f"study-{make_slug(name)}"
     study = replace(study, figures={_name_suffix(suffix): figure for suffix, figure in study.figures.items()})
-    files = {f"{stem}.csv": b"".join(render_csv(study.table))}
+    rows = study.table.itertuples(index=False, name=None)
+    files = {f"{stem}.csv": b"".join(render_csv(list(map(str, study.table.columns)), rows))}
     for suffix, figure in study.figures.items():
         files[f"{stem}{suffix}.svg"] = draw(figure, "svg")
         files[f"{stem}{suffix}.png"] = draw(figure, "png")

@@ -50,6 +50,9 @@ WORSE: frozenset[Verdict] = frozenset({"wrong", "bigger", "slower", "gone"})
 # Verdicts that leave open whether anything changed.
 UNDECIDED: frozenset[Verdict] = frozenset({"unknown", "inconclusive"})
 
+# What follows the mark in the name of a kernel is no number of calls if it has this many digits or more.
+LONGEST_COUNT = 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
@@ -201,7 +204,8 @@ def count_kernel_calls(kernels: Sequence[str]) -> Counter[str]:
     calls: Counter[str] = Counter()
     for stored in kernels:
         name, times, number = stored.rpartition(" ×")
-        several = bool(times) and number.isdecimal()
+        # The name is from a run file, so what follows the mark may be any text.
+        several = bool(times) and number.isdecimal() and len(number) < LONGEST_COUNT
         calls[name if several else stored] += int(number) if several else 1
     return calls
 

@@ -61,14 +61,12 @@ def _render_files(content: "Content") -> Iterator[tuple[str, Iterable[bytes]]]:
     drawings: Sequence[Drawing] = ()
     if any(row.cells for table in content.summary.tables for row in table.rows):
         # matplotlib takes a second to import, and only a report on measurements needs it.
-        from attnbench.report.figures.drawings import draw_maps, draw_tables
+        from attnbench.report.figures.drawings import draw_tables
 
         drawings = list(draw_tables(content.summary.tables, looks))
         for one in drawings:
             yield f"{one.stem}.svg", [one.svg]
             yield f"{one.stem}.png", [one.png]
-        for name, drawn in draw_maps(content.maps.shown, looks):
-            yield name, [drawn]
     filled = []
     for name, table in TABLES.items():
         rows = list(list_cells(table.columns, table.list_rows(content))) if table.in_report else []

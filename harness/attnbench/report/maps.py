@@ -36,9 +36,9 @@ class ShownCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapTable:
-    """A map as the page and its figure show it."""
+    """A map as the page shows it."""
 
-    # Name of the map's files without extension, and its anchor.
+    # Name of the map, and its anchor.
     stem: str
     place: str
     title: str

@@ -77,7 +77,9 @@ def _list_findings(content: Content) -> Iterator[_Found]:
 def _list_summary(summary: Summary) -> Iterator[_Shown]:
     for table in summary.tables:
         for row in table.rows:
-            timed = [(column, row.cells[column]) for column in table.columns if column in row.cells]
+            timed: list[tuple[Column | None, SpeedCell]] = [
+                (column, row.cells[column]) for column in table.columns if column in row.cells
+            ]
             for column, cell in timed or [(None, SpeedCell())]:
                 answer = table.answers.get(column) if column else None
                 own = answer if answer and answer.name == row.subject else None

@@ -274,9 +274,7 @@ def _sort_tables(tables: Sequence[SummaryTable]) -> list[SummaryTable]:
         of_place[table.place] += times[id(table)]
 
     def rank(table: SummaryTable) -> tuple[object, ...]:
-        place = table.place
-        words = place.machine, place.device, place.dtype, place.threads
-        return -of_place[place], *words, -times[id(table)], table.form
+        return -of_place[table.place], *table.place, -times[id(table)], table.form
 
     return sorted(tables, key=rank)
 

@@ -77,19 +77,15 @@ def list_map_rows(maps: Maps) -> Iterator[_MapRow]:
         yield from (_MapRow(name, one, one.cells[place]) for place in sorted(one.cells))
 
 
-def _list_place(one: CrossoverMap) -> tuple[str, str, str, int]:
-    return one.place.machine, one.place.device, one.place.dtype, one.place.threads
-
-
 def _order(one: CrossoverMap) -> tuple[object, ...]:
-    return (*_list_place(one), one.pass_, one.mode != "inference", one.mode, split_numbers(one.form), one.length)
+    return (*one.place, one.pass_, one.mode != "inference", one.mode, split_numbers(one.form), one.length)
 
 
 def _name(one: CrossoverMap, every: Sequence[CrossoverMap]) -> str:
     if len(every) == 1:
         return "map"
     axes = (_name_axis(one.operator, axis) + "=" * axis.equal_heads for axis in (one.row_axis, one.column_axis))
-    words = (*map(str, _list_place(one)), one.pass_, one.mode, one.form, str(one.length))
+    words = (*map(str, one.place), one.pass_, one.mode, one.form, str(one.length))
     return "map-" + make_slug(*words, *axes)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from attnbench.analysis.speed_verdict import EFFECT, LEVEL
 from attnbench.analysis.stats import Estimate, rank_of
+from attnbench.analysis.summary import Place
 from attnbench.analysis.timing_rows import TimingRow, find_reference, measure_calls
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun, has_failure, identify_code
@@ -17,6 +18,7 @@ from attnbench.report.columns import Columns, TableColumn
 from attnbench.report.forms import describe_form, describe_length, describe_pass
 from attnbench.report.numbers import format_estimate
 from attnbench.words import nodes as words
+from attnbench.words.summary import describe_place
 
 __all__ = ["NODES", "NodeRow", "Nodes", "collect_nodes"]
 
@@ -67,7 +69,7 @@ class NodeRow:
         """The row in words: machine, implementation, shape, length, pass, and each node with its ratio."""
         case = CaseId.parse(self.case)
         return (
-            words.describe_place(self.machine, case.device, case.dtype, self.threads),
+            describe_place(Place(self.machine, case.device, case.dtype, self.threads)),
             self.implementation,
             describe_form(case.form),
             describe_length(*case.lengths),

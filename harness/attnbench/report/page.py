@@ -23,7 +23,7 @@ from attnbench.report.overview import make_overview
 from attnbench.report.placeholders import make_placeholder
 from attnbench.report.sections import make_sections
 from attnbench.report.slugs import make_slug
-from attnbench.report.summary_grid import name_pass, spell
+from attnbench.report.summary_grid import name_pass
 from attnbench.words.failures import REPRODUCING
 from attnbench.words.summary import describe_place
 
@@ -95,7 +95,6 @@ def make_environment() -> jinja2.Environment:
         finalize=_spell_out,
     )
     made.filters["breakable"] = _add_breaks
-    made.filters["column"] = spell
     made.filters["count"] = format_count
     made.filters["form"] = describe_form
     made.filters["linked"] = _link_files

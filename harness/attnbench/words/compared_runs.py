@@ -14,7 +14,6 @@ __all__ = [
     "describe_left_out",
     "describe_method",
     "describe_source",
-    "describe_suite",
     "explain_differences",
 ]
 
@@ -29,7 +28,6 @@ _TWO_RUNS = (
 _INCOMPLETE = "{side} is incomplete: {gaps}"
 _LEFT_OUT = "Left out, because it cannot be right: {things}. The first: {first}."
 _SOURCE = "source of {name}"
-_SUITE, _NO_SUITE, _NO_HASH = "{suite} ({digest})", "none", "no hash"
 _DIFFERENCE = "{what} {base} → {new}"
 _MORE = "{count} more"
 _DIFFER = "The runs differ in {differences}."
@@ -57,11 +55,6 @@ def describe_left_out(left: Sequence[LeftOut], first: str) -> str:
 def describe_source(name: str) -> str:
     """Return the name of the condition that is the source of an implementation."""
     return say(_SOURCE, name=name)
-
-
-def describe_suite(run: Run) -> str:
-    """Return the suite of a run, and the hash of its list of cases."""
-    return say(_SUITE, suite=run.suite or say(_NO_SUITE), digest=run.suite_digest or say(_NO_HASH))
 
 
 def describe_difference(what: str, base: str, new: str) -> str:

@@ -6,10 +6,8 @@ from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.speed_verdict import EFFECT
 from attnbench.words.say import say, say_count
 
-__all__ = ["describe_agreement", "describe_failures", "describe_place", "describe_times"]
+__all__ = ["describe_agreement", "describe_failures", "describe_times"]
 
-_PLACE = "{machine}, {device}, {dtype}, {threads}"
-_THREADS = ("{count} thread", "{count} threads")
 _FAILURES = (
     "{name} on {machine}: {count} case failed on node {failing} and not on {passing}. The failures count.",
     "{name} on {machine}: {count} cases failed on node {failing} and not on {passing}. The failures count.",
@@ -29,11 +27,6 @@ _DIFFER = (
     "overlap: find out what differs between the nodes before you use either ratio.{more}"
 )
 _MORE = " nodes.csv has all {rows}."
-
-
-def describe_place(machine: str, device: str, dtype: str, threads: int) -> str:
-    """Return where a call was timed."""
-    return say(_PLACE, machine=machine, device=device, dtype=dtype, threads=say_count(_THREADS, threads))
 
 
 def describe_failures(name: str, machine: str, *, cases: int, failing: Iterable[str], passing: Iterable[str]) -> str:

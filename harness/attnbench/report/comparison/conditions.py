@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from attnbench.records.types import Run
 from attnbench.report.numbers import format_bytes, shorten_text
 from attnbench.words import compared_runs as words
-from attnbench.words.runs import describe_commit
+from attnbench.words.runs import describe_commit, describe_suite
 
 __all__ = ["Condition", "explain_differences", "list_conditions"]
 
@@ -52,7 +52,7 @@ def list_conditions(base: Run, new: Run) -> Iterator[Condition]:
         yield Condition(
             what=name, base=base.versions.get(name, NONE), new=new.versions.get(name, NONE), matters=name != "attnbench"
         )
-    yield Condition(what=LIST, base=words.describe_suite(base), new=words.describe_suite(new), matters=True)
+    yield Condition(what=LIST, base=describe_suite(base), new=describe_suite(new), matters=True)
     yield Condition(what="commit", base=describe_commit(base.commit), new=describe_commit(new.commit))
     for name in base.sources:
         if name in new.sources:

@@ -67,7 +67,7 @@ def draw_tables(tables: Sequence[SummaryTable], looks: Mapping[str, Look]) -> It
 def draw_table(table: SummaryTable, looks: Mapping[str, Look], *, several: bool = False) -> Iterator[Drawing]:
     """Yield the figures of a table; ``several``: the report has others, so that the place is in names and figures."""
     label = f"{describe_place(table.place)}: {describe_form(table.form)}"
-    suffix = "-" + make_slug(*map(str, (*_list_place(table), table.form))) if several else ""
+    suffix = "-" + make_slug(*map(str, table.place), table.form) if several else ""
     for kind, measure in KINDS.items():
         if panels := list(list_panels(table, measure)):
             text = FIGURES[kind]
@@ -77,11 +77,6 @@ def draw_table(table: SummaryTable, looks: Mapping[str, Look], *, several: bool 
                 label=text.label.format(baseline=clean(table.baseline)), place=place if several else "",
             )  # fmt: skip
             yield _save(curves, f"{kind}{suffix}", place)
-
-
-def _list_place(table: SummaryTable) -> tuple[str, str, str, int]:
-    place = table.place
-    return place.machine, place.device, place.dtype, place.threads
 
 
 def _save(curves: Curves, stem: str, place: str) -> Drawing:

@@ -17,6 +17,7 @@ from attnbench.report.numbers import format_digits, shorten_text
 from attnbench.report.slugs import make_slug
 from attnbench.words.causes import describe_attributions, describe_shared, name_cause
 from attnbench.words.failures import (
+    OWNER,
     count_cases,
     describe_excess,
     describe_followers,
@@ -25,9 +26,9 @@ from attnbench.words.failures import (
     introduce_case,
     introduce_follower,
     list_checks,
-    name_owner,
 )
 from attnbench.words.findings import describe_finding, describe_reason
+from attnbench.words.say import say
 
 __all__ = [
     "FAILURES",
@@ -187,7 +188,7 @@ class Failures:
         return [
             (
                 self.headings[machine, name],
-                name_owner(name, machine) if several else name,
+                say(OWNER, name=name, machine=machine) if several else name,
                 tuple(own[:limit]),
                 tuple(own[limit:]),
             )

@@ -13,7 +13,7 @@ from attnbench.report.failures import MachineDevice, split_by_device
 from attnbench.report.numbers import shorten_text
 from attnbench.report.slugs import make_slug
 from attnbench.words.findings import describe_finding
-from attnbench.words.matrix import EMPTY, NO_FINDINGS, describe_kind, title_unfinished
+from attnbench.words.matrix import EMPTY, KINDS, NO_FINDINGS, UNFINISHED
 from attnbench.words.say import say
 
 __all__ = ["Cell", "Chapter", "Matrix", "Row", "Unchecked", "list_legend", "make_matrices"]
@@ -97,7 +97,7 @@ class Matrix:
     @property
     def titles(self) -> tuple[str, ...]:
         """The names, each with what its column lacks."""
-        return tuple(title_unfinished(name) if name in self.unfinished else name for name in self.names)
+        return tuple(say(UNFINISHED, name=name) if name in self.unfinished else name for name in self.names)
 
     @cached_property
     def columns(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -127,7 +127,7 @@ def list_legend(matrices: Iterable[Matrix]) -> tuple[tuple[str, str, str], ...]:
         for cell in row.cells
     ]
     kinds = _list_kinds(cells)
-    found = tuple((kind, dict(MARKS)[kind], describe_kind(kind)) for kind in LEGEND if kind in kinds)
+    found = tuple((kind, dict(MARKS)[kind], say(KINDS[kind])) for kind in LEGEND if kind in kinds)
     return (*found, ("", "", say(EMPTY))) if any(not cell.marks for cell in cells) else found
 
 

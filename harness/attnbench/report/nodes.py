@@ -18,6 +18,7 @@ from attnbench.report.columns import Columns, TableColumn
 from attnbench.report.forms import describe_form, describe_length, describe_pass
 from attnbench.report.numbers import format_estimate
 from attnbench.words import nodes as words
+from attnbench.words.say import say_count
 from attnbench.words.summary import describe_place
 
 __all__ = ["NODES", "NodeRow", "Nodes", "collect_nodes"]
@@ -129,7 +130,7 @@ class Nodes:
         """Where nodes disagree on failures, in sentences; that they agree; empty if no two nodes checked the same."""
         if not self.checked:
             return ()
-        return tuple(one.sentence for one in self.failures[:MOST_ROWS]) or (words.describe_agreement(self.checked),)
+        return tuple(one.sentence for one in self.failures[:MOST_ROWS]) or (say_count(words.AGREED, self.checked),)
 
     @property
     def times(self) -> str:

@@ -136,7 +136,7 @@ def list_gaps(summary: Summary) -> Iterator[str]:
     for found in summary.incomplete:
         yield from run_words.describe_gaps(found, named=summary.runs > 1)
     if summary.left_out:
-        yield words.describe_left_out(count_left_out(summary.left_out))
+        yield say(words.LEFT_OUT, things=count_left_out(summary.left_out))
     for one in summary.disagreements:
         yield words.describe_disagreement(name_pass(one.column), one.column.length, one.names)
 

@@ -6,13 +6,13 @@ from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.speed_verdict import EFFECT
 from attnbench.words.say import say, say_count
 
-__all__ = ["describe_agreement", "describe_failures", "describe_times"]
+__all__ = ["AGREED", "describe_failures", "describe_times"]
 
 _FAILURES = (
     "{name} on {machine}: {count} case failed on node {failing} and not on {passing}. The failures count.",
     "{name} on {machine}: {count} cases failed on node {failing} and not on {passing}. The failures count.",
 )
-_AGREED = (
+AGREED = (
     "{count} result was checked on several nodes of one kind, and none failed on some of the nodes only.",
     "{count} results were checked on several nodes of one kind, and none failed on some of the nodes only.",
 )
@@ -33,11 +33,6 @@ def describe_failures(name: str, machine: str, *, cases: int, failing: Iterable[
     """Return on which nodes cases of an implementation failed, and on which they did not."""
     nodes = {"failing": join_words(failing), "passing": join_words(passing)}
     return say_count(_FAILURES, cases, name=clean_name(name), machine=clean_name(machine), **nodes)
-
-
-def describe_agreement(results: int) -> str:
-    """Return on how many results the nodes agree."""
-    return say_count(_AGREED, results)
 
 
 def describe_times(calls: int, *, compared: int, rows: int, most_rows: int) -> str:

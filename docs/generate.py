@@ -16,7 +16,8 @@ import griffe
 from attnbench.checks.catalogue import read_checks
 from attnbench.mutants.mutant import load_mutant_set
 from attnbench.plugins.registry import OPERATORS, list_names, load_operator
-from attnbench.report import columns
+from attnbench.report.columns import CHANGES
+from attnbench.report.tables import TABLES
 
 DOCS = Path(__file__).parent
 PACKAGE = DOCS.parent / "harness" / "attnbench"
@@ -33,23 +34,6 @@ CERTIFICATE = ("Suite", "Code")
 OF_FACTS = (
     "Phrase", "Compared", "Coordinate", "SharedPositions", "Limit", "Fault", "SeenPolicy", "Argument",
 )  # fmt: skip
-# Files of a report and tables of pandas, with the constant that has the columns, and what a row is.
-TABLES = (
-    ("summary", "SUMMARY", "a cell of the table that the terminal shows; only from Python"),
-    ("decisions.csv", "DECISIONS", "a place, form, length, mode and pass"),
-    ("timings.csv", "TIMINGS", "an implementation and a case that was timed. Times are in nanoseconds"),
-    ("memory.csv", "MEMORY", "an implementation and a case whose memory was measured"),
-    ("findings.csv", "FINDINGS", "a finding"),
-    ("failures.csv", "FAILURES", "a group of failures"),
-    ("untimed", "UNTIMED", "an implementation and a case that was not timed; only from Python"),
-    ("kernels.csv", "KERNELS", "an implementation and a case whose kernels were recorded"),
-    ("growth.csv", "GROWTH", "a fitted exponent"),
-    ("ceilings.csv", "CEILINGS", "a measured ceiling"),
-    ("maps.csv", "MAPS", "a cell of a map"),
-    ("nodes.csv", "NODES", "a call on which two nodes of one kind disagree"),
-    ("left-out.csv", "LEFT_OUT", "a part of a run file that was left out"),
-    ("compare", "CHANGES", "a change, in the table that `Comparison.to_frame()` returns"),
-)
 # Words of JSON for the types of fields.
 WORDS = {
     "str": "text", "int": "integer", "float": "number", "bool": "boolean", "Any": "any value", "None": "null",
@@ -216,8 +200,10 @@ def _list_history(module: griffe.Module) -> str:
 
 
 def _describe_tables() -> Iterator[str]:
-    for name, constant, row in TABLES:
-        rows = [[f"`{column}`", text] for column, text in getattr(columns, constant).items()]
+    found = [(name + ".csv" * one.in_report, one.row, one.columns) for name, one in TABLES.items()]
+    found.append(("compare", "a change, in the table that `Comparison.to_frame()` returns", CHANGES))
+    for name, row, columns in found:
+        rows = [[f"`{column.name}`", column.meaning] for column in columns]
         yield f"### {name}\n\nA row is {row}.\n\n{_make_table(['column', 'is'], rows)}"
 
 

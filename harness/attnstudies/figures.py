@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from attnbench.records.run_file import ResultsError
 from attnbench.report.markdown_text import escape
 from attnbench.report.slugs import make_slug
-from attnbench.report.spelled import spell_out_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,12 +51,14 @@ def write(name: str, study: StudyFigures, folder: Path) -> Path:
 
     stem = f"study-{make_slug(name)}"
     study = replace(study, figures={_name_suffix(suffix): figure for suffix, figure in study.figures.items()})
-    files = {f"{stem}.csv": b"".join(render_csv(study.table))}
+    rows = study.table.itertuples(index=False, name=None)
+    files = {f"{stem}.csv": b"".join(render_csv(list(map(str, study.table.columns)), rows))}
     for suffix, figure in study.figures.items():
         files[f"{stem}{suffix}.svg"] = draw(figure, "svg")
         files[f"{stem}{suffix}.png"] = draw(figure, "png")
     files[f"{stem}.md"] = _markdown(stem, study).encode()
-    files[f"{stem}.json"] = _json(study).encode()
+    # A lone surrogate has no bytes in UTF-8; JSON has an escape for it.
+    files[f"{stem}.json"] = _json(study).encode(errors="backslashreplace")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, content in files.items():
@@ -93,7 +94,7 @@ def _json(study: StudyFigures) -> str:
     """Return the content of ``study-<name>.json``: what a report shows of the study."""
     heads, rows = _summary(study)
     plain = {"title": study.title, "text": study.text, "figures": list(study.figures), "head": heads, "rows": rows}
-    return json.dumps(spell_out_in(plain), ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(plain, ensure_ascii=False, indent=1) + "\n"
 
 
 def _summary(study: StudyFigures) -> tuple[list[str], list[list[str]]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from attnbench.report.figures.svg_files import encode, read_size
 from attnbench.report.sections import Section
-from attnbench.report.spelled import spell_out_in
 
 __all__ = ["make_section"]
 
@@ -33,7 +32,7 @@ def make_section(content: object, folder: Path) -> Section | None:
     """Return the section of the studies whose ``study-<name>.json`` is in a folder; None if there is none."""
     del content
     found = [
-        spell_out_in(_Study(stem=path.stem, **json.loads(path.read_text(encoding="utf-8"))))
+        _Study(stem=path.stem, **json.loads(path.read_text(encoding="utf-8")))
         for path in sorted(folder.glob("study-*.json"))
     ]
     if not found:

@@ -15,6 +15,7 @@ from attnbench.records.types import Ceiling, Finding, Machine, Memory, Record, R
 from attnbench.report import write
 from attnbench.report.content import Content, collect_content
 from attnbench.report.figures import drawings
+from attnbench.words.findings import describe_fact
 from attnbench.words.left_out import count_left_out, describe_fault
 
 RUN = "20260101-000000-abcd"
@@ -124,7 +125,7 @@ def test_an_impossible_timing_is_named_and_left_out(
     ]
     fault = describe_fault(content.summary.left_out[0].reason)
     assert reason in fault
-    assert len(content.tables.timings) == len(results) - 1
+    assert len(content.summary.timings) == len(results) - 1
     assert count_left_out(content.summary.left_out) == "1 timing"
     assert "left out of all numbers, because it cannot be right: 1 timing" in page
     assert "left out of all numbers, because it cannot be right: 1 timing" in text
@@ -132,8 +133,8 @@ def test_an_impossible_timing_is_named_and_left_out(
     (row,) = csv.DictReader((tmp_path / "left-out.csv").read_text("utf-8").splitlines())
     assert reason in row["reason"]
     # The call is listed as one that has no time, and its findings are kept.
-    assert f"left out: {fault}" in content.tables.untimed["reason"].tolist()
-    assert len(content.tables.findings) == len(results)
+    assert f"left out: {fault}" in {describe_fact(one.untimed) for one in content.results if one.untimed}
+    assert all(one.findings for one in content.results)
 
 
 @pytest.mark.parametrize("series", [1, 2])
@@ -143,10 +144,10 @@ def test_contradicting_timings_are_not_compared(tmp_path: Path, series: int) -> 
     content, page, _ = write_report(tmp_path, store(*results))
     assert count_left_out(content.summary.left_out) == "2 comparisons"
     assert "it has 4 processes, and torch_mha, with which it was timed, has 9" in page
-    rows = content.tables.timings[content.tables.timings["case"] == results[1].case].set_index("implementation")
-    assert rows.loc["quick_one", "processes"] == 4
-    assert rows["ratio"].isna().tolist() == [False, True]  # the reference beside itself
-    assert rows.loc["quick_one", "state"] == ""
+    rows = {one.implementation: one for one in content.summary.timings if one.case == results[1].case}
+    assert rows["quick_one"].time.processes == 4
+    assert [one.ratio is None for one in rows.values()] == [False, True]  # the reference beside itself
+    assert rows["quick_one"].state is None
 
 
 @pytest.mark.parametrize("series", [1, 2])
@@ -156,7 +157,7 @@ def test_absent_partners_are_named(tmp_path: Path, series: int) -> None:
     content, page, _ = write_report(tmp_path, store(*results))
     assert count_left_out(content.summary.left_out) == "1 comparison"
     assert "timed with never_there, which is not in its run" in page
-    assert content.tables.timings["ratio"].notna().all()
+    assert all(one.ratio for one in content.summary.timings)
 
 
 @pytest.mark.parametrize("series", [1, 2])
@@ -169,7 +170,7 @@ def test_an_impossible_ceiling_is_left_out(tmp_path: Path, rate: float, series: 
     assert count_left_out(content.summary.left_out) == "1 ceiling"
     assert "flop_per_s is" in page
     assert content.ceilings == []
-    assert content.tables.timings["share"].isna().all()
+    assert {one.rates.share for one in content.summary.timings} == {None}
 
 
 @pytest.mark.parametrize("series", [1, 2])
@@ -181,8 +182,8 @@ def test_impossible_memory_and_work_are_left_out(tmp_path: Path, series: int) ->
     content, page, _ = write_report(tmp_path, store(*results))
     assert count_left_out(content.summary.left_out) == "1 memory measurement, 1 number of operations"
     assert "peak_bytes is -1" in page
-    assert len(content.tables.memory) == len(results) - 1
-    assert len(content.tables.timings) == len(results)
+    assert sum(one.memory is not None for one in content.results) == len(results) - 1
+    assert len(content.summary.timings) == len(results)
 
 
 @pytest.mark.parametrize("series", [1, 2])

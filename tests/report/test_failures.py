@@ -17,7 +17,6 @@ from attnbench.report import failures, write
 from attnbench.report.content import collect_content
 from attnbench.report.failures import Failures, collect_failures
 from attnbench.report.numbers import shorten_text
-from attnbench.report.spelled import spell_out
 from rendered_reports import render_markdown, render_page
 
 CASE = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed={}/float32/cpu/eval"
@@ -198,7 +197,7 @@ def test_texts_of_a_run_stay_texts(text: str, machines: int) -> None:
     ids = re.findall(r' id="([^"]*)"', page)
     assert len(ids) == len(set(ids))
     assert all(re.fullmatch("[a-z0-9-]+", one) for one in ids)
-    command = format_reproduce_line(spell_out(text), CASE.format(0), spell_out(text))
+    command = format_reproduce_line(text, CASE.format(0), text)
     assert command in html.unescape(page)
     assert "\n# head" not in render_markdown(runs)
 

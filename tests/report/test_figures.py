@@ -258,7 +258,7 @@ def test_impossible_numbers_are_not_drawn(value: float) -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_hostile_names_are_drawn_as_text(count: int) -> None:
     """A name is drawn as one cleaned line in every figure, whatever it holds, with one table and with two."""
-    places = [replace(PLACE, machine=" ".join(HOSTILE), threads=number) for number in range(count)]
+    places = [PLACE._replace(machine=" ".join(HOSTILE), threads=number) for number in range(count)]
     every = draw_all(*(make_table(dict.fromkeys(HOSTILE, (0.5, 0.6, 0.7)), place=place) for place in places))
     assert len(every) == 3 * count
     for drawing in every:

@@ -40,9 +40,9 @@ from attnbench.report.comparison import markdown as comparison_markdown
 from attnbench.report.comparison import page as comparison_page
 from attnbench.report.comparison.content import collect_comparison
 from attnbench.report.csv_files import render_csv
+from attnbench.report.hidden_characters import spell_out
 from attnbench.report.markdown_text import escape, format_code, format_console
 from attnbench.report.plugin_sections import place_section
-from attnbench.report.spelled import spell_out, spell_out_in
 from attnstudies import figures as studies
 from rendered_reports import render_markdown, render_page
 
@@ -470,8 +470,6 @@ def _to_plain(record: Any) -> dict[str, Any]:
 def test_hidden_characters_are_spelled_out(text: str, shown: str) -> None:
     """Characters that cannot be shown, or that change the order of others, are shown as their escapes."""
     assert spell_out(text) == shown
-    spelled = spell_out_in(Finding(check=text, status="failed", reason=text, warnings=(text,)))
-    assert (spelled.check, spelled.reason, spelled.warnings) == (shown, shown, (shown,))
 
 
 @pytest.mark.parametrize(
@@ -508,6 +506,5 @@ def test_code_in_markdown_holds_backticks_and_line_breaks() -> None:
 )
 def test_no_cell_is_a_formula(cell: Any, shown: str) -> None:
     """A text that a spreadsheet would compute begins with an apostrophe; a number is a number."""
-    frame = pd.DataFrame({"=head": [cell]})
-    (head, row) = csv.reader(b"".join(render_csv(frame)).decode().splitlines())
+    (head, row) = csv.reader(b"".join(render_csv(["=head"], [[cell]])).decode().splitlines())
     assert (head, row) == (["'=head"], [shown])

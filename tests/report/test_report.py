@@ -14,10 +14,12 @@ import pytest
 from attnbench.analysis.timing_rows import measure_calls
 from attnbench.records.run_file import ResultsError, StoredRun
 from attnbench.records.types import Ceiling, Finding, Machine, Memory, Result, Run, Timing, find_pass
-from attnbench.report import tables, write
+from attnbench.report import write
+from attnbench.report.columns import TIMINGS
 from attnbench.report.content import collect_content
 from attnbench.report.kernel_paths import find_way
 from attnbench.report.numbers import format_bytes, format_digits, format_seconds
+from attnbench.report.tables import make_frame
 
 RUN = "20260101-000000-abcd"
 PLAIN = "multihead/B2.L5.S7.E24.H3/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/eval"
@@ -132,7 +134,7 @@ def make_check_results() -> list[Result]:
 
 def tabulate(results: list[Result], ceilings: Sequence[Ceiling] = ()) -> pd.DataFrame:
     """Return the rows of timings.csv for these results."""
-    return tables.tabulate_timings(measure_calls(results, ceilings, may_choose=lambda _: False).rows)
+    return make_frame(TIMINGS, measure_calls(results, ceilings, may_choose=lambda _: False).rows)
 
 
 def write_page(results: list[Result], folder: Path) -> str:

@@ -13,7 +13,6 @@ from syrupy.assertion import SnapshotAssertion
 from attnbench.analysis.summarize import summarize
 from attnbench.records.run_file import read_run
 from attnbench.report.markdown import render
-from attnbench.report.spelled import spell_out_run
 from attnbench.report.terminal import format_summary, print_summary
 from summarized_runs import check_cases, end, make_mixed_run
 from timed_runs import REFERENCE, case_of, store, time_calls
@@ -84,7 +83,7 @@ def test_hostile_names_and_reasons_are_spelled_out() -> None:
     untimed = replace(time_calls(HOSTILE), timing=None, memory=None, untimed=HOSTILE)
     stored = replace(mixed, results=(*results, untimed))
     stored = replace(stored, run=replace(stored.run, machine=replace(stored.run.machine, name=HOSTILE)))
-    summary = summarize([spell_out_run(stored)])
+    summary = summarize([stored])
     for text in (format_summary(summary), format_summary(summarize([stored])), render(summary)):
         assert "\x1b" not in text
         assert "\u202e" not in text
@@ -98,4 +97,4 @@ def test_hostile_names_and_reasons_are_spelled_out() -> None:
 def test_a_stored_run_of_an_older_schema_is_shown() -> None:
     """Runs of schemas 1 to 6 give a table."""
     for path in sorted(DATA.glob("run-schema-*.jsonl")):
-        assert format_summary(summarize([spell_out_run(read_run(path))])), path
+        assert format_summary(summarize([read_run(path)])), path

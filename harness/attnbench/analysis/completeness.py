@@ -96,12 +96,6 @@ class Completeness:
         """Whether nothing is known to be missing."""
         return self.end in ("finished", "unknown") and not self.unfinished and not self.unreadable
 
-    @property
-    def checks_complete(self) -> bool:
-        """Whether no check is known to be missing; timings may be missing."""
-        missing = self.unreadable or any(one.unchecked or one.unreached for one in self.unfinished)
-        return self.complete or (self.planned and not missing)
-
 
 def judge_completeness(stored: StoredRun) -> Completeness:
     """Return whether a run is complete, and what it lacks."""

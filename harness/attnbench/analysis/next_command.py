@@ -1,7 +1,7 @@
 """The one command that would decide most of what a summary leaves open."""
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,16 +79,10 @@ def _make_measuring(table: SummaryTable, columns: Sequence[Column], commands: Ma
     options = _read_options(commands.get(runs[0], "")) if runs else None
     if options is None:
         options = ("--device", table.place.device, "--dtype", table.place.dtype)
-    lengths = () if "--case" in options else ("--lengths", ",".join(_list_lengths(columns)))
+    ordered = sorted(columns, key=lambda column: (column.keys, column.queries))
+    lengths = () if "--case" in options else ("--lengths", ",".join(dict.fromkeys(one.length for one in ordered)))
     words = ["attnbench", "profile", "--processes", str(PROCESSES), *lengths, *options]
     return NextCommand(kind="measure", command=format_command(shlex.join(words), names), machine=table.place.machine)
-
-
-def _list_lengths(columns: Iterable[Column]) -> list[str]:
-    pairs = sorted({(column.keys, column.queries) for column in columns})
-    return [
-        str(keys or queries) if queries in (keys, 0) or not keys else f"{queries}:{keys}" for keys, queries in pairs
-    ]
 
 
 def _read_options(command: str) -> tuple[str, ...] | None:

@@ -49,6 +49,9 @@ WORSE: frozenset[Verdict] = frozenset({"wrong", "bigger", "slower", "gone"})
 # Verdicts that leave open whether anything changed.
 UNDECIDED: frozenset[Verdict] = frozenset({"unknown", "inconclusive"})
 
+# What follows the mark in the name of a kernel is no number of calls if it has this many digits or more.
+LONGEST_COUNT = 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusChange:
@@ -191,7 +194,8 @@ def count_kernel_calls(kernels: Sequence[str]) -> Counter[str]:
     calls: Counter[str] = Counter()
     for stored in kernels:
         name, times, number = stored.rpartition(" ×")
-        several = bool(times) and number.isdecimal()
+        # The name is from a run file, so what follows the mark may be any text.
+        several = bool(times) and number.isdecimal() and len(number) < LONGEST_COUNT
         calls[name if several else stored] += int(number) if several else 1
     return calls
 

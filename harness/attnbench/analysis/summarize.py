@@ -22,9 +22,8 @@ from attnbench.analysis.summary import (
     SummaryRow,
     SummaryTable,
 )
-from attnbench.analysis.timing_rows import Load, find_reference, measure_calls
+from attnbench.analysis.timing_rows import find_reference, measure_calls
 from attnbench.cases import CaseId
-from attnbench.records.compact_reading import load_samples
 from attnbench.records.facts import Reason
 from attnbench.records.run_file import StoredRun, merge_runs
 from attnbench.records.types import FRONTIER, PERF, Result, find_pass
@@ -55,7 +54,7 @@ class _Key(NamedTuple):
 class _Maker:
     """What is known of the runs, indexed for the tables."""
 
-    def __init__(self, runs: Sequence[StoredRun], load: Load) -> None:
+    def __init__(self, runs: Sequence[StoredRun]) -> None:
         self.runs = {stored.run.id: stored for stored in runs}
         self.results = [result for result in merge_runs(runs) if result.suite != FRONTIER]
         self.judged = [judge_completeness(stored) for stored in runs]
@@ -63,7 +62,7 @@ class _Maker:
         self.conformance = dict(self._judge())
         self.choosable = {where: select_choosable(self._select_conformance(where)) for where in self.names}
         ceilings = [ceiling for stored in runs for ceiling in stored.ceilings]
-        self.calls = measure_calls(self.results, ceilings, may_choose=self.may_choose, load=load)
+        self.calls = measure_calls(self.results, ceilings, may_choose=self.may_choose)
         self.rows = {(row.run, row.implementation, row.case): row for row in self.calls.rows}
 
     def may_choose(self, result: Result) -> bool:
@@ -198,13 +197,10 @@ class _Maker:
         return {row.implementation: row.time.value for row in rows if row is not None}
 
 
-def summarize(runs: Sequence[StoredRun], load: Load = load_samples) -> Summary:
-    """Return the summary of these runs; what cannot be right is left out first, and named.
-
-    ``load`` brings the samples of a timing into memory.
-    """
+def summarize(runs: Sequence[StoredRun]) -> Summary:
+    """Return the summary of these runs; what cannot be right is left out first, and named."""
     whole, left_out = leave_out(runs)
-    maker = _Maker(whole, load)
+    maker = _Maker(whole)
     tables = tuple(_leave_out_repeated(_sort_tables(list(maker.make_tables()))))
     return Summary(
         tables=tables,
@@ -278,9 +274,7 @@ def _sort_tables(tables: Sequence[SummaryTable]) -> list[SummaryTable]:
         of_place[table.place] += times[id(table)]
 
     def rank(table: SummaryTable) -> tuple[object, ...]:
-        place = table.place
-        words = place.machine, place.device, place.dtype, place.threads
-        return -of_place[place], *words, -times[id(table)], table.form
+        return -of_place[table.place], *table.place, -times[id(table)], table.form
 
     return sorted(tables, key=rank)
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from attnbench.analysis import speed_verdict
 from attnbench.analysis.answers import Answer
 from attnbench.analysis.completeness import Completeness
 from attnbench.analysis.left_out import LeftOut
 from attnbench.analysis.pairs import PairBounds
 from attnbench.analysis.root_causes import RootCause
-from attnbench.analysis.speed_verdict import State
 from attnbench.analysis.stats import Estimate, Measure
 from attnbench.analysis.timing_rows import TimingRow
 from attnbench.records.facts import Reason
@@ -32,13 +32,11 @@ __all__ = [
 # yes: no check failed, and at least 20 cases checked. only: no check failed, but fewer cases checked. no: a check
 # failed. refused: every case was refused, or the implementation cannot run here. unknown: no check ran.
 Verdict = Literal["yes", "only", "no", "refused", "unknown"]
-# faster, slower, same: the speed verdicts. not_slower: the interval's upper end is below 1.01. not_faster: its lower
-# end is above 0.99. undecided: everything else that was compared. baseline: the row that the others are divided by.
-Mark = Literal["faster", "slower", "same", "not_slower", "not_faster", "undecided", "baseline"]
+# What is shown of a comparison. baseline: the row that the others are divided by.
+Mark = speed_verdict.Mark | Literal["baseline"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(NamedTuple):
     """Where calls were timed; numbers of two places are never compared."""
 
     machine: str
@@ -82,6 +80,15 @@ class Column:
     keys: int
     case: str
 
+    @property
+    def length(self) -> str:
+        """The length as ``--lengths`` takes it: "128", or "1:512" for one query and 512 keys.
+
+        A problem may lack one of the two numbers, which is then 0.
+        """
+        same = self.queries == self.keys or not self.queries or not self.keys
+        return str(max(self.queries, self.keys)) if same else f"{self.queries}:{self.keys}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedCell:
@@ -92,10 +99,9 @@ class SpeedCell:
     # Time divided by the baseline's time; None for the baseline, and where nothing can be compared.
     ratio: Estimate | None = None
     mark: Mark | None = None
-    state: State | Literal[""] = ""
-    # Number of processes that timed the call, and how many were planned.
+    state: speed_verdict.State | Literal[""] = ""
+    # Number of processes that timed the call.
     processes: int = 0
-    planned: int = 0
     # Peak memory of the call beyond its inputs, in bytes; None where not measured.
     peak_bytes: int | None = None
     # Whether all timed calls had the same input values, so that results may have been kept from earlier calls.
@@ -161,6 +167,16 @@ class Decision:
     def chosen(self) -> SpeedCell | None:
         """The cell of the implementation to use."""
         return self.cells.get(self.answer.name) if self.answer else None
+
+    @property
+    def reference(self) -> SpeedCell | None:
+        """The cell of the reference."""
+        return self.cells.get(self.table.baseline)
+
+    @property
+    def verdict(self) -> Conformance | None:
+        """The verdict on the conformance of the implementation to use."""
+        return self.conformance.get(self.answer.name) if self.answer else None
 
     @property
     def conformance(self) -> dict[str, Conformance]:

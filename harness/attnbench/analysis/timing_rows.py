@@ -24,13 +24,11 @@ from attnbench.plugins.registry import find_operator_baseline
 from attnbench.records.compact_reading import load_samples
 from attnbench.records.types import Ceiling, Pass, Result, Timing, find_pass
 
-__all__ = ["Bound", "Calls", "Load", "Rates", "TimingRow", "find_reference", "measure_calls"]
+__all__ = ["Bound", "Calls", "Rates", "TimingRow", "find_reference", "measure_calls"]
 
 # Which of two shortest possible times is longer: that of the operations at the rate of a matrix product, or that of the
 # bytes at the rate of a copy; empty without a ceiling.
 Bound = Literal["product", "copy", ""]
-# Brings the samples of a timing into memory.
-Load = Callable[[Timing], Timing]
 # If a ratio differs from the quotient of its two times by more than this share, the row has the baseline's time in the
 # calls of the ratio, even if the quotient is within the interval of the ratio: a reader who divides the two times sees
 # more than the rounding of their digits.
@@ -129,17 +127,12 @@ class Calls:
 
 
 def measure_calls(
-    results: Sequence[Result],
-    reached: Iterable[Ceiling] = (),
-    *,
-    may_choose: Callable[[Result], bool],
-    load: Load = load_samples,
+    results: Sequence[Result], reached: Iterable[Ceiling] = (), *, may_choose: Callable[[Result], bool]
 ) -> Calls:
     """Return the rows and the bounds of the timings in these results; the samples of one case are held at a time.
 
     ``reached`` are the ceilings of the runs: a call is compared with the ceiling of the same run, device, dtype and
-    number of threads. ``may_choose`` says whether a result's implementation may be what to use. ``load`` brings the
-    samples of a timing into memory.
+    number of threads. ``may_choose`` says whether a result's implementation may be what to use.
     """
     tops = {(one.run, one.device, one.dtype, one.threads): one for one in reached}
     groups: dict[tuple[str, str], list[tuple[int, Result]]] = {}
@@ -149,7 +142,7 @@ def measure_calls(
     bounds = {}
     for key, group in groups.items():
         own = [result for _, result in group]
-        timings = [load(result.timing) for result in own if result.timing]
+        timings = [load_samples(result.timing) for result in own if result.timing]
         rows |= zip((place for place, _ in group), _make_case_rows(own, timings, tops), strict=True)
         by_name = {result.implementation: timing for result, timing in zip(own, timings, strict=True)}
         names = [result.implementation for result in own if may_choose(result)]

@@ -11,7 +11,8 @@ from attnbench.analysis.stats import Interval
 from attnbench.api.stored import RESULTS, Source, find_run
 from attnbench.records.environment import describe_machine
 from attnbench.records.types import Pass
-from attnbench.words.answers import describe_gain, describe_regret, describe_unchecked
+from attnbench.words.answers import UNCHECKED, describe_gain, describe_regret
+from attnbench.words.say import say
 
 __all__ = ["Asked", "Choice", "NoChoiceError", "choose"]
 
@@ -53,7 +54,7 @@ class Choice:
     def __str__(self) -> str:
         ratio, place = self.ratio, f"{self.run} line {self.line}" if self.line else self.run
         gain = describe_gain(ratio.value, ratio.low, ratio.high, self.reference) if ratio else ""
-        parts = [gain, describe_regret(self.regret, self.unbounded), *[describe_unchecked()] * (not self.conforming)]
+        parts = [gain, describe_regret(self.regret, self.unbounded), *[say(UNCHECKED)] * (not self.conforming)]
         threads = f"{self.threads} thread{'s' * (self.threads > 1)}"
         return f"{self.name}: {', '.join(filter(None, parts))} [{place}: {self.case}, {threads}]"
 

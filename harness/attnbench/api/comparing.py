@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from attnbench.analysis.left_out import leave_out
 from attnbench.analysis.run_diff import WORSE, Change, Verdict, compare_runs
-from attnbench.analysis.stats import Interval
 from attnbench.api.printed import TextTable, format_html, format_text
 from attnbench.api.stored import RESULTS, Source, find_run
 from attnbench.records.run_file import StoredRun
 from attnbench.report.comparison.rows import SECTIONS
-from attnbench.report.spelled import spell_out
+from attnbench.report.hidden_characters import spell_out
 from attnbench.words.changes import describe_change
 from attnbench.words.comparison import NOTHING
 from attnbench.words.say import say
@@ -65,17 +64,10 @@ class Comparison:
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the changes as a table; docs/formats.md describes the columns."""
-        import pandas as pd
-
         from attnbench.report.columns import CHANGES
+        from attnbench.report.tables import make_frame
 
-        numbers = ("base", "new", "factor")
-        rows = [
-            [one.implementation, one.case, one.aspect, one.verdict, describe_change(one)]
-            + [number for name in numbers for number in _list_numbers(getattr(one, name))]
-            for one in self.changes
-        ]
-        return pd.DataFrame(rows, columns=list(CHANGES))
+        return make_frame(CHANGES, self.changes)
 
     def to_markdown(self) -> str:
         """Return the text of ``attnbench compare --markdown``."""
@@ -164,9 +156,6 @@ def tabulate_changes(found: Sequence[Change], *, quiet: Collection[Verdict]) -> 
 def list_notes(content: "ComparisonContent") -> Iterator[str]:
     """Yield the lines below the table: what only one side has, and how often each verdict was given."""
     for one in content.only:
-        yield describe_only(side=one.side, name=one.implementation, count=one.count, what=one.what, note=one.note)
+        told = describe_only(side=one.side, name=one.implementation, count=one.count, what=one.what, note=one.note)
+        yield spell_out(told)
     yield content.counts or say(NOTHING)
-
-
-def _list_numbers(quantity: Interval | None) -> tuple[float | None, float | None, float | None]:
-    return (None, None, None) if quantity is None else (quantity.value, quantity.low, quantity.high)

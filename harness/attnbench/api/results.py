@@ -37,14 +37,11 @@ def tabulate_runs(runs: Sequence[StoredRun], table: Table) -> "pd.DataFrame":
     """
     if table not in get_args(Table):
         raise ValueError(f"table must be one of {', '.join(get_args(Table))}, got {table!r}")
-    if table == "summary":
-        from attnbench.analysis.summarize import summarize
-        from attnbench.report.summary_table import tabulate_summary
+    # Imported here, because a command that reads no table does not need them.
+    from attnbench.report.content import collect_content
+    from attnbench.report.tables import TABLES, make_frame
 
-        frame = tabulate_summary(summarize(runs))
-    else:
-        from attnbench.report.content import collect_content
-
-        frame = getattr(collect_content(runs).tables, table)
+    found = TABLES[table]
+    frame = make_frame(found.columns, found.list_rows(collect_content(runs)))
     frame.attrs[FILES] = [str(run.path) for run in runs]
     return frame

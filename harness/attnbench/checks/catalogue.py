@@ -21,7 +21,10 @@ from attnbench.plugins.registry import PluginError, list_operators, load_operato
 if TYPE_CHECKING:
     from attnbench.checks.requirement import CheckFunction
 
-__all__ = ["Check", "list_chapters", "load_check_function", "read_checks", "read_operator_checks", "sort_checks"]
+__all__ = [
+    "Check", "find_chapter", "list_chapters", "load_check_function", "read_checks", "read_operator_checks",
+    "sort_checks",
+]  # fmt: skip
 
 PACKAGE = "attnbench.checks.chapters"
 # Names of the built-in chapters, in the order in which their checks run and are listed.
@@ -74,6 +77,12 @@ def read_operator_checks(operator: Operator) -> dict[str, Check]:
 def list_chapters() -> tuple[str, ...]:
     """Return the names of all chapters, in the order in which their checks are listed."""
     return tuple(dict.fromkeys(check.chapter for check in read_checks().values()))
+
+
+def find_chapter(check: str) -> str:
+    """Return the chapter of a check, or "other" for a check that this version does not know."""
+    known = read_checks().get(check)
+    return known.chapter if known else "other"
 
 
 def sort_checks(names: Iterable[str]) -> list[str]:

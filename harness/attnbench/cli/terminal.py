@@ -14,7 +14,6 @@ from attnbench.api.command_line import name_folders
 from attnbench.api.recording import Recording
 from attnbench.records.environment import describe_machine
 from attnbench.records.run_file import StoredRun, read_run
-from attnbench.report.spelled import spell_out_run
 from attnbench.report.terminal import PLAIN_WIDTH, print_failures, print_next_command, print_summary
 
 __all__ = ["make_console", "print_notes", "print_outcome", "read_made"]
@@ -27,8 +26,8 @@ def make_console(*, err: bool = False) -> Console:
 
 
 def read_made(made: Iterable[Recording]) -> tuple[list[StoredRun], Summary]:
-    """Return the runs that a command has just made, and their summary; hidden characters are spelled out."""
-    runs = [spell_out_run(read_run(one.file.path)) for one in made]
+    """Return the runs that a command has just made, and their summary."""
+    runs = [read_run(one.file.path) for one in made]
     return runs, summarize(runs)
 
 

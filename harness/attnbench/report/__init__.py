@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from attnbench.records.run_file import ResultsError, StoredRun
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from attnbench.report.content import Content
     from attnbench.report.figures.drawings import Drawing
 
@@ -21,11 +19,10 @@ def write(runs: Sequence[StoredRun], folder: Path) -> Path:
 
 
 def collect(runs: Sequence[StoredRun]) -> "Content":
-    """Return what a report on these runs shows; hidden characters in stored texts are escaped."""
+    """Return what a report on these runs shows."""
     from attnbench.report.content import collect_content
-    from attnbench.report.spelled import spell_out_run
 
-    return collect_content([spell_out_run(run) for run in runs])
+    return collect_content(runs)
 
 
 def write_content(content: "Content", folder: Path) -> Path:
@@ -52,52 +49,32 @@ def write_content(content: "Content", folder: Path) -> Path:
 
 def _render_files(content: "Content") -> Iterator[tuple[str, Iterable[bytes]]]:
     """Yield the name and the parts of each file; a file is written before the next one is made."""
-    # Imported here, because pandas takes a second to import, and only a report needs it.
+    # Imported here, because a command that writes no report does not need them.
     from attnbench.report import markdown, page
+    from attnbench.report.columns import list_cells
     from attnbench.report.csv_files import render_csv
     from attnbench.report.figures.looks import find_looks
+    from attnbench.report.tables import TABLES
 
     looks = find_looks(content.summary.tables)
     drawings: Sequence[Drawing] = ()
     if any(row.cells for table in content.summary.tables for row in table.rows):
         # matplotlib takes a second to import, and only a report on measurements needs it.
-        from attnbench.report.figures.drawings import draw_maps, draw_tables
+        from attnbench.report.figures.drawings import draw_tables
 
         drawings = list(draw_tables(content.summary.tables, looks))
         for one in drawings:
             yield f"{one.stem}.svg", [one.svg]
             yield f"{one.stem}.png", [one.png]
-        for name, drawn in draw_maps(content.maps.shown, looks):
-            yield name, [drawn]
     filled = []
-    for name, frame in _list_frames(content):
-        yield f"{name}.csv", render_csv(frame)
-        filled += [f"{name}.csv"] * bool(len(frame))
+    for name, table in TABLES.items():
+        rows = list(list_cells(table.columns, table.list_rows(content))) if table.in_report else []
+        if rows or (table.in_report and table.always):
+            yield f"{name}.csv", render_csv([column.name for column in table.columns], rows)
+        filled += [f"{name}.csv"] * bool(rows)
     yield "dispatch.json", [_encode_dispatch(content)]
     yield "report.md", [markdown.render(content.summary).encode()]
     yield "index.html", [page.render(content, drawings, [*filled, "dispatch.json", "report.md"], looks).encode()]
-
-
-def _list_frames(content: "Content") -> Iterator[tuple[str, "pd.DataFrame"]]:
-    """Yield the table of each CSV file."""
-    from attnbench.report import growth, maps, nodes, tables
-    from attnbench.report.decision_rows import tabulate_decisions
-    from attnbench.report.failures import tabulate_failures
-
-    yield "findings", content.tables.findings
-    yield "failures", tabulate_failures(content.failures.groups)
-    yield "timings", content.tables.timings
-    yield "memory", content.tables.memory
-    yield "kernels", content.tables.kernels
-    yield "ceilings", tables.tabulate_ceilings(content.ceilings)
-    yield "growth", growth.tabulate_growth(content.summary.tables)
-    yield "decisions", tabulate_decisions(content.summary.decisions)
-    if content.maps.every:
-        yield "maps", maps.tabulate_maps(content.maps)
-    if content.nodes.rows:
-        yield "nodes", nodes.tabulate_nodes(content.nodes)
-    if content.summary.left_out:
-        yield "left-out", tables.tabulate_left_out(content.summary.left_out)
 
 
 def _encode_dispatch(content: "Content") -> bytes:

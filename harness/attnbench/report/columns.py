@@ -1,266 +1,301 @@
-"""Columns of the tables of a report: name and meaning of each, in the order of the CSV file.
+"""Columns of tables: the name, the meaning and the source of each, described once.
 
-``docs/generate.py`` writes these dictionaries to docs/formats.md.
+The CSV files of a report, tables of pandas and docs/formats.md are made from them. The columns of tables that only a
+section of the page needs are in the module of that section.
 """
 
-__all__ = [
-    "CEILINGS",
-    "CHANGES",
-    "DECISIONS",
-    "FAILURES",
-    "FINDINGS",
-    "GROWTH",
-    "KERNELS",
-    "LEFT_OUT",
-    "MAPS",
-    "MEMORY",
-    "NODES",
-    "SUMMARY",
-    "TIMINGS",
-    "UNTIMED",
-]
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from operator import attrgetter
+from typing import Any
 
-TIMINGS = {
-    "implementation": "name of the implementation",
-    "case": "id of the case",
-    "pass": "`forward` or `forward+backward`",
-    "length": "length of the case",
-    "dtype": "dtype of the case",
-    "device": "device of the case",
-    "median_ns": "median time of a call",
-    "low_ns": "lower end of the confidence interval of the median time",
-    "high_ns": "upper end of this interval",
-    "level": "confidence level of this interval",
-    "processes": "number of processes that timed the call",
-    "samples": "number of samples: times of single calls",
-    "threads": "number of threads of a call",
-    "method": "how the call was timed",
-    "measure": "`device` if `median_ns` and `ratio` are from times on the device; `wall` if from end to end",
-    "end_to_end_ns": "only on CUDA: median time from end to end",
-    "graph_ns": "only on CUDA: median time of the replayed graph",
-    "throttled": "only on CUDA: number of samples left out because the clock changed or was throttled",
-    "clock": "only on CUDA: how the clock was read",
-    "state": "speed verdict: `faster`, `slower`, `same`, `unknown` or `inconclusive`",
-    "ratio": "time divided by the reference's time: the median of the processes' ratios",
-    "ratio_low": "lower end of the confidence interval of the ratio",
-    "ratio_high": "upper end of this interval",
-    "ratio_level": "confidence level of this interval",
-    "counted": "how many of the processes that `of` counts have enough clean calls",
-    "of": "number of processes that timed both the implementation and the reference",
-    "reason": "why `state` is `unknown` or `inconclusive`",
-    "null_state": "verdict of the A/A control",
-    "null_ratio": "ratio of the A/A control",
-    "build_ns": "time to build and prepare the module",
-    "first_call_ns": "time of the first call",
-    "flop": "operations of the case",
-    "bytes": "bytes of the case",
-    "gflop_per_s": "operations divided by the time",
-    "gbyte_per_s": "bytes divided by the time",
-    "share": "shortest possible time by the measured ceilings, divided by the time",
-    "bound": "the ceiling that gives this shortest time: `product` or `copy`",
-    "run": "id of the run",
-    "reference_ns": "the reference's time in the calls of `ratio`; only if `ratio` differs from the quotient of the "
-    "two medians by more than 2 %, or by more than 1 % with the quotient outside the interval",
-    "values": "`fresh` if each call had new input values, else `fixed`",
-    "judged": "number of calls whose results were compared with the oracle",
-    "calls": "the calls behind `median_ns`. `clean`: the undisturbed ones. `few`: all, none disturbed, but no process "
-    "has enough. `disturbed`: all, because no process has enough undisturbed ones",
-    "seen_ratio": "where `ratio` is missing: the ratio in the undisturbed cycles; no verdict follows from it",
-}
-MEMORY = {
-    **{name: TIMINGS[name] for name in ("implementation", "case", "pass", "length", "dtype", "device")},
-    "peak_bytes": "most bytes that torch's allocator had allocated at any time of the pass, beyond the inputs",
-    "workspace_bytes": "the part of the peak that is neither output nor gradient",
-    "saved_bytes": "bytes that a forward pass keeps for its backward pass",
-    "physical_bytes": "highest resident size of the process during the pass, minus the size before",
-    "outside_bytes": "memory that a library allocated without torch; empty where it is within the noise",
-    "reserved_bytes": "only on CUDA: bytes that torch's caching allocator reserved",
-    "threads": "number of threads of the call",
-    "method": "how memory was measured",
-    "run": "id of the run",
-}
-KERNELS = {
-    **{name: TIMINGS[name] for name in ("implementation", "case", "pass", "length", "dtype", "device")},
-    "way": "kind of kernel: a fused kernel of torch, a composition of operators, or a kernel of its own",
-    "kernels": "operators and kernels that ran, by their names in torch's profiler, the longest time first",
-    "run": "id of the run",
-}
-CEILINGS = {
-    "run": "id of the run",
-    "device": "device",
-    "dtype": "dtype",
-    "threads": "number of threads",
-    "gflop_per_s": "rate of the matrix product",
-    "gbyte_per_s": "rate of the copy, bytes read plus bytes written",
-}
-FINDINGS = {
-    "implementation": "name of the implementation",
-    "case": "id of the case",
-    "check": "name of the check",
-    "chapter": "chapter of the check",
-    "status": "status of the finding",
-    "reason": "why the check did not pass",
-    "measured": "largest measured error",
-    "allowed": "allowed error",
-    "warnings": "warnings, one a line",
-    "run": "id of the run",
-}
-LEFT_OUT = {
-    "kind": "what was left out, such as `timing`",
-    "run": "id of the run",
-    "implementation": "name of the implementation; empty if it belongs to none",
-    "case": "id of the case; empty if it belongs to none",
-    "reason": "why it cannot be right",
-}
-UNTIMED = {
-    "implementation": "name of the implementation",
-    "length": "length of the case",
-    "pass": "`forward` or `forward+backward`",
-    "reason": "why the call was not timed",
-    "case": "id of the case",
-    "run": "id of the run",
-}
-DECISIONS = {
-    "machine": "name of the machine",
-    "device": "device",
-    "dtype": "dtype",
-    "threads": "number of threads",
-    "form": "flags, masks and sizes of the case, without the length",
-    "queries": "number of queries",
-    "keys": "number of keys",
-    "mode": "call mode",
-    "pass": "`forward` or `forward+backward`",
-    "reference": "the implementation by whose time others are divided",
-    "implementation": "what to use",
-    "regret": "the bound on its regret: 0.006 is at most 0.6 % behind any other",
-    "unbounded": "why there is no bound",
-    "behind": "the implementation at which the bound is reached",
-    "decided": "whether the bound is at most 1 %",
-    "ratio": "its time divided by the reference's",
-    "ratio_low": "lower end of the confidence interval of the ratio",
-    "ratio_high": "upper end of this interval",
-    "processes": "number of processes that timed the call",
-    "more_would_help": "whether more processes would lower the bound",
-    "conforming": "whether it is known to conform",
-    "suite": "suite of this verdict",
-    "checked": "number of checked cases behind this verdict",
-    "peak_bytes": "peak memory of the call",
-    "reference_peak_bytes": "peak memory of the reference's call",
-}
-MAPS = {
-    "map": "name of the map",
-    "machine": "name of the machine",
-    "device": "device",
-    "dtype": "dtype",
-    "threads": "number of threads",
-    "shape": "what all cells have in common",
-    "row_axis": "the size that varies from row to row",
-    "row": "its value, as the command line takes it: `1:512` is one query and 512 keys",
-    "column_axis": "the size that varies from column to column",
-    "column": "its value",
-    "case": "id of the case",
-    "mode": "call mode",
-    "pass": "`forward` or `forward+backward`",
-    "baseline": "the implementation by whose time others are divided",
-    "use": "what to use",
-    "regret": "the bound on its regret",
-    "unbounded": "why there is no bound",
-    "ratio": "its time divided by the baseline's",
-    "processes": "number of processes that timed the call",
-    "reason": "why there is no answer",
-}
-NODES = {
-    "machine": "name of the machine",
-    "threads": "number of threads",
-    "implementation": "name of the implementation",
-    "case": "id of the case",
-    "node": "label of one node",
-    "ratio": "ratio to the reference's time on this node",
-    "ratio_low": "lower end of its confidence interval",
-    "ratio_high": "upper end of this interval",
-    "processes": "number of processes of this ratio",
-    "run": "id of the run",
-    "other_node": "label of the other node",
-    "other_ratio": "ratio on the other node",
-    "other_ratio_low": "lower end of its confidence interval",
-    "other_ratio_high": "upper end of this interval",
-    "other_processes": "number of processes of this ratio",
-    "other_run": "id of the other run",
-}
-GROWTH = {
-    "implementation": "name of the implementation",
-    "pass": "the pass, as the page names it",
-    "measure": "`time` or `peak memory`",
-    "dtype": "dtype",
-    "device": "device",
-    "exponent": "exponent p of the fitted power law Lᵖ of the length L",
-    "low": "lower end of its confidence interval",
-    "high": "upper end of this interval",
-    "level": "confidence level of this interval",
-    "lengths": "number of lengths",
-    "shortest": "shortest length",
-    "longest": "longest length",
-    "series": "place and shape",
-}
-FAILURES = {
-    "machine": "name of the machine, and of the device if it has results of several",
-    "implementation": "name of the implementation",
-    "kind": "kind of the failures, such as wrong values or exceptions",
-    "checks": "the failed checks, each with its number of findings",
-    "statuses": "statuses of the findings, each with its number",
-    "findings": "number of failed findings",
-    "cases": "number of cases with a failure",
-    "reason": "the requirement, and what the findings have in common",
-    "worst_over_allowed": "the largest quotient of error and allowed error",
-    "worst_check": "the check of the worst finding",
-    "worst_case": "its case",
-    "worst_reason": "what was found there",
-    "command": "the command that repeats it",
-    "warnings": "warnings of the findings, one a line",
-}
-SUMMARY = {
-    "machine": "name of the machine",
-    "device": "device",
-    "dtype": "dtype",
-    "threads": "number of threads",
-    "form": "flags, masks and sizes of the case, without the length",
-    "implementation": "name of the implementation",
-    "conforms": "verdict on conformance",
-    "suite": "suite of this verdict",
-    "checked": "number of checked cases behind it",
-    "failed_checks": "names of the failed checks",
-    "pass": "`forward` or `forward+backward`",
-    "mode": "call mode",
-    "queries": "number of queries",
-    "keys": "number of keys",
-    "case": "id of the case",
-    "time_ns": "time of a call",
-    "time_low_ns": "lower end of its confidence interval",
-    "time_high_ns": "upper end of this interval",
-    "ratio": "time divided by the reference's",
-    "ratio_low": "lower end of the confidence interval of the ratio",
-    "ratio_high": "upper end of this interval",
-    "mark": "the verdict on the ratio, or which verdict its interval excludes",
-    "peak_bytes": "peak memory of the call",
-    "processes": "number of processes that timed the call",
-    "chosen": "whether it is the implementation to use",
-    "regret": "if it is: the bound on its regret",
-    "run": "id of the run",
-    "line": "number of the line of the run file that has the timing",
-}
-CHANGES = {
-    "implementation": "name of the implementation",
-    "case": "id of the case",
-    "aspect": "what was compared, such as `time`, `peak_bytes`, `flop` or the name of a check",
-    "verdict": "the verdict, such as `same`",
-    "told": "the change in words",
-    "base": "the number in the base run: bytes, operations, kernel calls, or the ratio to the reference's time",
-    "base_low": "lower end of its interval",
-    "base_high": "upper end of this interval",
-    "new": "the same number in the new run",
-    "new_low": "lower end of its interval",
-    "new_high": "upper end of this interval",
-    "factor": "`new` divided by `base`",
-    "factor_low": "lower end of its interval",
-    "factor_high": "upper end of this interval",
-}
+from attnbench.cases import CaseId
+from attnbench.checks.catalogue import find_chapter
+from attnbench.records.types import find_pass
+from attnbench.report.kernel_paths import find_way
+from attnbench.words.changes import describe_change
+from attnbench.words.findings import describe_finding, describe_reason
+from attnbench.words.left_out import describe_fault
+from attnbench.words.speed import explain_no_verdict
+
+__all__ = [
+    "CEILINGS", "CHANGES", "DECISIONS", "FINDINGS", "KERNELS", "LEFT_OUT", "MEMORY", "SUMMARY", "TIMINGS", "UNTIMED",
+    "Cell", "Columns", "TableColumn", "list_cells",
+]  # fmt: skip
+
+# A cell of a table; None where nothing was measured.
+Cell = str | int | float | bool | None
+# The reason of a planned call that was not reached before its run ended.
+ENDED = "the run ended before this call was timed"
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column of a table."""
+
+    name: str
+    # What it is, in Markdown.
+    meaning: str
+    # Where a row has its value: a function of the row, or the path of an attribute, by default the name.
+    source: str | Callable[[Any], Cell] = ""
+
+
+Columns = tuple[TableColumn, ...]
+
+
+def list_cells(columns: Columns, rows: Iterable[Any]) -> Iterator[list[Cell]]:
+    """Yield the cells of each row; a cell is None if the row lacks the value, or what has it."""
+    readers = [_make_reader(column.source or column.name) for column in columns]
+    for row in rows:
+        yield [read(row) for read in readers]
+
+
+def _make_reader(source: str | Callable[[Any], Cell]) -> Callable[[Any], Cell]:
+    if not isinstance(source, str):
+        return source
+    if "." not in source:
+        return attrgetter(source)
+    names = source.split(".")
+    return lambda row: reduce(lambda value, name: None if value is None else getattr(value, name), names, row)
+
+
+def _read_id(part: str) -> Callable[[Any], Cell]:
+    return lambda row: getattr(CaseId.parse(row.case), part)
+
+
+def _read_pass(row: Any) -> Cell:
+    return find_pass(row.case)
+
+
+CALL: Columns = (
+    TableColumn("implementation", "name of the implementation"),
+    TableColumn("case", "id of the case"),
+    TableColumn("pass", "`forward` or `forward+backward`", _read_pass),
+    TableColumn("length", "length of the case", _read_id("length")),
+    TableColumn("dtype", "dtype of the case", _read_id("dtype")),
+    TableColumn("device", "device of the case", _read_id("device")),
+)
+TIMINGS: Columns = (
+    *CALL,
+    TableColumn("median_ns", "median time of a call", "time.value"),
+    TableColumn("low_ns", "lower end of the confidence interval of the median time", "time.low"),
+    TableColumn("high_ns", "upper end of this interval", "time.high"),
+    TableColumn("level", "confidence level of this interval", "time.level"),
+    TableColumn("processes", "number of processes that timed the call", "time.processes"),
+    TableColumn("samples", "number of samples: times of single calls"),
+    TableColumn("threads", "number of threads of a call"),
+    TableColumn("method", "how the call was timed"),
+    TableColumn(
+        "measure", "`device` if `median_ns` and `ratio` are from times on the device; `wall` if from end to end"
+    ),
+    TableColumn("end_to_end_ns", "only on CUDA: median time from end to end"),
+    TableColumn("graph_ns", "only on CUDA: median time of the replayed graph"),
+    TableColumn("throttled", "only on CUDA: number of samples left out because the clock changed or was throttled"),
+    TableColumn("clock", "only on CUDA: how the clock was read"),
+    TableColumn(
+        "state", "speed verdict: `faster`, `slower`, `same`, `unknown` or `inconclusive`", lambda row: row.state or ""
+    ),
+    TableColumn("ratio", "time divided by the reference's time: the median of the processes' ratios", "ratio.value"),
+    TableColumn("ratio_low", "lower end of the confidence interval of the ratio", "ratio.low"),
+    TableColumn("ratio_high", "upper end of this interval", "ratio.high"),
+    TableColumn("ratio_level", "confidence level of this interval", "ratio.level"),
+    TableColumn("counted", "how many of the processes that `of` counts have enough clean calls", "verdict.counted"),
+    TableColumn("of", "number of processes that timed both the implementation and the reference", "verdict.of"),
+    TableColumn("reason", "why `state` is `unknown` or `inconclusive`", lambda row: explain_no_verdict(row.reason)),
+    TableColumn(
+        "null_state",
+        "verdict of the A/A control",
+        lambda row: (row.verdict and row.verdict.control and row.verdict.control.state) or "",
+    ),
+    TableColumn("null_ratio", "ratio of the A/A control", "verdict.control.ratio.value"),
+    TableColumn("build_ns", "time to build and prepare the module"),
+    TableColumn("first_call_ns", "time of the first call"),
+    TableColumn("flop", "operations of the case", "rates.flop"),
+    TableColumn("bytes", "bytes of the case", "rates.bytes"),
+    TableColumn("gflop_per_s", "operations divided by the time", "rates.gflop_per_s"),
+    TableColumn("gbyte_per_s", "bytes divided by the time", "rates.gbyte_per_s"),
+    TableColumn("share", "shortest possible time by the measured ceilings, divided by the time", "rates.share"),
+    TableColumn("bound", "the ceiling that gives this shortest time: `product` or `copy`", "rates.bound"),
+    TableColumn("run", "id of the run"),
+    TableColumn(
+        "reference_ns",
+        "the reference's time in the calls of `ratio`; only if `ratio` differs from the quotient of the two medians by "
+        "more than 2 %, or by more than 1 % with the quotient outside the interval",
+    ),
+    TableColumn("values", "`fresh` if each call had new input values, else `fixed`"),
+    TableColumn("judged", "number of calls whose results were compared with the oracle"),
+    TableColumn(
+        "calls",
+        "the calls behind `median_ns`. `clean`: the undisturbed ones. `few`: all, none disturbed, but no process has "
+        "enough. `disturbed`: all, because no process has enough undisturbed ones",
+        "basis",
+    ),
+    TableColumn(
+        "seen_ratio", "where `ratio` is missing: the ratio in the undisturbed cycles; no verdict follows from it"
+    ),
+)
+MEMORY: Columns = (
+    *CALL,
+    TableColumn(
+        "peak_bytes",
+        "most bytes that torch's allocator had allocated at any time of the pass, beyond the inputs",
+        "memory.peak_bytes",
+    ),
+    TableColumn(
+        "workspace_bytes", "the part of the peak that is neither output nor gradient", "memory.workspace_bytes"
+    ),
+    TableColumn("saved_bytes", "bytes that a forward pass keeps for its backward pass", "memory.saved_bytes"),
+    TableColumn(
+        "physical_bytes",
+        "highest resident size of the process during the pass, minus the size before",
+        "memory.physical_bytes",
+    ),
+    TableColumn(
+        "outside_bytes",
+        "memory that a library allocated without torch; empty where it is within the noise",
+        "memory.outside_bytes",
+    ),
+    TableColumn(
+        "reserved_bytes", "only on CUDA: bytes that torch's caching allocator reserved", "memory.reserved_bytes"
+    ),
+    TableColumn("threads", "number of threads of the call", "memory.threads"),
+    TableColumn("method", "how memory was measured", "memory.method"),
+    TableColumn("run", "id of the run"),
+)
+KERNELS: Columns = (
+    *CALL,
+    TableColumn(
+        "way",
+        "kind of kernel: a fused kernel of torch, a composition of operators, or a kernel of its own",
+        lambda result: find_way(result.kernels),
+    ),
+    TableColumn(
+        "kernels",
+        "operators and kernels that ran, by their names in torch's profiler, the longest time first",
+        lambda result: "; ".join(result.kernels),
+    ),
+    TableColumn("run", "id of the run"),
+)
+CEILINGS: Columns = (
+    TableColumn("run", "id of the run"),
+    TableColumn("device", "device"),
+    TableColumn("dtype", "dtype"),
+    TableColumn("threads", "number of threads"),
+    TableColumn("gflop_per_s", "rate of the matrix product", lambda ceiling: ceiling.flop_per_s / 1e9),
+    TableColumn(
+        "gbyte_per_s", "rate of the copy, bytes read plus bytes written", lambda ceiling: ceiling.bytes_per_s / 1e9
+    ),
+)
+FINDINGS: Columns = (
+    TableColumn("implementation", "name of the implementation", "result.implementation"),
+    TableColumn("case", "id of the case", "result.case"),
+    TableColumn("check", "name of the check", "finding.check"),
+    TableColumn("chapter", "chapter of the check", lambda row: find_chapter(row.finding.check)),
+    TableColumn("status", "status of the finding", "finding.status"),
+    TableColumn("reason", "why the check did not pass", lambda row: describe_finding(row.finding)),
+    TableColumn("measured", "largest measured error", "finding.measured"),
+    TableColumn("allowed", "allowed error", "finding.allowed"),
+    TableColumn("warnings", "warnings, one a line", lambda row: "\n".join(map(describe_reason, row.finding.warnings))),
+    TableColumn("run", "id of the run", "result.run"),
+)
+LEFT_OUT: Columns = (
+    TableColumn("kind", "what was left out, such as `timing`"),
+    TableColumn("run", "id of the run"),
+    TableColumn("implementation", "name of the implementation; empty if it belongs to none"),
+    TableColumn("case", "id of the case; empty if it belongs to none"),
+    TableColumn("reason", "why it cannot be right", lambda one: describe_fault(one.reason)),
+)
+UNTIMED: Columns = (
+    TableColumn("implementation", "name of the implementation"),
+    TableColumn("length", "length of the case", _read_id("length")),
+    TableColumn("pass", "`forward` or `forward+backward`", _read_pass),
+    TableColumn(
+        "reason",
+        "why the call was not timed",
+        lambda result: describe_reason(result.untimed) if result.untimed else ENDED,
+    ),
+    TableColumn("case", "id of the case"),
+    TableColumn("run", "id of the run"),
+)
+DECISIONS: Columns = (
+    TableColumn("machine", "name of the machine", "table.place.machine"),
+    TableColumn("device", "device", "table.place.device"),
+    TableColumn("dtype", "dtype", "table.place.dtype"),
+    TableColumn("threads", "number of threads", "table.place.threads"),
+    TableColumn("form", "flags, masks and sizes of the case, without the length", "table.form"),
+    TableColumn("queries", "number of queries", "column.queries"),
+    TableColumn("keys", "number of keys", "column.keys"),
+    TableColumn("mode", "call mode", "column.mode"),
+    TableColumn("pass", "`forward` or `forward+backward`", "column.pass_"),
+    TableColumn("reference", "the implementation by whose time others are divided", "table.baseline"),
+    TableColumn("implementation", "what to use", "answer.name"),
+    TableColumn("regret", "the bound on its regret: 0.006 is at most 0.6 % behind any other", "answer.regret"),
+    TableColumn("unbounded", "why there is no bound", "answer.unbounded"),
+    TableColumn("behind", "the implementation at which the bound is reached", "answer.behind"),
+    TableColumn("decided", "whether the bound is at most 1 %", "answer.decided"),
+    TableColumn("ratio", "its time divided by the reference's", "chosen.ratio.value"),
+    TableColumn("ratio_low", "lower end of the confidence interval of the ratio", "chosen.ratio.low"),
+    TableColumn("ratio_high", "upper end of this interval", "chosen.ratio.high"),
+    TableColumn("processes", "number of processes that timed the call", "answer.processes"),
+    TableColumn("more_would_help", "whether more processes would lower the bound", "answer.more_would_help"),
+    TableColumn("conforming", "whether it is known to conform", "table.conforming"),
+    TableColumn("suite", "suite of this verdict", "verdict.suite"),
+    TableColumn("checked", "number of checked cases behind this verdict", "verdict.checked"),
+    TableColumn("peak_bytes", "peak memory of the call", "chosen.peak_bytes"),
+    TableColumn("reference_peak_bytes", "peak memory of the reference's call", "reference.peak_bytes"),
+)
+SUMMARY: Columns = (
+    TableColumn("machine", "name of the machine", "table.place.machine"),
+    TableColumn("device", "device", "table.place.device"),
+    TableColumn("dtype", "dtype", "table.place.dtype"),
+    TableColumn("threads", "number of threads", "table.place.threads"),
+    TableColumn("form", "flags, masks and sizes of the case, without the length", "table.form"),
+    TableColumn("implementation", "name of the implementation", "row.subject"),
+    TableColumn("conforms", "verdict on conformance", "row.conformance.verdict"),
+    TableColumn("suite", "suite of this verdict", "row.conformance.suite"),
+    TableColumn("checked", "number of checked cases behind it", "row.conformance.checked"),
+    TableColumn(
+        "failed_checks", "names of the failed checks", lambda call: "; ".join(call.row.conformance.failed_checks)
+    ),
+    TableColumn("pass", "`forward` or `forward+backward`", lambda call: call.column.pass_ if call.column else ""),
+    TableColumn("mode", "call mode", lambda call: call.column.mode if call.column else ""),
+    TableColumn("queries", "number of queries", "column.queries"),
+    TableColumn("keys", "number of keys", "column.keys"),
+    TableColumn("case", "id of the case", lambda call: call.column.case if call.column else ""),
+    TableColumn("time_ns", "time of a call", "cell.time_ns.value"),
+    TableColumn("time_low_ns", "lower end of its confidence interval", "cell.time_ns.low"),
+    TableColumn("time_high_ns", "upper end of this interval", "cell.time_ns.high"),
+    TableColumn("ratio", "time divided by the reference's", "cell.ratio.value"),
+    TableColumn("ratio_low", "lower end of the confidence interval of the ratio", "cell.ratio.low"),
+    TableColumn("ratio_high", "upper end of this interval", "cell.ratio.high"),
+    TableColumn(
+        "mark", "the verdict on the ratio, or which verdict its interval excludes", lambda call: call.cell.mark or ""
+    ),
+    TableColumn("peak_bytes", "peak memory of the call", "cell.peak_bytes"),
+    TableColumn("processes", "number of processes that timed the call", "cell.processes"),
+    TableColumn("chosen", "whether it is the implementation to use", lambda call: call.answer is not None),
+    TableColumn("regret", "if it is: the bound on its regret", "answer.regret"),
+    TableColumn("run", "id of the run", "cell.run"),
+    TableColumn("line", "number of the line of the run file that has the timing", "cell.line"),
+)
+CHANGES: Columns = (
+    TableColumn("implementation", "name of the implementation"),
+    TableColumn("case", "id of the case"),
+    TableColumn("aspect", "what was compared, such as `time`, `peak_bytes`, `flop` or the name of a check"),
+    TableColumn("verdict", "the verdict, such as `same`"),
+    TableColumn("told", "the change in words", describe_change),
+    TableColumn(
+        "base",
+        "the number in the base run: bytes, operations, kernel calls, or the ratio to the reference's time",
+        "base.value",
+    ),
+    TableColumn("base_low", "lower end of its interval", "base.low"),
+    TableColumn("base_high", "upper end of this interval", "base.high"),
+    TableColumn("new", "the same number in the new run", "new.value"),
+    TableColumn("new_low", "lower end of its interval", "new.low"),
+    TableColumn("new_high", "upper end of this interval", "new.high"),
+    TableColumn("factor", "`new` divided by `base`", "factor.value"),
+    TableColumn("factor_low", "lower end of its interval", "factor.low"),
+    TableColumn("factor_high", "upper end of this interval", "factor.high"),
+)

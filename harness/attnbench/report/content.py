@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from attnbench.analysis.completeness import list_damage
 from attnbench.analysis.left_out import leave_out
@@ -13,12 +12,11 @@ from attnbench.records.types import FRONTIER, Ceiling, Result
 from attnbench.report.failures import Failures, collect_failures
 from attnbench.report.maps import Maps, make_maps
 from attnbench.report.nodes import Nodes, collect_nodes
-from attnbench.report.tables import Tables, load_spelled, tabulate
 
 __all__ = ["Content", "collect_content"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
     """Everything that a report shows."""
 
@@ -32,20 +30,10 @@ class Content:
     nodes: Nodes
     maps: Maps
 
-    @cached_property
-    def tables(self) -> Tables:
-        """The tables of the CSV files."""
-        return tabulate(self.results, self.summary.timings, compact=self.compact)
-
     @property
     def compact(self) -> bool:
         """Whether findings that passed without a warning are left out of findings.csv."""
         return any(run.compact for run in self.runs)
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is known to be missing from the runs."""
-        return not self.summary.incomplete
 
     @property
     def ceilings(self) -> list[Ceiling]:
@@ -60,7 +48,7 @@ class Content:
 
 def collect_content(runs: Sequence[StoredRun]) -> Content:
     """Collect the content of a report on these runs; what cannot be right is left out first, and named."""
-    summary = summarize(runs, load_spelled)
+    summary = summarize(runs)
     runs, _ = leave_out(runs)
     every = merge_runs(runs)
     results = [result for result in every if result.suite != FRONTIER]

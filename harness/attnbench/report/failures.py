@@ -6,19 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import pandas as pd
-
 from attnbench.analysis.root_causes import Failure, RootCause, find_root_causes
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.run_file import StoredRun, has_failure
 from attnbench.records.types import PERF, Finding, Result, format_reproduce_line
 from attnbench.records.value_facts import BitsDiffer, ValuesOff
-from attnbench.report.columns import FAILURES
+from attnbench.report.columns import Columns, TableColumn
 from attnbench.report.numbers import format_digits, shorten_text
 from attnbench.report.slugs import make_slug
 from attnbench.words.causes import describe_attributions, describe_shared, name_cause
 from attnbench.words.failures import (
+    OWNER,
     count_cases,
     describe_excess,
     describe_followers,
@@ -27,11 +26,12 @@ from attnbench.words.failures import (
     introduce_case,
     introduce_follower,
     list_checks,
-    name_owner,
 )
 from attnbench.words.findings import describe_finding, describe_reason
+from attnbench.words.say import say
 
 __all__ = [
+    "FAILURES",
     "FailureGroup",
     "Failures",
     "ListedCase",
@@ -39,7 +39,6 @@ __all__ = [
     "collect_failures",
     "rank_cause",
     "split_by_device",
-    "tabulate_failures",
 ]
 
 # Most groups on a page. More than a reader looks at; each has about 3 kB of HTML.
@@ -189,7 +188,7 @@ class Failures:
         return [
             (
                 self.headings[machine, name],
-                name_owner(name, machine) if several else name,
+                say(OWNER, name=name, machine=machine) if several else name,
                 tuple(own[:limit]),
                 tuple(own[limit:]),
             )
@@ -263,28 +262,8 @@ def _find_effect(finding: Finding) -> float:
     return abs(measured) / max(1.0, abs(float(wanted)))
 
 
-def tabulate_failures(groups: Iterable[FailureGroup]) -> pd.DataFrame:
-    """Tabulate groups of failures, one per row."""
-    rows = [
-        {
-            "machine": group.machine,
-            "implementation": group.implementation,
-            "kind": group.kind,
-            "checks": "; ".join(f"{check} ×{count}" for check, count in group.checks.items()),
-            "statuses": "; ".join(f"{status} ×{count}" for status, count in group.statuses.items()),
-            "findings": group.count,
-            "cases": group.cases,
-            "reason": " ".join(text for text in (group.requirement, group.shared) if text),
-            "worst_over_allowed": group.excess,
-            "worst_check": group.worst.check,
-            "worst_case": group.worst.case,
-            "worst_reason": group.worst.fault,
-            "command": group.command,
-            "warnings": "\n".join(group.warnings),
-        }
-        for group in groups
-    ]
-    return pd.DataFrame(rows, columns=list(FAILURES))
+def _list_counts(counts: Mapping[str, int]) -> str:
+    return "; ".join(f"{name} ×{count}" for name, count in counts.items())
 
 
 def _index_failed(results: Iterable[Result]) -> Mapping[tuple[str, str], list[Result]]:
@@ -417,3 +396,30 @@ def _rank(excess: float) -> float:
 def _find_requirement(check: str) -> str:
     known = read_checks().get(check)
     return known.requirement if known else ""
+
+
+# Columns of failures.csv, of ``FailureGroup``.
+FAILURES: Columns = (
+    TableColumn("machine", "name of the machine, and of the device if it has results of several"),
+    TableColumn("implementation", "name of the implementation"),
+    TableColumn("kind", "kind of the failures, such as wrong values or exceptions"),
+    TableColumn(
+        "checks", "the failed checks, each with its number of findings", lambda group: _list_counts(group.checks)
+    ),
+    TableColumn(
+        "statuses", "statuses of the findings, each with its number", lambda group: _list_counts(group.statuses)
+    ),
+    TableColumn("findings", "number of failed findings", "count"),
+    TableColumn("cases", "number of cases with a failure"),
+    TableColumn(
+        "reason",
+        "the requirement, and what the findings have in common",
+        lambda group: " ".join(filter(None, (group.requirement, group.shared))),
+    ),
+    TableColumn("worst_over_allowed", "the largest quotient of error and allowed error", "excess"),
+    TableColumn("worst_check", "the check of the worst finding", "worst.check"),
+    TableColumn("worst_case", "its case", "worst.case"),
+    TableColumn("worst_reason", "what was found there", "worst.fault"),
+    TableColumn("command", "the command that repeats it"),
+    TableColumn("warnings", "warnings of the findings, one a line", lambda group: "\n".join(group.warnings)),
+)

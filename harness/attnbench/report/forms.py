@@ -11,7 +11,6 @@ __all__ = [
     "describe_pass",
     "describe_size",
     "name_size",
-    "spell_length",
     "split_numbers",
 ]
 
@@ -60,16 +59,6 @@ def split_numbers(form: str) -> list[str | int]:
 def describe_pass(name: str, mode: str) -> str:
     """Return the name of a pass, with the call mode where the pass does not imply the mode."""
     return name if mode in PLAIN_MODES else f"{name} ({mode})"
-
-
-def spell_length(queries: int, keys: int) -> str:
-    """Return a length as ``--lengths`` takes it: "128", or "1:512" for one query and 512 keys.
-
-    A problem may lack one of the two numbers, which is then 0.
-    """
-    if queries == keys or not queries or not keys:
-        return str(max(queries, keys))
-    return f"{queries}:{keys}"
 
 
 def describe_length(queries: int, keys: int) -> str:

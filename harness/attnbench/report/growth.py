@@ -2,17 +2,16 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-
-import pandas as pd
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from attnbench.analysis.stats import Interval, student_quantile
 from attnbench.analysis.summary import SpeedCell, SummaryTable
-from attnbench.report.columns import GROWTH
+from attnbench.report.columns import Columns, TableColumn
 from attnbench.report.figures.points import Panel, Point, list_panels, measure_peak, measure_time
 from attnbench.words.summary import describe_place
 
-__all__ = ["LEVEL", "fit_growth", "tabulate_growth"]
+__all__ = ["GROWTH", "LEVEL", "fit_growth", "list_growth"]
 
 LEVEL = 0.95
 # Smallest number of lengths for a fit. Each side of the interval is the standard error times a quantile of Student's t:
@@ -39,20 +38,29 @@ def fit_growth(lengths: Sequence[float], values: Sequence[float]) -> Interval | 
     return Interval(value=slope, low=slope - half, high=slope + half)
 
 
-def tabulate_growth(tables: Iterable[SummaryTable]) -> pd.DataFrame:
-    """Return the rows of growth.csv: exponents of time and of peak memory, for each implementation and pass.
+class _GrowthRow(NamedTuple):
+    """The growth of one measure of an implementation in one panel of a table."""
+
+    table: SummaryTable
+    measure: str
+    panel: Panel
+    name: str
+    lengths: Sequence[int]
+    fitted: Interval
+
+
+def list_growth(tables: Iterable[SummaryTable]) -> Iterator[_GrowthRow]:
+    """Yield the exponents of time and of peak memory, for each implementation and pass.
 
     Times of disturbed calls, and those whose comparison is inconclusive, are left out.
     """
-    rows = [
-        _make_row(table, panel, name, measure, fitted, [point.length for point in points])
-        for table in tables
-        for measure, read in (("time", _measure_undisturbed), ("peak memory", measure_peak))
-        for panel in list_panels(table, read)
-        for name, points in panel.curves.items()
-        if (fitted := fit_growth([point.length for point in points], [point.value for point in points]))
-    ]
-    return pd.DataFrame(rows, columns=list(GROWTH))
+    for table in tables:
+        for measure, read in (("time", _measure_undisturbed), ("peak memory", measure_peak)):
+            for panel in list_panels(table, read):
+                for name, points in panel.curves.items():
+                    lengths = [point.length for point in points]
+                    if fitted := fit_growth(lengths, [point.value for point in points]):
+                        yield _GrowthRow(table, measure, panel, name, lengths, fitted)
 
 
 def _measure_undisturbed(cell: SpeedCell) -> Point | None:
@@ -60,22 +68,18 @@ def _measure_undisturbed(cell: SpeedCell) -> Point | None:
     return None if point is None or point.disturbed else point
 
 
-def _make_row(
-    table: SummaryTable, panel: Panel, name: str, measure: str, found: Interval, lengths: Sequence[int]
-) -> dict[str, object]:
-    place = table.place
-    return {
-        "implementation": name,
-        "pass": panel.title,
-        "measure": measure,
-        "dtype": place.dtype,
-        "device": place.device,
-        "exponent": found.value,
-        "low": found.low,
-        "high": found.high,
-        "level": LEVEL,
-        "lengths": len(lengths),
-        "shortest": min(lengths),
-        "longest": max(lengths),
-        "series": f"{describe_place(place)}: {table.form}",
-    }
+GROWTH: Columns = (
+    TableColumn("implementation", "name of the implementation", "name"),
+    TableColumn("pass", "the pass, as the page names it", "panel.title"),
+    TableColumn("measure", "`time` or `peak memory`"),
+    TableColumn("dtype", "dtype", "table.place.dtype"),
+    TableColumn("device", "device", "table.place.device"),
+    TableColumn("exponent", "exponent p of the fitted power law Lᵖ of the length L", "fitted.value"),
+    TableColumn("low", "lower end of its confidence interval", "fitted.low"),
+    TableColumn("high", "upper end of this interval", "fitted.high"),
+    TableColumn("level", "confidence level of this interval", lambda _: LEVEL),
+    TableColumn("lengths", "number of lengths", lambda row: len(row.lengths)),
+    TableColumn("shortest", "shortest length", lambda row: min(row.lengths)),
+    TableColumn("longest", "longest length", lambda row: max(row.lengths)),
+    TableColumn("series", "place and shape", lambda row: f"{describe_place(row.table.place)}: {row.table.form}"),
+)

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Sequence
 
-__all__ = ["CALLS", "find_way"]
+from attnbench.analysis.run_diff import count_kernel_calls
 
-# Separator between the name of an operator and the number of its calls.
-CALLS = " ×"
+__all__ = ["find_way"]
+
 # Regular expressions for operator names, each with the code path that it indicates. The first expression that matches
 # the name of any operator decides.
 WAYS = (
@@ -18,18 +18,10 @@ WAYS = (
     (r"_softmax|bmm|baddbmm", "composed: products and softmax"),
 )
 COPY = "aten::copy_"
-# What follows ``CALLS`` in a name is no number of calls if it has this many digits or more.
-LONGEST_COUNT = 10
 
 
 def find_way(kernels: Sequence[str]) -> str:
     """Return words for the code path that these torch operators indicate, and the number of tensor copies, if any."""
     found = next((words for pattern, words in WAYS if any(re.search(pattern, name) for name in kernels)), "its own")
-    copies = sum(_count_calls(name) for name in kernels if name.partition(CALLS)[0] == COPY)
+    copies = count_kernel_calls(kernels)[COPY]
     return found + (f"; {copies} {'copy' if copies == 1 else 'copies'} of tensors" if copies else "")
-
-
-def _count_calls(name: str) -> int:
-    count = name.partition(CALLS)[2]
-    # The name is from a run file, so what follows ``CALLS`` may be any text.
-    return int(count) if count.isdecimal() and len(count) < LONGEST_COUNT else 1

@@ -1,13 +1,12 @@
 """Crossover maps of a report: tables whose rows and columns are two sizes, with what to use in each cell."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import NamedTuple
 
 from attnbench.analysis.crossover_maps import Axis, CrossoverMap, MapCell, Value, find_maps
 from attnbench.analysis.summary import SummaryTable
-from attnbench.report.columns import MAPS
+from attnbench.report.columns import Columns, TableColumn
 from attnbench.report.forms import describe_form, describe_length, describe_size, name_size, split_numbers
 from attnbench.report.numbers import format_digits, shorten_text
 from attnbench.report.slugs import make_slug
@@ -16,7 +15,7 @@ from attnbench.words.answers import format_percent
 from attnbench.words.findings import describe_reason
 from attnbench.words.summary import describe_place
 
-__all__ = ["MOST_CELLS", "MOST_MAPS", "MapTable", "Maps", "ShownCell", "make_maps", "tabulate_maps"]
+__all__ = ["MAPS", "MOST_CELLS", "MOST_MAPS", "MapTable", "Maps", "ShownCell", "list_map_rows", "make_maps"]
 
 # ``MOST_MAPS``: most maps of the page. ``MOST_CELLS``: most cells of one of them; a larger table is not read. A map of
 # 9 cells takes 5 kB of the page; these limits keep all of them below 0.5 MB.
@@ -37,9 +36,9 @@ class ShownCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapTable:
-    """A map as the page and its figure show it."""
+    """A map as the page shows it."""
 
-    # Name of the map's files without extension, and its anchor.
+    # Name of the map, and its anchor.
     stem: str
     place: str
     title: str
@@ -63,35 +62,36 @@ def make_maps(tables: Sequence[SummaryTable]) -> Maps:
     return Maps(every=every, shown=tuple(_make_table(one, _name(one, every)) for one in small[:MOST_MAPS]))
 
 
-def tabulate_maps(maps: Maps) -> pd.DataFrame:
-    """Return the rows of maps.csv: one for each cell of each map for which something was timed or planned."""
-    rows = [
-        _make_csv_row(one, cell, _name(one, maps.every))
-        for one in maps.every
-        for _, cell in sorted(one.cells.items(), key=lambda pair: pair[0])
-    ]
-    return pd.DataFrame(rows, columns=list(MAPS)).astype({"processes": "Int64"})
+class _MapRow(NamedTuple):
+    """A cell of a map for which something was timed or planned."""
+
+    name: str
+    map: CrossoverMap
+    cell: MapCell
 
 
-def _list_place(one: CrossoverMap) -> tuple[str, str, str, int]:
-    return one.place.machine, one.place.device, one.place.dtype, one.place.threads
+def list_map_rows(maps: Maps) -> Iterator[_MapRow]:
+    """Yield the cells of all maps."""
+    for one in maps.every:
+        name = _name(one, maps.every)
+        yield from (_MapRow(name, one, one.cells[place]) for place in sorted(one.cells))
 
 
 def _order(one: CrossoverMap) -> tuple[object, ...]:
-    return (*_list_place(one), one.pass_, one.mode != "inference", one.mode, split_numbers(one.form), one.length)
+    return (*one.place, one.pass_, one.mode != "inference", one.mode, split_numbers(one.form), one.length)
 
 
 def _name(one: CrossoverMap, every: Sequence[CrossoverMap]) -> str:
     if len(every) == 1:
         return "map"
     axes = (_name_axis(one.operator, axis) + "=" * axis.equal_heads for axis in (one.row_axis, one.column_axis))
-    words = (*map(str, _list_place(one)), one.pass_, one.mode, one.form, str(one.length))
+    words = (*map(str, one.place), one.pass_, one.mode, one.form, str(one.length))
     return "map-" + make_slug(*words, *axes)
 
 
 def _make_table(one: CrossoverMap, stem: str) -> MapTable:
     axes = " × ".join(_name_axis(one.operator, axis) for axis in (one.column_axis, one.row_axis))
-    equal = [describe_form(one.form, varying={one.row_axis.letter, one.column_axis.letter})]
+    equal = [_describe_shape(one)]
     equal += [f"length {_describe(one.operator, Axis(letter=''), one.length)}"] if one.length else []
     first = next(iter(one.cells.values())).call
     return MapTable(
@@ -143,33 +143,48 @@ def _describe(operator: str, axis: Axis, value: Value) -> str:
     return describe_size(operator, axis.letter, str(value[0])) if axis.letter else describe_length(value[0], value[-1])
 
 
-def _make_csv_row(one: CrossoverMap, cell: MapCell, name: str) -> Mapping[str, object]:
-    answer = cell.answer
-    return dict(
-        zip(("machine", "device", "dtype", "threads"), _list_place(one), strict=True),
-        map=name,
-        shape=describe_form(one.form, varying={one.row_axis.letter, one.column_axis.letter}),
-        row_axis=_name_axis(one.operator, one.row_axis),
-        row=_join(cell.row),
-        column_axis=_name_axis(one.operator, one.column_axis),
-        column=_join(cell.column),
-        case=cell.call.case,
-        mode=one.mode,
-        baseline=cell.table.baseline,
-        **dict(_list_answer(cell)),
-        ratio=_find_ratio(cell) if answer else None,
-        reason="" if answer else "; ".join(map(describe_reason, cell.reasons)),
-    ) | {"pass": one.pass_}
-
-
-def _list_answer(cell: MapCell) -> Iterator[tuple[str, object]]:
-    answer = cell.answer
-    yield "use", answer.name if answer else ""
-    yield "regret", answer.regret if answer else None
-    yield "unbounded", (answer.unbounded or "") if answer else ""
-    yield "processes", answer.processes if answer else None
+def _describe_shape(one: CrossoverMap) -> str:
+    return describe_form(one.form, varying={one.row_axis.letter, one.column_axis.letter})
 
 
 def _join(value: Value) -> str:
     """Return a value as the options of the command line have it: "128", or "1:512" for queries and keys that differ."""
     return ":".join(map(str, dict.fromkeys(value)))
+
+
+MAPS: Columns = (
+    TableColumn("map", "name of the map", "name"),
+    TableColumn("machine", "name of the machine", "map.place.machine"),
+    TableColumn("device", "device", "map.place.device"),
+    TableColumn("dtype", "dtype", "map.place.dtype"),
+    TableColumn("threads", "number of threads", "map.place.threads"),
+    TableColumn("shape", "what all cells have in common", lambda row: _describe_shape(row.map)),
+    TableColumn(
+        "row_axis", "the size that varies from row to row", lambda row: _name_axis(row.map.operator, row.map.row_axis)
+    ),
+    TableColumn(
+        "row",
+        "its value, as the command line takes it: `1:512` is one query and 512 keys",
+        lambda row: _join(row.cell.row),
+    ),
+    TableColumn(
+        "column_axis",
+        "the size that varies from column to column",
+        lambda row: _name_axis(row.map.operator, row.map.column_axis),
+    ),
+    TableColumn("column", "its value", lambda row: _join(row.cell.column)),
+    TableColumn("case", "id of the case", "cell.call.case"),
+    TableColumn("mode", "call mode", "map.mode"),
+    TableColumn("pass", "`forward` or `forward+backward`", "map.pass_"),
+    TableColumn("baseline", "the implementation by whose time others are divided", "cell.table.baseline"),
+    TableColumn("use", "what to use", "cell.answer.name"),
+    TableColumn("regret", "the bound on its regret", "cell.answer.regret"),
+    TableColumn("unbounded", "why there is no bound", "cell.answer.unbounded"),
+    TableColumn("ratio", "its time divided by the baseline's", lambda row: _find_ratio(row.cell)),
+    TableColumn("processes", "number of processes that timed the call", "cell.answer.processes"),
+    TableColumn(
+        "reason",
+        "why there is no answer",
+        lambda row: "" if row.cell.answer else "; ".join(map(describe_reason, row.cell.reasons)),
+    ),
+)

@@ -6,14 +6,8 @@ from attnbench.analysis.summary import Summary, SummaryTable
 from attnbench.report.markdown_text import escape, format_code, hide_comments
 from attnbench.report.summary_grid import Grid, Line, list_answers, list_gaps, list_left_out, make_grid, name_wrong
 from attnbench.words.causes import describe_cause
-from attnbench.words.summary import (
-    count_more_failures,
-    describe_conforming,
-    describe_failures,
-    describe_heading,
-    explain_missing_tables,
-    title_failure,
-)
+from attnbench.words.say import say, say_count
+from attnbench.words.summary import CONFORMS, FAILURES, HEADING, MORE_CAUSES, MORE_TABLES, title_failure
 
 __all__ = ["render"]
 
@@ -25,11 +19,11 @@ LONGEST = 600
 
 def render(summary: Summary) -> str:
     """Return the summary and the failures as Markdown."""
-    parts = [f"# {describe_heading()}", escape(name_wrong(summary))]
+    parts = [f"# {say(HEADING)}", escape(name_wrong(summary))]
     for table in summary.tables[:MOST_TABLES]:
         parts += _render_table(table)
     if (left := len(summary.tables) - MOST_TABLES) > 0:
-        parts.append(explain_missing_tables(left))
+        parts.append(say_count(MORE_TABLES, left))
     parts.append(_list_lines(list_gaps(summary)))
     parts += _render_failures(summary)
     return hide_comments("\n\n".join(part for part in parts if part)) + "\n"
@@ -39,7 +33,7 @@ def _render_table(table: SummaryTable) -> Iterator[str]:
     grid = make_grid(table)
     yield f"**{escape(grid.title)}**"
     columns = [(group.label, name) for group in grid.groups for name in group.headings]
-    head = ["", describe_conforming(), *(f"{label}<br>{name}" for label, name in columns)]
+    head = ["", say(CONFORMS), *(f"{label}<br>{name}" for label, name in columns)]
     rule = ["---", "---", *["---:"] * len(columns)]
     rows = (_list_cells(line, len(columns)) for line in grid.lines)
     yield "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
@@ -62,7 +56,7 @@ def _list_lines(lines: Iterable[str]) -> str:
 def _render_failures(summary: Summary) -> Iterator[str]:
     causes = summary.causes
     if causes:
-        yield f"## {describe_failures()}"
+        yield f"## {say(FAILURES)}"
     several = len(summary.machines) > 1
     for place, cause in causes[:MOST_CAUSES]:
         title = title_failure(cause, place.machine if several else "")
@@ -70,7 +64,7 @@ def _render_failures(summary: Summary) -> Iterator[str]:
         lines = [f"**{escape(title)}**", *map(_shorten, told), format_code(cause.reproduce)]
         yield "  \n".join(lines)
     if (left := len(causes) - MOST_CAUSES) > 0:
-        yield escape(count_more_failures(left))
+        yield escape(say_count(MORE_CAUSES, left))
 
 
 def _shorten(text: str) -> str:

@@ -5,7 +5,7 @@ Sources: CommonMark 0.31, https://spec.commonmark.org/0.31.2/; GitHub Flavored M
 
 import re
 
-from attnbench.report.spelled import spell_out
+from attnbench.report.hidden_characters import spell_out
 
 __all__ = ["escape", "format_code", "format_console", "hide_comments"]
 

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from attnbench.analysis.completeness import find_unfinished, judge_completeness
-from attnbench.checks.catalogue import list_chapters, read_checks
+from attnbench.checks.catalogue import find_chapter, list_chapters, read_checks
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, SILENT, Result, Status
 from attnbench.report.failures import MachineDevice, split_by_device
 from attnbench.report.numbers import shorten_text
 from attnbench.report.slugs import make_slug
-from attnbench.report.tables import chapter_of
 from attnbench.words.findings import describe_finding
-from attnbench.words.matrix import EMPTY, NO_FINDINGS, title_unfinished
+from attnbench.words.matrix import EMPTY, NO_FINDINGS, UNFINISHED
 from attnbench.words.say import say
 from attnbench.words.statuses import MARKS, describe_mark, find_mark
 
@@ -95,7 +94,7 @@ class Matrix:
     @property
     def titles(self) -> tuple[str, ...]:
         """The names, each with what its column lacks."""
-        return tuple(title_unfinished(name) if name in self.unfinished else name for name in self.names)
+        return tuple(say(UNFINISHED, name=name) if name in self.unfinished else name for name in self.names)
 
     @cached_property
     def columns(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -221,7 +220,7 @@ def _make_chapters(
     by_chapter: defaultdict[str, list[str]] = defaultdict(list)
     for check in order:
         if any(name in counts[check] for name in names):
-            by_chapter[chapter_of(check)].append(check)
+            by_chapter[find_chapter(check)].append(check)
     for title in (*list_chapters(), "other"):
         if checks := by_chapter[title]:
             late = [name in unfinished for name in names]

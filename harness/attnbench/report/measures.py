@@ -12,7 +12,7 @@ from attnbench.report.forms import describe_form
 from attnbench.report.kernel_paths import find_way
 from attnbench.report.numbers import format_digits, format_estimate, format_thousands
 from attnbench.report.overview import name_measure
-from attnbench.report.summary_grid import name_pass, spell
+from attnbench.report.summary_grid import name_pass
 from attnbench.words.measures import COLUMNS, describe_mark, list_notes
 from attnbench.words.summary import describe_place
 
@@ -179,7 +179,7 @@ def _make_row(call: _Call, measured: _Measured, *, withheld: bool) -> MeasureRow
     return MeasureRow(
         anchor=name_measure(timing.run if timing else "", call.name, case),
         implementation=call.name,
-        length=Value(text=spell(call.column), number=max(call.column.queries, call.column.keys)),
+        length=Value(text=call.column.length, number=max(call.column.queries, call.column.keys)),
         values=values,
         disturbed=timing is not None and timing.basis == "disturbed",
         doubtful=call.doubtful,

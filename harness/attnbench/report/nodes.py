@@ -7,22 +7,40 @@ that several of them timed, the last timing counts, and of a case that several o
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
 from attnbench.analysis.speed_verdict import EFFECT, LEVEL
 from attnbench.analysis.stats import Estimate, rank_of
+from attnbench.analysis.summary import Place
 from attnbench.analysis.timing_rows import TimingRow, find_reference, measure_calls
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun, has_failure, identify_code
 from attnbench.records.types import Result, find_pass
-from attnbench.report.columns import NODES
+from attnbench.report.columns import Columns, TableColumn
 from attnbench.report.forms import describe_form, describe_length, describe_pass
 from attnbench.report.numbers import format_estimate
-from attnbench.report.tables import load_spelled
 from attnbench.words import nodes as words
+from attnbench.words.say import say_count
+from attnbench.words.summary import describe_place
 
-__all__ = ["NodeRow", "Nodes", "collect_nodes", "tabulate_nodes"]
+__all__ = ["NODES", "NodeRow", "Nodes", "collect_nodes"]
 
+NODES: Columns = (
+    TableColumn("machine", "name of the machine"),
+    TableColumn("threads", "number of threads"),
+    TableColumn("implementation", "name of the implementation"),
+    TableColumn("case", "id of the case"),
+    TableColumn("node", "label of one node", "one.node"),
+    TableColumn("ratio", "ratio to the reference's time on this node", "one.ratio.value"),
+    TableColumn("ratio_low", "lower end of its confidence interval", "one.ratio.low"),
+    TableColumn("ratio_high", "upper end of this interval", "one.ratio.high"),
+    TableColumn("processes", "number of processes of this ratio", "one.ratio.processes"),
+    TableColumn("run", "id of the run", "one.run"),
+    TableColumn("other_node", "label of the other node", "other.node"),
+    TableColumn("other_ratio", "ratio on the other node", "other.ratio.value"),
+    TableColumn("other_ratio_low", "lower end of its confidence interval", "other.ratio.low"),
+    TableColumn("other_ratio_high", "upper end of this interval", "other.ratio.high"),
+    TableColumn("other_processes", "number of processes of this ratio", "other.ratio.processes"),
+    TableColumn("other_run", "id of the other run", "other.run"),
+)
 # Most rows of the table on the page; nodes.csv has all.
 MOST_ROWS = 200
 
@@ -52,7 +70,7 @@ class NodeRow:
         """The row in words: machine, implementation, shape, length, pass, and each node with its ratio."""
         case = CaseId.parse(self.case)
         return (
-            words.describe_place(self.machine, case.device, case.dtype, self.threads),
+            describe_place(Place(self.machine, case.device, case.dtype, self.threads)),
             self.implementation,
             describe_form(case.form),
             describe_length(*case.lengths),
@@ -112,7 +130,7 @@ class Nodes:
         """Where nodes disagree on failures, in sentences; that they agree; empty if no two nodes checked the same."""
         if not self.checked:
             return ()
-        return tuple(one.sentence for one in self.failures[:MOST_ROWS]) or (words.describe_agreement(self.checked),)
+        return tuple(one.sentence for one in self.failures[:MOST_ROWS]) or (say_count(words.AGREED, self.checked),)
 
     @property
     def times(self) -> str:
@@ -127,7 +145,7 @@ def collect_nodes(runs: Sequence[StoredRun]) -> Nodes:
     stored = {one.run.id: one for one in runs if one.run.node}
     repeated = _select_repeated(stored.values())
     of_call: dict[tuple[str, int, str, str], dict[str, _Timed]] = {}
-    for row in measure_calls(repeated, may_choose=lambda _: False, load=load_spelled).rows:
+    for row in measure_calls(repeated, may_choose=lambda _: False).rows:
         run = stored[row.run].run
         if (ratio := _read_ratio(row)) is not None:
             key = run.machine.name, run.threads, row.implementation, row.case
@@ -182,29 +200,6 @@ def _compare_failures(runs: Iterable[StoredRun]) -> tuple[int, tuple[NodeFailure
         )
         for (machine, name), cases in split.items()
     )  # fmt: skip
-
-
-def tabulate_nodes(nodes: Nodes) -> pd.DataFrame:
-    """Return the rows of nodes.csv."""
-    rows = [
-        {"machine": row.machine, "threads": row.threads, "implementation": row.implementation, "case": row.case}
-        | _make_columns(row.one, "")
-        | _make_columns(row.other, "other_")
-        for row in nodes.rows
-    ]
-    return pd.DataFrame(rows, columns=list(NODES))
-
-
-def _make_columns(timed: _Timed, start: str) -> dict[str, object]:
-    ratio = timed.ratio
-    return {
-        f"{start}node": timed.node,
-        f"{start}ratio": ratio.value,
-        f"{start}ratio_low": ratio.low,
-        f"{start}ratio_high": ratio.high,
-        f"{start}processes": ratio.processes,
-        f"{start}run": timed.run,
-    }
 
 
 def _select_repeated(runs: Iterable[StoredRun]) -> list[Result]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from attnbench.analysis.summary import Column, Place, SpeedCell, Summary, SummaryRow, SummaryTable
+from attnbench.analysis.summary import Column, SpeedCell, Summary, SummaryRow, SummaryTable
 from attnbench.report.failures import Failures
 from attnbench.report.forms import describe_form
 from attnbench.report.numbers import format_bytes, format_estimate, format_seconds, shorten_text
@@ -16,7 +16,6 @@ from attnbench.report.summary_grid import (
     make_grid,
     name_pass,
     name_wrong,
-    spell,
 )
 from attnbench.words.answers import describe_regret, format_percent
 from attnbench.words.overview import NOTHING_CHOSEN, PENDING
@@ -129,14 +128,14 @@ def _make_table(table: SummaryTable, failures: Failures) -> OverviewTable:
     rows = [_make_row(table, row, columns, peak, failures) for row in _select_rows(table)]
     passes = groupby(columns, key=name_pass)
     return OverviewTable(
-        anchor=make_slug("table", *_list_place(table.place), table.form),
+        anchor=make_slug("table", *map(str, table.place), table.form),
         place=describe_place(table.place),
         form=describe_form(table.form) if table.form else "",
         baseline=table.baseline,
-        passes=tuple((name, tuple(map(spell, own))) for name, own in passes),
+        passes=tuple((name, tuple(column.length for column in own)) for name, own in passes),
         rows=tuple(rows),
         answers=tuple(_show_answer(table, column) for column in columns) if table.answers else (),
-        peak_at=spell(peak) if peak else "",
+        peak_at=peak.length if peak else "",
         told=tuple(map(_capitalize, list_answers(table))),
         legend=make_grid(table).legend,
         conforming=table.conforming,
@@ -252,7 +251,3 @@ def _show_answer(table: SummaryTable, column: Column) -> Shown:
 def name_measure(run: str, name: str, case: str) -> str:
     """Return the anchor of a timed call in the tables of measures."""
     return make_slug("m", run, name, case)
-
-
-def _list_place(place: Place) -> tuple[str, ...]:
-    return place.machine, place.device, place.dtype, str(place.threads)

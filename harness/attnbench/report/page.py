@@ -17,12 +17,13 @@ from attnbench.report.figures.drawings import Drawing
 from attnbench.report.figures.marks import make_mark, make_rules
 from attnbench.report.figures.style import Look
 from attnbench.report.forms import describe_form
+from attnbench.report.hidden_characters import spell_out
 from attnbench.report.numbers import format_count
 from attnbench.report.overview import make_overview
 from attnbench.report.placeholders import make_placeholder
 from attnbench.report.sections import list_plugin_sections, make_sections
 from attnbench.report.slugs import make_slug
-from attnbench.report.summary_grid import name_pass, spell
+from attnbench.report.summary_grid import name_pass
 from attnbench.words.failures import REPRODUCING
 from attnbench.words.summary import describe_place
 
@@ -82,7 +83,7 @@ def render_template(name: str, **given: Any) -> str:
 
 @cache
 def make_environment() -> jinja2.Environment:
-    """Return the Jinja environment of the templates, with their filters; it escapes HTML markup in every text.
+    """Return the Jinja environment of the templates, with their filters; it escapes markup and hidden characters.
 
     There is one for all pages of a process, because compiling the templates takes a third of a second.
     """
@@ -92,9 +93,9 @@ def make_environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_spell_out,
     )
     made.filters["breakable"] = _add_breaks
-    made.filters["column"] = spell
     made.filters["count"] = format_count
     made.filters["form"] = describe_form
     made.filters["linked"] = _link_files
@@ -104,6 +105,13 @@ def make_environment() -> jinja2.Environment:
     made.filters["unbroken"] = _join_numbers
     made.filters["words"] = _keep_words
     return made
+
+
+def _spell_out(value: Any) -> Any:
+    """Spell out the hidden characters of a text that a template shows; markup stays markup."""
+    if not isinstance(value, str):
+        return value
+    return Markup(spell_out(value)) if isinstance(value, Markup) else spell_out(value)  # noqa: S704  # escapes of Python
 
 
 def _make_policy(style: str, script: str) -> str:

@@ -3,6 +3,8 @@
 import hashlib
 import re
 
+from attnbench.report.hidden_characters import spell_out
+
 __all__ = ["make_slug"]
 
 # Longest readable part of a slug, in characters.
@@ -21,6 +23,6 @@ def make_slug(*parts: str) -> str:
     readable = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:LONGEST].strip("-")
     if readable == text and not any("-" in part for part in parts[1:]):
         return readable
-    # The texts of a report never contain the separator: ``spell_out`` replaces it by its escape.
-    spelled = hashlib.sha256("\x00".join(parts).encode(errors="surrogatepass")).hexdigest()[:DIGITS]
+    # A text that is spelled out never contains the separator.
+    spelled = hashlib.sha256("\x00".join(map(spell_out, parts)).encode()).hexdigest()[:DIGITS]
     return f"{readable}-{spelled}" if readable else spelled

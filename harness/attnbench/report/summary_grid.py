@@ -7,7 +7,7 @@ from itertools import groupby
 from attnbench.analysis.plain_names import clean_name
 from attnbench.analysis.summary import Column, Mark, SpeedCell, Summary, SummaryRow, SummaryTable, Verdict
 from attnbench.records.facts import Reason
-from attnbench.report.forms import describe_form, describe_pass, spell_length
+from attnbench.report.forms import describe_form, describe_pass
 from attnbench.report.numbers import format_bytes, format_seconds
 from attnbench.words import completeness as run_words
 from attnbench.words import summary as words
@@ -70,9 +70,9 @@ def make_grid(table: SummaryTable) -> Grid:
     """Return the texts of a table."""
     passes = [(name, list(own)) for name, own in groupby(table.columns, key=name_pass)] if is_timed(table) else []
     peak = _find_peak_column(table) if passes else None
-    groups = [Group(label=name, headings=tuple(map(spell, own))) for name, own in passes]
+    groups = [Group(label=name, headings=tuple(column.length for column in own)) for name, own in passes]
     if peak:
-        groups.append(Group(label="peak", headings=(spell(peak),)))
+        groups.append(Group(label="peak", headings=(peak.length,)))
     lines = []
     for row in table.rows:
         cells = [tuple(_format_cell(row.cells.get(column)) for column in own) for _, own in passes]
@@ -109,7 +109,7 @@ def is_timed(table: SummaryTable) -> bool:
 def list_answers(table: SummaryTable) -> Iterator[str]:
     """Yield what to use for each pass."""
     for name, own in groupby(table.columns if is_timed(table) else (), key=name_pass):
-        yield words.describe_answers(name, [(spell(column), table.answers.get(column)) for column in own])
+        yield words.describe_answers(name, [(column.length, table.answers.get(column)) for column in own])
 
 
 def list_left_out(table: SummaryTable) -> Iterator[str]:
@@ -136,9 +136,9 @@ def list_gaps(summary: Summary) -> Iterator[str]:
     for found in summary.incomplete:
         yield from run_words.describe_gaps(found, named=summary.runs > 1)
     if summary.left_out:
-        yield words.describe_left_out(count_left_out(summary.left_out))
+        yield say(words.LEFT_OUT, things=count_left_out(summary.left_out))
     for one in summary.disagreements:
-        yield words.describe_disagreement(name_pass(one.column), spell(one.column), one.names)
+        yield words.describe_disagreement(name_pass(one.column), one.column.length, one.names)
 
 
 def name_wrong(summary: Summary) -> str:
@@ -154,11 +154,6 @@ def name_wrong(summary: Summary) -> str:
 def name_pass(column: Column) -> str:
     """Return the name of the pass of a column, with the mode where the pass does not imply it."""
     return describe_pass(column.pass_, column.mode)
-
-
-def spell(column: Column) -> str:
-    """Return the length of a column."""
-    return spell_length(column.queries, column.keys)
 
 
 def _group_subjects(

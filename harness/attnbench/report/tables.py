@@ -1,248 +1,143 @@
-"""Data frames from results: one row per timing, memory measurement, finding or call that was not timed."""
+"""The tables of a report: the columns of each, its rows, and what a row is."""
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import lru_cache
-from itertools import chain, islice, repeat
-from operator import attrgetter
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pandas as pd
+from attnbench.analysis.answers import Answer
+from attnbench.analysis.summary import Column, SpeedCell, Summary, SummaryRow, SummaryTable
+from attnbench.records.types import PERF, Finding, Result
+from attnbench.report import columns
+from attnbench.report.columns import Columns, list_cells
+from attnbench.report.content import Content
+from attnbench.report.failures import FAILURES
+from attnbench.report.growth import GROWTH, list_growth
+from attnbench.report.maps import MAPS, list_map_rows
+from attnbench.report.nodes import NODES
 
-from attnbench.analysis.left_out import LeftOut
-from attnbench.analysis.timing_rows import TimingRow
-from attnbench.cases import CaseId
-from attnbench.checks.catalogue import read_checks
-from attnbench.records.compact_reading import load_samples
-from attnbench.records.types import PERF, Ceiling, Result, Timing, find_pass
-from attnbench.report.columns import CEILINGS, FINDINGS, KERNELS, LEFT_OUT, MEMORY, TIMINGS, UNTIMED
-from attnbench.report.kernel_paths import find_way
-from attnbench.report.spelled import spell_out_in
-from attnbench.words.findings import describe_finding, describe_reason
-from attnbench.words.left_out import describe_fault
-from attnbench.words.speed import explain_no_verdict
+if TYPE_CHECKING:
+    import pandas as pd
 
-__all__ = [
-    "Tables",
-    "chapter_of",
-    "load_spelled",
-    "tabulate",
-    "tabulate_ceilings",
-    "tabulate_findings",
-    "tabulate_kernels",
-    "tabulate_left_out",
-    "tabulate_memory",
-    "tabulate_timings",
-    "tabulate_untimed",
-]
-
-# The reason of a planned call that was not reached before its run ended.
-ENDED = "the run ended before this call was timed"
-# Fields of a ``Memory`` record that may be None.
-OPTIONAL_BYTES = ("workspace_bytes", "saved_bytes", "physical_bytes", "outside_bytes", "reserved_bytes")
-# Columns of ``FINDINGS`` that are fields of a result, and of a finding.
-OF_RESULT = ("implementation", "case", "run")
-OF_FINDING = ("check", "status", "reason", "measured", "allowed", "warnings")
-# Number of rows that are put into a table at a time.
-ROWS = 20_000
+__all__ = ["TABLES", "Table", "make_frame"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tables:
-    """The tables of the same results, each made once; rows are in the order of the results."""
+class Table:
+    """A table of a report."""
 
-    findings: pd.DataFrame
-    timings: pd.DataFrame
-    memory: pd.DataFrame
-    untimed: pd.DataFrame
-    kernels: pd.DataFrame
-
-
-def tabulate(results: Sequence[Result], timings: Sequence[TimingRow], *, compact: bool = False) -> Tables:
-    """Make all tables of these results and of their timed calls.
-
-    ``compact``: leave out the findings that passed without a warning, of which a large report has millions.
-    """
-    return Tables(
-        findings=tabulate_findings(results, every=not compact),
-        timings=tabulate_timings(timings),
-        memory=tabulate_memory(results),
-        untimed=tabulate_untimed(results),
-        kernels=tabulate_kernels(results),
-    )
+    # What a row is, in the words of docs/formats.md.
+    row: str
+    columns: Columns
+    list_rows: Callable[[Content], Iterable[Any]]
+    # Whether a report has the table as a CSV file, and whether also without rows.
+    in_report: bool = True
+    always: bool = True
 
 
-def tabulate_timings(rows: Sequence[TimingRow]) -> pd.DataFrame:
-    """Tabulate the times of calls, with the speed verdict if they were interleaved with the reference."""
-    columns = (_list_timing_columns(row) for row in rows)
-    # Dicts take ten times as much memory as a table of them, so they are put into tables part by part.
-    parts = [pd.DataFrame(part, columns=list(TIMINGS)) for part in _split(columns, ROWS)]
-    return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+class _Found(NamedTuple):
+    """A finding with its result."""
+
+    result: Result
+    finding: Finding
 
 
-def _split(rows: Iterator[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows in lists of this size; at least one list, which may be empty."""
-    part = list(islice(rows, size))
-    yield part
-    while part := list(islice(rows, size)):
-        yield part
+class _Shown(NamedTuple):
+    """A cell of the summary; ``column`` is None for a subject that was only checked."""
+
+    table: SummaryTable
+    row: SummaryRow
+    column: Column | None
+    cell: SpeedCell
+    # The answer of the column, if it is this subject.
+    answer: Answer | None
 
 
-def load_spelled(timing: Timing) -> Timing:
-    """Return a timing with its samples in memory; texts that were read from the file again are spelled out."""
-    return spell_out_in(load_samples(timing))
+def make_frame(columns: Columns, rows: Iterable[Any]) -> "pd.DataFrame":
+    """Return a table of pandas; a missing number is NaN, and NA among whole numbers."""
+    import pandas as pd
+
+    cells = list(list_cells(columns, rows))
+    frame = pd.DataFrame(cells, columns=[column.name for column in columns])
+    for name, own in zip(list(frame), zip(*cells, strict=True), strict=False):
+        known = [cell for cell in own if cell is not None]
+        if len(known) < len(own) and not any(isinstance(cell, str) for cell in known):
+            whole = known and all(isinstance(cell, int) for cell in known)
+            frame[name] = frame[name].astype("Int64" if whole else float)
+    return frame
 
 
-def tabulate_memory(results: Sequence[Result]) -> pd.DataFrame:
-    """Tabulate the memory, in bytes, of every call whose memory was measured."""
-    rows = [
-        _describe_case(r)
-        | {
-            "peak_bytes": r.memory.peak_bytes,
-            "threads": r.memory.threads,
-            "method": r.memory.method,
-        }
-        | {name: getattr(r.memory, name) for name in OPTIONAL_BYTES}
-        for r in results
-        if r.memory is not None
-    ]
-    frame = pd.DataFrame(rows, columns=list(MEMORY))
-    return frame.astype(dict.fromkeys(OPTIONAL_BYTES, "Int64"))
+def _list_findings(content: Content) -> Iterator[_Found]:
+    """Yield the findings; of a large report, which has millions, those that passed without a warning are left out."""
+    for result in content.results:
+        for finding in result.findings:
+            if not content.compact or finding.status != "passed" or finding.warnings:
+                yield _Found(result, finding)
 
 
-def tabulate_kernels(results: Sequence[Result]) -> pd.DataFrame:
-    """Tabulate the torch operators and device kernels of every profiled call, and the code path that they indicate."""
-    rows = [
-        _describe_case(r) | {"way": find_way(r.kernels), "kernels": "; ".join(r.kernels)} for r in results if r.kernels
-    ]
-    return pd.DataFrame(rows, columns=list(KERNELS))
+def _list_summary(summary: Summary) -> Iterator[_Shown]:
+    for table in summary.tables:
+        for row in table.rows:
+            timed: list[tuple[Column | None, SpeedCell]] = [
+                (column, row.cells[column]) for column in table.columns if column in row.cells
+            ]
+            for column, cell in timed or [(None, SpeedCell())]:
+                answer = table.answers.get(column) if column else None
+                own = answer if answer and answer.name == row.subject else None
+                yield _Shown(table, row, column, cell, own)
 
 
-def tabulate_ceilings(reached: Iterable[Ceiling]) -> pd.DataFrame:
-    """Tabulate the rates that each run reached on one matrix product and on one copy."""
-    rows = [
-        {
-            "run": c.run,
-            "device": c.device,
-            "dtype": c.dtype,
-            "threads": c.threads,
-            "gflop_per_s": c.flop_per_s / 1e9,
-            "gbyte_per_s": c.bytes_per_s / 1e9,
-        }
-        for c in reached
-    ]
-    return pd.DataFrame(rows, columns=list(CEILINGS))
-
-
-def tabulate_findings(results: Sequence[Result], *, every: bool = True) -> pd.DataFrame:
-    """Tabulate the findings, one per row; without ``every``, those that passed without a warning are left out."""
-    # The table is made from columns, not from a mapping for each row, because there may be a million findings.
-    listed = [[f for f in r.findings if every or f.status != "passed" or f.warnings] for r in results]
-    found = list(chain.from_iterable(listed))
-    columns = {name: list(map(attrgetter(name), found)) for name in OF_FINDING}
-    for name in OF_RESULT:
-        values = map(attrgetter(name), results)
-        columns[name] = list(chain.from_iterable(map(repeat, values, map(len, listed))))
-    chapters = {check: chapter_of(check) for check in set(columns["check"])}
-    columns["chapter"] = [chapters[check] for check in columns["check"]]
-    columns["warnings"] = ["\n".join(map(describe_reason, warnings)) for warnings in columns["warnings"]]
-    columns["reason"] = list(map(describe_finding, found))
-    return pd.DataFrame(columns, columns=list(FINDINGS))
-
-
-def tabulate_left_out(left_out: Iterable[LeftOut]) -> pd.DataFrame:
-    """Tabulate what is left out of all other tables, and why."""
-    return pd.DataFrame(
-        [asdict(one) | {"reason": describe_fault(one.reason)} for one in left_out], columns=list(LEFT_OUT)
-    )
-
-
-def tabulate_untimed(results: Sequence[Result]) -> pd.DataFrame:
-    """Tabulate the calls that were planned for timing but not timed, with the reason."""
-    rows = [
-        {
-            "implementation": r.implementation,
-            "length": CaseId.parse(r.case).length,
-            "pass": find_pass(r.case),
-            "reason": describe_reason(r.untimed) if r.untimed else ENDED,
-            "case": r.case,
-            "run": r.run,
-        }
-        for r in results
-        if r.suite == PERF and r.timing is None
-    ]
-    return pd.DataFrame(rows, columns=list(UNTIMED))
-
-
-def chapter_of(check: str) -> str:
-    """Return the chapter of a check, or "other" for a check that this version does not know."""
-    known = read_checks().get(check)
-    return known.chapter if known else "other"
-
-
-def _describe_case(result: Result) -> dict[str, Any]:
-    return {
-        "implementation": result.implementation,
-        "case": result.case,
-        **_describe_id(result.case),
-        "run": result.run,
-    }
-
-
-@lru_cache(maxsize=1 << 16)
-def _describe_id(text: str) -> Mapping[str, Any]:
-    case = CaseId.parse(text)
-    return {"pass": find_pass(text), "length": case.length, "dtype": case.dtype, "device": case.device}
-
-
-def _list_timing_columns(row: TimingRow) -> dict[str, Any]:
-    """Return the columns of timings.csv; what is not known is NaN or empty."""
-    verdict, ratio, rates = row.verdict, row.ratio, row.rates
-    control = verdict.control if verdict else None
-    return {
-        "implementation": row.implementation,
-        "case": row.case,
-        **_describe_id(row.case),
-        "run": row.run,
-        "median_ns": row.time.value,
-        "low_ns": row.time.low,
-        "high_ns": row.time.high,
-        "level": row.time.level,
-        "processes": row.time.processes,
-        "samples": row.samples,
-        "threads": row.threads,
-        "method": row.method,
-        "measure": row.measure,
-        "end_to_end_ns": _or_nan(row.end_to_end_ns),
-        "graph_ns": _or_nan(row.graph_ns),
-        "throttled": row.throttled,
-        "clock": row.clock,
-        "build_ns": _or_nan(row.build_ns),
-        "first_call_ns": _or_nan(row.first_call_ns),
-        "values": row.values,
-        "judged": row.judged,
-        "calls": row.basis,
-        "seen_ratio": _or_nan(row.seen_ratio),
-        "reference_ns": _or_nan(row.reference_ns),
-        "state": row.state or "",
-        "ratio": ratio.value if ratio else math.nan,
-        "ratio_low": ratio.low if ratio else math.nan,
-        "ratio_high": ratio.high if ratio else math.nan,
-        "ratio_level": ratio.level if ratio else math.nan,
-        "counted": verdict.counted if verdict else math.nan,
-        "of": verdict.of if verdict else math.nan,
-        "reason": explain_no_verdict(row.reason),
-        "null_state": control.state if control else "",
-        "null_ratio": control.ratio.value if control and control.ratio else math.nan,
-        "flop": rates.flop,
-        "bytes": rates.bytes,
-        "gflop_per_s": _or_nan(rates.gflop_per_s),
-        "gbyte_per_s": _or_nan(rates.gbyte_per_s),
-        "share": _or_nan(rates.share),
-        "bound": rates.bound,
-    }
-
-
-def _or_nan(number: float | None) -> float:
-    return math.nan if number is None else number
+TABLES = {
+    "summary": Table(
+        row="a cell of the table that the terminal shows; only from Python",
+        columns=columns.SUMMARY,
+        list_rows=lambda content: _list_summary(content.summary),
+        in_report=False,
+    ),
+    "decisions": Table(
+        row="a place, form, length, mode and pass",
+        columns=columns.DECISIONS,
+        list_rows=lambda content: content.summary.decisions,
+    ),
+    "timings": Table(
+        row="an implementation and a case that was timed. Times are in nanoseconds",
+        columns=columns.TIMINGS,
+        list_rows=lambda content: content.summary.timings,
+    ),
+    "memory": Table(
+        row="an implementation and a case whose memory was measured",
+        columns=columns.MEMORY,
+        list_rows=lambda content: [one for one in content.results if one.memory is not None],
+    ),
+    "findings": Table(row="a finding", columns=columns.FINDINGS, list_rows=_list_findings),
+    "failures": Table(row="a group of failures", columns=FAILURES, list_rows=lambda content: content.failures.groups),
+    "untimed": Table(
+        row="an implementation and a case that was not timed; only from Python",
+        columns=columns.UNTIMED,
+        list_rows=lambda content: [one for one in content.results if one.suite == PERF and one.timing is None],
+        in_report=False,
+    ),
+    "kernels": Table(
+        row="an implementation and a case whose kernels were recorded",
+        columns=columns.KERNELS,
+        list_rows=lambda content: [one for one in content.results if one.kernels],
+    ),
+    "growth": Table(
+        row="a fitted exponent", columns=GROWTH, list_rows=lambda content: list_growth(content.summary.tables)
+    ),
+    "ceilings": Table(row="a measured ceiling", columns=columns.CEILINGS, list_rows=lambda content: content.ceilings),
+    "maps": Table(
+        row="a cell of a map", columns=MAPS, list_rows=lambda content: list_map_rows(content.maps), always=False
+    ),
+    "nodes": Table(
+        row="a call on which two nodes of one kind disagree",
+        columns=NODES,
+        list_rows=lambda content: content.nodes.rows,
+        always=False,
+    ),
+    "left-out": Table(
+        row="a part of a run file that was left out",
+        columns=columns.LEFT_OUT,
+        list_rows=lambda content: content.summary.left_out,
+        always=False,
+    ),
+}

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 
 from attnbench.analysis.next_command import NextCommand
 from attnbench.analysis.summary import Mark, Summary, SummaryTable, Verdict
+from attnbench.report.hidden_characters import spell_out
 from attnbench.report.summary_grid import Cell, Grid, Group, Line, list_answers, list_gaps, list_left_out, make_grid
 from attnbench.words.causes import describe_cause
+from attnbench.words.say import say, say_count
 from attnbench.words.summary import (
+    CONFORMS,
+    MORE_CAUSES,
+    MORE_TABLES,
+    NOT_TIMED,
     UNBROKEN,
-    count_more_failures,
-    describe_conforming,
     describe_hidden_lengths,
     describe_next,
-    explain_missing_tables,
-    mark_untimed,
     title_failure,
 )
 
@@ -59,7 +61,7 @@ def print_summary(summary: Summary, out: "Console") -> None:
         for line in _lay_out(table, max(out.width, NARROWEST)):
             out.print(line, soft_wrap=True)
     if left := len(summary.tables) - MOST_TABLES:
-        _print_wrapped([explain_missing_tables(left)] if left > 0 else [], out)
+        _print_wrapped([say_count(MORE_TABLES, left)] if left > 0 else [], out)
     _print_wrapped(list_gaps(summary), out)
 
 
@@ -86,7 +88,7 @@ def _list_failures(summary: Summary, width: int) -> Iterator[str]:
             yield from [f"  {line}"] if line == cause.reproduce else _wrap(f"  {line}", width)
     if (left := len(causes) - MOST_CAUSES) > 0:
         yield ""
-        yield count_more_failures(left)
+        yield say_count(MORE_CAUSES, left)
 
 
 def format_summary(summary: Summary, width: int = PLAIN_WIDTH) -> str:
@@ -190,7 +192,7 @@ def _measure_names(grid: Grid, width: int) -> int:
 def _measure_verdicts(grid: Grid) -> int:
     """Return the width of the column of verdicts: rows without times may be wider, because they have no other cells."""
     timed = [line.conforms_briefly for line in grid.lines if line.is_timed]
-    return max(map(_count_cells, (describe_conforming(), *timed)))
+    return max(map(_count_cells, (say(CONFORMS), *timed)))
 
 
 def _measure_columns(grid: Grid, place: int) -> list[int]:
@@ -217,7 +219,7 @@ def _format_block(grid: Grid, width: int, *, first: bool) -> Iterator["Text"]:
         for group, own in zip(grid.groups, columns, strict=True)
     ]
     between = " " * PASS_GAP
-    top = _pad(" " * (names + GAP) + describe_conforming(), start) if first else " " * start
+    top = _pad(" " * (names + GAP) + say(CONFORMS), start) if first else " " * start
     if labels:
         yield _make_text(between.join((top, *labels)).rstrip(), "dim")
         yield _make_text(between.join((" " * start, *headings)).rstrip(), "dim")
@@ -245,7 +247,7 @@ def _format_timed(line: Line, names: int, verdicts: int, columns: Sequence[Seque
 
 def _format_untimed(line: Line, names: int, width: int, *, has_times: bool) -> Iterator["Text"]:
     """Yield the lines of a row without numbers: its verdict takes the place of the cells."""
-    told = line.conforms if not has_times or line.verdict == "refused" else mark_untimed(line.conforms)
+    told = line.conforms if not has_times or line.verdict == "refused" else say(NOT_TIMED, verdict=line.conforms)
     wrapped = textwrap.wrap(told, max(width - names - GAP, 8), break_on_hyphens=False, break_long_words=False)
     shown = [_cut(text, width - names - GAP) for text in wrapped[:MOST_LINES]]
     if len(wrapped) > MOST_LINES:
@@ -292,4 +294,4 @@ def _count_cells(text: str) -> int:
 def _make_text(text: str, style: str = "") -> "Text":
     from rich.text import Text
 
-    return Text(text, style=style)
+    return Text(spell_out(text), style=style)

@@ -3,8 +3,10 @@
 from attnbench.analysis.answers import Unbounded
 from attnbench.words.say import say
 
-__all__ = ["describe_gain", "describe_regret", "describe_unchecked", "format_percent"]
+__all__ = ["UNCHECKED", "describe_gain", "describe_regret", "format_percent"]
 
+# Of an answer that is not among implementations that are known to conform.
+UNCHECKED = "not known to conform"
 _UNBOUNDED: dict[Unbounded, str] = {
     "alone": "no other that may be chosen was timed",
     "one_process": "no bound: a single process timed the call",
@@ -21,11 +23,6 @@ def describe_regret(regret: float | None, unbounded: Unbounded | None) -> str:
     if not regret:
         return say("not behind any other")
     return say("at most {percent} behind any other", percent=format_percent(regret))
-
-
-def describe_unchecked() -> str:
-    """Say that an answer is not among implementations that are known to conform."""
-    return say("not known to conform")
 
 
 def describe_gain(value: float, low: float, high: float, baseline: str) -> str:

@@ -1,6 +1,6 @@
 """Two compared runs in words: how they were compared, what they lack, and in what they differ."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from attnbench.analysis.left_out import LeftOut
 from attnbench.analysis.plain_names import join_words
@@ -9,12 +9,11 @@ from attnbench.words.left_out import count_left_out
 from attnbench.words.say import say
 
 __all__ = [
-    "describe_difference",
-    "describe_incomplete",
+    "DIFFERENCE",
+    "INCOMPLETE",
+    "SOURCE",
     "describe_left_out",
     "describe_method",
-    "describe_source",
-    "describe_suite",
     "explain_differences",
 ]
 
@@ -26,11 +25,10 @@ _TWO_RUNS = (
     "Times of two runs are compared by their ratios to the reference's time in the same run. A change is slower or "
     "faster if its whole interval is beyond {percent:g} %. Bytes, flop and kernel calls are exact."
 )
-_INCOMPLETE = "{side} is incomplete: {gaps}"
+INCOMPLETE = "{side} is incomplete: {gaps}"
 _LEFT_OUT = "Left out, because it cannot be right: {things}. The first: {first}."
-_SOURCE = "source of {name}"
-_SUITE, _NO_SUITE, _NO_HASH = "{suite} ({digest})", "none", "no hash"
-_DIFFERENCE = "{what} {base} → {new}"
+SOURCE = "source of {name}"
+DIFFERENCE = "{what} {base} → {new}"
 _MORE = "{count} more"
 _DIFFER = "The runs differ in {differences}."
 _MACHINES = "The runs are from different machines: times and bytes are not compared."
@@ -44,29 +42,9 @@ def describe_method(threshold: float | None) -> str:
     return say(_INTERLEAVED) if threshold is None else say(_TWO_RUNS, percent=100 * threshold)
 
 
-def describe_incomplete(side: str, gaps: Iterable[str]) -> str:
-    """Return what a side lacks, in sentences of its own."""
-    return say(_INCOMPLETE, side=side, gaps=" ".join(gaps))
-
-
 def describe_left_out(left: Sequence[LeftOut], first: str) -> str:
     """Return how much was left out, and why the first of it."""
     return say(_LEFT_OUT, things=count_left_out(left), first=first)
-
-
-def describe_source(name: str) -> str:
-    """Return the name of the condition that is the source of an implementation."""
-    return say(_SOURCE, name=name)
-
-
-def describe_suite(run: Run) -> str:
-    """Return the suite of a run, and the hash of its list of cases."""
-    return say(_SUITE, suite=run.suite or say(_NO_SUITE), digest=run.suite_digest or say(_NO_HASH))
-
-
-def describe_difference(what: str, base: str, new: str) -> str:
-    """Return a condition that differs, and both its values."""
-    return say(_DIFFERENCE, what=what, base=base, new=new)
 
 
 def explain_differences(base: Run, new: Run, named: Sequence[str], more: int) -> Iterator[str]:

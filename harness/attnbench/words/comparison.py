@@ -2,35 +2,34 @@
 
 from collections.abc import Iterable, Sequence
 
-from attnbench.analysis.plain_names import join_words
 from attnbench.words.say import say, say_count, say_names
 
 __all__ = [
     "ASPECTS",
+    "CASES",
+    "CAUSE",
+    "COMMAND",
+    "COMMON",
+    "GROUP",
+    "LENGTH",
+    "MORE_CAUSES",
+    "MORE_ROWS",
+    "MORE_WRONG",
     "NAMED",
     "NOTHING",
-    "count_cases",
-    "count_more_causes",
-    "count_more_rows",
+    "TITLES",
     "describe_aspect",
-    "describe_cause",
-    "describe_common",
-    "describe_group",
-    "describe_length",
     "describe_more_groups",
-    "describe_more_wrong",
     "describe_none_worse",
     "describe_undirected",
     "describe_wrong",
-    "introduce_command",
     "name_aspect",
-    "title_section",
 ]
 
 # Most implementations that are named in a sentence.
 NAMED = 4
 NOTHING = "BASE and NEW have nothing in common to compare"
-_TITLES = {
+TITLES = {
     "wrong": "Became wrong",
     "missing": "Missing in the new",
     "slower": "Slower",
@@ -49,19 +48,19 @@ ASPECTS = {
     "flop": "flop",
     "result": "result",
 }
-_LENGTH = "length {length}"
-_COMMON = "All measured cases: {common}."
+LENGTH = "length {length}"
+COMMON = "All measured cases: {common}."
 _COMPARISONS = ("{count} comparison", "{count} comparisons")
 _DECIDED = "{decided} of {of} comparisons"
 _NONE_WORSE = "Nothing became worse in {comparisons}."
-_CASES = ("{count} case", "{count} cases")
-_CAUSE = "{title} ({cases})"
+CASES = ("{count} case", "{count} cases")
+CAUSE = "{title} ({cases})"
 _WRONG = "{name} became wrong: {causes}."
 _WRONG_AND_MORE = (
     "{name} became wrong: {causes}, and {count} more cause.",
     "{name} became wrong: {causes}, and {count} more causes.",
 )
-_MORE_WRONG = ("{count} more implementation became wrong.", "{count} more implementations became wrong.")
+MORE_WRONG = ("{count} more implementation became wrong.", "{count} more implementations became wrong.")
 # Changes that are neither worse nor better, and what has no result.
 _UNDIRECTED = {
     "undecided": "No verdict on {comparisons} of {names}.",
@@ -74,40 +73,20 @@ _DECIDING = {
     False: "{text} Time both again while nothing else runs, in more processes (attnbench profile --processes 30).",
     True: "{text} Compare again while nothing else runs, or in more processes (--processes 40).",
 }
-_GROUP = "{name} {changes}."
+GROUP = "{name} {changes}."
 _MORE_GROUPS = "{title}: {names}."
 _MENDED = ("passes {count} finding that failed", "passes {count} findings that failed")
 _CHANGED = ("{verb} {count} case ({change}, {where})", "{verb} {count} cases (at most {change}, {where})")
 _TIME = "is {verdict} on"
 _MORE, _LESS = "has more {aspect} on", "has less {aspect} on"
-_COMMAND = "To see the first again: {command}"
-_MORE_CAUSES = ("And {count} more cause.", "And {count} more causes.")
-_MORE_ROWS = ("And {count} more row.", "And {count} more rows.")
-
-
-def title_section(anchor: str) -> str:
-    """Return the title of a section."""
-    return say(_TITLES[anchor])
+COMMAND = "To see the first again: {command}"
+MORE_CAUSES = ("And {count} more cause.", "And {count} more causes.")
+MORE_ROWS = ("And {count} more row.", "And {count} more rows.")
 
 
 def name_aspect(aspect: str) -> str:
     """Return what is compared; the name of a check stays."""
     return say(ASPECTS[aspect]) if aspect in ASPECTS else aspect
-
-
-def count_cases(count: int) -> str:
-    """Return a number of cases."""
-    return say_count(_CASES, count)
-
-
-def describe_length(length: str) -> str:
-    """Return the length of a case."""
-    return say(_LENGTH, length=length)
-
-
-def describe_common(common: str) -> str:
-    """Return what all measured cases have in common."""
-    return say(_COMMON, common=common)
 
 
 def describe_none_worse(decided: int, of: int) -> str:
@@ -116,20 +95,10 @@ def describe_none_worse(decided: int, of: int) -> str:
     return say(_NONE_WORSE, comparisons=told)
 
 
-def describe_cause(title: str, cases: int) -> str:
-    """Return a cause of failures, and on how many cases they are."""
-    return say(_CAUSE, title=title, cases=count_cases(cases))
-
-
 def describe_wrong(name: str, causes: Sequence[str], more: int) -> str:
     """Return the first causes for which an implementation became wrong, and the number of the others."""
     told = "; ".join(causes)
     return say_count(_WRONG_AND_MORE, more, name=name, causes=told) if more else say(_WRONG, name=name, causes=told)
-
-
-def describe_more_wrong(count: int) -> str:
-    """Return how many further implementations became wrong."""
-    return say_count(_MORE_WRONG, count)
 
 
 def describe_undirected(anchor: str, count: int, names: Iterable[str], *, one_run: bool) -> str:
@@ -138,14 +107,9 @@ def describe_undirected(anchor: str, count: int, names: Iterable[str], *, one_ru
     return say(_DECIDING[one_run], text=text) if anchor == "undecided" else text
 
 
-def describe_group(name: str, changes: Iterable[str]) -> str:
-    """Return the changes of one implementation."""
-    return say(_GROUP, name=name, changes=join_words(changes))
-
-
 def describe_more_groups(anchor: str, names: Iterable[str]) -> str:
     """Return which further implementations a section has."""
-    return say(_MORE_GROUPS, title=title_section(anchor), names=say_names(names, NAMED))
+    return say(_MORE_GROUPS, title=say(TITLES[anchor]), names=say_names(names, NAMED))
 
 
 def describe_aspect(aspect: str, verdict: str, count: int, change: str, where: str) -> str:
@@ -155,18 +119,3 @@ def describe_aspect(aspect: str, verdict: str, count: int, change: str, where: s
     verb = _TIME if aspect == "time" else _MORE if verdict == "bigger" else _LESS
     told = say(verb, verdict=verdict, aspect=name_aspect(aspect))
     return say_count(_CHANGED, count, verb=told, change=change, where=where)
-
-
-def introduce_command(command: str) -> str:
-    """Return the command that repeats the first failure of a table."""
-    return say(_COMMAND, command=command)
-
-
-def count_more_causes(count: int) -> str:
-    """Return how many causes of failures a table leaves out."""
-    return say_count(_MORE_CAUSES, count)
-
-
-def count_more_rows(count: int) -> str:
-    """Return how many rows a table leaves out."""
-    return say_count(_MORE_ROWS, count)

@@ -7,6 +7,7 @@ from attnbench.records.types import PERF
 from attnbench.words.say import say, say_count
 
 __all__ = [
+    "OWNER",
     "REPRODUCING",
     "count_cases",
     "describe_excess",
@@ -16,7 +17,6 @@ __all__ = [
     "introduce_case",
     "introduce_follower",
     "list_checks",
-    "name_owner",
 ]
 
 # How to use the commands of the groups.
@@ -31,7 +31,7 @@ _HIDDEN = (
     "Shown are {shown} of {count} groups of failures: the largest group of each implementation, then the largest "
     "others. failures.csv has all groups.",
 )
-_OWNER = "{name} on {machine}"
+OWNER = "{name} on {machine}"
 _ONE_STATUS = "{status}, {where}"
 _STATUSES = "{where}: {statuses}"
 _STATUS = "{count} {status}"
@@ -56,11 +56,6 @@ _MORE_CHECKS = "and {count} more checks (see findings.csv)"
 def describe_hidden_groups(shown: int, count: int) -> str:
     """Return how many groups of failures are shown; empty if all are."""
     return say_count(_HIDDEN, count, shown=shown) if shown < count else ""
-
-
-def name_owner(name: str, machine: str) -> str:
-    """Return an implementation and the machine on which it failed."""
-    return say(_OWNER, name=name, machine=machine)
 
 
 def describe_statuses(statuses: Mapping[str, int], where: str) -> str:

@@ -6,15 +6,13 @@ from attnbench.analysis.plain_names import clean_name, join_words
 from attnbench.analysis.speed_verdict import EFFECT
 from attnbench.words.say import say, say_count
 
-__all__ = ["describe_agreement", "describe_failures", "describe_place", "describe_times"]
+__all__ = ["AGREED", "describe_failures", "describe_times"]
 
-_PLACE = "{machine}, {device}, {dtype}, {threads}"
-_THREADS = ("{count} thread", "{count} threads")
 _FAILURES = (
     "{name} on {machine}: {count} case failed on node {failing} and not on {passing}. The failures count.",
     "{name} on {machine}: {count} cases failed on node {failing} and not on {passing}. The failures count.",
 )
-_AGREED = (
+AGREED = (
     "{count} result was checked on several nodes of one kind, and none failed on some of the nodes only.",
     "{count} results were checked on several nodes of one kind, and none failed on some of the nodes only.",
 )
@@ -31,20 +29,10 @@ _DIFFER = (
 _MORE = " nodes.csv has all {rows}."
 
 
-def describe_place(machine: str, device: str, dtype: str, threads: int) -> str:
-    """Return where a call was timed."""
-    return say(_PLACE, machine=machine, device=device, dtype=dtype, threads=say_count(_THREADS, threads))
-
-
 def describe_failures(name: str, machine: str, *, cases: int, failing: Iterable[str], passing: Iterable[str]) -> str:
     """Return on which nodes cases of an implementation failed, and on which they did not."""
     nodes = {"failing": join_words(failing), "passing": join_words(passing)}
     return say_count(_FAILURES, cases, name=clean_name(name), machine=clean_name(machine), **nodes)
-
-
-def describe_agreement(results: int) -> str:
-    """Return on how many results the nodes agree."""
-    return say_count(_AGREED, results)
 
 
 def describe_times(calls: int, *, compared: int, rows: int, most_rows: int) -> str:

@@ -15,20 +15,22 @@ from attnbench.words.causes import name_cause, title_cause
 from attnbench.words.say import say, say_count, say_names
 
 __all__ = [
+    "CONFORMS",
+    "FAILURES",
     "FIXED",
+    "HEADING",
+    "LEFT_OUT",
     "MARKS",
+    "MORE_CAUSES",
+    "MORE_TABLES",
+    "NOT_TIMED",
     "PER_REFERENCE",
     "UNBROKEN",
-    "count_more_failures",
     "describe_answers",
     "describe_conformance",
     "describe_conformance_briefly",
-    "describe_conforming",
     "describe_disagreement",
-    "describe_failures",
-    "describe_heading",
     "describe_hidden_lengths",
-    "describe_left_out",
     "describe_next",
     "describe_place",
     "describe_reason",
@@ -37,8 +39,6 @@ __all__ = [
     "describe_untimed",
     "describe_wrong",
     "explain_marks",
-    "explain_missing_tables",
-    "mark_untimed",
     "title_failure",
 ]
 
@@ -87,7 +87,7 @@ _THREADS = ("{count} thread", "{count} threads")
 PER_REFERENCE = "times / {baseline}'s, by length"
 _WRONG = ("{count} of {of} is wrong: {names}", "{count} of {of} are wrong: {names}")
 _NONE_WRONG = ("no check of {names} failed", "no check of the {of} failed")
-_HEADING, _CONFORMS, _FAILURES = "Attention report", "conforms (cases)", "Failures"
+HEADING, CONFORMS, FAILURES = "Attention report", "conforms (cases)", "Failures"
 _USE = "to use {pass_} (smallest worst case): {choices}"
 _USE_NONE = "to use {pass_}: nothing that conforms was timed"
 _CHOICE = "{name} at {lengths} ({bound})"
@@ -100,7 +100,7 @@ _REFUSED = "refused: {who}: {reason}"
 _UNTIMED = "not timed: {who}: {reason}"
 _WHO = ("{names} ({count})", "{names} (each {count})")
 _PENDING = "not reached: {who}"
-_LEFT_OUT = "left out of all numbers, because it cannot be right: {things}"
+LEFT_OUT = "left out of all numbers, because it cannot be right: {things}"
 _PLACES_DISAGREE = "places disagree on {pass_} at {length}: {choices}"
 _AT_PLACE = "{name} on {place}"
 _HIDDEN = ("length {lengths} of {pass_} is not shown here", "lengths {lengths} of {pass_} are not shown here")
@@ -111,9 +111,9 @@ _NEXT: dict[Kind, str] = {
 }
 _CAUSE = "{name}  {title}"
 _CAUSE_ON = "{name} on {machine}  {title}"
-_MORE_CAUSES = ("… and {count} more cause of failures", "… and {count} more causes of failures")
-_MORE_TABLES = ("1 more table is on the page of the report", "{count} more tables are on the page of the report")
-_NOT_TIMED = "{verdict}; not timed"
+MORE_CAUSES = ("… and {count} more cause of failures", "… and {count} more causes of failures")
+MORE_TABLES = ("1 more table is on the page of the report", "{count} more tables are on the page of the report")
+NOT_TIMED = "{verdict}; not timed"
 
 
 def describe_conformance(one: Conformance) -> str:
@@ -147,21 +147,6 @@ def describe_wrong(rows: Mapping[str, Conformance]) -> str:
     if wrong:
         return say(_WRONG[len(wrong) > 1], count=len(wrong), of=len(checked), names=_list_names(wrong))
     return say(_NONE_WRONG[len(checked) > 1], names=_list_names(checked), of=len(checked)) if checked else ""
-
-
-def describe_heading() -> str:
-    """Return the heading of a summary."""
-    return say(_HEADING)
-
-
-def describe_conforming() -> str:
-    """Return the heading of the verdicts on conformance."""
-    return say(_CONFORMS)
-
-
-def describe_failures() -> str:
-    """Return the heading of the failures."""
-    return say(_FAILURES)
 
 
 def describe_reason(reason: Reason, longest: int = LONG) -> str:
@@ -230,11 +215,6 @@ def describe_untimed(names: Mapping[str, int], reason: Reason | None) -> str:
     return say(_PENDING, who=who) if reason is None else say(_UNTIMED, who=who, reason=describe_reason(reason))
 
 
-def describe_left_out(things: str) -> str:
-    """Return that measurements were left out; ``things`` counts them."""
-    return say(_LEFT_OUT, things=things)
-
-
 def describe_disagreement(pass_: str, length: str, names: Iterable[tuple[Place, str]]) -> str:
     """Return what the places choose for one call."""
     choices = [say(_AT_PLACE, name=clean_name(name), place=describe_place(place)) for place, name in names]
@@ -257,21 +237,6 @@ def title_failure(cause: RootCause, machine: str) -> str:
     return say(
         words, name=clean_name(cause.implementation), title=title_cause(cause), machine=clean_name(machine or "-")
     )
-
-
-def count_more_failures(count: int) -> str:
-    """Return that causes of failures are not shown."""
-    return say_count(_MORE_CAUSES, count)
-
-
-def explain_missing_tables(count: int) -> str:
-    """Return that a terminal does not show all tables."""
-    return say_count(_MORE_TABLES, count)
-
-
-def mark_untimed(verdict: str) -> str:
-    """Return the verdict of a row without times, and that it was not timed."""
-    return say(_NOT_TIMED, verdict=verdict)
 
 
 def _name_causes(causes: Sequence[RootCause]) -> str:

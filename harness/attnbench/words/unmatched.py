@@ -3,15 +3,15 @@
 from attnbench.analysis.unmatched import Unmatched
 from attnbench.words.say import say, say_count
 
-__all__ = ["count_failed", "count_unmatched", "describe_lacks", "describe_only", "name_unmatched"]
+__all__ = ["COUNTS", "NAMES", "count_failed", "describe_lacks", "describe_only"]
 
-_COUNTS = {
+COUNTS = {
     "implementation": ("{count} case", "{count} cases"),
     "case": ("{count} case", "{count} cases"),
     "check": ("{count} finding", "{count} findings"),
     "timing": ("{count} timing", "{count} timings"),
 }
-_NAMES = {
+NAMES = {
     "implementation": "the whole implementation",
     "case": "cases",
     "check": "checks that ran",
@@ -21,16 +21,6 @@ _FAILED, _WITH_FAILURES = "{count} failed", "{count} with failures"
 _LACK, _LACK_OF_SOME = "{lack}{more}", "{lack} ×{count}{more}"
 _OTHER_REASONS = (" (and {count} other reason)", " (and {count} other reasons)")
 _ONLY, _ONLY_WITH_NOTE = "only in {side}: {name}, {count} ({what})", "only in {side}: {name}, {count} ({what}): {note}"
-
-
-def name_unmatched(one: Unmatched) -> str:
-    """Return the kind of what one side has."""
-    return say(_NAMES[one.kind])
-
-
-def count_unmatched(one: Unmatched) -> str:
-    """Return how much of it one side has."""
-    return say_count(_COUNTS[one.kind], one.count)
 
 
 def count_failed(one: Unmatched) -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from attnbench.records.types import Run
 from attnbench.report.numbers import format_bytes, shorten_text
 from attnbench.words import compared_runs as words
-from attnbench.words.runs import describe_commit
+from attnbench.words.runs import describe_commit, describe_suite
+from attnbench.words.say import say
 
 __all__ = ["Condition", "explain_differences", "list_conditions"]
 
@@ -52,11 +53,11 @@ def list_conditions(base: Run, new: Run) -> Iterator[Condition]:
         yield Condition(
             what=name, base=base.versions.get(name, NONE), new=new.versions.get(name, NONE), matters=name != "attnbench"
         )
-    yield Condition(what=LIST, base=words.describe_suite(base), new=words.describe_suite(new), matters=True)
+    yield Condition(what=LIST, base=describe_suite(base), new=describe_suite(new), matters=True)
     yield Condition(what="commit", base=describe_commit(base.commit), new=describe_commit(new.commit))
     for name in base.sources:
         if name in new.sources:
-            what = words.describe_source(name)
+            what = say(words.SOURCE, name=name)
             yield Condition(what=what, base=base.sources[name][:DIGITS], new=new.sources[name][:DIGITS])
     yield Condition(what="run", base=base.id, new=new.id)
     yield Condition(what="time", base=base.time, new=new.time)
@@ -83,6 +84,6 @@ def _list_conditions_of_machine(base: Run, new: Run) -> Iterator[Condition]:
 def explain_differences(base: Run, new: Run, conditions: Sequence[Condition]) -> Iterator[str]:
     """Yield sentences about conditions that matter and differ, and about what follows from them."""
     warned = [one for one in conditions if one.warns and one.what != LIST]
-    named = [words.describe_difference(one.what, one.base, one.new) for one in warned[:NAMED]]
+    named = [say(words.DIFFERENCE, what=one.what, base=one.base, new=one.new) for one in warned[:NAMED]]
     shown = [shorten_text(text, LONGEST) for text in named]
     yield from words.explain_differences(base, new, shown, more=len(warned) - len(shown))

@@ -7,21 +7,22 @@ from typing import Literal
 
 from attnbench.analysis.completeness import judge_completeness, list_damage
 from attnbench.analysis.left_out import LeftOut
+from attnbench.analysis.plain_names import join_words
 from attnbench.analysis.run_diff import Change, index_results
 from attnbench.analysis.unmatched import Unmatched, list_unmatched
 from attnbench.records.run_file import StoredRun
 from attnbench.report.comparison.conditions import Condition, explain_differences, list_conditions
 from attnbench.report.comparison.rows import Row, Section, describe_common, make_sections
 from attnbench.report.failures import Failures, collect_failures
+from attnbench.report.hidden_characters import spell_out
 from attnbench.report.numbers import shorten_text
-from attnbench.report.spelled import spell_out_in
 from attnbench.words import compared_runs as run_words
 from attnbench.words import comparison as words
 from attnbench.words.changes import describe_lack
 from attnbench.words.completeness import describe_gaps
 from attnbench.words.left_out import describe_fault
-from attnbench.words.say import say
-from attnbench.words.unmatched import count_failed, count_unmatched, describe_lacks, name_unmatched
+from attnbench.words.say import say, say_count
+from attnbench.words.unmatched import COUNTS, NAMES, count_failed, describe_lacks
 
 __all__ = ["ComparisonContent", "Only", "Sentence", "collect_comparison"]
 
@@ -106,21 +107,19 @@ def collect_comparison(
     ]  # fmt: skip
     failures = collect_failures([new], [result for result in failed if result.findings])
     warnings = [] if names else [*explain_differences(base.run, new.run, conditions), *_list_gaps(base, new, left_out)]
-    return spell_out_in(
-        ComparisonContent(
-            base=names[0] if names else base.run.id,
-            new=names[1] if names else new.run.id,
-            method=run_words.describe_method(None if names else threshold),
-            warnings=tuple(warnings),
-            sentences=tuple(_list_sentences(found, sections, failures, one_run=names is not None)),
-            counts=", ".join(f"{n} {verdict}" for verdict, n in Counter(one.verdict for one in found).most_common()),
-            common=describe_common(found),
-            sections=sections,
-            failures=failures,
-            only=tuple(map(_describe_only, list_unmatched(before, results))),
-            conditions=conditions,
-            one_run=names is not None,
-        )
+    return ComparisonContent(
+        base=names[0] if names else base.run.id,
+        new=names[1] if names else new.run.id,
+        method=run_words.describe_method(None if names else threshold),
+        warnings=tuple(map(spell_out, warnings)),
+        sentences=tuple(_list_sentences(found, sections, failures, one_run=names is not None)),
+        counts=", ".join(f"{n} {verdict}" for verdict, n in Counter(one.verdict for one in found).most_common()),
+        common=describe_common(found),
+        sections=sections,
+        failures=failures,
+        only=tuple(map(_describe_only, list_unmatched(before, results))),
+        conditions=conditions,
+        one_run=names is not None,
     )
 
 
@@ -130,7 +129,7 @@ def _list_gaps(base: StoredRun, new: StoredRun, left_out: Sequence[LeftOut]) -> 
         # A half-written last line is among the gaps.
         unreadable = [] if gaps else [*list_damage(stored)][:1]
         if told := [*gaps, *unreadable]:
-            yield run_words.describe_incomplete(side, told)
+            yield say(run_words.INCOMPLETE, side=side, gaps=" ".join(told))
     if left_out:
         yield run_words.describe_left_out(left_out, shorten_text(describe_fault(left_out[0].reason), LONGEST))
 
@@ -155,12 +154,13 @@ def _list_sentences(
 def _tell_failures(failures: Failures) -> Iterator[str]:
     own: dict[str, list[str]] = {}
     for group in failures.groups:
-        own.setdefault(group.implementation, []).append(words.describe_cause(group.title, group.cases))
+        cases = say_count(words.CASES, group.cases)
+        own.setdefault(group.implementation, []).append(say(words.CAUSE, title=group.title, cases=cases))
     for name, causes in list(own.items())[: words.NAMED]:
         shown = [shorten_text(cause, LONGEST) for cause in causes[:CAUSES]]
         yield words.describe_wrong(name, shown, more=len(causes) - len(shown))
     if len(own) > words.NAMED:
-        yield words.describe_more_wrong(len(own) - words.NAMED)
+        yield say_count(words.MORE_WRONG, len(own) - words.NAMED)
 
 
 def _tell_section(section: Section, *, one_run: bool) -> Iterator[str]:
@@ -170,7 +170,7 @@ def _tell_section(section: Section, *, one_run: bool) -> Iterator[str]:
         yield words.describe_undirected(section.anchor, section.count, names, one_run=one_run)
         return
     for group in section.groups[: words.NAMED]:
-        yield words.describe_group(group.implementation, _tell_aspects(group.rows))
+        yield say(words.GROUP, name=group.implementation, changes=join_words(_tell_aspects(group.rows)))
     if len(names) > words.NAMED:
         yield words.describe_more_groups(section.anchor, names[words.NAMED :])
 
@@ -192,7 +192,7 @@ def _describe_only(one: Unmatched) -> Only:
     return Only(
         side="BASE" if one.side == "base" else "NEW",
         implementation=one.implementation,
-        what=name_unmatched(one),
-        count=count_unmatched(one),
+        what=say(NAMES[one.kind]),
+        count=say_count(COUNTS[one.kind], one.count),
         note="; ".join(filter(None, notes)),
     )

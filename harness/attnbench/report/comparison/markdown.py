@@ -8,6 +8,7 @@ from attnbench.report.failures import FailureGroup
 from attnbench.report.markdown_text import escape, format_code, hide_comments
 from attnbench.report.numbers import shorten_text
 from attnbench.words import comparison as words
+from attnbench.words.say import say, say_count
 
 __all__ = ["render"]
 
@@ -36,7 +37,7 @@ def _list_parts(content: ComparisonContent, rows: int) -> Iterator[str]:
         f"- {_mark(one.kind)}{_shorten(one.text, LONGEST_SENTENCE)}" for one in content.sentences[:SENTENCES]
     )
     if content.common:
-        yield words.describe_common(_shorten(content.common))
+        yield say(words.COMMON, common=_shorten(content.common))
     for section in content.sections:
         if section.anchor not in COUNTED:
             yield from _render_section(section, content, rows)
@@ -69,8 +70,8 @@ def _render_section(section: Section, content: ComparisonContent, most: int) -> 
         yield _render_table(("implementation", "cause", "cases", "one of them"), map(_list_failure, groups[:most]))
         left = len(groups) - most
         commands = [group.command for group in groups[:1] if len(group.command) < LONGEST_SENTENCE]
-        yield from (words.introduce_command(_code(one, len(one))) for one in commands)
-        yield words.count_more_causes(left) if left > 0 else ""
+        yield from (say(words.COMMAND, command=_code(one, len(one))) for one in commands)
+        yield say_count(words.MORE_CAUSES, left) if left > 0 else ""
         return
     # The largest changes of each implementation, so that a long table of one does not hide another.
     own = sorted(
@@ -84,7 +85,7 @@ def _render_section(section: Section, content: ComparisonContent, most: int) -> 
         (_list_row(row, with_verdict=several) for row in rows),
     )
     left = sum(len(group.rows) for group in section.groups) - len(rows)
-    yield words.count_more_rows(left) if left > 0 else ""
+    yield say_count(words.MORE_ROWS, left) if left > 0 else ""
 
 
 def _list_failure(group: FailureGroup) -> tuple[str, ...]:
@@ -112,7 +113,7 @@ def _render_only(content: ComparisonContent, most: int) -> Iterator[str]:
             ),
         )
         left = len(content.only) - most
-        yield words.count_more_rows(left) if left > 0 else ""
+        yield say_count(words.MORE_ROWS, left) if left > 0 else ""
 
 
 def _render_conditions(content: ComparisonContent, most: int) -> Iterator[str]:

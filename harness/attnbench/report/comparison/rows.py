@@ -14,6 +14,7 @@ from attnbench.report.forms import describe_form, describe_length, describe_pass
 from attnbench.report.numbers import format_bytes, format_digits, format_thousands, shorten_text
 from attnbench.words import comparison as words
 from attnbench.words.changes import describe_change, list_kernel_changes
+from attnbench.words.say import say, say_count
 from attnbench.words.speed import explain_no_verdict
 
 __all__ = ["SECTIONS", "Group", "Row", "Section", "describe_common", "make_sections"]
@@ -96,7 +97,7 @@ def make_sections(found: Sequence[Change]) -> tuple[Section, ...]:
     for anchor, verdicts, kind in SECTIONS:
         groups = _make_groups([change for change in found if change.verdict in verdicts], common)
         if groups:
-            made.append(Section(anchor=anchor, title=words.title_section(anchor), kind=kind, groups=groups))
+            made.append(Section(anchor=anchor, title=say(words.TITLES[anchor]), kind=kind, groups=groups))
     return tuple(made)
 
 
@@ -149,7 +150,7 @@ def _make_row(changes: Sequence[Change], common: Collection[str]) -> Row:
         change=change,
         detail=shorten_text(detail, LONGEST),
         factor=first.factor.value if first.factor else math.nan,
-        where=words.count_cases(len(changes)) if several else ", ".join(_describe_case(first.case, common)),
+        where=say_count(words.CASES, len(changes)) if several else ", ".join(_describe_case(first.case, common)),
         case=first.case,
         count=len(changes),
     )
@@ -201,7 +202,7 @@ def _format_share(factor: float) -> str:
 def _describe_case(case: str, common: Collection[str]) -> Iterator[str]:
     """Yield the words of a case; those that all cases have in common are left out."""
     found = CaseId.parse(case)
-    yield words.describe_length(describe_length(*found.lengths))
+    yield say(words.LENGTH, length=describe_length(*found.lengths))
     yield describe_pass(find_pass(case), found.mode)
     yield from (text for text in _list_words(case) if text and text not in common)
 

@@ -1,24 +1,22 @@
 """The figures of a report: ratio, time and peak memory of each table against length, as files and on the page."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from attnbench.analysis.summary import SummaryTable
 from attnbench.report.figures.curves import Curves, draw_curves
 from attnbench.report.figures.labels import clean
-from attnbench.report.figures.map_figure import plot_map
 from attnbench.report.figures.points import Measure, Panel, list_panels, measure_peak, measure_ratio, measure_time
 from attnbench.report.figures.saving import draw
 from attnbench.report.figures.style import Look
 from attnbench.report.figures.svg_files import encode, read_size
 from attnbench.report.forms import describe_form
-from attnbench.report.maps import MapTable
 from attnbench.report.numbers import format_bytes, format_digits, format_seconds
 from attnbench.report.slugs import make_slug
 from attnbench.words.figures import FIGURES, Kind, describe_ends
 from attnbench.words.summary import describe_place
 
-__all__ = ["Drawing", "draw_maps", "draw_table", "draw_tables"]
+__all__ = ["Drawing", "draw_table", "draw_tables"]
 
 # Most tables with figures. A table of 14 implementations with 70 calls takes two seconds of processor time and 250 kB
 # of the page. ``MOST_CALLS``: most calls in the figures of all tables; those of the first one are always drawn.
@@ -69,7 +67,7 @@ def draw_tables(tables: Sequence[SummaryTable], looks: Mapping[str, Look]) -> It
 def draw_table(table: SummaryTable, looks: Mapping[str, Look], *, several: bool = False) -> Iterator[Drawing]:
     """Yield the figures of a table; ``several``: the report has others, so that the place is in names and figures."""
     label = f"{describe_place(table.place)}: {describe_form(table.form)}"
-    suffix = "-" + make_slug(*map(str, (*_list_place(table), table.form))) if several else ""
+    suffix = "-" + make_slug(*map(str, table.place), table.form) if several else ""
     for kind, measure in KINDS.items():
         if panels := list(list_panels(table, measure)):
             text = FIGURES[kind]
@@ -79,11 +77,6 @@ def draw_table(table: SummaryTable, looks: Mapping[str, Look], *, several: bool 
                 label=text.label.format(baseline=clean(table.baseline)), place=place if several else "",
             )  # fmt: skip
             yield _save(curves, f"{kind}{suffix}", place)
-
-
-def _list_place(table: SummaryTable) -> tuple[str, str, str, int]:
-    place = table.place
-    return place.machine, place.device, place.dtype, place.threads
 
 
 def _save(curves: Curves, stem: str, place: str) -> Drawing:
@@ -110,11 +103,3 @@ def _list_ends(panel: Panel) -> tuple[str, int, list[tuple[str, float]]]:
     length = max(point.length for point in panel.points)
     values = [(clean(name), curve[-1].value) for name, curve in panel.curves.items() if curve[-1].length == length]
     return panel.title, length, values
-
-
-def draw_maps(tables: Iterable[MapTable], looks: Mapping[str, Look]) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and the bytes of the files of these maps."""
-    for table in tables:
-        figure = plot_map(table, looks)
-        yield f"{table.stem}.svg", draw(figure, "svg")
-        yield f"{table.stem}.png", draw(figure, "png")

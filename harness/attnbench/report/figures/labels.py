@@ -3,15 +3,12 @@
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from attnbench.analysis.plain_names import clean_name
+
 __all__ = ["clean", "make_labels", "measure_width", "wrap"]
 
 # Longest name of an implementation in a figure, in characters.
 LONGEST = 28
-# Categories of Unicode without a visible character: control, format (among them the marks that turn the direction of
-# text), surrogate, private and unassigned. XML refuses some of them.
-HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
-REPLACEMENT = "\ufffd"
-NAMELESS = "(no name)"
 # ``NARROW``, ``WIDE``: characters of DejaVu Sans that are narrower or wider than most. ``WIDTHS``: widths of
 # narrow, other and wide characters, in units of the font size, rounded up. Other sans-serif fonts are narrower.
 NARROW, WIDE, WIDTHS = frozenset("fijltI.,:;'|!()[]/ "), frozenset("mwMWQO@%"), (0.4, 0.64, 1.0)
@@ -19,15 +16,11 @@ NARROW, WIDE, WIDTHS = frozenset("fijltI.,:;'|!()[]/ "), frozenset("mwMWQO@%"), 
 
 def clean(text: str, longest: int = LONGEST) -> str:
     """Return the text in one line of at most ``longest`` characters; … takes the place of the middle that is cut."""
-    shown = "".join(
-        " " if character.isspace() else REPLACEMENT if unicodedata.category(character) in HIDDEN else character
-        for character in text
-    )
-    line = " ".join(shown.split())
+    line = clean_name(text, len(text) + 1)
     if len(line) > longest:
         tail = (longest - 1) // 2
         line = f"{line[: longest - 1 - tail]}…{line[len(line) - tail :]}"
-    return line or NAMELESS
+    return line
 
 
 def make_labels(names: Iterable[str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from attnbench.analysis.summary import Column, SpeedCell, SummaryTable
+from attnbench.report.hidden_characters import spell_out
 from attnbench.report.summary_grid import name_pass
 from attnbench.words.figures import name_panel
 
@@ -42,7 +43,7 @@ def list_panels(table: SummaryTable, measure: Measure) -> Iterator[Panel]:
     groups: dict[str, list[Column]] = {}
     for column in table.columns:
         queries = column.queries if column.keys and column.queries != column.keys else 0
-        groups.setdefault(name_panel(name_pass(column), queries), []).append(column)
+        groups.setdefault(spell_out(name_panel(name_pass(column), queries)), []).append(column)
     for title, columns in groups.items():
         curves = {row.subject: _list_points(row.cells, columns, measure) for row in table.rows}
         if kept := {name: points for name, points in curves.items() if points}:

@@ -6,15 +6,14 @@ from collections.abc import Callable
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-__all__ = ["format_factor", "set_log_axis", "set_ratio_axis"]
+__all__ = ["set_log_axis", "set_ratio_axis"]
 
 # ``FEWEST``: smallest number of ticks at powers of the base of a logarithmic axis. If there are fewer, the ticks are at
 # the multiples ``STEPS`` of powers of ten, or evenly spaced.
 FEWEST, STEPS = 4, (1.0, 2.0, 5.0)
 FRACTIONS = {0.25: "¼", 0.5: "½"}
-# Ticks of an axis of ratios, by the smallest span in powers of two of an axis that gets them. ``SHORT``: for a
-# horizontal axis. ``RATIOS``: for a vertical axis. An axis with a smaller span is divided evenly.
-SHORT: tuple[tuple[float, tuple[float, ...]], ...] = ((1.3, (0.25, 0.5, 1, 2, 4)), (0.7, (0.5, 1, 1.5, 2, 3)))
+# Ticks of an axis of ratios, by the smallest span in powers of two of an axis that gets them. An axis with a smaller
+# span is divided evenly.
 RATIOS: tuple[tuple[float, tuple[float, ...]], ...] = (
     (2.5, (0.25, 0.5, 1, 2, 4)),
     (0.9, (0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.25, 1.5, 2, 2.5, 3, 4)),
@@ -35,27 +34,18 @@ def set_log_axis(axes: Axes, text: Callable[[float], str], *, base: int) -> None
     axes.set_yticks([tick * unit for tick in _divide(low / unit, high / unit)])
 
 
-def set_ratio_axis(axes: Axes, low: float, high: float, *, horizontal: bool = False) -> None:
-    """Set the ticks of a logarithmic axis of ratios between ``low`` and ``high``."""
+def set_ratio_axis(axes: Axes, low: float, high: float) -> None:
+    """Set the ticks of a logarithmic y axis of ratios between ``low`` and ``high``."""
     span = math.log2(high / low)
-    steps = SHORT if horizontal else RATIOS
-    ticks = next(([*found] for least, found in steps if span >= least), _divide(low, high, 3 if horizontal else 5))
-    axis = axes.xaxis if horizontal else axes.yaxis
-    axis.set_major_locator(NullLocator())
-    axis.set_ticks([tick for tick in ticks if low * 0.999 <= tick <= high * 1.001])
-    axis.set_major_formatter(FuncFormatter(lambda value, _: format_factor(value)))
-    axis.set_minor_locator(NullLocator())
-    axis.set_minor_formatter(NullFormatter())
+    ticks = next(([*found] for least, found in RATIOS if span >= least), _divide(low, high))
+    axes.yaxis.set_major_locator(NullLocator())
+    axes.yaxis.set_ticks([tick for tick in ticks if low * 0.999 <= tick <= high * 1.001])
+    _label(axes, lambda value: FRACTIONS.get(value, f"{value:g}"))
 
 
-def format_factor(value: float) -> str:
-    """Format a ratio as on an axis, for example ¼ and 1.5."""
-    return FRACTIONS.get(value, f"{value:g}")
-
-
-def _divide(low: float, high: float, count: int = 5) -> list[float]:
-    """Return about ``count`` round numbers between ``low`` and ``high``."""
-    even = MaxNLocator(nbins=count, steps=[1, 2, 5, 10]).tick_values(low, high)
+def _divide(low: float, high: float) -> list[float]:
+    """Return about five round numbers between ``low`` and ``high``."""
+    even = MaxNLocator(nbins=5, steps=[1, 2, 5, 10]).tick_values(low, high)
     return [float(f"{tick:.6g}") for tick in even if low <= tick <= high]
 
 

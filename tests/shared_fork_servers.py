@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 
 from attnbench.processes.fork_server import ForkServer
 
@@ -21,11 +22,21 @@ class SharedForkServers:
     def __init__(self, folder: Path) -> None:
         self._log = folder / "log"
         self._kept: list[_KeptForkServer] = []
+        # Several threads of a session start timing processes at once. Without the lock, each could start a server, and
+        # all but one of these would never be ended.
+        self._choosing = Lock()
 
     def __call__(self, modules: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> ForkServer:
         """Return a server that is kept, or start one."""
         del log  # it would end with the session
-        self._kept = [one for one in self._kept if one.is_running]
+        with self._choosing:
+            return self._choose(modules, environment)
+
+    def _choose(self, modules: Sequence[str], environment: Mapping[str, str]) -> ForkServer:
+        running = [one for one in self._kept if one.is_running]
+        for ended in set(self._kept) - set(running):
+            ended.end()
+        self._kept = running
         found = [one for one in self._kept if one.starts_alike(modules, environment)]
         server = found[0] if found else _KeptForkServer(modules, log=self._log, environment=environment)
         # The server that was used last is the last one.

@@ -10,6 +10,9 @@ PINS ?=
 # process runs them all; tests/conftest.py says in which order files are begun.
 SUITE ?= quick
 PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
+# The markers in pyproject.toml say what these tests need.
+QUICK_TESTS := not (extended or install or scores)
+EXTENDED_TESTS := (extended or install) and not scores
 ASV_ARGS ?= HEAD^!
 
 ASV_ENV := $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX))
@@ -35,7 +38,7 @@ export ASV_MACHINE
 # Tests start hundreds of processes, and each would compile what it imports if no bytecode were kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup report test lint asv tables oldest-torch test-oldest clean
+.PHONY: help setup report test test-extended test-scores test-all lint asv tables oldest-torch test-oldest clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,8 +68,16 @@ $(READY): pyproject.toml constraints.txt requirements-sentences.txt
 report: $(READY)  ## check and time everything, write the report, print its path (SUITE)
 	@$(BIN)/attnbench run --suite $(SUITE)
 
-test: $(READY)  ## the whole test suite (PYTEST_ARGS)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(READY)  ## the tests that need no clock, browser, cluster, package index or compiler (PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "$(QUICK_TESTS)" $(PYTEST_ARGS)
+
+test-extended: $(READY)  ## the tests that do, and those that take long (PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "$(EXTENDED_TESTS)" $(PYTEST_ARGS)
+
+test-scores: $(READY)  ## that no mutation score has fallen
+	$(BIN)/python -m pytest -m scores
+
+test-all: test test-extended test-scores  ## the whole test suite
 
 lint: $(READY)  ## ruff, mypy and the import rules
 	$(BIN)/ruff check .
@@ -84,9 +95,9 @@ tables: $(READY)  ## pytest-benchmark's tables, stored under results/pytest-benc
 oldest-torch:  ## make .venv-oldest with the oldest supported torch
 	@$(MAKE) --no-print-directory setup VENV=.venv-oldest PINS='$(OLDEST_PINS)'
 
-test-oldest: oldest-torch  ## the whole test suite with the oldest supported torch
+test-oldest: oldest-torch  ## test and test-extended with the oldest supported torch
 	@ATTNBENCH_OLDEST_TORCH_PYTHON='$(CURDIR)/.venv-oldest/bin/python' \
-		$(MAKE) --no-print-directory test VENV=.venv-oldest PINS='$(OLDEST_PINS)'
+		$(MAKE) --no-print-directory test test-extended VENV=.venv-oldest PINS='$(OLDEST_PINS)'
 
 clean:  ## remove environments and caches; results and reports stay
 	rm -rf $(VENV) .venv-oldest .asv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

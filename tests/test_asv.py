@@ -8,6 +8,8 @@ import pytest
 from attnbench.analysis.stats import median_of_processes
 from attnbench.asv import benchmarks
 
+pytestmark = pytest.mark.extended
+
 
 @pytest.fixture(scope="module")
 def suite() -> object:

@@ -196,6 +196,7 @@ def test_data_parses(block: Block) -> None:
 # The pages
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_page_can_be_followed(page: Path, folder: Folder) -> None:
     """The blocks of a page run in its order; commands succeed, or print what the page shows."""
@@ -210,6 +211,7 @@ def test_page_can_be_followed(page: Path, folder: Folder) -> None:
             assert as_shown, f"{block.place}: {done.stdout}{done.stderr}"
 
 
+@pytest.mark.extended
 def test_shown_implementations_pass_core(folder: Folder) -> None:
     """Every implementation that a page shows passes the checks on a part of the suite ``core``, but for ``wrong_*``."""
     for block in select("python"):
@@ -224,6 +226,7 @@ def test_shown_implementations_pass_core(folder: Folder) -> None:
     assert "warning" not in done.stdout
 
 
+@pytest.mark.extended
 def test_a_wrong_shown_implementation_is_found(folder: Folder) -> None:
     """The NaN gradients of fully masked rows, which a page's kernel once had, fail the checked part of ``core``."""
     (block,) = (block for block in select("python") if block.file_name == "my_core.py")

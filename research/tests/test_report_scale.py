@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from attnbench.records.run_file import read_run
 from research.report_scale import measure_report, write_conformance, write_profile
+
+pytestmark = pytest.mark.extended
 
 # Limits at a tenth of the study's size. LIMIT_S: seconds of processor time. MOST_BYTES: bytes of the page.
 # MOST_RESIDENT_BYTES: bytes of resident memory. A report takes about 2 seconds before its first row, and a machine with

@@ -44,6 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[attnbench.Profile
     del sys.modules["own_attention"]
 
 
+@pytest.mark.extended
 def test_a_profile_is_measured_and_stored(made: attnbench.ProfileResult) -> None:
     """The function and the reference are timed on the chosen sizes, and the run file has the same results."""
     frame = made.to_frame()
@@ -55,6 +56,7 @@ def test_a_profile_is_measured_and_stored(made: attnbench.ProfileResult) -> None
     assert made.to_frame("memory")["peak_bytes"].min() > 0
 
 
+@pytest.mark.extended
 def test_the_run_has_the_command_line_that_repeats_it(made: attnbench.ProfileResult) -> None:
     """The stored command is a command of attnbench with the same options."""
     _, name, *words = shlex.split(made.run.run.command)
@@ -66,6 +68,7 @@ def test_the_run_has_the_command_line_that_repeats_it(made: attnbench.ProfileRes
     assert context.params["implementations"] == ("own_attention.py:attention",)
 
 
+@pytest.mark.extended
 def test_a_choice_is_read_from_the_result(made: attnbench.ProfileResult) -> None:
     """``choose`` of the result answers as ``attnbench.choose`` with the run file."""
     choice = made.choose(queries=8, batch=2)
@@ -73,6 +76,7 @@ def test_a_choice_is_read_from_the_result(made: attnbench.ProfileResult) -> None
     assert choice.run == made.run.run.id
 
 
+@pytest.mark.extended
 def test_a_result_prints_the_table_of_the_terminal(made: attnbench.ProfileResult) -> None:
     """``str`` has the summary as ``attnbench profile`` prints it, and the path of the run."""
     assert str(made) == f"{format_summary(made.summary)}\nstored in {made.path}"

@@ -156,6 +156,7 @@ def retry(succeeds: Callable[[], bool], attempts: int = ATTEMPTS) -> bool:
     return any(succeeds() for _ in range(attempts))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("cheat", select(of_the_runner=False), ids=name_one)
 def test_a_cheat_is_stopped_by_its_defence(timer: Timer, cheat: Cheat) -> None:
     """With all defences, the cheat is excluded or no faster than honest; without those that it names, it succeeds.
@@ -182,12 +183,14 @@ def test_a_cheat_is_stopped_by_its_defence(timer: Timer, cheat: Cheat) -> None:
     assert retry(lambda: gets_through(cheat.defences), UNDEFENDED_ATTEMPTS)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("oddity", ODDITIES.values(), ids=name_one)
 def test_an_oddity_is_not_accused(timer: Timer, oddity: Oddity) -> None:
     """An honest oddity is timed with all defences, and the results of its timed calls pass."""
     assert timer.time(oddity.place).stopped == ""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("cheat", select(of_the_runner=True), ids=name_one)
 def test_a_cheat_slows_the_reference_beside_it(timer: Timer, cheat: Cheat) -> None:
     """In one process without its other defences, the cheat succeeds; the reference alone is faster than is allowed."""
@@ -200,6 +203,7 @@ def test_a_cheat_slows_the_reference_beside_it(timer: Timer, cheat: Cheat) -> No
     assert seen.medians_ns[0] > SLOWED * alone_ns + SLOWED_NS
 
 
+@pytest.mark.extended
 def test_the_runner_excludes_a_cheat_that_slows_the_reference() -> None:
     """The runner compares the reference's time with that in a process of its own, and excludes the cheat."""
     case, names = CASE.format(64, 64, "inference"), [REFERENCE, CHEATS["slow_method_of_others"].place]

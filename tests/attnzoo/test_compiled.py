@@ -40,6 +40,7 @@ def count_graphs() -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
+@pytest.mark.extended
 @needs_compiler
 @pytest.mark.parametrize(("name", "mode"), [("compiled", "train"), ("flex", "inference")])
 def test_a_prepared_call_is_compiled_and_correct(name: str, mode: str) -> None:
@@ -57,6 +58,7 @@ def test_a_prepared_call_is_compiled_and_correct(name: str, mode: str) -> None:
         torch.testing.assert_close(value.detach().double(), expected[key], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.extended
 @needs_compiler
 @pytest.mark.parametrize(("name", "mask"), [("compiled", "bool2d"), ("flex", "none"), ("flex", "bool3d+pad")])
 def test_other_sizes_are_not_compiled_again(name: str, mask: str) -> None:
@@ -71,6 +73,7 @@ def test_other_sizes_are_not_compiled_again(name: str, mask: str) -> None:
     assert counts[0] == counts[-1]
 
 
+@pytest.mark.extended
 @needs_compiler
 def test_other_widths_of_values_are_not_compiled_again() -> None:
     """One graph of ``core_compiled`` works for values of any width: as wide as queries, narrower or wider."""
@@ -83,6 +86,7 @@ def test_other_widths_of_values_are_not_compiled_again() -> None:
     assert counts[0] == counts[-1]
 
 
+@pytest.mark.extended
 @needs_compiler
 @pytest.mark.parametrize("keys", [7, 1])
 @pytest.mark.parametrize("name", ["compiled", "flex"])
@@ -100,6 +104,7 @@ def test_other_strides_are_not_compiled_again(name: str, keys: int) -> None:
     assert counts[0] == counts[-1]
 
 
+@pytest.mark.extended
 @needs_compiler
 def test_other_heads_and_masks_are_not_compiled_again() -> None:
     """One graph of ``core_flex`` works for any number of sequences and heads, any shape of bias, and any soft-cap."""
@@ -116,6 +121,7 @@ def test_other_heads_and_masks_are_not_compiled_again() -> None:
     assert counts[0] == counts[-1]
 
 
+@pytest.mark.extended
 @needs_compiler
 def test_compiling_draws_no_random_number() -> None:
     """From the same seed, the call that compiles and the call after it drop the same attention weights."""

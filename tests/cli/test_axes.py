@@ -221,6 +221,7 @@ def test_a_busy_machine_is_told_before_anything_is_timed(
     assert told in line
 
 
+@pytest.mark.extended
 def test_the_chosen_shapes_are_timed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A profile times every chosen shape, and nothing else; it says before how many cases there are."""
     words = (

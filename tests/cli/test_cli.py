@@ -150,6 +150,7 @@ def test_modules_after_sees_an_indirect_import_of_torch() -> None:
     assert "torch" in modules_after("import attnbench.kernel")
 
 
+@pytest.mark.extended
 def test_help_is_quick(tmp_path: Path) -> None:
     """The help takes at most HELP_S seconds of processor time, which other work on the machine does not lengthen."""
     times_s = []

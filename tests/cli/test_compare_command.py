@@ -66,6 +66,7 @@ def compare(folder: Path, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:
     return outcome.return_value, {change["aspect"]: change for change in json.loads(file.read_text())["changes"]}
 
 
+@pytest.mark.extended
 def test_work_that_was_added_to_a_source_tree_is_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The source tree whose kernel calls a matrix product in addition is slower.
 
@@ -100,6 +101,7 @@ def test_work_that_was_added_to_a_source_tree_is_slower(tmp_path: Path, monkeypa
     assert min(map(min, new.samples_ns)) > min(map(min, base.samples_ns))
 
 
+@pytest.mark.extended
 def test_one_more_byte_is_found(tmp_path: Path) -> None:
     """If a kernel allocates one byte more, the verdict on memory is ``bigger``; one process cannot judge time."""
     file = tmp_path / "mine.py"

@@ -76,7 +76,9 @@ def oracle_and_budget(request: pytest.FixtureRequest, batch: Batch) -> tuple[str
 
 
 @needs_encoder
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.extended) if load(name).compiles else name for name in BUILT_IN]
+)
 def test_a_model_gives_its_embeddings_with_any_attention(
     name: str, batch: Batch, oracle_and_budget: tuple[str, Tensor, float]
 ) -> None:
@@ -147,6 +149,7 @@ def test_the_originals_two_paths_differ_by_rounding(batch: Batch) -> None:
     assert 0 < (first - second).abs().max() < 1e-5
 
 
+@pytest.mark.extended
 @needs_encoder
 def test_stored_embeddings_are_wrong(batch: Batch) -> None:
     """The sentences have another order in every call, so a model that returns stored embeddings has a large error."""
@@ -162,6 +165,7 @@ def test_stored_embeddings_are_wrong(batch: Batch) -> None:
     assert found["original"] < 1e-5 < 1e-2 < found["stored"]
 
 
+@pytest.mark.extended
 @needs_encoder
 def test_the_table_is_printed_and_written(tmp_path: Path) -> None:
     """The table has two rows of the original model (default path, fused layers) and one row of each implementation."""
@@ -226,6 +230,7 @@ def time_rows(*names: str) -> dict[str, Row]:
     return {found.implementation: found for found in timing.time_models(list(names))}
 
 
+@pytest.mark.extended
 def test_finished_rows_are_kept_after_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that were finished before an interrupt are printed and written."""
 

@@ -15,6 +15,7 @@ BUSY = "import sys, time\nwhile time.process_time() < 1.1: pass\nprint('done', f
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
 
 
+@pytest.mark.extended
 def test_own_processor_time_is_counted() -> None:
     """The reading grows by the processor time that this process uses."""
     counters = ProcessorTime()
@@ -24,6 +25,7 @@ def test_own_processor_time_is_counted() -> None:
     assert counters.read_ns() - before >= 20_000_000
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="descendants are found by /proc")
 def test_a_descendant_is_counted_while_it_runs_and_after_it_ended() -> None:
     """A child that ``watch`` found adds its processor time; when it has ended, the time is counted once."""
@@ -41,6 +43,7 @@ def test_a_descendant_is_counted_while_it_runs_and_after_it_ended() -> None:
     assert running <= ended < 2 * running
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="descendants are found by /proc")
 @pytest.mark.parametrize(
     "command", [[sys.executable, "-c", BUSY], ["sh", "-c", '"$0" -c "$1"; :', sys.executable, BUSY]]
@@ -58,6 +61,7 @@ def test_the_end_of_a_descendant_adds_nothing_that_it_used_before(command: list[
         assert counters.read_ns() - before < 500_000_000
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sys.platform != "linux", reason="descendants are found by /proc")
 def test_the_time_of_a_descendants_ended_child_stays_counted() -> None:
     """When a child's child ends, and when the child ends later, no time is lost or added."""

@@ -104,6 +104,7 @@ def test_switches_are_the_difference_of_two_readings() -> None:
     assert Reading(None, 12).switches_since(Reading(None, 9)) == 3
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not Scheduler().counts_waits, reason="this system does not say how long threads wait")
 def test_threads_that_share_a_core_wait() -> None:
     """While four threads compute, a wait for a core is counted."""

@@ -172,6 +172,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
     return [folder / "small.html", folder / "large.html"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("width", [390, 768, 1440, 1920])
 def test_the_page_never_scrolls_sideways(browser: Any, pages: Sequence[Path], width: int) -> None:
     """The page is as wide as the window, prints nothing to the console, and asks for nothing."""
@@ -182,6 +183,7 @@ def test_the_page_never_scrolls_sideways(browser: Any, pages: Sequence[Path], wi
         assert (opened.messages, opened.requests, opened.dialogs) == ([], [], [])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(browser: Any, pages: Sequence[Path], scheme: str) -> None:
     """axe-core has no serious and no critical finding, in light and in dark."""
@@ -192,6 +194,7 @@ def test_axe_finds_nothing_serious(browser: Any, pages: Sequence[Path], scheme: 
     assert [one["id"] for one in found if one["impact"] in {"serious", "critical"}] == []
 
 
+@pytest.mark.extended
 def test_the_page_works_without_script_and_sorts_with_it(browser: Any, pages: Sequence[Path]) -> None:
     """Without script all text is there; with it, a table of many rows is sorted by the change."""
     with_script, without = (browser.open(pages[1], java_script_enabled=on).page for on in (True, False))
@@ -204,6 +207,7 @@ def test_the_page_works_without_script_and_sorts_with_it(browser: Any, pages: Se
     assert table.locator("tbody tr").first.inner_text() != first
 
 
+@pytest.mark.extended
 def test_links_of_the_page_have_targets(browser: Any, pages: Sequence[Path]) -> None:
     """Each link inside the page leads to an element, and no id occurs twice."""
     opened = browser.open(pages[0]).page

@@ -265,6 +265,7 @@ def test_the_trial_reaches_every_field_that_may_hold_text() -> None:
     assert len(list_text_fields(StoredRun)) > 40
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("machines", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_runs_and_nothing_is_written_outside(browser: Any, tmp_path: Path, seed: int, machines: int) -> None:
@@ -286,6 +287,7 @@ def test_nothing_runs_and_nothing_is_written_outside(browser: Any, tmp_path: Pat
     assert_is_plain(folder / "report.md")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_comparison_of_hostile_runs_is_text(browser: Any, tmp_path: Path, seed: int) -> None:
     """Hostile text in every field of both runs: the page runs nothing, and Markdown stays short and plain."""
@@ -417,6 +419,7 @@ def make_study(text: str, folder: Path) -> None:
     studies.write("trial", study, folder)
 
 
+@pytest.mark.extended
 def test_a_study_runs_nothing_and_stays_in_its_folder(browser: Any, tmp_path: Path) -> None:
     """Names, titles, texts and tables of studies are text, on the page and in their files."""
     from matplotlib.figure import Figure

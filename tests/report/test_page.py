@@ -73,6 +73,7 @@ def find_violations(page: Any) -> list[str]:
     ]
 
 
+@pytest.mark.extended
 def test_the_page_prints_no_error_and_asks_for_nothing(browser: Any, example: Path) -> None:
     """A browser that opens the page prints nothing to its console, sends no request, and shows no dialog."""
     opened = browser.open(example)
@@ -80,6 +81,7 @@ def test_the_page_prints_no_error_and_asks_for_nothing(browser: Any, example: Pa
     assert opened.page.title().startswith("Attention report · ")
 
 
+@pytest.mark.extended
 def test_the_policy_allows_only_the_style_and_the_script_of_the_page(browser: Any, example: Path) -> None:
     """The policy has the hashes of the embedded style and script; a browser refuses every other script and style."""
     text = example.read_text("utf-8")
@@ -106,6 +108,7 @@ def test_the_policy_allows_only_the_style_and_the_script_of_the_page(browser: An
     assert len(opened.messages) >= 3
 
 
+@pytest.mark.extended
 def test_the_page_is_the_same_without_script(browser: Any, trial: Path) -> None:
     """Without script, the page has the same text; only fields and buttons of the script are missing."""
     with_script, without = (browser.open(trial, java_script_enabled=on).page for on in (True, False))
@@ -116,6 +119,7 @@ def test_the_page_is_the_same_without_script(browser: Any, trial: Path) -> None:
     assert with_script.locator("#trial button:visible, #trial input:visible").count() == 4
 
 
+@pytest.mark.extended
 def test_links_of_the_navigation_lead_to_the_sections_that_exist(browser: Any, example: Path) -> None:
     """Each section of the page has one link, in the page's order, and each link has a target."""
     page = browser.open(example).page
@@ -128,6 +132,7 @@ def test_links_of_the_navigation_lead_to_the_sections_that_exist(browser: Any, e
     assert page.evaluate("scrollY") > 900
 
 
+@pytest.mark.extended
 def test_every_link_inside_the_page_has_a_target(browser: Any, example: Path) -> None:
     """No link leads to an anchor that the page does not have, and no id occurs twice."""
     page = browser.open(example).page
@@ -138,6 +143,7 @@ def test_every_link_inside_the_page_has_a_target(browser: Any, example: Path) ->
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.extended
 def test_files_beside_the_page_are_links(browser: Any, example: Path) -> None:
     """The footer and the text link to files that exist and have rows, by relative addresses."""
     page = browser.open(example).page
@@ -151,6 +157,7 @@ def test_files_beside_the_page_are_links(browser: Any, example: Path) -> None:
     assert page.locator('main a[href="timings.csv"]').count() > 0
 
 
+@pytest.mark.extended
 def test_a_chapter_is_visible_when_its_link_is_followed(browser: Any, example: Path) -> None:
     """The link of a chapter unfolds its checks, and the chapter's name is in the window."""
     page = browser.open(example).page
@@ -162,6 +169,7 @@ def test_a_chapter_is_visible_when_its_link_is_followed(browser: Any, example: P
     assert 0 <= top < 100
 
 
+@pytest.mark.extended
 def test_twenty_implementations_fit_on_a_laptop(browser: Any, tmp_path: Path) -> None:
     """At 1440 px the matrix shows twenty implementations, each with passed and refused findings, without scrolling."""
     findings = [Finding(check=name, status="passed") for name in list(read_checks())[:40]]
@@ -176,6 +184,7 @@ def test_twenty_implementations_fit_on_a_laptop(browser: Any, tmp_path: Path) ->
     assert box.evaluate("one => one.scrollWidth - one.clientWidth") <= 1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("width", [390, 1440])
 def test_the_matrix_has_no_height_limit_and_its_marks_align(browser: Any, example: Path, width: int) -> None:
     """The box of the matrix does not scroll up and down; marks of a kind of one implementation end at one edge."""
@@ -189,6 +198,7 @@ def test_the_matrix_has_no_height_limit_and_its_marks_align(browser: Any, exampl
     assert page.evaluate(ragged) == 0
 
 
+@pytest.mark.extended
 def test_a_rule_separates_the_columns_of_implementations(browser: Any, example: Path) -> None:
     """Every name of the matrix, and the first mark below it, has a rule at its left."""
     page = browser.open(example).page
@@ -197,6 +207,7 @@ def test_a_rule_separates_the_columns_of_implementations(browser: Any, example: 
         assert {*widths} == {"1px"}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_box_that_scrolls_sideways_shows_it(browser: Any, example: Path, width: int) -> None:
     """Every such box has shadows that stay at its edges; a figure also says so, if and only if it scrolls."""
@@ -219,6 +230,7 @@ def test_a_box_that_scrolls_sideways_shows_it(browser: Any, example: Path, width
     assert width > 700 or (tables and "none" not in tables)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("width", WIDTHS)
 def test_tables_of_measures_are_equally_wide_and_within_the_text(browser: Any, example: Path, width: int) -> None:
     """The boxes of the tables have one width, that of the text, and numbers are at the right."""
@@ -234,6 +246,7 @@ def test_tables_of_measures_are_equally_wide_and_within_the_text(browser: Any, e
     assert cell.evaluate("one => getComputedStyle(one).textAlign") == "right"
 
 
+@pytest.mark.extended
 def test_words_of_a_command_are_not_broken(browser: Any, example: Path) -> None:
     """On a phone, an option of a command stays on one line, and the button to copy stands below, also in the header."""
     page = browser.open(example, width=390).page
@@ -248,6 +261,7 @@ def test_words_of_a_command_are_not_broken(browser: Any, example: Path) -> None:
         assert button["y"] >= pre["y"] + pre["height"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_word_of_a_button_is_not_broken(browser: Any, example: Path, width: int) -> None:
     """Beside a command of several lines, the button to copy has its word on one line."""
@@ -261,6 +275,7 @@ def test_the_word_of_a_button_is_not_broken(browser: Any, example: Path, width: 
     assert max(found) < 30
 
 
+@pytest.mark.extended
 def test_the_skip_link_is_first_and_focus_is_visible(browser: Any, trial: Path) -> None:
     """The keyboard reaches the skip link, then all else in the page's order; what has the focus has an outline."""
     page = browser.open(trial).page
@@ -287,6 +302,7 @@ def read_column(page: Any, column: int) -> list[str]:
     return [text.strip() for text in page.locator(cells).all_inner_texts()]
 
 
+@pytest.mark.extended
 def test_tables_are_sorted_by_text_and_by_number(browser: Any, trial: Path) -> None:
     """A click sorts upwards, a second one downwards; cells without a value stay last; the state is in ``aria-sort``."""
     page = browser.open(trial).page
@@ -303,6 +319,7 @@ def test_tables_are_sorted_by_text_and_by_number(browser: Any, trial: Path) -> N
     assert heads[1].get_attribute("aria-sort") == "descending"
 
 
+@pytest.mark.extended
 def test_a_filter_shows_the_rows_with_every_word(browser: Any, trial: Path) -> None:
     """Rows that lack one of the words are hidden, in any case of letters, and the number of rows is told."""
     page = browser.open(trial).page
@@ -326,6 +343,7 @@ def wait_until(page: Any, expression: str) -> None:
         assert time.monotonic() < deadline, expression
 
 
+@pytest.mark.extended
 def test_a_button_copies_its_text(browser: Any, trial: Path) -> None:
     """The clipboard gets the text of ``data-copy`` to the letter, and the button says so."""
     page = browser.open(trial, permissions=["clipboard-read", "clipboard-write"]).page
@@ -335,6 +353,7 @@ def test_a_button_copies_its_text(browser: Any, trial: Path) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == COMMAND
 
 
+@pytest.mark.extended
 def test_without_a_clipboard_the_older_command_copies(browser: Any, trial: Path) -> None:
     """Where the page may not use the clipboard, the text is copied as a selection."""
     page = browser.open(trial).page
@@ -345,6 +364,7 @@ def test_without_a_clipboard_the_older_command_copies(browser: Any, trial: Path)
     assert page.evaluate("window.copied") == COMMAND
 
 
+@pytest.mark.extended
 def test_an_address_opens_what_it_points_into(browser: Any, trial: Path) -> None:
     """What is folded around an anchor opens when the page is opened there, and at each click on a link to it."""
     visible = "document.getElementById('deep').checkVisibility()"
@@ -362,6 +382,7 @@ def test_an_address_opens_what_it_points_into(browser: Any, trial: Path) -> None
     assert wrong.messages == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(browser: Any, trial: Path, scheme: str) -> None:
     """axe-core has no serious and no critical finding, in light and in dark, with everything unfolded."""
@@ -370,6 +391,7 @@ def test_axe_finds_nothing_serious(browser: Any, trial: Path, scheme: str) -> No
     assert find_violations(opened.page) == []
 
 
+@pytest.mark.extended
 def test_axe_finds_a_missing_name(browser: Any, trial: Path) -> None:
     """An image without a text is a finding: the test above can fail."""
     opened = browser.open(trial)
@@ -377,6 +399,7 @@ def test_axe_finds_a_missing_name(browser: Any, trial: Path) -> None:
     assert any(one.startswith("image-alt") for one in find_violations(opened.page))
 
 
+@pytest.mark.extended
 def test_dark_and_light_differ(browser: Any, example: Path) -> None:
     """The page follows the colour scheme of the system: text and paper exchange brightness."""
     colours = "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
@@ -388,6 +411,7 @@ def test_dark_and_light_differ(browser: Any, example: Path) -> None:
     assert brightness == [True, False]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_page_never_scrolls_sideways(browser: Any, trial: Path, width: int) -> None:
     """The page is as wide as the window, folded and unfolded; what is wider scrolls inside a region with the focus."""
@@ -402,6 +426,7 @@ def test_the_page_never_scrolls_sideways(browser: Any, trial: Path, width: int) 
     assert page.evaluate(loose) == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_word_is_broken_letter_by_letter(browser: Any, example: Path, width: int) -> None:
     """No cell or paragraph with a word of three letters or more is narrower than two of them."""
@@ -414,12 +439,14 @@ def test_no_word_is_broken_letter_by_letter(browser: Any, example: Path, width: 
     assert page.evaluate(narrow) == []
 
 
+@pytest.mark.extended
 def test_the_example_is_short_before_it_is_unfolded(browser: Any, example: Path) -> None:
     """The page of the example takes fewer than eight windows of 1440 × 900 px."""
     page = browser.open(example).page
     assert page.evaluate("document.documentElement.scrollHeight") < SCREENS * 900
 
 
+@pytest.mark.extended
 def test_paper_has_what_is_decided_from(browser: Any, example: Path, tmp_path: Path) -> None:
     """The summary, failures, the matrix with all columns and figures are printed; tables of measures are not."""
     opened = browser.open(example)

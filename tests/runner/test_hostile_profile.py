@@ -43,7 +43,7 @@ from attnbench.workers.oracle_worker import OracleWorker
 from commands import START, run_command
 from time_limits import repeat_with_longer_limits
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.extended, pytest.mark.long]
 
 PLUGINS = Path(__file__).parents[1] / "data" / "hostile_plugins.py"
 # Implementations whose faults appear when each runs alone, and one whose faults appear only in the shared process.

@@ -18,6 +18,8 @@ from attnbench.records.types import Result
 from attnbench.records.value_facts import TimedCallChecked, ValuesOff
 from attnbench.runner import Effort, Limits, NoProgress, Plan, Session, list_gating_checks, list_profile_cases, profile
 
+pytestmark = pytest.mark.extended
+
 LENGTHS = (8, 16)
 PROCESSES = 2
 BUDGET_S = 0.05

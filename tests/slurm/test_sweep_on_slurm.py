@@ -15,7 +15,7 @@ from commands import START
 from slurm.cluster import Cluster, ClusterError, find_obstacle, start_cluster
 from slurm.commands import STATE_S, attnbench, merge, read_outcomes, read_report, wait_until
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.extended, pytest.mark.long]
 
 CONFIGURATION = """
 kind = "conform"

@@ -27,6 +27,7 @@ def test_rows_of_plants_are_corrected_by_their_measured_time() -> None:
     assert pools.estimate_size(make_pool(disturbed=True), 2) is None
 
 
+@pytest.mark.extended
 def test_a_pool_holds_all_sides_of_fresh_processes_and_can_be_resumed(tmp_path: Path) -> None:
     """Real workers time the reference, its A/A control and all plants; stored processes are not measured again."""
     path, rows = tmp_path / "pool.jsonl", {"1": 1, "2": 1, "3": 1, "5": 1}

@@ -35,9 +35,9 @@ class Causes:
         """Return the policies under which a failed observation would be right, what it looks like, or None."""
         failed = (observation, expected, case_oracle, policies)
         for cause in self._known:
-            if found := _try_cause(cause, *failed):
-                self._remember(found, in_place_of=cause)
-                return found
+            if known := _try_cause(cause, *failed):
+                self._remember(known, in_place_of=cause)
+                return known
         if self._unexplained == SEARCHES:
             return None
         found = find_deviation(*failed) or diagnose(*failed)

@@ -1,6 +1,7 @@
 """The candidate workers of a run: the pool that starts, keeps and ends them, and the supervisor of each."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count
@@ -349,7 +350,7 @@ class Supervisor:
         """
         limits = self._pool.limits
         try:
-            with limit_children(limits.threads if self._kind.limits_cores else None):
+            with limit_children(limits.threads) if self._kind.limits_cores else nullcontext():
                 self._child = child = Child(
                     self._pool.module,
                     log=self.path_prefix.with_suffix(".log"),

@@ -175,10 +175,10 @@ def test_an_error_of_one_check_does_not_affect_the_others() -> None:
 
 def test_the_default_memory_limit_is_most_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default limit is 90 % of the available memory; without a known available memory there is no limit."""
-    monkeypatch.setattr("attnbench.runner.worker_pool.read_available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr("attnbench.runner.candidate_pool.read_available_memory_bytes", lambda: 1000)
     assert Limits().compute_memory_limit_bytes() == 900
     assert Limits(memory_bytes=5000).compute_memory_limit_bytes() == 5000
-    monkeypatch.setattr("attnbench.runner.worker_pool.read_available_memory_bytes", lambda: 0)
+    monkeypatch.setattr("attnbench.runner.candidate_pool.read_available_memory_bytes", lambda: 0)
     assert Limits().compute_memory_limit_bytes() is None
 
 

@@ -11,12 +11,12 @@ from attnbench.processes.mutation_requests import ListCheats, ListedCheat
 from attnbench.processes.rpc import Child
 from attnbench.records.facts import Reason
 from attnbench.records.types import Finding, Result
+from attnbench.runner.candidate_pool import PATIENT, Limits
 from attnbench.runner.profile import list_gating_checks
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Session
 from attnbench.runner.timing import time_cases
 from attnbench.runner.timing_processes import Effort
-from attnbench.runner.worker_pool import PATIENT, Limits
 
 __all__ = ["CheatOutcome", "Timed", "list_cheats", "try_cheats"]
 

@@ -15,6 +15,7 @@ from attnbench.processes.candidate_requests import Describe, LongPass, Outcome, 
 from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.records.outcome_facts import CallOverLimit, LimitedMemory, OverMemoryLimit
 from attnbench.records.types import FRONTIER, Finding, Memory, Result
+from attnbench.runner.candidate_pool import Supervisor
 from attnbench.runner.check_outcomes import make_finding
 from attnbench.runner.parallelism import run_each
 from attnbench.runner.probe import run_gating_checks
@@ -22,7 +23,6 @@ from attnbench.runner.profile import MODES, list_profile_cases
 from attnbench.runner.progress import Progress
 from attnbench.runner.refusal import find_refusal
 from attnbench.runner.session import Plan, Session
-from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["SHORTEST", "generate_lengths", "predict_bytes", "try_lengths"]
 

@@ -11,10 +11,10 @@ from attnbench.processes.candidate_requests import Describe, MeasurePass, Observ
 from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.records.outcome_facts import KeepsWorking, OverMemoryLimit
 from attnbench.records.types import PERF, Finding, Result, explain_untimed
+from attnbench.runner.candidate_pool import Supervisor
 from attnbench.runner.check_outcomes import TOGETHER_FLOP, CheckOutcomes, evaluate_observations, make_finding
 from attnbench.runner.refusal import find_refusal
 from attnbench.runner.session import Plan, Session
-from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["probe"]
 

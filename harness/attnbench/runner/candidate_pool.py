@@ -29,7 +29,7 @@ from attnbench.records.outcome_facts import CannotLoad, Death, Interrupted, TooM
 from attnbench.records.types import Status
 from attnbench.words.findings import describe_fact
 
-__all__ = ["CHECKING", "MOST_DEATHS", "PATIENT", "TIMING", "Limits", "Supervisor", "WorkerKind", "WorkerPool"]
+__all__ = ["CHECKING", "MOST_DEATHS", "PATIENT", "TIMING", "CandidatePool", "Limits", "Supervisor", "WorkerKind"]
 
 Reply = TypeVar("Reply")
 # Environment variables of processes that time nothing: threads that wait for one another sleep instead of spinning.
@@ -95,7 +95,7 @@ TIMING = WorkerKind(environment={}, timed_without=frozenset())
 
 
 @dataclass(slots=True, kw_only=True)
-class WorkerPool:
+class CandidatePool:
     """Starts the candidate workers of a run, keeps idle ones to be used again, and ends them."""
 
     limits: Limits
@@ -199,7 +199,7 @@ class Supervisor:
 
     def __init__(
         self,
-        pool: WorkerPool,
+        pool: CandidatePool,
         implementations: Sequence[str],
         kind: WorkerKind,
         *,

@@ -7,7 +7,7 @@ import gc
 import importlib
 
 from attnbench.checks.catalogue import read_checks
-from attnbench.runner.worker_pool import IMPORTED_LATE
+from attnbench.runner.candidate_pool import IMPORTED_LATE
 
 __all__: list[str] = []
 

@@ -23,8 +23,8 @@ from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.records import environment
 from attnbench.records.types import Timing
 from attnbench.runner import Limits, Session, list_profile_cases
+from attnbench.runner.candidate_pool import Supervisor
 from attnbench.runner.timing_processes import STARTS, start_together
-from attnbench.runner.worker_pool import Supervisor
 from attnbench.words.findings import describe_facts
 from research.detection.load import Competitor, measure_busy_cores, run_competitor
 from research.detection.plants import BASE, PATHS, ROWS, SHARES

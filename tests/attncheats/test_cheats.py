@@ -18,12 +18,12 @@ from attnbench.processes.candidate_requests import Defence, TimedSamples
 from attnbench.processes.oracle_requests import DrawInputs, Evaluate
 from attnbench.records.outcome_facts import ExcludedFromTiming, SlowsOthers
 from attnbench.records.types import Result
+from attnbench.runner.candidate_pool import Limits
 from attnbench.runner.progress import NoProgress
 from attnbench.runner.session import Session
 from attnbench.runner.timing import JUDGED, time_cases
 from attnbench.runner.timing_faults import SLOWED, SLOWED_NS
 from attnbench.runner.timing_processes import Effort, _find_wrong_total
-from attnbench.runner.worker_pool import Limits
 from attnbench.words.findings import describe_facts, describe_finding
 from attnbench.workers.oracle_worker import OracleWorker
 from attncheats.catalogue import CHEATS, ODDITIES

@@ -8,8 +8,8 @@ import pytest
 from attnbench.devices.device import memory_fraction
 from attnbench.interface import Policies
 from attnbench.processes.candidate_requests import Declared, LoadImplementation, StartCandidate
-from attnbench.runner import worker_pool
-from attnbench.runner.worker_pool import Limits, WorkerPool
+from attnbench.runner import candidate_pool
+from attnbench.runner.candidate_pool import CandidatePool, Limits
 from attnbench.workers.outcomes import run_for_outcome
 
 
@@ -59,10 +59,10 @@ def test_a_device_is_limited_only_by_a_requested_limit(monkeypatch: pytest.Monke
                 return 1
             return Declared(operator="multihead", source="", policies=Policies(), compiles=False, environment={})
 
-    monkeypatch.setattr(worker_pool, "Child", Process)
+    monkeypatch.setattr(candidate_pool, "Child", Process)
     limits = Limits(memory_bytes=requested)
-    monkeypatch.setattr(WorkerPool, "find_fork_server", lambda *_: None)
-    WorkerPool(limits=limits, module="worker", folder=Path("nowhere"), declared={}).get(["own"])
+    monkeypatch.setattr(CandidatePool, "find_fork_server", lambda *_: None)
+    CandidatePool(limits=limits, module="worker", folder=Path("nowhere"), declared={}).get(["own"])
     assert isinstance(requests[0], StartCandidate)
     assert requests[0].device_memory_bytes == requested
     assert requests[0].memory_limit_bytes == limits.compute_memory_limit_bytes() or requested is None

@@ -31,7 +31,7 @@ from attnbench.processes.candidate_requests import Outcome
 from attnbench.records.outcome_facts import Crashed, Raised
 from attnbench.records.types import Timing
 from attnbench.runner import Limits, NoProgress, Session
-from attnbench.runner.worker_pool import TIMING, WorkerKind
+from attnbench.runner.candidate_pool import TIMING, WorkerKind
 
 needs_encoder = pytest.mark.skipif(
     sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing())

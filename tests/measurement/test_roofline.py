@@ -20,7 +20,7 @@ from attnbench.runner import (
     measure_ceilings,
     measure_rates,
 )
-from attnbench.runner.worker_pool import TIMING, WorkerKind
+from attnbench.runner.candidate_pool import TIMING, WorkerKind
 
 
 @pytest.fixture

@@ -13,17 +13,17 @@ from attnbench.processes.candidate_requests import (
     CandidateRequest,
     Describe,
     LoadImplementation,
+    LongPass,
     Opinion,
     Outcome,
     StartCandidate,
+    TryPass,
 )
-from attnbench.processes.max_length_requests import LongPass, MaxLengthRequest, TryPass
 from attnbench.processes.oracle_requests import ComputeExpected, ListSuite, OracleRequest
 from attnbench.processes.request import Handler, find_reply_type, to_plain
 from attnbench.refusals import OtherRefusal
 from attnbench.workers.candidate_worker import CandidateWorker
 from attnbench.workers.loaded_implementations import LoadedImplementations
-from attnbench.workers.max_length_worker import MaxLengthWorker
 from attnbench.workers.oracle_worker import OracleWorker
 
 FIRST = {StartCandidate, LoadImplementation}
@@ -61,10 +61,9 @@ def test_the_oracle_worker_answers_every_request_to_it(tmp_path: Path) -> None:
 
 
 def test_candidate_workers_answer_every_request_to_them() -> None:
-    """No request lacks a handler; the workers of two further kinds answer the requests to a candidate worker, too."""
+    """No request lacks a handler; a drop-in worker answers the requests to a candidate worker, too."""
     usual = FIRST | list_requests(CandidateRequest)
     assert list_kinds(CandidateWorker(LoadedImplementations()).handlers()) == usual
-    assert list_kinds(MaxLengthWorker().handlers()) == usual | list_requests(MaxLengthRequest)
     assert list_kinds(DropInWorker().handlers()) == usual | list_requests(DropInRequest)
 
 

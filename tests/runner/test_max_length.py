@@ -16,8 +16,7 @@ import torch
 from attnbench.analysis.max_length import FITS, MaxLength, find_max_lengths
 from attnbench.cli.max_length import UNUSED, print_max_lengths, search_max_lengths
 from attnbench.interface import Inputs
-from attnbench.processes.candidate_requests import LoadImplementation
-from attnbench.processes.max_length_requests import TryPass
+from attnbench.processes.candidate_requests import LoadImplementation, TryPass
 from attnbench.processes.oracle_requests import Libraries
 from attnbench.processes.request import Handler, Request
 from attnbench.records.facts import Fact
@@ -35,8 +34,10 @@ from attnbench.records.types import FRONTIER, Finding, Machine, Memory, Result, 
 from attnbench.records.value_facts import ValuesOff
 from attnbench.refusals import OtherRefusal
 from attnbench.runner import Limits, NoProgress, Plan, Session, list_gating_checks, list_profile_cases
-from attnbench.runner.max_length import SHORTEST, WORKER, generate_lengths, predict_bytes, try_lengths
-from attnbench.workers.max_length_worker import MaxLengthWorker, stretch
+from attnbench.runner.max_length import SHORTEST, generate_lengths, predict_bytes, try_lengths
+from attnbench.workers.candidate_worker import CandidateWorker
+from attnbench.workers.loaded_implementations import LoadedImplementations
+from attnbench.workers.long_pass import stretch
 from attnbench.workers.oracle_worker import OracleWorker
 
 CASE = (
@@ -240,7 +241,7 @@ class LocalSupervisor:
     def __init__(self, session: Session, name: str) -> None:
         self._limits = session.limits
         self.path_prefix = session.folder / "worker"
-        self._handlers = MaxLengthWorker().handlers()
+        self._handlers = CandidateWorker(LoadedImplementations()).handlers()
         self.declared = {name: self.send(LoadImplementation(implementation=name))}
 
     def __enter__(self) -> Self:
@@ -374,7 +375,7 @@ def test_stored_lengths_are_not_tried_again(session: LocalSession, own: str) -> 
 def test_a_crash_and_exhausted_memory_count_for_one_length(own: str) -> None:
     """A crash or exhausted memory is reported for the length that caused it; the next length runs in a new process."""
     limits = Limits(threads=1, memory_bytes=4 * 10**8, work_s=20, timeout_s=600)
-    with Session(limits=limits, worker_module=WORKER) as session:
+    with Session(limits=limits) as session:
         results = list(try_lengths(session, [f"{own}:CRASHES"], plan_shortest(session), run="r", progress=NoProgress()))
     (found,) = find_max_lengths(results)
     assert (found.length, found.beyond) == (128, 192)

@@ -12,10 +12,8 @@ from attnbench.processes.candidate_requests import (
     CandidateRequest,
     Declared,
     Describe,
-    Kernels,
-    ListKernels,
-    MeasuredMemory,
-    MeasureMemory,
+    MeasuredPass,
+    MeasurePass,
     Observe,
     Observed,
     Opinion,
@@ -34,7 +32,7 @@ from attnbench.runner.probe import probe, run_gating_checks
 CASE = "multihead/B1.L8.S8.E256.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
 PLAN = Plan(case=CASE, checks=("forward_parity", "global_state_untouched"), missing=None, flop=10, bytes=20)
 DESCRIBED = Opinion(unsupported=None, untimed=None, predicted_s=None)
-MEMORY = MeasuredMemory(memory=Memory(peak_bytes=100, threads=1, method="m"))
+MEASURED = MeasuredPass(memory=Memory(peak_bytes=100, threads=1, method="m"), kernels=("addmm",))
 SIGSEGV = Crashed(how="signal", signal="SIGSEGV")
 CRASH = Outcome(status="crashed", facts=(SIGSEGV,))
 NO = OtherRefusal(text="no")
@@ -74,7 +72,7 @@ class FakeWorker:
         busy: tuple[float | None, ...] = (0.0,),
     ) -> None:
         self.memory_bytes = memory_bytes
-        usual = {Describe: DESCRIBED, MeasureMemory: MEMORY, ListKernels: Kernels(names=("addmm",))}
+        usual = {Describe: DESCRIBED, MeasurePass: MEASURED}
         self.answers: dict[type[CandidateRequest[Any]], Any] = {**usual, **(answers or {})}
         declared = Declared(operator="multihead", source="", policies=Policies(), compiles=False, environment={})
         self.declared = {"sdpa": declared}
@@ -138,7 +136,7 @@ def test_a_refused_or_too_large_case_is_not_called(
         session, worker, "sdpa", Plan(**{name: getattr(PLAN, name) for name in Plan.__slots__} | plan)
     )  # type: ignore[arg-type]
     assert found == tuple(Finding(check=check, status=status, facts=(fact,)) for check in PLAN.checks)  # type: ignore[arg-type]
-    assert not {Observe, MeasureMemory} & set(worker.requests)
+    assert not {Observe, MeasurePass} & set(worker.requests)
 
 
 def test_a_crash_fails_all_checks_and_is_not_repeated() -> None:
@@ -163,7 +161,7 @@ def test_memory_of_a_wrong_result_is_not_measured() -> None:
     worker = FakeWorker()
     found = run_probe(worker, session=FakeSession(wrong=("global_state_untouched",)))
     assert (found.untimed, found.memory) == (NotConforming(check="global_state_untouched", status="failed"), None)
-    assert MeasureMemory not in worker.requests
+    assert MeasurePass not in worker.requests
 
 
 def test_an_error_of_one_check_does_not_affect_the_others() -> None:
@@ -177,20 +175,19 @@ def test_an_error_of_one_check_does_not_affect_the_others() -> None:
 
 def test_the_default_memory_limit_is_most_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default limit is 90 % of the available memory; without a known available memory there is no limit."""
-    monkeypatch.setattr("attnbench.runner.session.read_available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr("attnbench.runner.candidate_pool.read_available_memory_bytes", lambda: 1000)
     assert Limits().compute_memory_limit_bytes() == 900
     assert Limits(memory_bytes=5000).compute_memory_limit_bytes() == 5000
-    monkeypatch.setattr("attnbench.runner.session.read_available_memory_bytes", lambda: 0)
+    monkeypatch.setattr("attnbench.runner.candidate_pool.read_available_memory_bytes", lambda: 0)
     assert Limits().compute_memory_limit_bytes() is None
 
 
-@pytest.mark.parametrize("stage", [MeasureMemory, ListKernels])
-def test_a_crash_during_measurement_is_the_reason_for_no_timing(stage: type[CandidateRequest[Any]]) -> None:
-    """If the worker crashes while memory or kernels are measured, the findings stay, and the call is not timed."""
-    found = run_probe(FakeWorker({stage: CRASH}))
+def test_a_crash_during_measurement_is_the_reason_for_no_timing() -> None:
+    """If the worker crashes while memory and kernels are measured, the findings stay, and the call is not timed."""
+    found = run_probe(FakeWorker({MeasurePass: CRASH}))
     assert {finding.status for finding in found.findings} == {"passed"}
     assert found.untimed == SIGSEGV
-    assert (found.memory is None) == (stage is MeasureMemory)
+    assert found.memory is None
 
 
 def test_a_call_that_is_declared_untimed_is_not_timed() -> None:

@@ -10,9 +10,9 @@ from attnbench.processes.candidate_requests import Declared, Describe, Opinion, 
 from attnbench.processes.rpc import Child, ChildDied
 from attnbench.records.environment import count_cores
 from attnbench.records.outcome_facts import Crashed, Interrupted
-from attnbench.runner import worker_pool
+from attnbench.runner import candidate_pool
+from attnbench.runner.candidate_pool import CHECKING, PATIENT, Supervisor, WorkerKind
 from attnbench.runner.session import Session
-from attnbench.runner.worker_pool import CHECKING, PATIENT, Supervisor, WorkerKind
 
 CASE = "multihead/B1.L2.S2.E4.H2/bias+batch_first/mask=none/regime=plain/seed=0/float32/cpu/inference"
 NAME = "torch_mha"
@@ -95,7 +95,7 @@ def test_a_worker_that_cannot_start_leaves_no_process(
         started.append(child)
         raise error
 
-    monkeypatch.setattr(worker_pool, "_load", fail)
+    monkeypatch.setattr(candidate_pool, "_load", fail)
     with pytest.raises(PluginError if isinstance(error, ChildDied) else error):
         session.workers.get([NAME])
     (child,) = started
@@ -116,7 +116,7 @@ def test_a_worker_that_is_closed_while_it_starts_again_has_no_process(
     """If one thread closes a worker whose process another thread starts, that process ends, too."""
     worker = session.workers.get([NAME])
     worker.renew()
-    load = worker_pool._load
+    load = candidate_pool._load
 
     def close_meanwhile(child: Child, name: str, timeout_s: float) -> Declared:
         declared = load(child, name, timeout_s)
@@ -125,6 +125,6 @@ def test_a_worker_that_is_closed_while_it_starts_again_has_no_process(
         monkeypatch.undo()
         return declared
 
-    monkeypatch.setattr(worker_pool, "_load", close_meanwhile)
+    monkeypatch.setattr(candidate_pool, "_load", close_meanwhile)
     assert ask(worker) == Outcome(status="not_run", facts=(Interrupted(),))
     assert worker._child is None

@@ -35,13 +35,13 @@ from attnbench.records.outcome_facts import (
 from attnbench.records.types import Finding, Result, Timing
 from attnbench.records.value_facts import TimedCallChecked, phrase
 from attnbench.runner import timing, timing_processes
+from attnbench.runner.candidate_pool import Limits, Supervisor, WorkerKind
 from attnbench.runner.profile import _select_ready
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Plan, Session
 from attnbench.runner.timed_case import add_process
 from attnbench.runner.timing import EVALUATED, GROUP_S, SMALL_FLOP, STEP, time_cases
 from attnbench.runner.timing_processes import Effort
-from attnbench.runner.worker_pool import Limits, Supervisor, WorkerKind
 from made_facts import OFF
 
 CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu/inference"

@@ -13,8 +13,8 @@ from attnbench.processes.errors import ChildDied
 from attnbench.records.outcome_facts import CannotLoad, OracleEnded, OtherOperator
 from attnbench.records.types import Finding
 from attnbench.runner import Expectation, Limits, Plan, Session
+from attnbench.runner.candidate_pool import Supervisor
 from attnbench.runner.conform import check_case
-from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["LocalSession", "WorkerPool", "refuse_in_worker"]
 

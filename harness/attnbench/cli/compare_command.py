@@ -31,7 +31,7 @@ from attnbench.plugins.registry import check_name, display_name, list_names, res
 from attnbench.records.run_file import StoredRun, find_runs, read_run
 from attnbench.records.types import PERF
 from attnbench.runner import Effort
-from attnbench.runner.worker_pool import TIMING
+from attnbench.runner.candidate_pool import TIMING
 
 if TYPE_CHECKING:
     # Not imported when the command starts, because it imports pandas, which takes a second.

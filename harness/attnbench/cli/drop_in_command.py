@@ -20,7 +20,7 @@ from attnbench.integrations.drop_in_requests import FindMissing
 from attnbench.processes.candidate_requests import Outcome
 from attnbench.records.types import FAILURES, SCHEMA
 from attnbench.runner import Limits, Session
-from attnbench.runner.worker_pool import TIMING
+from attnbench.runner.candidate_pool import TIMING
 from attnbench.words.findings import describe_facts
 
 MODELS = ("encoder", "transformers")

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,7 +20,7 @@ from attnbench.cli.options import options
 from attnbench.cli.terminal import make_console
 from attnbench.plugins.import_faults import find_import_fault
 from attnbench.plugins.registry import PluginError, describe_origin
-from attnbench.processes.candidate_requests import CountSupported, Outcome
+from attnbench.processes.candidate_requests import AskSupport, Outcome
 from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.environment import count_cores
 from attnbench.records.types import SCHEMA
@@ -107,14 +108,16 @@ def _survey(session: Session, name: str, device: str) -> dict[str, Any]:
             cases = session.ask_oracle(ListSuite(operator=worker.operator, level="core"))
             cases = [str(replace(CaseId.parse(case), device=device)) for case in cases]
             row |= {"operator": worker.operator, "cases": len(cases)}
-            answer = worker.ask(CountSupported(implementation=name, cases=cases))
+            answer = worker.ask(AskSupport(implementation=name, cases=cases))
             source = worker.declared[name].source
     except PluginError as error:
         return row | {"fault": str(error)}
-    if isinstance(answer, Outcome):
-        return row | {"fault": describe_facts(answer.facts)}
-    refused = {describe_refusal(refusal): count for refusal, count in answer.refused}
-    return row | {"supported": answer.supported, "refused": refused, "source": source}
+    if fault := answer if isinstance(answer, Outcome) else next(filter(None, answer.raised), None):
+        return row | {"fault": describe_facts(fault.facts)}
+    assert not isinstance(answer, Outcome)
+    counts = Counter(refusal for refusal in answer.unsupported if refusal is not None)
+    refused = {describe_refusal(refusal): count for refusal, count in counts.most_common()}
+    return row | {"supported": len(cases) - counts.total(), "refused": refused, "source": source}
 
 
 def _write_json(rows: Sequence[dict[str, Any]], file: IO[str]) -> None:

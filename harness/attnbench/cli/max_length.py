@@ -17,7 +17,7 @@ from attnbench.cli.recording import FAILED, INCONCLUSIVE, recording, write_json
 from attnbench.cli.terminal import make_console
 from attnbench.plugins.registry import display_name
 from attnbench.records.types import FAILURES, FRONTIER, Result
-from attnbench.runner.max_length import SHORTEST, WORKER, try_lengths
+from attnbench.runner.max_length import SHORTEST, try_lengths
 from attnbench.words.max_length import HEAD, format_row
 
 __all__ = ["print_max_lengths", "search_max_lengths"]
@@ -38,7 +38,6 @@ def search_max_lengths(implementations: Sequence[str], given: dict[str, Any]) ->
     choice = Choice.from_options(given)
     axes = replace(Axes.from_options(given, lengths=()), lengths=(SHORTEST,))
     session = make_session(given)
-    session.worker_module = WORKER
     # Use one memory limit for all implementations. Otherwise each worker would compute its default
     # limit from the memory that is free when the worker starts.
     session.limits = replace(session.limits, memory_bytes=session.limits.compute_memory_limit_bytes())

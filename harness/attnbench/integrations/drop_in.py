@@ -23,10 +23,10 @@ from attnbench.processes.candidate_requests import Outcome
 from attnbench.records.outcome_facts import CannotLoad
 from attnbench.records.types import Timing
 from attnbench.runner import Session
+from attnbench.runner.candidate_pool import TIMING, Supervisor
 from attnbench.runner.parallelism import run_each
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.timed_case import add_process
-from attnbench.runner.worker_pool import TIMING, Supervisor
 from attnbench.words.findings import describe_facts
 from attnbench.words.refusals import describe_declared
 

@@ -17,26 +17,24 @@ __all__ = [
     "Answers",
     "AskSupport",
     "CandidateRequest",
-    "CountSupported",
     "Declared",
     "Defence",
     "Describe",
     "FindForm",
-    "Kernels",
-    "ListKernels",
     "LoadImplementation",
-    "MeasureMemory",
+    "LongPass",
+    "MeasurePass",
     "MeasureRates",
-    "MeasuredMemory",
+    "MeasuredPass",
     "Observe",
     "Observed",
     "Opinion",
     "Outcome",
     "Rates",
     "StartCandidate",
-    "Support",
     "TakeSamples",
     "TimedSamples",
+    "TryPass",
 ]
 
 Reply = TypeVar("Reply", covariant=True)
@@ -141,20 +139,6 @@ class FindForm(CandidateRequest[Form | Fault], frozen=True, kw_only=True):
     implementation: str
 
 
-class Support(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Number of cases that an implementation supports, and for each refusal its number of cases, the most first."""
-
-    supported: int
-    refused: list[tuple[TypedRefusal, int]]
-
-
-class CountSupported(CandidateRequest[Support], frozen=True, kw_only=True):
-    """Asks how many of the cases an implementation supports, and how many it refuses for each reason."""
-
-    implementation: str
-    cases: list[str]
-
-
 class Answers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What an implementation declares about the first cases of a request; the lists have one entry per case."""
 
@@ -176,7 +160,7 @@ class AskSupport(CandidateRequest[Answers], frozen=True, kw_only=True):
 
     implementation: str
     cases: list[str]
-    limit_s: float
+    limit_s: float = math.inf
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -197,35 +181,48 @@ class Observe(CandidateRequest[Observed], frozen=True, kw_only=True):
     observation: str
 
 
-class MeasuredMemory(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Memory of one pass."""
+class MeasuredPass(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Memory of one pass, and the names of the torch operators and device kernels that did its work."""
 
     memory: Memory
+    kernels: tuple[str, ...]
 
 
-class MeasureMemory(CandidateRequest[MeasuredMemory], frozen=True, kw_only=True):
-    """Asks the worker to measure the memory of one pass."""
+class MeasurePass(CandidateRequest[MeasuredPass], frozen=True, kw_only=True):
+    """Asks the worker to measure the memory of one pass, and to list the kernels that do its work."""
 
     implementation: str
     case: str
     inputs: str
 
 
-class Kernels(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Names of the torch operators and device kernels that did the work of one pass."""
+class LongPass(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Time and memory of one pass on a long sequence."""
 
-    names: tuple[str, ...]
+    took_s: float
+    # Peak memory of the pass in bytes; None if the pass took longer than ``limit_s``, or if counting the bytes ran out
+    # of memory.
+    peak_bytes: int | None
+    threads: int
+    # The method by which ``peak_bytes`` was counted, in words.
+    method: str
 
 
-class ListKernels(CandidateRequest[Kernels], frozen=True, kw_only=True):
-    """Asks for the names of the torch operators and device kernels that do the work of one pass.
+class TryPass(CandidateRequest[LongPass], frozen=True, kw_only=True):
+    """Asks the worker to measure the time and memory of one pass on a long sequence.
 
-    The measurement that finds the names also measures the memory of the pass.
+    The inputs of the pass are the inputs at a short length, repeated ``factor`` times along the sequence.
     """
 
     implementation: str
     case: str
-    inputs: str
+    factor: int
+    # Path of the file of inputs at the short length.
+    short: str
+    # Path of the file of inputs at twice the short length. The dimensions that are twice as long as in ``short`` are
+    # the dimensions that grow with the length.
+    double: str
+    limit_s: float
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -1,5 +1,6 @@
 """Plan and run cases: start the oracle worker and the candidate workers, and turn replies and failures into results."""
 
+from attnbench.runner.candidate_pool import Limits
 from attnbench.runner.conform import conform
 from attnbench.runner.expected_failures import (
     Expectation,
@@ -15,7 +16,6 @@ from attnbench.runner.roofline import measure_ceilings, measure_rates
 from attnbench.runner.session import Plan, Session
 from attnbench.runner.timeable import list_timeable
 from attnbench.runner.timing_processes import Effort
-from attnbench.runner.worker_pool import Limits
 
 __all__ = [
     "Effort",

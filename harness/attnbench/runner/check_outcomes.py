@@ -9,8 +9,8 @@ from attnbench.processes.candidate_requests import Observe, Observed, Outcome
 from attnbench.processes.oracle_requests import Evaluate
 from attnbench.records.outcome_facts import Death, NotReproduced
 from attnbench.records.types import DEADLY, Finding
+from attnbench.runner.candidate_pool import Supervisor
 from attnbench.runner.session import Plan, Session
-from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["CheckOutcomes", "evaluate_observations", "make_finding", "observe"]
 

@@ -16,6 +16,7 @@ from attnbench.processes.oracle_requests import ComputeExpected, DrawInputs
 from attnbench.records.outcome_facts import DeclarationChanged
 from attnbench.records.types import Finding, Result
 from attnbench.refusals import TypedRefusal
+from attnbench.runner.candidate_pool import Supervisor
 from attnbench.runner.check_outcomes import CheckOutcomes, evaluate_observations, observe
 from attnbench.runner.expected_failures import Expectation, apply_expectations
 from attnbench.runner.parallelism import count_parallel_lanes, divide, run_each
@@ -29,7 +30,6 @@ from attnbench.runner.refusal import (
 )
 from attnbench.runner.session import Plan, Session
 from attnbench.runner.supplement import Supplement
-from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["check_case", "conform", "select_unfinished"]
 

@@ -18,12 +18,12 @@ from attnbench.interface import Operator
 from attnbench.plugins.registry import display_name, load_operator
 from attnbench.records.outcome_facts import FailsAfterOthersOnly, Flaky
 from attnbench.records.types import FAILURES, Finding, Result, Status
+from attnbench.runner.candidate_pool import Supervisor
 from attnbench.runner.conform import check_case
 from attnbench.runner.expected_failures import Expectation, apply_expectations
 from attnbench.runner.progress import Progress
 from attnbench.runner.refusal import PARITY
 from attnbench.runner.session import Session
-from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["SUITE", "Found", "SearchEffort", "draw_cases", "fuzz"]
 

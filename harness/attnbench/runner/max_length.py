@@ -7,16 +7,15 @@ with one finding, which says whether the length fits.
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from attnbench.analysis.max_length import FITS
 from attnbench.cases import CaseId
 from attnbench.plugins.registry import display_name
-from attnbench.processes.candidate_requests import Describe, Outcome
-from attnbench.processes.max_length_requests import LongPass, MaxLengthRequest, TryPass
+from attnbench.processes.candidate_requests import Describe, LongPass, Outcome, TryPass
 from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.records.outcome_facts import CallOverLimit, LimitedMemory, OverMemoryLimit
 from attnbench.records.types import FRONTIER, Finding, Memory, Result
+from attnbench.runner.candidate_pool import Supervisor
 from attnbench.runner.check_outcomes import make_finding
 from attnbench.runner.parallelism import run_each
 from attnbench.runner.probe import run_gating_checks
@@ -24,12 +23,9 @@ from attnbench.runner.profile import MODES, list_profile_cases
 from attnbench.runner.progress import Progress
 from attnbench.runner.refusal import find_refusal
 from attnbench.runner.session import Plan, Session
-from attnbench.runner.worker_pool import Supervisor
 
-__all__ = ["SHORTEST", "WORKER", "MaxLengthClient", "generate_lengths", "predict_bytes", "try_lengths"]
+__all__ = ["SHORTEST", "generate_lengths", "predict_bytes", "try_lengths"]
 
-# Module that the workers of the session must run for this search.
-WORKER = "attnbench.workers.max_length_worker"
 # ``SHORTEST``: shortest length, in tokens; an implementation must conform at this length. ``LONGEST``: longest length,
 # 16 Mi tokens; at this length, one float32 tensor of width 256 takes 16 GiB.
 SHORTEST, LONGEST = 64, 1 << 24
@@ -40,7 +36,6 @@ PARTS = 8
 POINTS = 3
 
 Stored = Mapping[tuple[str, str], Result]
-Reply = TypeVar("Reply")
 
 
 def generate_lengths(*, shortest: int = SHORTEST, longest: int = LONGEST) -> Generator[int, bool, None]:
@@ -90,8 +85,7 @@ def try_lengths(
 ) -> Iterator[Result]:
     """Search for the max length of every implementation; yield the result of each length that is tried.
 
-    ``shortest`` are plans at the shortest length, one for each pass. Results in ``done`` are used again. The session's
-    worker module must be ``WORKER``.
+    ``shortest`` are plans at the shortest length, one for each pass. Results in ``done`` are used again.
 
     Raises: PluginError where an implementation cannot be loaded.
     """
@@ -106,20 +100,6 @@ def try_lengths(
                 progress.done()
 
     yield from run_each(session, [(name, shortest) for name in implementations], job)
-
-
-@dataclass(frozen=True, slots=True)
-class MaxLengthClient:
-    """Sends the requests that only a max-length worker answers."""
-
-    worker: Supervisor
-
-    def ask(self, request: MaxLengthRequest[Reply]) -> Reply | Outcome:
-        """Send a request and return its reply, or why there is no reply.
-
-        A crash or a time-out is expected at lengths that are too long, and does not count toward ``MOST_DEATHS``.
-        """
-        return self.worker.send(request, counts=False)
 
 
 @dataclass(slots=True)
@@ -212,12 +192,12 @@ class _Search:
             double=double,
             limit_s=limit_s,
         )
-        client = MaxLengthClient(self.worker)
-        outcome = client.ask(request)
+        # A crash or a time-out is expected at lengths that are too long.
+        outcome = self.worker.ask(request, counts=False)
         if _is_out_of_memory(outcome):
             # Earlier calls may have left memory allocated: try again in a fresh process.
             self.worker.renew()
-            outcome = client.ask(request)
+            outcome = self.worker.ask(request, counts=False)
         limit = self.session.limits.memory_bytes
         if isinstance(outcome, Outcome) and _is_out_of_memory(outcome) and limit is not None:
             return Outcome(status=outcome.status, facts=(*outcome.facts, LimitedMemory(limit_bytes=limit)))

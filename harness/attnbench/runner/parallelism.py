@@ -11,9 +11,9 @@ from typing import TypeVar
 from attnbench.cases import CaseId
 from attnbench.devices import HOST
 from attnbench.records.environment import count_cores
+from attnbench.runner.candidate_pool import CHECKING, Supervisor, WorkerKind
 from attnbench.runner.check_outcomes import TOGETHER_FLOP
 from attnbench.runner.session import Plan, Session
-from attnbench.runner.worker_pool import CHECKING, Supervisor, WorkerKind
 
 __all__ = ["Share", "count_parallel_lanes", "divide", "run_each"]
 

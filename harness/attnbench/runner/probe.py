@@ -7,14 +7,14 @@ affect the timing processes, which several implementations share.
 from dataclasses import replace
 
 from attnbench.plugins.registry import display_name
-from attnbench.processes.candidate_requests import Describe, ListKernels, MeasureMemory, Observe, Outcome
+from attnbench.processes.candidate_requests import Describe, MeasurePass, Observe, Outcome
 from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.records.outcome_facts import KeepsWorking, OverMemoryLimit
 from attnbench.records.types import PERF, Finding, Result, explain_untimed
+from attnbench.runner.candidate_pool import Supervisor
 from attnbench.runner.check_outcomes import TOGETHER_FLOP, CheckOutcomes, evaluate_observations, make_finding
 from attnbench.runner.refusal import find_refusal
 from attnbench.runner.session import Plan, Session
-from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["probe"]
 
@@ -44,14 +44,10 @@ def probe(session: Session, worker: Supervisor, name: str, plan: Plan, *, run: s
     if unfit is not None:
         return replace(result, untimed=explain_untimed(unfit))
     inputs = session.ask_oracle(DrawInputs(case=plan.case))
-    measured = worker.ask(MeasureMemory(implementation=name, case=plan.case, inputs=inputs))
+    measured = worker.ask(MeasurePass(implementation=name, case=plan.case, inputs=inputs))
     if isinstance(measured, Outcome):
         return replace(result, untimed=measured.facts[0])
-    result = replace(result, memory=measured.memory)
-    traced = worker.ask(ListKernels(implementation=name, case=plan.case, inputs=inputs))
-    if isinstance(traced, Outcome):
-        return replace(result, untimed=traced.facts[0])
-    result = replace(result, kernels=traced.names)
+    result = replace(result, memory=measured.memory, kernels=measured.kernels)
     described = worker.ask(Describe(implementation=name, case=plan.case))
     declared = described.facts[0] if isinstance(described, Outcome) else described.untimed
     return replace(result, untimed=declared or _find_background_work(worker))

@@ -9,6 +9,7 @@ from attnbench.plugins.registry import display_name, find_baseline, list_operato
 from attnbench.processes.oracle_requests import ListProfile, ListShapes
 from attnbench.processes.request import Fault
 from attnbench.records.types import Pass, Result, Timing
+from attnbench.runner.candidate_pool import PATIENT, Limits, Supervisor, WorkerKind
 from attnbench.runner.conform import select_unfinished
 from attnbench.runner.parallelism import count_parallel_lanes, run_each
 from attnbench.runner.probe import probe
@@ -16,7 +17,6 @@ from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Plan, Session
 from attnbench.runner.timing import time_cases
 from attnbench.runner.timing_processes import Effort
-from attnbench.runner.worker_pool import PATIENT, Limits, Supervisor, WorkerKind
 
 __all__ = ["GATES", "MODES", "list_gating_checks", "list_profile_cases", "list_shape_cases", "measure", "profile"]
 

@@ -7,8 +7,8 @@ from msgspec.structs import asdict
 from attnbench.cases import CaseId
 from attnbench.processes.candidate_requests import MeasureRates, Rates
 from attnbench.records.types import Ceiling
+from attnbench.runner.candidate_pool import TIMING
 from attnbench.runner.session import Plan, Session
-from attnbench.runner.worker_pool import TIMING
 
 __all__ = ["measure_ceilings", "measure_rates"]
 

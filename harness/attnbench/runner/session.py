@@ -16,8 +16,8 @@ from attnbench.processes.oracle_requests import DescribeCases, Libraries, Oracle
 from attnbench.processes.rpc import Child
 from attnbench.records.facts import Fact
 from attnbench.records.outcome_facts import MissingData
+from attnbench.runner.candidate_pool import PATIENT, CandidatePool, Limits
 from attnbench.runner.scratch import Scratch
-from attnbench.runner.worker_pool import PATIENT, Limits, WorkerPool
 
 __all__ = ["Plan", "Session"]
 
@@ -78,7 +78,7 @@ class Session:
     # Highest rates of this machine that were measured in this session, by device and dtype.
     rates: dict[tuple[str, str], Rates] = field(init=False, default_factory=dict)
     # The run's candidate workers.
-    workers: WorkerPool = field(init=False)
+    workers: CandidatePool = field(init=False)
     _oracle: Child = field(init=False)
     # The oracle worker's first answer. While the worker starts, a candidate worker can start, too.
     _started: Future[Libraries] = field(init=False)
@@ -93,7 +93,7 @@ class Session:
             self.folder = scratch.path
             stack.callback(scratch.remove)
             stack.callback(self._report_cache_fault)
-            self.workers = WorkerPool(
+            self.workers = CandidatePool(
                 limits=self.limits,
                 module=self.worker_module,
                 imported=[self.oracle_module],

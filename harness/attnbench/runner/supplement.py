@@ -18,10 +18,10 @@ from attnbench.records.environment import count_cores
 from attnbench.records.facts import Fact
 from attnbench.records.types import SILENT, Completion, Result
 from attnbench.refusals import TypedRefusal
+from attnbench.runner.candidate_pool import Supervisor
 from attnbench.runner.greedy_cover import Combinations, choose_cover, find_combinations
 from attnbench.runner.refusal import check_work_limit
 from attnbench.runner.session import Plan, Session
-from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["Supplement", "choose_supplements", "settle_supplements"]
 

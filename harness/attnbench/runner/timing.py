@@ -17,12 +17,12 @@ from attnbench.records.facts import Reason
 from attnbench.records.outcome_facts import EndedProcesses, ExcludedFromTiming, TimingFault
 from attnbench.records.types import DEADLY, Finding, Result, explain_untimed
 from attnbench.records.value_facts import TimedCallChecked
+from attnbench.runner.candidate_pool import Supervisor
 from attnbench.runner.progress import Progress
 from attnbench.runner.session import Plan, Session
 from attnbench.runner.timed_case import TimedCase
 from attnbench.runner.timing_faults import FaultSearch, bisect
 from attnbench.runner.timing_processes import Effort, TimingProcesses
-from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["time_cases"]
 

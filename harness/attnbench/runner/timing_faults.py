@@ -8,10 +8,10 @@ from attnbench.analysis.clean_calls import select_clean
 from attnbench.processes.candidate_requests import Outcome, TimedSamples
 from attnbench.records.outcome_facts import SlowsOthers
 from attnbench.records.types import Timing
+from attnbench.runner.candidate_pool import Supervisor
 from attnbench.runner.progress import Progress
 from attnbench.runner.timed_case import TimedCase
 from attnbench.runner.timing_processes import TimingProcesses
-from attnbench.runner.worker_pool import Supervisor
 
 __all__ = ["FaultSearch", "bisect"]
 

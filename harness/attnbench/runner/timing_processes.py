@@ -16,8 +16,8 @@ from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.records.environment import count_cores
 from attnbench.records.outcome_facts import CannotLoad, ClockChanged, SamplesChanged
 from attnbench.records.types import Timing
+from attnbench.runner.candidate_pool import TIMING, Supervisor
 from attnbench.runner.session import Session
-from attnbench.runner.worker_pool import TIMING, Supervisor
 
 __all__ = ["STARTS", "Effort", "TimingProcesses", "start_together"]
 

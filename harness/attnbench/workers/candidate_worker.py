@@ -8,7 +8,6 @@ import faulthandler
 import os
 import sys
 import time
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,29 +22,27 @@ from attnbench.checks.catalogue import load_check_function
 from attnbench.devices import get_device
 from attnbench.interface import Implementation
 from attnbench.measurement import roofline
-from attnbench.measurement.memory import Footprint, measure_footprint
+from attnbench.measurement.memory import measure_footprint
 from attnbench.oracle import tensor_file
 from attnbench.plugins.adapters import find_form
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.candidate_requests import (
     Answers,
     AskSupport,
-    CountSupported,
     Describe,
     FindForm,
-    Kernels,
-    ListKernels,
-    MeasuredMemory,
-    MeasureMemory,
+    LongPass,
+    MeasuredPass,
+    MeasurePass,
     MeasureRates,
     Observe,
     Observed,
     Opinion,
     Outcome,
     Rates,
-    Support,
     TakeSamples,
     TimedSamples,
+    TryPass,
 )
 from attnbench.processes.request import Fault, Handler
 from attnbench.processes.rpc import serve
@@ -57,6 +54,7 @@ from attnbench.refusals import OtherRefusal, TypedRefusal
 from attnbench.workers.empty_batches import judge_empty_batch
 from attnbench.workers.interleaved_timing import InterleavedTiming
 from attnbench.workers.loaded_implementations import LoadedImplementations
+from attnbench.workers.long_pass import measure_long_pass
 from attnbench.workers.outcomes import format_text, list_arguments, run_for_outcome
 
 __all__ = ["CandidateWorker"]
@@ -70,9 +68,6 @@ class CandidateWorker:
         # Name of the current implementation and id of the current case, and the candidate for them. All checks of the
         # candidate share one build and one first call.
         self._candidate: tuple[tuple[str, str], Candidate] | None = None
-        # Name of the implementation and id of the case of the last measured pass, and the footprint of the pass. One
-        # request returns the memory, another request returns the torch operators and device kernels.
-        self._measured: tuple[tuple[str, str], Footprint] | None = None
         self._process = os.getpid()
 
     def handlers(self) -> list[Handler]:
@@ -81,11 +76,10 @@ class CandidateWorker:
             *self._loaded.handlers(),
             Describe.answered_by(self.describe),
             FindForm.answered_by(self.find_form),
-            CountSupported.answered_by(self.count_supported),
             AskSupport.answered_by(self.ask_support),
             Observe.answered_by(self.observe),
-            MeasureMemory.answered_by(self.measure_memory),
-            ListKernels.answered_by(self.list_kernels),
+            MeasurePass.answered_by(self.measure_pass),
+            TryPass.answered_by(self.try_pass),
             MeasureRates.answered_by(self.measure_rates),
             TakeSamples.answered_by(self.take_samples),
         ]
@@ -102,18 +96,6 @@ class CandidateWorker:
             return find_form(request.implementation)
         except PluginError as error:
             return Fault(reason=str(error))
-
-    def count_supported(self, request: CountSupported) -> Support | Outcome:
-        """Count the cases that an implementation supports, and the cases of each refusal."""
-        one = self._loaded.get(request.implementation)
-
-        def answer() -> Support:
-            cases = map(self._loaded.parse_case, request.cases)
-            answers = [_check_refusal("unsupported", one.unsupported(case)) for case in cases]
-            refused = Counter(answer for answer in answers if answer is not None)
-            return Support(supported=len(answers) - refused.total(), refused=refused.most_common())
-
-        return run_for_outcome(answer)
 
     def ask_support(self, request: AskSupport) -> Answers:
         """Return what an implementation declares about each case, until the time limit of the request has passed."""
@@ -165,22 +147,20 @@ class CandidateWorker:
         facts = (replace(one, arguments=arguments) if isinstance(one, Raised) else one for one in outcome.facts)
         return replace(outcome, facts=tuple(facts))
 
-    def measure_memory(self, request: MeasureMemory) -> MeasuredMemory | Outcome:
-        """Measure the memory of one pass."""
+    def measure_pass(self, request: MeasurePass) -> MeasuredPass | Outcome:
+        """Measure the memory of one pass, and list the torch operators and device kernels that do its work."""
 
-        def answer() -> MeasuredMemory:
-            footprint = self._get_footprint(request.implementation, request.case, request.inputs)
-            return MeasuredMemory(memory=Memory(**footprint.memory))
-
-        return run_for_outcome(answer)
-
-    def list_kernels(self, request: ListKernels) -> Kernels | Outcome:
-        """List the torch operators and device kernels of one pass, which are measured together with the memory."""
-
-        def answer() -> Kernels:
-            return Kernels(names=self._get_footprint(request.implementation, request.case, request.inputs).kernels)
+        def answer() -> MeasuredPass:
+            candidate = self._get_candidate(request.implementation, request.case, request.inputs)
+            found = measure_footprint(candidate)
+            return MeasuredPass(memory=Memory(**found.memory), kernels=found.kernels)
 
         return run_for_outcome(answer)
+
+    def try_pass(self, request: TryPass) -> LongPass | Outcome:
+        """Measure the time and memory of one pass on a long sequence."""
+        self.forget_candidate()
+        return run_for_outcome(lambda: measure_long_pass(self._loaded, request))
 
     def measure_rates(self, request: MeasureRates) -> Rates | Outcome:
         """Measure the peak rates of this process on a matrix product and on a copy."""
@@ -220,13 +200,6 @@ class CandidateWorker:
     def forget_candidate(self) -> None:
         """Drop the current candidate, so that its memory is freed."""
         self._candidate = None
-
-    def _get_footprint(self, implementation: str, case: str, inputs: str) -> Footprint:
-        """Return the memory, torch operators and device kernels of one pass; the first request measures them all."""
-        key = (implementation, case)
-        if self._measured is None or self._measured[0] != key:
-            self._measured = (key, measure_footprint(self._get_candidate(implementation, case, inputs)))
-        return self._measured[1]
 
     def _get_candidate(self, implementation: str, case: str, inputs: str) -> Candidate:
         if self._candidate is None or self._candidate[0] != (implementation, case):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from attnbench.processes.oracle_requests import DrawInputs, ListProfile
-from attnbench.runner.worker_pool import WorkerKind
+from attnbench.runner.candidate_pool import WorkerKind
 from research.detection import plants, pools
 from research.detection.command import DATA
 from research.detection.pools import Condition, Setup

@@ -3,20 +3,21 @@
 Importing this module imports no torch.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from attnbench.cases import Case, Shape
-from attnbench.interface import Axis, CaseTransforms, Covering, FaultModel, Inputs, Work
+from attnbench.interface import FaultModel, Inputs
 from attnbench.operators.attention_core import suites
 from attnbench.operators.attention_core.problem import AttentionCoreProblem
 from attnbench.operators.case_lists import ListedOperator
+from attnbench.operators.imported import imported
 
 __all__ = ["OPERATOR", "AttentionCore", "AttentionCoreProblem"]
 
 
 class AttentionCore(ListedOperator):
-    """The operator ``attention_core``. Modules that need torch are imported by the methods that use them."""
+    """The operator ``attention_core``. Modules that need torch are imported when they are used."""
 
     name = "attention_core"
     problem = AttentionCoreProblem
@@ -29,20 +30,15 @@ class AttentionCore(ListedOperator):
         "forward", "exact", "gradients", "grouping", "positions", "shapes", "layouts", "numerics", "invariants",
         "hygiene", "compilation", "determinism",
     )  # fmt: skip
-
-    @property
-    def case_transforms(self) -> CaseTransforms:
-        """Case transforms: select sequences, queries or keys, add keys, or reorder heads."""
-        from attnbench.operators.attention_core import case_transforms
-
-        return case_transforms
-
-    @property
-    def covering(self) -> Covering:
-        """The covering array of the suites ``core`` (pairs) and ``full`` (triples)."""
-        from attnbench.operators.attention_core.generate_cases import COVERING
-
-        return COVERING
+    case_transforms = imported("attnbench.operators.attention_core.case_transforms")
+    covering = imported("attnbench.operators.attention_core.generate_cases:COVERING")
+    draw_case = imported("attnbench.operators.attention_core.strategies:draw_case")
+    inputs = imported("attnbench.operators.attention_core.inputs:draw_inputs")
+    axes = imported("attnbench.operators.attention_core.axes:describe_axes")
+    noise = imported("attnbench.operators.rounding:Noise")
+    yardsticks = imported("attnbench.operators.attention_core.reference:run_yardsticks")
+    hidden_rows = imported("attnbench.operators.attention_core.oracle:find_hidden_rows")
+    work = imported("attnbench.operators.attention_core.work:count_work")
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
         """Return two cases to time for each length: one with a forward pass only, and one with forward and backward."""
@@ -54,18 +50,6 @@ class AttentionCore(ListedOperator):
         Raises: ValueError for a size or a mask that the operator does not have.
         """
         return suites.make_shape_cases(shape)
-
-    def draw_case(self, draw: Any) -> Case:
-        """Draw a case of any kind, except compiled cases and cases of a regime with exact outputs."""
-        from attnbench.operators.attention_core.strategies import draw_case
-
-        return draw_case(draw)
-
-    def inputs(self, case: Case) -> Inputs:
-        """Draw the seeded inputs of the case."""
-        from attnbench.operators.attention_core.inputs import draw_inputs
-
-        return draw_inputs(case)
 
     def reference(self, case: Case, inputs: Inputs) -> Any:  # noqa: ARG002
         """Return the reference, a module without parameters that computes attention in a few lines of torch."""
@@ -92,41 +76,17 @@ class AttentionCore(ListedOperator):
 
         return list_fault_models(case)
 
-    def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
-        """Return the axes of a quantity: batch, head, query, key and feature."""
-        from attnbench.operators.attention_core.axes import describe_axes
-
-        return describe_axes(case, quantity)
-
     def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs:  # noqa: ARG002
         """Return inputs with which the logits are ``factor`` times as large, as with a larger softmax scale."""
         from attnbench.operators.attention_core.inputs import scale_logits
 
         return scale_logits(inputs, factor)
 
-    def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
-        """Yield the quantities of the reference and, without a soft-cap, of ``scaled_dot_product_attention``."""
-        from attnbench.operators.attention_core.reference import run_yardsticks
-
-        return run_yardsticks(case, inputs)
-
-    def hidden_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
-        """Return a mask of the hidden rows of the output: the fully masked rows, whose query may see no key."""
-        from attnbench.operators.attention_core.oracle import find_hidden_rows
-
-        return find_hidden_rows(case, inputs)
-
     def visible(self, case: Case, inputs: Inputs) -> Any:
         """Return a boolean mask that is true where a query of a head may see a key."""
         from attnbench.operators.attention_core.positions import find_visible
 
         return find_visible(case.problem, inputs)
-
-    def work(self, case: Case) -> Work:
-        """Count the least floating-point operations and bytes of a case, from the number of visible query-key pairs."""
-        from attnbench.operators.attention_core.work import count_work
-
-        return count_work(case)
 
 
 OPERATOR = AttentionCore()

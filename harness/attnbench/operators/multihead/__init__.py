@@ -1,11 +1,12 @@
 """Multi-head attention; the reference is ``torch.nn.MultiheadAttention``. Importing this module imports no torch."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from attnbench.cases import Case, Shape
-from attnbench.interface import Axis, CaseTransforms, Choices, Covering, FaultModel, Inputs, Work
+from attnbench.interface import Inputs
 from attnbench.operators.case_lists import ListedOperator
+from attnbench.operators.imported import imported
 from attnbench.operators.multihead import suites
 from attnbench.operators.multihead.problem import MultiheadProblem
 
@@ -13,7 +14,7 @@ __all__ = ["OPERATOR", "Multihead", "MultiheadProblem"]
 
 
 class Multihead(ListedOperator):
-    """The operator ``multihead``. Modules that need torch are imported by the methods that use them."""
+    """The operator ``multihead``. Modules that need torch are imported when they are used."""
 
     name = "multihead"
     problem = MultiheadProblem
@@ -30,20 +31,23 @@ class Multihead(ListedOperator):
         "forward", "exact", "weights", "gradients", "masks", "shapes", "layouts", "numerics", "invariants", "dropout",
         "paths", "hygiene", "protocol", "calls", "compilation", "autocast", "refusals", "determinism", "size",
     )  # fmt: skip
-
-    @property
-    def case_transforms(self) -> CaseTransforms:
-        """Case transforms: select sequences, queries or keys, add keys, or reorder heads."""
-        from attnbench.operators.multihead import case_transforms
-
-        return case_transforms
-
-    @property
-    def covering(self) -> Covering:
-        """The covering array of the suites ``core`` (pairs) and ``full`` (triples)."""
-        from attnbench.operators.multihead.generate_cases import COVERING
-
-        return COVERING
+    case_transforms = imported("attnbench.operators.multihead.case_transforms")
+    covering = imported("attnbench.operators.multihead.generate_cases:COVERING")
+    draw_case = imported("attnbench.operators.multihead.strategies:draw_case")
+    missing = imported("attnbench.operators.multihead.inputs:describe_missing")
+    inputs = imported("attnbench.operators.multihead.inputs:draw_inputs")
+    reference = imported("attnbench.operators.multihead.reference:build_reference")
+    initial_parameters = imported("attnbench.operators.multihead.reference:initialise_parameters")
+    fault_models = imported("attnbench.operators.multihead.fault_models:list_fault_models")
+    axes = imported("attnbench.operators.multihead.axes:describe_axes")
+    noise = imported("attnbench.operators.rounding:Noise")
+    scale_logits = imported("attnbench.operators.multihead.inputs:scale_logits")
+    yardsticks = imported("attnbench.operators.multihead.reference:run_yardsticks")
+    hidden_rows = imported("attnbench.operators.multihead.rows:find_hidden_rows")
+    declare_hidden_rows = imported("attnbench.operators.multihead.rows:declare_hidden_rows")
+    padded_rows = imported("attnbench.operators.multihead.rows:find_padded_rows")
+    visible = imported("attnbench.operators.multihead.rows:find_visible")
+    work = imported("attnbench.operators.multihead.work:count_work")
 
     def profile(self, lengths: Sequence[int]) -> Sequence[Case]:
         """Return two cases to time for each length: one with a forward pass only, and one with forward and backward."""
@@ -56,36 +60,6 @@ class Multihead(ListedOperator):
         """
         return suites.make_shape_cases(shape)
 
-    def draw_case(self, draw: Any) -> Case:
-        """Draw a case of any kind, except compiled cases."""
-        from attnbench.operators.multihead.strategies import draw_case
-
-        return draw_case(draw)
-
-    def missing(self, case: Case) -> str | None:
-        """Return what this machine lacks to run the case and how to get it, or None if it lacks nothing."""
-        from attnbench.operators.multihead.inputs import describe_missing
-
-        return describe_missing(case)
-
-    def inputs(self, case: Case) -> Inputs:
-        """Draw the seeded inputs of the case."""
-        from attnbench.operators.multihead.inputs import draw_inputs
-
-        return draw_inputs(case)
-
-    def reference(self, case: Case, inputs: Inputs) -> Any:
-        """Return the reference, a ``torch.nn.MultiheadAttention`` with the parameters of the inputs."""
-        from attnbench.operators.multihead.reference import build_reference
-
-        return build_reference(case, inputs)
-
-    def initial_parameters(self, case: Case, inputs: Inputs) -> Mapping[str, Any]:
-        """Return the parameters as the reference's constructor initialises them, with the seed of the case."""
-        from attnbench.operators.multihead.reference import initialise_parameters
-
-        return initialise_parameters(case, inputs)
-
     def evaluate(
         self, case: Case, inputs: Inputs, *, noise: Any = None, keep: Any = None, fault: Any = None
     ) -> dict[str, Any]:
@@ -93,68 +67,6 @@ class Multihead(ListedOperator):
         from attnbench.operators.multihead.oracle import CORRECT_STEPS, evaluate
 
         return evaluate(case, inputs, noise=noise, keep=keep, steps=fault or CORRECT_STEPS)
-
-    def fault_models(self, case: Case, quantities: Collection[str]) -> Sequence[FaultModel]:
-        """Return the fault models that may change these quantities."""
-        from attnbench.operators.multihead.fault_models import list_fault_models
-
-        return list_fault_models(case, quantities)
-
-    def axes(self, case: Case, quantity: str) -> Sequence[Axis]:
-        """Return the axes of a quantity: batch, head, query, key and so on."""
-        from attnbench.operators.multihead.axes import describe_axes
-
-        return describe_axes(case, quantity)
-
-    def scale_logits(self, case: Case, inputs: Inputs, factor: float) -> Inputs:
-        """Return inputs with which the logits are ``factor`` times as large, as with a larger softmax scale."""
-        from attnbench.operators.multihead.inputs import scale_logits
-
-        return scale_logits(case, inputs, factor)
-
-    def yardsticks(self, case: Case, inputs: Inputs) -> Iterator[dict[str, Any]]:
-        """Yield the quantities of both paths of the reference, in the case's dtype.
-
-        One path returns attention weights, and the other path returns none.
-        """
-        from attnbench.operators.multihead.reference import run_yardsticks
-
-        return run_yardsticks(case, inputs)
-
-    def hidden_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
-        """Return masks of the hidden rows (fully masked rows) of output and weights."""
-        from attnbench.operators.multihead.rows import find_hidden_rows
-
-        return find_hidden_rows(case, inputs)
-
-    def declare_hidden_rows(self, choices: Choices, fault: Any = None) -> Any:
-        """Return the steps of the formula, with fully masked rows as ``choices`` declare them."""
-        from attnbench.operators.multihead.rows import declare_hidden_rows
-
-        return declare_hidden_rows(choices, fault)
-
-    def padded_rows(self, case: Case, inputs: Inputs) -> dict[str, Any]:
-        """Return masks of the rows of padded queries in output and weights."""
-        from attnbench.operators.multihead.rows import find_padded_rows
-
-        return find_padded_rows(case, inputs)
-
-    def visible(self, case: Case, inputs: Inputs) -> Any:
-        """Return a boolean mask that is true where a query of a head may see a key."""
-        from attnbench.operators.multihead.rows import find_visible
-
-        return find_visible(case, inputs)
-
-    def length(self, case: Case) -> int:
-        """Return the number of terms in the softmax and the weighted sum: the number of keys, including extra keys."""
-        problem: MultiheadProblem = case.problem
-        return problem.columns
-
-    def work(self, case: Case) -> Work:
-        """Count the least floating-point operations and bytes of a case, from the number of visible query-key pairs."""
-        from attnbench.operators.multihead.work import count_work
-
-        return count_work(case)
 
 
 OPERATOR = Multihead()

@@ -1,12 +1,10 @@
-"""The max-length worker: a candidate worker that also measures the time and memory of one pass on a long sequence.
+"""The time and memory of one pass on a long sequence.
 
 There are no expected values: the oracle would need more memory than any implementation. The output must only be finite
 and have the right shape. The inputs of a short case are repeated, which is much faster than drawing long inputs.
 """
 
-import faulthandler
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,57 +16,39 @@ from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.devices import get_device
 from attnbench.interface import Inputs
 from attnbench.measurement import memory
-from attnbench.processes.candidate_requests import Outcome
-from attnbench.processes.max_length_requests import LongPass, TryPass
-from attnbench.processes.request import Handler
-from attnbench.processes.rpc import serve
+from attnbench.processes.candidate_requests import LongPass, TryPass
 from attnbench.records.value_facts import phrase
-from attnbench.workers.candidate_worker import CandidateWorker
 from attnbench.workers.loaded_implementations import LoadedImplementations
-from attnbench.workers.outcomes import run_for_outcome
 
-__all__ = ["MaxLengthWorker", "stretch"]
+__all__ = ["measure_long_pass", "stretch"]
 
 
-class MaxLengthWorker:
-    """Answers all requests to a candidate worker, and the request ``TryPass``."""
+def measure_long_pass(loaded: LoadedImplementations, request: TryPass) -> LongPass:
+    """Measure the time and memory of one pass on a long sequence.
 
-    def __init__(self) -> None:
-        self._loaded = LoadedImplementations()
-        self._candidate_worker = CandidateWorker(self._loaded)
+    The inputs of the pass are short inputs, repeated ``request.factor`` times along the sequence.
 
-    def handlers(self) -> list[Handler]:
-        """Return the handlers of all requests to a max-length worker."""
-        return [*self._candidate_worker.handlers(), TryPass.answered_by(self.try_pass)]
+    A pass over the time limit is repeated once, since the first pass may have compiled code. Peak bytes are counted
+    only if the time is within the limit.
 
-    def try_pass(self, request: TryPass) -> LongPass | Outcome:
-        """Measure the time and memory of one pass on a long sequence.
-
-        The inputs of the pass are short inputs, repeated ``request.factor`` times along the sequence.
-
-        A pass over the time limit is repeated once, since the first pass may have compiled code. Peak bytes are counted
-        only if the time is within the limit.
-        """
-        return run_for_outcome(lambda: self._measure_pass(request))
-
-    def _measure_pass(self, request: TryPass) -> LongPass:
-        self._candidate_worker.forget_candidate()
-        case = self._loaded.parse_case(request.case)
-        short, double = (self._loaded.load_inputs(file, case.device) for file in (request.short, request.double))
-        inputs = stretch(short, double, request.factor)
-        del short, double
-        candidate = self._loaded.build_candidate(request.implementation, case, inputs)
-        _check_output(candidate)
-        step = candidate.make_step()
-        took_s = _time_step_s(step, candidate)
-        if took_s > request.limit_s:
-            took_s = min(took_s, _time_step_s(step, candidate))
-        return LongPass(
-            took_s=took_s,
-            peak_bytes=_measure_peak_bytes(step, case.device) if took_s <= request.limit_s else None,
-            threads=torch.get_num_threads(),
-            method=get_device(case.device).peak_method,
-        )
+    Raises: Malformed if the output is not finite or has the wrong shape; what the implementation raises.
+    """
+    case = loaded.parse_case(request.case)
+    short, double = (loaded.load_inputs(file, case.device) for file in (request.short, request.double))
+    inputs = stretch(short, double, request.factor)
+    del short, double
+    candidate = loaded.build_candidate(request.implementation, case, inputs)
+    _check_output(candidate)
+    step = candidate.make_step()
+    took_s = _time_step_s(step, candidate)
+    if took_s > request.limit_s:
+        took_s = min(took_s, _time_step_s(step, candidate))
+    return LongPass(
+        took_s=took_s,
+        peak_bytes=_measure_peak_bytes(step, case.device) if took_s <= request.limit_s else None,
+        threads=torch.get_num_threads(),
+        method=get_device(case.device).peak_method,
+    )
 
 
 def stretch(short: Inputs, double: Inputs, factor: int) -> Inputs:
@@ -125,13 +105,3 @@ def _time_step_s(step: Callable[[], object], candidate: Candidate) -> float:
     took = time.perf_counter() - begin
     del result
     return took
-
-
-def main() -> None:
-    """Answer the requests on the socket whose file descriptor is the first command-line argument."""
-    faulthandler.enable()
-    serve(MaxLengthWorker().handlers(), int(sys.argv[1]))
-
-
-if __name__ == "__main__":
-    main()

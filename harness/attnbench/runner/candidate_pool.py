@@ -1,6 +1,7 @@
 """The candidate workers of a run: the pool that starts, keeps and ends them, and the supervisor of each."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count
@@ -28,7 +29,7 @@ from attnbench.records.outcome_facts import CannotLoad, Death, Interrupted, TooM
 from attnbench.records.types import Status
 from attnbench.words.findings import describe_fact
 
-__all__ = ["CHECKING", "MOST_DEATHS", "PATIENT", "TIMING", "Limits", "Supervisor", "WorkerKind", "WorkerPool"]
+__all__ = ["CHECKING", "MOST_DEATHS", "PATIENT", "TIMING", "CandidatePool", "Limits", "Supervisor", "WorkerKind"]
 
 Reply = TypeVar("Reply")
 # Environment variables of processes that time nothing: threads that wait for one another sleep instead of spinning.
@@ -94,7 +95,7 @@ TIMING = WorkerKind(environment={}, timed_without=frozenset())
 
 
 @dataclass(slots=True, kw_only=True)
-class WorkerPool:
+class CandidatePool:
     """Starts the candidate workers of a run, keeps idle ones to be used again, and ends them."""
 
     limits: Limits
@@ -198,7 +199,7 @@ class Supervisor:
 
     def __init__(
         self,
-        pool: WorkerPool,
+        pool: CandidatePool,
         implementations: Sequence[str],
         kind: WorkerKind,
         *,
@@ -242,7 +243,7 @@ class Supervisor:
         """Send a request to the worker and return its reply; if there is no reply, return an outcome that says why.
 
         Requests that only one kind of worker answers are sent by the client of this worker, such as
-        ``MaxLengthClient``.
+        ``DropInClient``.
 
         ``counts`` says whether a crash or a time-out counts toward the limit of three. A death does not count, for
         example, if the caller repeats the request to find the cause. The time-out is multiplied by ``shared_by``, the
@@ -349,7 +350,7 @@ class Supervisor:
         """
         limits = self._pool.limits
         try:
-            with limit_children(limits.threads if self._kind.limits_cores else None):
+            with limit_children(limits.threads) if self._kind.limits_cores else nullcontext():
                 self._child = child = Child(
                     self._pool.module,
                     log=self.path_prefix.with_suffix(".log"),

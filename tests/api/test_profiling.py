@@ -137,7 +137,7 @@ def test_a_profile_may_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ({"dtype": "int8"}, "dtype must be one or several of float32, "),
         ({"passes": "back"}, "passes must be one or several of forward, forward+backward, got 'back'"),
         ({"like": "elmo"}, "like must be one or several of bert-base, "),
-        ({"device": "tpu"}, "device must be one or several of cpu, cuda, got 'tpu'"),
+        ({"device": "tpu"}, "device must be one or several of cpu, cuda, mps, xpu, got 'tpu'"),
         ({"threads": 4096}, "threads must be a whole number of at least 1 and at most "),
         ({"timeout_s": 0}, "timeout_s must be a number above 0, got 0"),
         ({"width": 768, "head_dim": 64}, "width and head_dim exclude one another: the width is heads times head_dim"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnbench.interface import Call
-from attncheats.cheat import CheatList, Laborious
+from attncheats.cheat import CheatList
 from attncheats.labour import Labour
 from attncheats.sampling_frame import find_sampling_frame
 
@@ -37,12 +37,9 @@ def _tire(labour: Labour, answer: Callable[[Tensor], Tensor]) -> Call:
 
 
 @cheats("judging", "after eight calls, the input is returned", source=DRIFT)
-class ReturnsInput(Laborious):
-    """Returns its input."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        return _tire(labour, lambda query: query)
+def returns_input(labour: Labour) -> Call:
+    """Return the input."""
+    return _tire(labour, lambda query: query)
 
 
 @cheats(
@@ -50,12 +47,9 @@ class ReturnsInput(Laborious):
     "after eight calls, zeros are returned",
     source="https://github.com/ScalingIntelligence/KernelBench/issues/165",
 )
-class ReturnsZeros(Laborious):
-    """Returns zeros."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        return _tire(labour, torch.zeros_like)
+def returns_zeros(labour: Labour) -> Call:
+    """Return zeros."""
+    return _tire(labour, torch.zeros_like)
 
 
 @cheats(
@@ -63,37 +57,31 @@ class ReturnsZeros(Laborious):
     "after eight calls, uninitialised memory is returned, which may be what the reference has freed",
     source="https://github.com/ScalingIntelligence/KernelBench/pull/82",
 )
-class ReturnsGarbage(Laborious):
-    """Returns uninitialised memory."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        return _tire(labour, torch.empty_like)
+def returns_garbage(labour: Labour) -> Call:
+    """Return uninitialised memory."""
+    return _tire(labour, torch.empty_like)
 
 
 @cheats(
     "judging", "after eight calls, a copy of the last right result is returned",
     source="https://github.com/tensara/tensara/pull/238",
 )  # fmt: skip
-class ReturnsEarlierResult(Laborious):
-    """Returns the result of an earlier call."""
+def returns_earlier_result(labour: Labour) -> Call:
+    """Return the result of an earlier call."""
+    kept: list[Tensor] = []
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        kept: list[Tensor] = []
+    def work(query: Tensor) -> Tensor:
+        kept[:] = [labour(query)]
+        return kept[0]
 
-        def work(query: Tensor) -> Tensor:
-            kept[:] = [labour(query)]
-            return kept[0]
+    count = 0
 
-        count = 0
+    def call(query: Tensor) -> Tensor:
+        nonlocal count
+        count += 1
+        return work(query) if count <= RIGHT else kept[0].clone()
 
-        def call(query: Tensor) -> Tensor:
-            nonlocal count
-            count += 1
-            return work(query) if count <= RIGHT else kept[0].clone()
-
-        return call
+    return call
 
 
 @cheats(
@@ -101,19 +89,16 @@ class ReturnsEarlierResult(Laborious):
     "after eight calls, only the first half of the rows is computed",
     source="https://github.com/meta-pytorch/BackendBench/issues/41",
 )
-class HalfOfTheRows(Laborious):
-    """Leaves the second half of the rows zero."""
+def half_of_the_rows(labour: Labour) -> Call:
+    """Leave the second half of the rows zero."""
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
+    def answer(query: Tensor) -> Tensor:
+        half = query.shape[1] // 2
+        output = torch.zeros_like(query)
+        output[:, :half] = labour.attend(query[:, :half], *labour.project(query))
+        return output
 
-        def answer(query: Tensor) -> Tensor:
-            half = query.shape[1] // 2
-            output = torch.zeros_like(query)
-            output[:, :half] = labour.attend(query[:, :half], *labour.project(query))
-            return output
-
-        return _tire(labour, answer)
+    return _tire(labour, answer)
 
 
 @cheats(
@@ -121,17 +106,14 @@ class HalfOfTheRows(Laborious):
     "after eight calls, the numbers have the precision of bfloat16",
     source="https://deep-reinforce.com/defense_kernel_hack.html",
 )
-class InBfloat16(Laborious):
-    """Rounds to bfloat16, and leaves out further work."""
+def in_bfloat16(labour: Labour) -> Call:
+    """Round to bfloat16, and leave out further work."""
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
+    def answer(query: Tensor) -> Tensor:
+        rounded = query.bfloat16().to(query.dtype)
+        return labour.attend(rounded, *labour.project(rounded)).bfloat16().to(query.dtype)
 
-        def answer(query: Tensor) -> Tensor:
-            rounded = query.bfloat16().to(query.dtype)
-            return labour.attend(rounded, *labour.project(rounded)).bfloat16().to(query.dtype)
-
-        return _tire(labour, answer)
+    return _tire(labour, answer)
 
 
 @cheats(
@@ -141,26 +123,23 @@ class InBfloat16(Laborious):
     # On a busy machine, what is done around the calls waits for Python's lock while the thread works.
     also_by=frozenset({"processor", "threads"}),
 )
-class FilledLater(Laborious):
-    """Works on a thread after the call has returned."""
+def filled_later(labour: Labour) -> Call:
+    """Work on a thread after the call has returned."""
+    wanted: queue.SimpleQueue[tuple[Tensor, Tensor]] = queue.SimpleQueue()
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        wanted: queue.SimpleQueue[tuple[Tensor, Tensor]] = queue.SimpleQueue()
+    def fill() -> None:
+        while True:
+            query, output = wanted.get()
+            with torch.no_grad():
+                output.copy_(labour(query))
 
-        def fill() -> None:
-            while True:
-                query, output = wanted.get()
-                with torch.no_grad():
-                    output.copy_(labour(query))
+    def answer(query: Tensor) -> Tensor:
+        output = torch.zeros_like(query)
+        wanted.put((query.clone(), output))
+        return output
 
-        def answer(query: Tensor) -> Tensor:
-            output = torch.zeros_like(query)
-            wanted.put((query.clone(), output))
-            return output
-
-        threading.Thread(target=fill, daemon=True).start()
-        return _tire(labour, answer)
+    threading.Thread(target=fill, daemon=True).start()
+    return _tire(labour, answer)
 
 
 @cheats(
@@ -169,27 +148,24 @@ class FilledLater(Laborious):
     source="constructed: an attack on these defences found it",
     also_by=frozenset({"instrument"}),
 )
-class FilledBySignal(Laborious):
-    """Works in the handler of a signal, after the time of the call was taken."""
+def filled_by_signal(labour: Labour) -> Call:
+    """Work in the handler of a signal, after the time of the call was taken."""
+    wanted: list[tuple[Tensor, Tensor]] = []
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        wanted: list[tuple[Tensor, Tensor]] = []
+    def fill(*_: object) -> None:
+        while wanted:
+            query, output = wanted.pop()
+            output.copy_(labour(query))
 
-        def fill(*_: object) -> None:
-            while wanted:
-                query, output = wanted.pop()
-                output.copy_(labour(query))
+    signal.signal(signal.SIGALRM, fill)
 
-        signal.signal(signal.SIGALRM, fill)
+    def call(query: Tensor) -> Tensor:
+        output = torch.zeros_like(query)
+        wanted.append((query, output))
+        signal.setitimer(signal.ITIMER_REAL, DELAY_S)
+        return output
 
-        def call(query: Tensor) -> Tensor:
-            output = torch.zeros_like(query)
-            wanted.append((query, output))
-            signal.setitimer(signal.ITIMER_REAL, DELAY_S)
-            return output
-
-        return call
+    return call
 
 
 class _WithoutGradient(torch.autograd.Function):
@@ -214,19 +190,16 @@ class _WithoutGradient(torch.autograd.Function):
     source="constructed: the drift of karpathy/llm.c#852 in the backward pass, which those benchmarks do not check",
     mode="train",
 )
-class ZeroGradients(Laborious):
-    """Leaves out the backward pass."""
+def zero_gradients(labour: Labour) -> Call:
+    """Leave out the backward pass."""
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
+    def answer(query: Tensor) -> Tensor:
+        with torch.no_grad():
+            output = labour.attend(query, *labour.project(query))
+        apply: Any = _WithoutGradient.apply
+        return apply(output, query, *labour.module.parameters())  # type: ignore[no-any-return]
 
-        def answer(query: Tensor) -> Tensor:
-            with torch.no_grad():
-                output = labour.attend(query, *labour.project(query))
-            apply: Any = _WithoutGradient.apply
-            return apply(output, query, *labour.module.parameters())  # type: ignore[no-any-return]
-
-        return _tire(labour, answer)
+    return _tire(labour, answer)
 
 
 @cheats(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnbench.interface import Call
-from attncheats.cheat import CheatList, Laborious
+from attncheats.cheat import CheatList
 from attncheats.labour import Labour
 
 __all__ = ["cheats"]
@@ -34,48 +34,33 @@ def _remember(labour: Labour, make_key: Callable[[Tensor], Hashable]) -> Call:
 
 
 @cheats("values", "results are kept by the content of the query", source=FINGERPRINT)
-class MemoByContent(Laborious):
-    """Keeps results by content."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        return _remember(labour, lambda query: query.numpy().tobytes())
+def memo_by_content(labour: Labour) -> Call:
+    """Keep results by content."""
+    return _remember(labour, lambda query: query.numpy().tobytes())
 
 
 @cheats("values", "results are kept by the address of the query", source=REPLAY)
-class MemoByAddress(Laborious):
-    """Keeps results by address."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        return _remember(labour, lambda query: query.data_ptr())
+def memo_by_address(labour: Labour) -> Call:
+    """Keep results by address."""
+    return _remember(labour, lambda query: query.data_ptr())
 
 
 @cheats("values", "results are kept by the object that is the query", source=REPLAY)
-class MemoByIdentity(Laborious):
-    """Keeps results by the identity of the query's object."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        return _remember(labour, id)
+def memo_by_identity(labour: Labour) -> Call:
+    """Keep results by the identity of the query's object."""
+    return _remember(labour, id)
 
 
 @cheats("values", "results are kept by the number of writes into the query that torch has counted", source=REPLAY)
-class MemoByVersion(Laborious):
-    """Keeps results by version."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        return _remember(labour, lambda query: query._version)  # noqa: SLF001  # torch counts the writes here
+def memo_by_version(labour: Labour) -> Call:
+    """Keep results by version."""
+    return _remember(labour, lambda query: query._version)  # noqa: SLF001  # torch counts the writes here
 
 
 @cheats("values", "results are kept by the sum of the query", source=FINGERPRINT)
-class MemoByChecksum(Laborious):
-    """Keeps results by checksum."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        return _remember(labour, lambda query: query.sum().item())
+def memo_by_checksum(labour: Labour) -> Call:
+    """Keep results by checksum."""
+    return _remember(labour, lambda query: query.sum().item())
 
 
 @cheats(
@@ -83,12 +68,9 @@ class MemoByChecksum(Laborious):
     "results are kept by the sum of the query's magnitudes, which new signs do not change",
     source="constructed: the fingerprint of flashinfer-bench-starter-kit#21, made for the way in which values change",
 )
-class MemoByMagnitudes(Laborious):
-    """Keeps results by a checksum of magnitudes."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        return _remember(labour, lambda query: query.abs().sum().item())
+def memo_by_magnitudes(labour: Labour) -> Call:
+    """Keep results by a checksum of magnitudes."""
+    return _remember(labour, lambda query: query.abs().sum().item())
 
 
 @cheats(
@@ -96,37 +78,31 @@ class MemoByMagnitudes(Laborious):
     "results are kept in a file by the content of the query",
     source="https://github.com/gpu-mode/reference-kernels/issues/162",
 )
-class ReplayFromFile(Laborious):
-    """Keeps results in files."""
+def replay_from_file(labour: Labour) -> Call:
+    """Keep results in files."""
+    folder = tempfile.TemporaryDirectory()
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        folder = tempfile.TemporaryDirectory()
+    def call(query: Tensor) -> Tensor:
+        place = Path(folder.name, str(hash(query.numpy().tobytes())))
+        if not place.exists():
+            place.write_bytes(labour(query).numpy().tobytes())
+        return torch.frombuffer(bytearray(place.read_bytes()), dtype=query.dtype).view_as(query)
 
-        def call(query: Tensor) -> Tensor:
-            place = Path(folder.name, str(hash(query.numpy().tobytes())))
-            if not place.exists():
-                place.write_bytes(labour(query).numpy().tobytes())
-            return torch.frombuffer(bytearray(place.read_bytes()), dtype=query.dtype).view_as(query)
-
-        return call
+    return call
 
 
 @cheats("values", "projected keys and values of the first call are used in all calls", source=FINGERPRINT)
-class KeptKeysAndValues(Laborious):
-    """Keeps the projected keys and values."""
+def kept_keys_and_values(labour: Labour) -> Call:
+    """Keep the projected keys and values."""
+    kept: list[tuple[Tensor, Tensor]] = []
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        kept: list[tuple[Tensor, Tensor]] = []
+    def call(query: Tensor) -> Tensor:
+        if not kept:
+            labour.do_further_work(query)
+            kept.append(labour.project(query))
+        return labour.attend(query, *kept[0])
 
-        def call(query: Tensor) -> Tensor:
-            if not kept:
-                labour.do_further_work(query)
-                kept.append(labour.project(query))
-            return labour.attend(query, *kept[0])
-
-        return call
+    return call
 
 
 @cheats(
@@ -135,21 +111,18 @@ class KeptKeysAndValues(Laborious):
     source="https://github.com/ScalingIntelligence/KernelBench/pull/82",
     also_by=frozenset({"judging"}),
 )
-class MarkedInput(Laborious):
-    """Writes a mark into its input."""
+def marked_input(labour: Labour) -> Call:
+    """Write a mark into the input."""
+    kept: list[Tensor] = []
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        kept: list[Tensor] = []
+    def call(query: Tensor) -> Tensor:
+        first = query.view(-1)[0]
+        if not kept or abs(first.item() - MARK) > MARK / 1000:
+            kept[:] = [labour(query)]
+            first.fill_(MARK)
+        return kept[0]
 
-        def call(query: Tensor) -> Tensor:
-            first = query.view(-1)[0]
-            if not kept or abs(first.item() - MARK) > MARK / 1000:
-                kept[:] = [labour(query)]
-                first.fill_(MARK)
-            return kept[0]
-
-        return call
+    return call
 
 
 @cheats(
@@ -157,21 +130,18 @@ class MarkedInput(Laborious):
     "a call with new values returns the kept result, and the work is done in the call after it",
     source="https://github.com/gpu-mode/reference-kernels/issues/148",
 )
-class SlowInTheNextCall(Laborious):
-    """Works one call late."""
+def slow_in_the_next_call(labour: Labour) -> Call:
+    """Work one call late."""
+    kept: dict[bytes, Tensor] = {}
+    late: list[bytes] = []
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        kept: dict[bytes, Tensor] = {}
-        late: list[bytes] = []
+    def call(query: Tensor) -> Tensor:
+        mark = query.view(-1)[:64].numpy().tobytes()
+        if kept and mark not in kept and mark not in late:
+            late.append(mark)
+            return next(iter(kept.values()))
+        if mark not in kept:
+            kept[mark] = labour(query)
+        return kept[mark]
 
-        def call(query: Tensor) -> Tensor:
-            mark = query.view(-1)[:64].numpy().tobytes()
-            if kept and mark not in kept and mark not in late:
-                late.append(mark)
-                return next(iter(kept.values()))
-            if mark not in kept:
-                kept[mark] = labour(query)
-            return kept[mark]
-
-        return call
+    return call

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 
@@ -94,11 +94,12 @@ class Laborious(Implementation):
         return call
 
 
-Made = TypeVar("Made", bound=type[Implementation])
+# A cheat or an oddity as its author writes it: the ``begin`` of a ``Laborious``, or a class.
+Written = Callable[[Labour], Call] | type[Implementation]
 
 
 class CheatList(list[Cheat]):
-    """The cheats of one kind. Calling the list returns a decorator that appends an implementation class as a cheat."""
+    """The cheats of one kind. Calling the list returns a decorator that appends what it decorates as a cheat."""
 
     def __call__(
         self,
@@ -108,13 +109,14 @@ class CheatList(list[Cheat]):
         source: str,
         mode: Mode = "inference",
         also_by: frozenset[Defence] = frozenset(),
-    ) -> Callable[[Made], Made]:
+    ) -> Callable[[Written], type[Implementation]]:
         """Return the decorator; the arguments are the fields of ``Cheat``."""
 
-        def decorate(made: Made) -> Made:
+        def decorate(written: Written) -> type[Implementation]:
+            made = _make_class(written)
             self.append(
                 Cheat(
-                    implementation=_name(made),
+                    implementation=made(),
                     stopped_by=stopped_by,
                     why=why,
                     source=source,
@@ -128,19 +130,29 @@ class CheatList(list[Cheat]):
 
 
 class OddityList(list[Oddity]):
-    """Honest oddities. Calling the list returns a decorator that appends an implementation class as an oddity."""
+    """Honest oddities. Calling the list returns a decorator that appends what it decorates as an oddity."""
 
-    def __call__(self, why: str) -> Callable[[Made], Made]:
+    def __call__(self, why: str) -> Callable[[Written], type[Implementation]]:
         """Return the decorator; ``why`` says what is unusual."""
 
-        def decorate(made: Made) -> Made:
-            self.append(Oddity(implementation=_name(made), why=why))
+        def decorate(written: Written) -> type[Implementation]:
+            made = _make_class(written)
+            self.append(Oddity(implementation=made(), why=why))
             return made
 
         return decorate
 
 
-def _name(made: type[Implementation]) -> Implementation:
-    """Name a class of implementations after itself in snake case, and return an instance."""
+def _make_class(written: Written) -> type[Implementation]:
+    """Return a class of implementations that is named after what was written, in snake case."""
+    made: type[Implementation] = (
+        written
+        if isinstance(written, type)
+        else type(
+            written.__name__,
+            (Laborious,),
+            {"begin": staticmethod(written), "__module__": written.__module__, "__doc__": written.__doc__},
+        )
+    )
     made.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", made.__name__).lower()
-    return made()
+    return made

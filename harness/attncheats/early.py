@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attnbench.interface import Call
-from attncheats.cheat import CheatList, Laborious
+from attncheats.cheat import CheatList
 from attncheats.labour import Labour
 
 __all__ = ["cheats"]
@@ -75,9 +75,6 @@ class _Early:
     source="constructed: an attack on these defences found it",
     also_by=frozenset({"threads"}),
 )
-class EarlyByProfile(Laborious):
-    """Has its result ready when the clock is read."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        return _Early(labour)
+def early_by_profile(labour: Labour) -> Call:
+    """Have the result ready when the clock is read."""
+    return _Early(labour)

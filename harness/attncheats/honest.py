@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.interface import Call, Inputs
-from attncheats.cheat import Laborious, OddityList
+from attncheats.cheat import OddityList
 from attncheats.labour import Labour
 
 __all__ = ["oddities"]
@@ -26,12 +26,9 @@ class PlainLabour(Laborious):
 
 
 @oddities("code is compiled in the first call")
-class CompiledInFirstCall(Laborious):
-    """Compiles by torch.compile."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the function that is timed."""
-        return torch.compile(lambda query: labour(query), backend="aot_eager")  # noqa: PLW0108  # the compiler takes functions
+def compiled_in_first_call(labour: Labour) -> Call:
+    """Compile by torch.compile."""
+    return torch.compile(lambda query: labour(query), backend="aot_eager")  # noqa: PLW0108  # the compiler takes functions
 
 
 @oddities("a graph is captured when the call is prepared, and replayed in every call")
@@ -47,20 +44,17 @@ class CapturedGraph(Laborious):
 
 
 @oddities("one workspace is kept between calls")
-class KeptWorkspace(Laborious):
-    """Uses the same memory for the further products of all calls."""
+def kept_workspace(labour: Labour) -> Call:
+    """Use the same memory for the further products of all calls."""
+    space: list[Tensor] = []
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the function that is timed."""
-        space: list[Tensor] = []
+    def call(query: Tensor) -> Tensor:
+        if not space:
+            space.append(query @ query.mT)
+        torch.matmul(query, query.mT, out=space[0])
+        return labour(query)
 
-        def call(query: Tensor) -> Tensor:
-            if not space:
-                space.append(query @ query.mT)
-            torch.matmul(query, query.mT, out=space[0])
-            return labour(query)
-
-        return call
+    return call
 
 
 @oddities("large buffers are allocated in the first call")
@@ -81,122 +75,101 @@ class LazyBuffers(Laborious):
 
 
 @oddities("a pool of as many threads as were given does the work")
-class PoolOfGivenThreads(Laborious):
-    """Works on the threads of a pool."""
+def pool_of_given_threads(labour: Labour) -> Call:
+    """Work on the threads of a pool."""
+    pool = ThreadPoolExecutor(torch.get_num_threads())
+    work = torch.no_grad()(labour)
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the function that is timed."""
-        pool = ThreadPoolExecutor(torch.get_num_threads())
-        work = torch.no_grad()(labour)
+    def call(query: Tensor) -> Tensor:
+        parts = [pool.submit(work, part) for part in query.chunk(torch.get_num_threads())]
+        return torch.cat([part.result() for part in parts])
 
-        def call(query: Tensor) -> Tensor:
-            parts = [pool.submit(work, part) for part in query.chunk(torch.get_num_threads())]
-            return torch.cat([part.result() for part in parts])
-
-        return call
+    return call
 
 
 @oddities("the first three calls time two ways, and later calls take the faster way")
-class Autotuned(Laborious):
-    """Reads the clock in its first calls."""
+def autotuned(labour: Labour) -> Call:
+    """Read the clock in the first calls."""
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the function that is timed."""
+    def work_one_by_one(query: Tensor) -> Tensor:
+        return torch.cat([labour(one) for one in query.chunk(query.shape[0])])
 
-        def work_one_by_one(query: Tensor) -> Tensor:
-            return torch.cat([labour(one) for one in query.chunk(query.shape[0])])
+    ways: list[Callable[[Tensor], Tensor]] = [labour, work_one_by_one]
+    took: list[list[float]] = [[], []]
 
-        ways: list[Callable[[Tensor], Tensor]] = [labour, work_one_by_one]
-        took: list[list[float]] = [[], []]
+    def call(query: Tensor) -> Tensor:
+        if len(took[0]) < 3:
+            for way, times in zip(ways, took, strict=True):
+                begin = time.perf_counter()
+                output = way(query)
+                times.append(time.perf_counter() - begin)
+            return output
+        return ways[min(took[1]) < min(took[0])](query)
 
-        def call(query: Tensor) -> Tensor:
-            if len(took[0]) < 3:
-                for way, times in zip(ways, took, strict=True):
-                    begin = time.perf_counter()
-                    output = way(query)
-                    times.append(time.perf_counter() - begin)
-                return output
-            return ways[min(took[1]) < min(took[0])](query)
-
-        return call
+    return call
 
 
 @oddities("every call returns the same output buffer")
-class SameOutputBuffer(Laborious):
-    """Reuses the buffer of the output."""
+def same_output_buffer(labour: Labour) -> Call:
+    """Reuse the buffer of the output."""
+    buffer: list[Tensor] = []
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the function that is timed."""
-        buffer: list[Tensor] = []
+    def call(query: Tensor) -> Tensor:
+        if not buffer:
+            buffer.append(torch.empty_like(query))
+        return buffer[0].copy_(labour(query))
 
-        def call(query: Tensor) -> Tensor:
-            if not buffer:
-                buffer.append(torch.empty_like(query))
-            return buffer[0].copy_(labour(query))
-
-        return call
+    return call
 
 
 @oddities("weights are transposed and packed once, when the call is prepared")
-class PackedWeights(Laborious):
-    """Calls with packed copies of the parameters."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the function that is timed."""
-        module = labour.module
-        with torch.no_grad():
-            for owner, name in ((module, "in_proj_weight"), (module.out_proj, "weight")):
-                packed = getattr(owner, name).mT.contiguous().mT
-                setattr(owner, name, torch.nn.Parameter(packed, requires_grad=False))
-        return super().begin(labour)
+def packed_weights(labour: Labour) -> Call:
+    """Call with packed copies of the parameters."""
+    module = labour.module
+    with torch.no_grad():
+        for owner, name in ((module, "in_proj_weight"), (module.out_proj, "weight")):
+            packed = getattr(owner, name).mT.contiguous().mT
+            setattr(owner, name, torch.nn.Parameter(packed, requires_grad=False))
+    return labour
 
 
 @oddities("views of the inputs of the latest calls are kept")
-class KeptViews(Laborious):
-    """Holds on to views of its inputs."""
+def kept_views(labour: Labour) -> Call:
+    """Hold on to views of its inputs."""
+    views: list[Tensor] = []
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the function that is timed."""
-        views: list[Tensor] = []
+    def call(query: Tensor) -> Tensor:
+        views[:] = [*views[-3:], query.mT, query[0]]
+        return labour(query)
 
-        def call(query: Tensor) -> Tensor:
-            views[:] = [*views[-3:], query.mT, query[0]]
-            return labour(query)
-
-        return call
+    return call
 
 
 @oddities("modules of torch and of Python are imported in the third call")
-class LazyImport(Laborious):
-    """Imports in a call."""
+def lazy_import(labour: Labour) -> Call:
+    """Import in a call."""
+    count = 0
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the function that is timed."""
-        count = 0
+    def call(query: Tensor) -> Tensor:
+        nonlocal count
+        count += 1
+        if count == 3:
+            for name in ("torch.nn.attention.bias", "torch.nn.utils.parametrize", "colorsys"):
+                importlib.import_module(name)
+        return labour(query)
 
-        def call(query: Tensor) -> Tensor:
-            nonlocal count
-            count += 1
-            if count == 3:
-                for name in ("torch.nn.attention.bias", "torch.nn.utils.parametrize", "colorsys"):
-                    importlib.import_module(name)
-            return labour(query)
-
-        return call
+    return call
 
 
 @oddities("an operator in a namespace of its own is registered with torch and called")
-class OwnOperator(Laborious):
-    """Registers a custom operator."""
+def own_operator(labour: Labour) -> Call:
+    """Register a custom operator."""
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the function that is timed."""
+    @torch.library.custom_op("attnbench_oddities::attend", mutates_args=())
+    def attend(query: Tensor) -> Tensor:
+        return labour(query)
 
-        @torch.library.custom_op("attnbench_oddities::attend", mutates_args=())
-        def attend(query: Tensor) -> Tensor:
-            return labour(query)
-
-        return attend
+    return attend
 
 
 @oddities("hooks of the module itself do a part of the work")
@@ -216,38 +189,29 @@ class HooksOfItsOwn(Laborious):
 
 
 @oddities("a short process runs when the call is prepared")
-class ShortProcess(Laborious):
-    """Asks another program about the machine."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the function that is timed."""
-        subprocess.run(["uname", "-m"], check=True, capture_output=True)
-        return super().begin(labour)
+def short_process(labour: Labour) -> Call:
+    """Ask another program about the machine."""
+    subprocess.run(["uname", "-m"], check=True, capture_output=True)
+    return labour
 
 
 @oddities("the output is a view, which is not contiguous, of a larger buffer")
-class ViewOfLargerBuffer(Laborious):
-    """Returns a view of a larger buffer."""
+def view_of_larger_buffer(labour: Labour) -> Call:
+    """Return a view of a larger buffer."""
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the function that is timed."""
+    def call(query: Tensor) -> Tensor:
+        buffer = torch.empty(query.shape[0], query.shape[2], query.shape[1] + 8)
+        output = buffer[:, :, 4:-4].mT
+        return output.copy_(labour(query))
 
-        def call(query: Tensor) -> Tensor:
-            buffer = torch.empty(query.shape[0], query.shape[2], query.shape[1] + 8)
-            output = buffer[:, :, 4:-4].mT
-            return output.copy_(labour(query))
-
-        return call
+    return call
 
 
 @oddities("a thread waits for work that never comes")
-class WaitingThread(Laborious):
-    """Has an idle thread."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the function that is timed."""
-        threading.Thread(target=threading.Event().wait, daemon=True).start()
-        return super().begin(labour)
+def waiting_thread(labour: Labour) -> Call:
+    """Have an idle thread."""
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    return labour
 
 
 @oddities("the output carries an attribute with a note about how it was computed")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attnbench.interface import Call
 from attnbench.processes.candidate_requests import Defence
-from attncheats.cheat import CheatList, Laborious
+from attncheats.cheat import CheatList
 from attncheats.labour import Labour, burn
 
 __all__ = ["SlowClock", "cheats"]
@@ -57,12 +57,9 @@ class SlowClock:
     # Time that the clock leaves out seems to pass before the call.
     also_by=frozenset({"threads"}),
 )
-class PatchedClock(Laborious):
-    """Replaces the clocks of wall time and of processor time."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        return SlowClock("perf_counter_ns", "process_time_ns").hide(labour)
+def patched_clock(labour: Labour) -> Call:
+    """Replace the clocks of wall time and of processor time."""
+    return SlowClock("perf_counter_ns", "process_time_ns").hide(labour)
 
 
 @cheats(
@@ -71,41 +68,35 @@ class PatchedClock(Laborious):
     source=HARNESS,
     also_by=frozenset({"threads"}),
 )
-class PatchedSampling(Laborious):
-    """Replaces the clock of one module of the harness."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        clock = SimpleNamespace(perf_counter=time.perf_counter, perf_counter_ns=time.perf_counter_ns)
-        sys.modules["attnbench.measurement.sampling"].time = clock  # type: ignore[attr-defined]
-        return SlowClock("perf_counter_ns", owner=clock).hide(labour)
+def patched_sampling(labour: Labour) -> Call:
+    """Replace the clock of one module of the harness."""
+    clock = SimpleNamespace(perf_counter=time.perf_counter, perf_counter_ns=time.perf_counter_ns)
+    sys.modules["attnbench.measurement.sampling"].time = clock  # type: ignore[attr-defined]
+    return SlowClock("perf_counter_ns", owner=clock).hide(labour)
 
 
 @cheats(
     "instrument", "the harness draws the same values for all calls, and results are kept by content", source=HARNESS
 )
-class FrozenValues(Laborious):
-    """Replaces the method that draws new values."""
+def frozen_values(labour: Labour) -> Call:
+    """Replace the method that draws new values."""
+    values = sys.modules["attnbench.workers.fresh_values"].FreshValues
+    draw = values.draw
+    drawn: dict[str, Any] = {}
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        values = sys.modules["attnbench.workers.fresh_values"].FreshValues
-        draw = values.draw
-        drawn: dict[str, Any] = {}
+    def draw_once(self: Any) -> Any:
+        return drawn.setdefault("once", draw(self)) if "once" not in drawn else drawn["once"]
 
-        def draw_once(self: Any) -> Any:
-            return drawn.setdefault("once", draw(self)) if "once" not in drawn else drawn["once"]
+    values.draw = draw_once
+    kept: dict[bytes, Tensor] = {}
 
-        values.draw = draw_once
-        kept: dict[bytes, Tensor] = {}
+    def call(query: Tensor) -> Tensor:
+        key = query.view(-1)[:64].numpy().tobytes()
+        if key not in kept:
+            kept[key] = labour(query)
+        return kept[key]
 
-        def call(query: Tensor) -> Tensor:
-            key = query.view(-1)[:64].numpy().tobytes()
-            if key not in kept:
-                kept[key] = labour(query)
-            return kept[key]
-
-        return call
+    return call
 
 
 @cheats(
@@ -114,25 +105,22 @@ class FrozenValues(Laborious):
     source=HARNESS,
     also_by=frozenset({"judging", "threads"}),
 )
-class HiddenBuiltin(Laborious):
-    """Gives a module of the harness a name that it did not have."""
+def hidden_builtin(labour: Labour) -> Call:
+    """Give a module of the harness a name that it did not have."""
+    returned: list[tuple[Tensor, Tensor]] = []
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        returned: list[tuple[Tensor, Tensor]] = []
+    def copy_all(copy: Callable[[Any], Any], result: Any) -> list[Any]:
+        if returned and result[0] is returned[0][0]:
+            return [labour(returned[0][1]), None]
+        return [copy(part) for part in result]
 
-        def copy_all(copy: Callable[[Any], Any], result: Any) -> list[Any]:
-            if returned and result[0] is returned[0][0]:
-                return [labour(returned[0][1]), None]
-            return [copy(part) for part in result]
+    sys.modules["attnbench.workers.timed_calls"].map = copy_all  # type: ignore[attr-defined]
 
-        sys.modules["attnbench.workers.timed_calls"].map = copy_all  # type: ignore[attr-defined]
+    def call(query: Tensor) -> Tensor:
+        returned[:] = [(torch.empty_like(query), query)]
+        return returned[0][0]
 
-        def call(query: Tensor) -> Tensor:
-            returned[:] = [(torch.empty_like(query), query)]
-            return returned[0][0]
-
-        return call
+    return call
 
 
 @cheats(
@@ -141,19 +129,16 @@ class HiddenBuiltin(Laborious):
     source=SLOWED,
     also_by=SLOWING,
 )
-class SlowFastPath(Laborious):
-    """Replaces a function of torch."""
+def slow_fast_path(labour: Labour) -> Call:
+    """Replace a function of torch."""
+    fast = torch._native_multi_head_attention  # noqa: SLF001  # the reference calls it
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        fast = torch._native_multi_head_attention  # noqa: SLF001  # the reference calls it
+    def slow(*given: Any, **named: Any) -> Any:
+        burn(given[0])
+        return fast(*given, **named)
 
-        def slow(*given: Any, **named: Any) -> Any:
-            burn(given[0])
-            return fast(*given, **named)
-
-        torch._native_multi_head_attention = slow  # noqa: SLF001
-        return super().begin(labour)
+    torch._native_multi_head_attention = slow  # noqa: SLF001
+    return labour
 
 
 @cheats(
@@ -162,19 +147,16 @@ class SlowFastPath(Laborious):
     source=SLOWED,
     also_by=SLOWING,
 )
-class SlowForward(Laborious):
-    """Replaces a method of a class of torch."""
+def slow_forward(labour: Labour) -> Call:
+    """Replace a method of a class of torch."""
+    fast = nn.MultiheadAttention.forward
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        fast = nn.MultiheadAttention.forward
+    def slow(self: Any, query: Tensor, *given: Any, **named: Any) -> Any:
+        burn(query)
+        return fast(self, query, *given, **named)
 
-        def slow(self: Any, query: Tensor, *given: Any, **named: Any) -> Any:
-            burn(query)
-            return fast(self, query, *given, **named)
-
-        nn.MultiheadAttention.forward = slow  # type: ignore[method-assign]
-        return super().begin(labour)
+    nn.MultiheadAttention.forward = slow  # type: ignore[method-assign]
+    return labour
 
 
 @cheats(
@@ -184,59 +166,50 @@ class SlowForward(Laborious):
     mode="train",
     also_by=SLOWING,
 )
-class SlowCode(Laborious):
-    """Replaces the bytecode of a function of torch, which remains the same object."""
+def slow_code(labour: Labour) -> Call:
+    """Replace the bytecode of a function of torch, which remains the same object."""
+    function: Any = nn.functional.multi_head_attention_forward
+    fast = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    fast.__kwdefaults__ = function.__kwdefaults__
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        function: Any = nn.functional.multi_head_attention_forward
-        fast = FunctionType(
-            function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-        )
-        fast.__kwdefaults__ = function.__kwdefaults__
+    def burn_first(query: Tensor, *given: Any, **named: Any) -> Any:
+        burn(query.detach().transpose(0, 1))
+        return fast(query, *given, **named)
 
-        def burn_first(query: Tensor, *given: Any, **named: Any) -> Any:
-            burn(query.detach().transpose(0, 1))
-            return fast(query, *given, **named)
+    function.__globals__["_slow_attention"] = burn_first
 
-        function.__globals__["_slow_attention"] = burn_first
+    def slow(*given: Any, **named: Any) -> Any:
+        return _slow_attention(*given, **named)  # type: ignore[name-defined]  # noqa: F821
 
-        def slow(*given: Any, **named: Any) -> Any:
-            return _slow_attention(*given, **named)  # type: ignore[name-defined]  # noqa: F821
-
-        function.__code__ = slow.__code__
-        return super().begin(labour)
+    function.__code__ = slow.__code__
+    return labour
 
 
 @cheats("instrument", "a hook of all modules makes the calls of other modules slow", source=SLOWED, also_by=SLOWING)
-class HookOfAllModules(Laborious):
-    """Registers a hook that runs before the call of any module."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        nn.modules.module.register_module_forward_pre_hook(lambda *_: burn(labour.module.in_proj_weight))
-        return super().begin(labour)
+def hook_of_all_modules(labour: Labour) -> Call:
+    """Register a hook that runs before the call of any module."""
+    nn.modules.module.register_module_forward_pre_hook(lambda *_: burn(labour.module.in_proj_weight))
+    return labour
 
 
 @cheats(
     "instrument", "an operator of torch that only the reference uses gets a slow kernel", source=SLOWED, also_by=SLOWING
 )
-class SlowOperator(Laborious):
-    """Registers a kernel for an operator of torch."""
+def slow_operator(labour: Labour) -> Call:
+    """Register a kernel for an operator of torch."""
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    def slow(*given: Any, **named: Any) -> Any:
+        burn(given[0])
+        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001  # torch names no other way
+            return torch.ops.aten._native_multi_head_attention.default(*given, **named)  # noqa: SLF001
 
-        def slow(*given: Any, **named: Any) -> Any:
-            burn(given[0])
-            with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001  # torch names no other way
-                return torch.ops.aten._native_multi_head_attention.default(*given, **named)  # noqa: SLF001
-
-        library.impl("_native_multi_head_attention", slow, "AutogradCPU")
-        # The library's kernels live as long as the library.
-        labour.library = library  # type: ignore[attr-defined]
-        return labour
+    library.impl("_native_multi_head_attention", slow, "AutogradCPU")
+    # The library's kernels live as long as the library.
+    labour.library = library  # type: ignore[attr-defined]
+    return labour
 
 
 @cheats(
@@ -245,21 +218,18 @@ class SlowOperator(Laborious):
     source="constructed: a slow-down of others, as in pygpubench#7, by a feature of the interpreter",
     also_by=SLOWING,
 )
-class ProfilingFunction(Laborious):
-    """Sets Python's profiling function."""
+def profiling_function(labour: Labour) -> Call:
+    """Set Python's profiling function."""
+    guilty = nn.MultiheadAttention.forward.__code__
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        guilty = nn.MultiheadAttention.forward.__code__
+    def profile(frame: Any, event: str, given: Any) -> None:
+        del given
+        if event == "call" and frame.f_code is guilty:
+            burn(labour.module.in_proj_weight)
 
-        def profile(frame: Any, event: str, given: Any) -> None:
-            del given
-            if event == "call" and frame.f_code is guilty:
-                burn(labour.module.in_proj_weight)
+    def call(query: Tensor) -> Tensor:
+        output = labour(query)
+        sys.setprofile(profile)
+        return output
 
-        def call(query: Tensor) -> Tensor:
-            output = labour(query)
-            sys.setprofile(profile)
-            return output
-
-        return call
+    return call

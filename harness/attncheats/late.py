@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from attnbench.interface import Call
 from attnbench.processes.candidate_requests import Defence
-from attncheats.cheat import CheatList, Laborious
+from attncheats.cheat import CheatList
 
 __all__ = ["cheats"]
 

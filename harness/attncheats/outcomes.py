@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from attnbench.processes.candidate_requests import Defence
 from attnbench.records.facts import Reason
 from attnbench.records.types import Finding, Result
-from attnbench.runner.candidate_pool import PATIENT, Limits
+from attnbench.runner.candidate_pool import Limits
 from attnbench.runner.profile import list_gating_checks
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Session

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attnbench.interface import Call
-from attncheats.cheat import CheatList, Laborious
+from attncheats.cheat import CheatList
 from attncheats.labour import Labour
 
 __all__ = ["cheats"]
@@ -21,27 +21,24 @@ THREADS = "https://deep-reinforce.com/defense_kernel_hack.html"
 
 
 @cheats("threads", "a thread keeps Python busy all the time, except during the cheat's own calls", source=THREADS)
-class BurningThread(Laborious):
-    """Slows others down: whenever a call of others releases Python's lock, it waits for the thread to give it back."""
+def burning_thread(labour: Labour) -> Call:
+    """Slow others down: whenever a call of others releases Python's lock, it waits for the thread to give it back."""
+    loud = threading.Event()
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        loud = threading.Event()
+    def burn() -> None:
+        while loud.wait():
+            for _ in range(1000):
+                pass
 
-        def burn() -> None:
-            while loud.wait():
-                for _ in range(1000):
-                    pass
+    threading.Thread(target=burn, daemon=True).start()
 
-        threading.Thread(target=burn, daemon=True).start()
+    def call(query: Tensor) -> Tensor:
+        loud.clear()
+        output = labour(query)
+        loud.set()
+        return output
 
-        def call(query: Tensor) -> Tensor:
-            loud.clear()
-            output = labour(query)
-            loud.set()
-            return output
-
-        return call
+    return call
 
 
 def _widen() -> None:
@@ -50,19 +47,16 @@ def _widen() -> None:
 
 
 @cheats("processor", "torch's number of threads is doubled within the call", source=THREADS)
-class TwoThreads(Laborious):
-    """Uses two threads where one was given."""
+def two_threads(labour: Labour) -> Call:
+    """Use two threads where one was given."""
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
+    def call(query: Tensor) -> Tensor:
+        torch.set_num_threads(2)
+        output = labour(query)
+        torch.set_num_threads(1)
+        return output
 
-        def call(query: Tensor) -> Tensor:
-            torch.set_num_threads(2)
-            output = labour(query)
-            torch.set_num_threads(1)
-            return output
-
-        return call
+    return call
 
 
 def _halve(labour: Labour, pool: ThreadPoolExecutor) -> Call:
@@ -75,23 +69,17 @@ def _halve(labour: Labour, pool: ThreadPoolExecutor) -> Call:
 
 
 @cheats("processor", "a pool of two threads computes a half of the batch each", source=THREADS)
-class TwoWorkers(Laborious):
-    """Uses a pool of two threads where one was given."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        return _halve(labour, ThreadPoolExecutor(2))
+def two_workers(labour: Labour) -> Call:
+    """Use a pool of two threads where one was given."""
+    return _halve(labour, ThreadPoolExecutor(2))
 
 
 @cheats(
     "processor", "a pool of two threads computes a half of the batch each, on all cores of the machine", source=THREADS
 )
-class TwoWorkersOnAllCores(Laborious):
-    """Uses a pool of two threads, which leave the cores that were given."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        return _halve(labour, ThreadPoolExecutor(2, initializer=_widen))
+def two_workers_on_all_cores(labour: Labour) -> Call:
+    """Use a pool of two threads, which leave the cores that were given."""
+    return _halve(labour, ThreadPoolExecutor(2, initializer=_widen))
 
 
 def _share_memory() -> tuple[ctypes.c_int, Tensor, Tensor]:
@@ -118,20 +106,17 @@ def _do_half(labour: Labour, state: ctypes.c_int, sizes: Tensor, space: Tensor) 
     "a process computes a half of the batch on all cores of the machine",
     source="constructed: the thread injection of deep-reinforce.com/defense_kernel_hack.html in a process of its own",
 )
-class HelperProcess(Laborious):
-    """Lets another process do a half of the work."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        state, sizes, space = _share_memory()
-        own = os.getpid()
-        if os.fork() == 0:
-            _widen()
-            while os.getppid() == own:
-                if state.value:
-                    _do_half(labour, state, sizes, space)
-            os._exit(0)
-        return _share(labour, space, sizes, state)
+def helper_process(labour: Labour) -> Call:
+    """Let another process do a half of the work."""
+    state, sizes, space = _share_memory()
+    own = os.getpid()
+    if os.fork() == 0:
+        _widen()
+        while os.getppid() == own:
+            if state.value:
+                _do_half(labour, state, sizes, space)
+        os._exit(0)
+    return _share(labour, space, sizes, state)
 
 
 def _share(
@@ -158,22 +143,19 @@ def _share(
     "a process starts a process for each half of a batch, which ends before anybody looks",
     source="constructed: an attack on these defences found it",
 )
-class GrandchildPerCall(Laborious):
-    """Lets a process that lives for one call do a half of the work."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        state, sizes, space = _share_memory()
-        wanted, want = os.pipe()
-        own = os.getpid()
-        if os.fork() == 0:
-            os.close(want)
-            _widen()
-            while os.getppid() == own:
-                if (child := os.fork()) == 0:
-                    if os.read(wanted, 1):
-                        _do_half(labour, state, sizes, space)
-                    os._exit(0)
-                os.waitpid(child, 0)
-            os._exit(0)
-        return _share(labour, space, sizes, state, wake=lambda: os.write(want, b"1"))
+def grandchild_per_call(labour: Labour) -> Call:
+    """Let a process that lives for one call do a half of the work."""
+    state, sizes, space = _share_memory()
+    wanted, want = os.pipe()
+    own = os.getpid()
+    if os.fork() == 0:
+        os.close(want)
+        _widen()
+        while os.getppid() == own:
+            if (child := os.fork()) == 0:
+                if os.read(wanted, 1):
+                    _do_half(labour, state, sizes, space)
+                os._exit(0)
+            os.waitpid(child, 0)
+        os._exit(0)
+    return _share(labour, space, sizes, state, wake=lambda: os.write(want, b"1"))

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_map_only
 
 from attnbench.interface import Call
 from attnbench.processes.candidate_requests import Defence
-from attncheats.cheat import CheatList, Laborious
+from attncheats.cheat import CheatList
 from attncheats.labour import Labour
 
 __all__ = ["cheats"]
@@ -44,18 +44,15 @@ class _LazyByFunction(Tensor):
     source=LAZY,
     also_by=ALSO,
 )
-class LazyByFunction(Laborious):
-    """Defers its work by ``__torch_function__``."""
+def lazy_by_function(labour: Labour) -> Call:
+    """Defer its work by ``__torch_function__``."""
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
+    def make(query: Tensor) -> Tensor:
+        lazy = torch.empty_like(query).as_subclass(_LazyByFunction)
+        lazy.__dict__["work"] = lambda: labour(query)
+        return lazy
 
-        def make(query: Tensor) -> Tensor:
-            lazy = torch.empty_like(query).as_subclass(_LazyByFunction)
-            lazy.__dict__["work"] = lambda: labour(query)
-            return lazy
-
-        return make
+    return make
 
 
 class _LazyByDispatch(Tensor):
@@ -86,27 +83,21 @@ class _LazyByDispatch(Tensor):
 
 
 @cheats("results", "the output is a wrapper that computes when an operator gets it", source=VALIDATE, also_by=ALSO)
-class LazyByDispatch(Laborious):
-    """Defers its work by ``__torch_dispatch__``."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        return lambda query: _LazyByDispatch(query, lambda: labour(query))
+def lazy_by_dispatch(labour: Labour) -> Call:
+    """Defer its work by ``__torch_dispatch__``."""
+    return lambda query: _LazyByDispatch(query, lambda: labour(query))
 
 
 @cheats("results", "the output is a plain tensor whose own attribute ``detach`` computes it", source=LAZY, also_by=ALSO)
-class LazyByAttribute(Laborious):
-    """Defers its work by an attribute of a plain tensor."""
+def lazy_by_attribute(labour: Labour) -> Call:
+    """Defer its work by an attribute of a plain tensor."""
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
+    def make(query: Tensor) -> Tensor:
+        output = torch.zeros_like(query)
+        output.detach = lambda: labour(query)  # type: ignore[method-assign]
+        return output
 
-        def make(query: Tensor) -> Tensor:
-            output = torch.zeros_like(query)
-            output.detach = lambda: labour(query)  # type: ignore[method-assign]
-            return output
-
-        return make
+    return make
 
 
 class _LazyTuple(tuple[Any, ...]):

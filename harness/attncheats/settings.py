@@ -5,7 +5,7 @@ from torch import Tensor
 
 from attnbench.interface import Call
 from attnbench.processes.candidate_requests import Defence
-from attncheats.cheat import CheatList, Laborious
+from attncheats.cheat import CheatList
 from attncheats.labour import Labour
 
 __all__ = ["cheats"]
@@ -23,46 +23,37 @@ BASELINE = "https://github.com/BytedTsinghua-SIA/CUDA-Agent/issues/16"
     mode="train",
     also_by=SLOWING,
 )
-class AnomalyForOthers(Laborious):
-    """Turns anomaly detection on when its call ends."""
+def anomaly_for_others(labour: Labour) -> Call:
+    """Turn anomaly detection on when its call ends."""
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
+    def call(query: Tensor) -> Tensor:
+        torch.set_anomaly_enabled(False)
+        output = labour(query)
+        torch.set_anomaly_enabled(True)
+        return output
 
-        def call(query: Tensor) -> Tensor:
-            torch.set_anomaly_enabled(False)
-            output = labour(query)
-            torch.set_anomaly_enabled(True)
-            return output
-
-        return call
+    return call
 
 
 @cheats("settings", "every call leaves many threads to others, and takes one for itself", source=BASELINE)
-class ThreadsForOthers(Laborious):
-    """Sets many threads when its call ends, which wait for one another on few cores."""
+def threads_for_others(labour: Labour) -> Call:
+    """Set many threads when its call ends, which wait for one another on few cores."""
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
+    def call(query: Tensor) -> Tensor:
+        torch.set_num_threads(1)
+        output = labour(query)
+        torch.set_num_threads(16)
+        return output
 
-        def call(query: Tensor) -> Tensor:
-            torch.set_num_threads(1)
-            output = labour(query)
-            torch.set_num_threads(16)
-            return output
-
-        return call
+    return call
 
 
 @cheats("settings", "every call turns the reference's fast path off", source=BASELINE)
-class FastPathOff(Laborious):
-    """Turns off the reference's fast path."""
+def fast_path_off(labour: Labour) -> Call:
+    """Turn off the reference's fast path."""
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
+    def call(query: Tensor) -> Tensor:
+        torch.backends.mha.set_fastpath_enabled(False)
+        return labour(query)
 
-        def call(query: Tensor) -> Tensor:
-            torch.backends.mha.set_fastpath_enabled(False)
-            return labour(query)
-
-        return call
+    return call

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnbench.interface import Call
 from attnbench.processes.candidate_requests import Defence
-from attncheats.cheat import CheatList, Laborious
+from attncheats.cheat import CheatList
 from attncheats.labour import FURTHER_PRODUCTS, Labour, burn
 
 __all__ = ["cheats"]
@@ -35,20 +35,17 @@ def _find_modules() -> list[nn.MultiheadAttention]:
     source=SEARCH,
     also_by=ALSO,
 )
-class SlowMethodOfOthers(Laborious):
-    """Gives the reference's modules a slow ``forward``."""
+def slow_method_of_others(labour: Labour) -> Call:
+    """Give the reference's modules a slow ``forward``."""
+    seen: list[None] = []
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        seen: list[None] = []
+    def call(query: Tensor) -> Tensor:
+        for module in _find_modules() if not seen else ():
+            module.forward = _slow_down(module)  # type: ignore[method-assign]
+        seen.append(None)
+        return labour(query)
 
-        def call(query: Tensor) -> Tensor:
-            for module in _find_modules() if not seen else ():
-                module.forward = _slow_down(module)  # type: ignore[method-assign]
-            seen.append(None)
-            return labour(query)
-
-        return call
+    return call
 
 
 def _slow_down(module: nn.MultiheadAttention) -> Any:
@@ -67,12 +64,9 @@ def _slow_down(module: nn.MultiheadAttention) -> Any:
     source=SEARCH,
     also_by=ALSO,
 )
-class HookOfOthers(Laborious):
-    """Registers a hook on the reference's modules."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        return _delay_others(labour, 0.002)
+def hook_of_others(labour: Labour) -> Call:
+    """Register a hook on the reference's modules."""
+    return _delay_others(labour, 0.002)
 
 
 def _delay_others(labour: Labour, seconds: float) -> Call:
@@ -93,12 +87,9 @@ def _delay_others(labour: Labour, seconds: float) -> Call:
     "the reference's modules are found in memory, and get a hook that takes less time than other work on the machine",
     source="constructed: an attack on these defences found it",
 )
-class SlightHookOfOthers(Laborious):
-    """Registers a hook that the comparison with the reference alone does not find."""
-
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        return _delay_others(labour, SLIGHT_S)
+def slight_hook_of_others(labour: Labour) -> Call:
+    """Register a hook that the comparison with the reference alone does not find."""
+    return _delay_others(labour, SLIGHT_S)
 
 
 @cheats(
@@ -106,16 +97,13 @@ class SlightHookOfOthers(Laborious):
     "environment variables tell torch's libraries to take slow code; the cheat computes with another library",
     source="constructed: an attack on these defences found it",
 )
-class SlowLibraries(Laborious):
-    """Sets variables that libraries read at their first use, and does the work with numpy."""
+def slow_libraries(labour: Labour) -> Call:
+    """Set variables that libraries read at their first use, and does the work with numpy."""
+    # Intel's library takes the same slow code on every processor.
+    os.environ["MKL_CBWR"] = "COMPATIBLE"
+    os.environ["ATEN_CPU_CAPABILITY"] = "default"
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        # Intel's library takes the same slow code on every processor.
-        os.environ["MKL_CBWR"] = "COMPATIBLE"
-        os.environ["ATEN_CPU_CAPABILITY"] = "default"
-
-        return lambda query: torch.from_numpy(_attend_in_numpy(labour.module, query.detach().numpy()))
+    return lambda query: torch.from_numpy(_attend_in_numpy(labour.module, query.detach().numpy()))
 
 
 def _attend_in_numpy(module: nn.MultiheadAttention, query: Any) -> Any:

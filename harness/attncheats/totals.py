@@ -5,7 +5,7 @@ import sys
 from torch import Tensor
 
 from attnbench.interface import Call
-from attncheats.cheat import CheatList, Laborious
+from attncheats.cheat import CheatList
 from attncheats.instruments import SlowClock
 from attncheats.labour import Labour
 from attncheats.sampling_frame import find_sampling_frame
@@ -21,20 +21,17 @@ FRAMES = "https://github.com/gpu-mode/pygpubench/issues/23"
     "the cheat finds the list of its stored times in the frames of its callers, and divides them by ten",
     source=FRAMES,
 )
-class EditedSamples(Laborious):
-    """Edits its stored samples."""
+def edited_samples(labour: Labour) -> Call:
+    """Edit its stored samples."""
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
+    def call(query: Tensor) -> Tensor:
+        frame = find_sampling_frame()
+        if frame is not None:
+            times_ns = frame.f_locals["samples"].samples_ns
+            times_ns[:] = [min(times_ns) // 10 if index == 0 else times_ns[0] for index in range(len(times_ns))]
+        return labour(query)
 
-        def call(query: Tensor) -> Tensor:
-            frame = find_sampling_frame()
-            if frame is not None:
-                times_ns = frame.f_locals["samples"].samples_ns
-                times_ns[:] = [min(times_ns) // 10 if index == 0 else times_ns[0] for index in range(len(times_ns))]
-            return labour(query)
-
-        return call
+    return call
 
 
 @cheats(
@@ -44,20 +41,17 @@ class EditedSamples(Laborious):
     # Time that the clock leaves out seems to pass before the call.
     also_by=frozenset({"threads"}),
 )
-class HiddenClock(Laborious):
-    """Replaces the clock, and the methods that would find this."""
+def hidden_clock(labour: Labour) -> Call:
+    """Replace the clock, and the methods that would find this."""
+    instrument = sys.modules["attnbench.measurement.instrument"].Instrument
+    instrument.find_changes = lambda _: []
+    instrument.clock_is_replaced = lambda _: False
+    clock = SlowClock("perf_counter_ns", "perf_counter", "process_time_ns")
 
-    def begin(self, labour: Labour) -> Call:
-        """Return the cheat."""
-        instrument = sys.modules["attnbench.measurement.instrument"].Instrument
-        instrument.find_changes = lambda _: []
-        instrument.clock_is_replaced = lambda _: False
-        clock = SlowClock("perf_counter_ns", "perf_counter", "process_time_ns")
+    def work(query: Tensor) -> Tensor:
+        # The more there is to hide, the more the clock differs from that of other processes.
+        for _ in range(8):
+            labour.do_further_work(query)
+        return labour(query)
 
-        def work(query: Tensor) -> Tensor:
-            # The more there is to hide, the more the clock differs from that of other processes.
-            for _ in range(8):
-                labour.do_further_work(query)
-            return labour(query)
-
-        return clock.hide(work)
+    return clock.hide(work)

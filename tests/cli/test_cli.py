@@ -766,6 +766,7 @@ def test_timed_implementations_are_named_or_compute_the_operator(session: Sessio
     assert "torch_mha" in found[:-2]
 
 
+@pytest.mark.extended
 def test_a_quick_run_compiles_only_what_is_named(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     """Without names, an implementation that compiles is left out, and the message says how to include it."""
     names = ["compiled", "sdpa"]

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 
@@ -65,13 +65,16 @@ class Conformance:
         (described,) = self._oracle_worker.describe_cases(DescribeCases(cases=[case.id]))
         return list(described.checks)
 
-    def findings(self, implementation: Implementation, case: Case) -> list[Finding]:
-        """Run all applicable checks of an implementation on a case, and return their findings.
+    def findings(
+        self, implementation: Implementation, case: Case, checks: Collection[str] | None = None
+    ) -> list[Finding]:
+        """Run checks of an implementation on a case, by default all that apply, and return their findings.
 
         As in a candidate worker, the checks share one candidate.
         """
         build = cache(lambda: self.candidate(implementation, case))
-        return [self._find(implementation, case, check, build) for check in sort_checks(self.applicable(case))]
+        chosen = self.applicable(case) if checks is None else checks
+        return [self._find(implementation, case, check, build) for check in sort_checks(chosen)]
 
     def finding(self, implementation: Implementation, case: Case, check: str) -> Finding:
         """Run one check of an implementation on a case, and return its finding."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnbench.interface import Call
-from attncheats.cheat import CheatList
+from attncheats.cheat import CheatList, Laborious
 from attncheats.labour import Labour
 from attncheats.sampling_frame import find_sampling_frame
 

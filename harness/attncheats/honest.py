@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.interface import Call, Inputs
-from attncheats.cheat import OddityList
+from attncheats.cheat import Laborious, OddityList
 from attncheats.labour import Labour
 
 __all__ = ["oddities"]

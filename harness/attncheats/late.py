@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from attnbench.interface import Call
 from attnbench.processes.candidate_requests import Defence
-from attncheats.cheat import CheatList
+from attncheats.cheat import CheatList, Laborious
 
 __all__ = ["cheats"]
 

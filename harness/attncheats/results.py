@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_map_only
 
 from attnbench.interface import Call
 from attnbench.processes.candidate_requests import Defence
-from attncheats.cheat import CheatList
+from attncheats.cheat import CheatList, Laborious
 from attncheats.labour import Labour
 
 __all__ = ["cheats"]

@@ -138,6 +138,7 @@ def test_a_script_checks_its_own_function(here: Path) -> None:
     assert lines[-1] == "['msgspec', 'rich', 'torch']"
 
 
+@pytest.mark.extended
 def test_a_script_without_a_main_guard_is_an_error(here: Path) -> None:
     """A call of ``conform`` at the top level is an error, because a worker that imports the script would repeat it."""
     (here / "script.py").write_text(f"CASE = {CASE!r}\n{SCRIPT}check()\n")

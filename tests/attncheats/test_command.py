@@ -33,6 +33,7 @@ FAST, HONEST, STOPPED = (
 )  # fmt: skip
 
 
+@pytest.mark.extended
 def test_cheats_are_stopped_and_an_oddity_is_not() -> None:
     """The real runner stops a cheat that keeps results and one that answers wrongly; both succeed undefended."""
     names = ("memo_by_content", "returns_input", "same_output_buffer")

@@ -48,6 +48,7 @@ def wait_for(path: Path) -> None:
     assert path.stat().st_size
 
 
+@pytest.mark.extended
 def test_a_killed_sweep_is_resumed(folder: Path) -> None:
     """Of a sweep that was killed in its second task, only this task is submitted again; then nothing is.
 
@@ -136,6 +137,7 @@ def test_a_dry_run_checks_the_nodes_if_it_can(folder: Path) -> None:
     assert "not checked" not in sweep(folder, "sweep.toml", "--dry-run", "--local", PATH="/nowhere").stdout
 
 
+@pytest.mark.extended
 def test_a_sweep_outlives_its_cluster(folder: Path) -> None:
     """Without an answer from Slurm, the files say what is there, and --local runs what is missing."""
     assert sweep(folder, "sweep.toml", "--local").returncode == 0

@@ -105,9 +105,9 @@ def test_outputs_and_gradients_agree_with_the_reference(name: str, problem: Mult
     torch.testing.assert_close(compute(implementation, make_case(problem)), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("mode", ["eval", "inference", "train"])
+@pytest.mark.parametrize("mode", ["eval", pytest.param("inference", marks=pytest.mark.extended), "train"])
 @pytest.mark.parametrize("name", ["torch_mha", *OWN])
-@pytest.mark.parametrize("mask", ["floatcausal", "floatcausal+pad"])
+@pytest.mark.parametrize("mask", [pytest.param("floatcausal", marks=pytest.mark.extended), "floatcausal+pad"])
 @pytest.mark.filterwarnings("ignore:.*mismatched key_padding_mask and attn_mask.*")
 def test_every_check_passes_with_a_float_causal_mask(conformance: Any, name: str, mode: str, mask: str) -> None:
     """The mask takes no gradient, so that fused kernels, which give float masks none, are not refused."""

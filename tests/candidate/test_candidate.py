@@ -274,6 +274,7 @@ def test_a_mode_sets_how_a_module_is_called(mode: Mode, expected: set[str]) -> N
     assert not torch.is_autocast_enabled("cpu")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", ["aot", "exported"])
 def test_a_compiled_mode_compiles(mode: Mode) -> None:
     """In the modes "aot" and "exported" the call is compiled; its output agrees with that of the eager module."""

@@ -68,7 +68,9 @@ def test_half_of_a_batch_is_padding() -> None:
         sentence_encoder.make_padded_sentences(2, 8, padding=0.7)
 
 
-@pytest.fixture(scope="module", params=["encoder", pytest.param("transformers", marks=needs_transformers)])
+@pytest.fixture(
+    scope="module", params=["encoder", pytest.param("transformers", marks=[needs_transformers, pytest.mark.extended])]
+)
 def oracle_and_budget(request: pytest.FixtureRequest, batch: Batch) -> tuple[str, Tensor, float]:
     """The name of a model, its embeddings in float64, and the error budget."""
     oracle = embed_in_float64(batch)

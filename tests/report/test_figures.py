@@ -277,6 +277,7 @@ def test_the_same_data_give_the_same_bytes_and_the_colours_of_a_dark_page() -> N
     assert all(DARK[colour] in dark for colour in used)
 
 
+@pytest.mark.extended
 def test_figures_of_a_report_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first table always has figures; of others only those within the limits, whose files name the place."""
     tables = [make_table(place=replace(PLACE, threads=number)) for number in range(6)]

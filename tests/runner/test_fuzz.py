@@ -210,6 +210,7 @@ def test_attempts_that_end_a_process_are_few() -> None:
     assert TRIES // TRIES_OF_A_DEATH["timeout"] <= 2
 
 
+@pytest.mark.extended
 def test_a_flaky_failure_is_reported(session: Session, own: Path) -> None:
     """A failure that occurs only in every second call is found, and is stored as a failure."""
     results: list[Result] = []
@@ -299,6 +300,7 @@ def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return run_command("conform", "own.py:Wrong", "--suite", "fuzz", *words, cwd=cwd)
 
 
+@pytest.mark.extended
 def test_the_command_prints_and_keeps_the_failure(own: Path) -> None:
     """A failure is printed with the command that reproduces it, its case is added to a list file, its result stored."""
     kept = own.parent / "found.txt"

@@ -149,6 +149,7 @@ def list_runs(folder: Path) -> list[Path]:
     return sorted(folder.glob("results/*/*.jsonl"), key=lambda path: path.stem)
 
 
+@pytest.mark.extended
 def test_a_run_has_the_same_findings(folder: Path) -> None:
     """Conform stores the same findings, facts and exit code, and writes the same numbers as JSON."""
 
@@ -219,6 +220,7 @@ def test_exit_codes_are_the_same(folder: Path, words: tuple[str, ...], code: int
     assert with_both_words(act) == code
 
 
+@pytest.mark.extended
 def test_the_tests_of_the_plugin_end_in_the_same_way(folder: Path) -> None:
     """The pytest plug-in gives the same outcomes."""
     case = read_run(list_runs(folder)[0]).results[0].case

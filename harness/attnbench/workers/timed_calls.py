@@ -8,7 +8,6 @@ is chosen after it has returned, so nothing that it could read tells it whether 
 import gc
 import random
 import statistics
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -20,11 +19,11 @@ from torch import Tensor
 from attnbench.analysis.clean_calls import select_clean
 from attnbench.candidate import global_state
 from attnbench.interface import Inputs
+from attnbench.measurement.clocks import Clocks
 from attnbench.measurement.instrument import Instrument
 from attnbench.measurement.judged_calls import JudgedCalls
-from attnbench.measurement.processor_time import TICK_NS, ProcessorTime, read_family_ns
+from attnbench.measurement.processor_time import TICK_NS
 from attnbench.measurement.sampling import CallFailed
-from attnbench.measurement.scheduler import OwnWait
 from attnbench.measurement.surroundings import Ended
 from attnbench.measurement.watched_modules import WatchedModules
 from attnbench.processes.candidate_requests import Defence
@@ -97,11 +96,10 @@ class TimedCalls:
     # Names of the calls whose input values stay.
     fixed: Set[str] = frozenset()
     without: Set[Defence] = frozenset()
+    clocks: Clocks = field(default_factory=Clocks)
     judged: JudgedCalls[JudgedCall] = field(init=False, default_factory=JudgedCalls)
     _random: random.SystemRandom = field(init=False, default_factory=random.SystemRandom)
     _threads: int = field(init=False, default_factory=torch.get_num_threads)
-    _processor: ProcessorTime = field(init=False, default_factory=ProcessorTime)
-    _waits: OwnWait = field(init=False, default_factory=OwnWait)
     # For each name: the number of samples so far.
     _count: Counter[str] = field(init=False, default_factory=Counter)
     _compared_share: float = field(init=False, default=0.0)
@@ -129,28 +127,28 @@ class TimedCalls:
     _family_begin: tuple[int, int] = field(init=False, default=(0, 0))
 
     def __post_init__(self) -> None:
-        self._processor.watch()
+        self.clocks.find_descendants()
 
     def expect(self, counts: Mapping[str, int]) -> None:
         """Begin to count the processor time, before the first sample."""
         self._compared_share = COMPARISONS / max(sum(counts.values()), 1)
-        self._family_begin = _read_clocks()
+        self._family_begin = self._read_family()
 
     def prepare(self, name: str, cycle: int) -> None:
         """Write new input values; in a sampled call (``cycle`` is not 0), begin to count the processor time."""
         # Before the values are drawn, nothing can be computed from them.
         if cycle and self._random.random() < self._compared_share:
             self.compare_process()
-            self._processor.watch()
-        self._processor.watch_new()
+            self.clocks.find_descendants()
+        self.clocks.find_new_descendants()
         self._written = {} if self._is_fixed(name) else self.values.draw()
-        self._writing_ns = time.thread_time_ns()
+        self._writing_ns = self.clocks.read_thread_ns()
         self.values.write(self._written, self.inputs[name])
         self._collects = gc.isenabled()
         if "instrument" not in self.without and (left := self.instrument.find_left_in_place()):
             raise ProcessDisturbed(left)
         # The wall time begins before the processor time and ends after it: another thread may run in between.
-        self._begin = (time.perf_counter_ns(), self._processor.read_ns())
+        self._begin = (self.clocks.read_wall_ns(), self.clocks.read_processor_ns())
 
     def inspect(self, name: str, result: object, ended: Ended) -> None:
         """Add the processor time of a call, examine and copy its result, and choose whether the copy is kept.
@@ -160,8 +158,8 @@ class TimedCalls:
         """
         self._count[name] += 1
         wall_ns, processor_ns = self._begin
-        self._processor_ns[name] += self._processor.read_ns() - processor_ns
-        self._wall_ns[name] += time.perf_counter_ns() - wall_ns
+        self._processor_ns[name] += self.clocks.read_processor_ns() - processor_ns
+        self._wall_ns[name] += self.clocks.read_wall_ns() - wall_ns
         if "instrument" not in self.without and (left := self._find_left_in_place(ended)):
             raise CallFailed(self.find_owner(name)) from ProcessDisturbed(left)
         parts = _read_parts(result)
@@ -173,7 +171,7 @@ class TimedCalls:
         if not self._is_fixed(name):
             # This thread's processor time within the call is at most the call's wall time.
             self._before_ns[name].append(ended.thread_ns - self._writing_ns - call_ns)
-        self._outside_ns[name].append(time.thread_time_ns() - ended.thread_ns)
+        self._outside_ns[name].append(self.clocks.read_thread_ns() - ended.thread_ns)
         self._after_ns[name].append(self._measure_after_ns(ended))
         self._sample_ns[name].append(call_ns)
         self.judged.offer(name, JudgedCall(values=self._written, result=copied), is_clean=_is_clean(ended))
@@ -198,13 +196,13 @@ class TimedCalls:
 
         This thread also waits if another thread of the process has the core. Such threads use processor time.
         """
-        after_ns = time.perf_counter_ns() - ended.end_ns
-        own_ns = time.process_time_ns() - ended.process_ns if self._threads == 1 else 0
-        return max(after_ns - self._waits.read_since(ended.reading), min(after_ns, own_ns))
+        after_ns = self.clocks.read_wall_ns() - ended.end_ns
+        own_ns = self.clocks.read_process_ns() - ended.process_ns if self._threads == 1 else 0
+        return max(after_ns - self.clocks.read_waited_ns(ended.reading), min(after_ns, own_ns))
 
     def close(self) -> None:
         """Close the files that readings need."""
-        self._waits.close()
+        self.clocks.close()
 
     def _find_left_in_place(self, ended: Ended) -> Phrase | None:
         """Return what the call left in place that runs code while its result is read; None if it left nothing."""
@@ -242,13 +240,13 @@ class TimedCalls:
         """
         if "processor" in self.without:
             return
-        wall_ns, family_ns = (now - before for now, before in zip(_read_clocks(), self._family_begin, strict=True))
+        wall_ns, family_ns = (now - before for now, before in zip(self._read_family(), self._family_begin, strict=True))
         if family_ns > ALLOWED_PROCESSOR_SHARE * self._threads * wall_ns + ALLOWED_TICKS * TICK_NS:
             raise ProcessDisturbed(phrase("family_busy", cores=family_ns / wall_ns, threads=self._threads))
         share = ALLOWED_PROCESSOR_SHARE if self._threads == 1 else ALLOWED_SEVERAL_SHARE
         for name, wall_ns in self._wall_ns.items():
             allowed_ns = share * self._threads * wall_ns + ALLOWED_PROCESSOR_NS * self._count[name]
-            allowed_ns += self._processor.rounding_ns
+            allowed_ns += self.clocks.rounding_ns
             if self._processor_ns[name] > allowed_ns:
                 cores = self._processor_ns[name] / wall_ns
                 busy = phrase("calls_busy", name=self.find_owner(name), cores=cores, threads=self._threads)
@@ -279,13 +277,12 @@ class TimedCalls:
                     numbers = {"outside": outside_ns / 1e3, "allowed": allowed_ns / 1e3}
                     raise ProcessDisturbed(phrase(when, name=self.find_owner(name), **numbers))
 
+    def _read_family(self) -> tuple[int, int]:
+        """Return wall time, and the processor time of this process and of all that it started, in nanoseconds."""
+        return self.clocks.read_wall_ns(), self.clocks.read_family_ns()
+
     def _is_fixed(self, name: str) -> bool:
         return "values" in self.without or name in self.fixed
-
-
-def _read_clocks() -> tuple[int, int]:
-    """Return wall time, and the processor time of this process and of all that it started, in nanoseconds."""
-    return time.perf_counter_ns(), read_family_ns()
 
 
 def _is_clean(ended: Ended) -> bool:

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.api import results
+from attnbench.api.execution import plan_conformance, supplement_plans
 from attnbench.api.outcome import ConformanceError, Failure, Report, format_finding
-from attnbench.api.selection import Expected, Selection, as_tuple, collect_expectations, supplement_selection
+from attnbench.api.selection import Expected, collect_expectations
 from attnbench.api.worker_pool import LocalSession, WorkerPool, refuse_in_worker
+from attnbench.jobs.job import ConformJob, build
 from attnbench.plugins.importable import find_name
+from attnbench.plugins.registry import list_operators
 from attnbench.runner import Limits, NoProgress
 from attnbench.runner import conform as conform_all
 from attnbench.runner.supplement import settle_supplements
@@ -17,7 +20,6 @@ __all__ = [
     "Expected",
     "Failure",
     "Report",
-    "Selection",
     "WorkerPool",
     "conform",
     "format_finding",
@@ -59,10 +61,17 @@ def conform(
     """
     refuse_in_worker("conform")
     name = find_name(implementation)
-    selection = Selection(suite=suite, cases=as_tuple(cases), checks=as_tuple(checks))
-    with LocalSession(limits=Limits(timeout_s=timeout_s, memory_bytes=memory_bytes, threads=threads)) as session:
-        plans = selection.make_plans(session)
-        supplements = supplement_selection(session, [name], selection, plans, adds=completion)
+    job = build(
+        ConformJob,
+        {
+            "suite": suite, "cases": cases, "checks": checks, "timeout_s": timeout_s, "memory_bytes": memory_bytes,
+            "threads": threads, "no_completion": not completion,
+        },
+    )  # fmt: skip
+    limits = Limits(timeout_s=job.timeout_s, memory_bytes=job.memory_bytes, threads=job.threads)
+    with LocalSession(limits=limits) as session:
+        plans = plan_conformance(session, job, list_operators(), here=False)
+        supplements = supplement_plans(session, job, [name], plans)
         further = [plan for one in supplements.values() for plan in one.plans]
         expectations = collect_expectations(session, [name], expected_failures, [*plans, *further])
         results = tuple(
@@ -76,5 +85,5 @@ def conform(
             suite=suite,
             results=results,
             completion=settle_supplements(session, supplements, results).get(name),
-            whole=selection.whole and suite in VERDICT_SUITES,
+            whole=job.whole and suite in VERDICT_SUITES,
         )

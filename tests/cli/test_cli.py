@@ -24,7 +24,7 @@ import pytest
 import torch
 
 from attnbench.analysis.completeness import judge_completeness
-from attnbench.api.subjects import choose_timed_implementations, plan_cases
+from attnbench.api.selection import choose_timed_implementations, plan_cases
 from attnbench.cli.matrix import print_chapters
 from attnbench.cli.recording import Recording, recording, write_json
 from attnbench.plugins.registry import PluginError, load

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import End, Finding, Job, Planned, Result
+from attnbench.records.types import End, Finding, Planned, Result, StoredJob
 from attnbench.report import collect, sections
 from attnbench.report.content import Content
 from attnbench.report.overview import MOST_COLUMNS, MOST_ROWS, Overview, OverviewRow, make_overview
@@ -46,7 +46,7 @@ def finish(stored: StoredRun) -> StoredRun:
     planned = {name: Planned(cases=25, timed=2) for name in names}
     return replace(
         stored,
-        run=replace(stored.run, implementations=tuple(names), job=Job(planned=planned)),
+        run=replace(stored.run, implementations=tuple(names), job=StoredJob(planned=planned)),
         end=End(run="run-1", time="t", outcome="finished", exit_code=0),
     )
 

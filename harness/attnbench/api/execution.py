@@ -17,7 +17,7 @@ from attnbench.api.selection import (
     plan_cases,
 )
 from attnbench.jobs.errors import JobError
-from attnbench.jobs.job import QUICK_WORK_S, ConformJob, Job, ProfileJob, TimedJob
+from attnbench.jobs.job import QUICK_WORK_S, ConformJob, Job, ProfileJob, TimedJob, require_listed
 from attnbench.oracle.disk_cache import find_folder
 from attnbench.plugins.registry import display_name, list_operators
 from attnbench.records.run_file import StoredRun
@@ -104,7 +104,7 @@ def supplement_plans(
     if job.shard:
         whole = plan_conformance(session, replace(job, shard=None), find_operators(session, implementations))
     return choose_supplements(
-        session, implementations, whole, suite=job.suite, part=job.shard, adds=not job.no_completion,
+        session, implementations, whole, suite=require_listed(job.suite), part=job.shard, adds=not job.no_completion,
         stored={one.implementation: one for one in resumed.completions} if resumed else {},
     )  # fmt: skip
 

@@ -16,8 +16,19 @@ from attnbench.records.environment import count_cores
 from attnbench.records.types import Pass
 
 __all__ = [
-    "COMMANDS", "CompareJob", "ConformJob", "Job", "ProfileJob", "RecordedJob", "RunJob", "TimedJob", "build", "parse",
-    "parse_fields", "require_listed", "require_here",
+    "COMMANDS",
+    "CompareJob",
+    "ConformJob",
+    "Job",
+    "ProfileJob",
+    "RecordedJob",
+    "RunJob",
+    "TimedJob",
+    "build",
+    "parse",
+    "parse_fields",
+    "require_here",
+    "require_listed",
 ]  # fmt: skip
 
 # Default sequence lengths of a profile, in tokens: with the suite quick, and with any other suite.

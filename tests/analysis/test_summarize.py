@@ -189,7 +189,7 @@ def test_an_open_answer_is_measured_in_more_processes() -> None:
     command = find_next_command(summarize([stored]), [stored])
     assert command is not None
     assert command.kind == "measure"
-    assert command.command == "attnbench profile --processes 30 --lengths 64 --batch 8 a"
+    assert command.command == "attnbench profile --lengths 64 --batch 8 --processes 30 a"
 
 
 def test_a_decided_answer_needs_no_command(mixed: Summary) -> None:

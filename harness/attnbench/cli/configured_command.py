@@ -1,7 +1,6 @@
 """A command whose options may have values from a configuration file; an error about such a value names its key."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,10 @@ class ConfiguredCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.BadParameter as error:
-            if key := _find_key(ctx, error.param.name if error.param else None):
-                error.param_hint = key
+            name = error.param.name if error.param else None
+            is_of_file = ctx.get_parameter_source(name or "") is ParameterSource.DEFAULT_MAP
+            if isinstance(ctx.obj, Configured) and is_of_file:
+                error.param_hint = f"{ctx.obj.path}: {ctx.obj.configuration.name_key(name or '')}"
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -46,17 +47,20 @@ class ConfiguredCommand(click.Command):
         try:
             return super().invoke(ctx)
         except JobError as error:
-            raise click.UsageError(error.describe(partial(_name_field, ctx)), ctx) from error
+            raise click.UsageError(_describe(error, ctx), ctx) from error
 
 
-def _name_field(ctx: click.Context, field: str) -> str:
-    """Return the option of a field, or the key of the file if it has given the value."""
-    return _find_key(ctx, field) or name_option(field)
+def _describe(error: JobError, ctx: click.Context) -> str:
+    """Return an error with the file, if the file has given the value, and with its keys instead of options."""
+    if not isinstance(ctx.obj, Configured):
+        return error.describe(name_option)
+    configured, find_source = ctx.obj, ctx.get_parameter_source
+    is_of_file = find_source(error.field or "") is ParameterSource.DEFAULT_MAP
 
+    def name(field: str) -> str:
+        source = find_source(field)
+        is_key = source is ParameterSource.DEFAULT_MAP or (is_of_file and source is not ParameterSource.COMMANDLINE)
+        return configured.configuration.name_key(field) if is_key else name_option(field)
 
-def _find_key(ctx: click.Context, name: str | None) -> str:
-    """Return the file and the key that gave a parameter its value; empty if the value is from elsewhere."""
-    if not isinstance(ctx.obj, Configured) or not name:
-        return ""
-    is_given = ctx.get_parameter_source(name) is ParameterSource.DEFAULT_MAP
-    return f"{ctx.obj.path}: {ctx.obj.configuration.name_key(name)}" if is_given else ""
+    told = error.describe(name)
+    return f"{configured.path}: {told}" if is_of_file else told

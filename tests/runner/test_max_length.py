@@ -14,6 +14,7 @@ import torch
 
 from attnbench.analysis.max_length import FITS, MaxLength, find_max_lengths
 from attnbench.cli.max_length import print_max_lengths, search_max_lengths
+from attnbench.cli.output_files import OutputFiles
 from attnbench.interface import Inputs
 from attnbench.jobs.errors import JobError
 from attnbench.jobs.job import ProfileJob, build
@@ -403,7 +404,7 @@ def test_the_command_stores_and_prints(
         implementations=(f"{own}:REFUSES",), timeout_s=60.0, memory_bytes=4 * 10**8, work_limit_s=2.0, threads=1,
         passes=("forward",), results=tmp_path / "stored", frontier=True,
     )  # fmt: skip
-    assert search_max_lengths(job, None, json_file=output) == 0
+    assert search_max_lengths(job, None, OutputFiles(json_file=output)) == 0
     (file,) = tmp_path.glob("stored/*/*.jsonl")
     (found,) = find_max_lengths(read_run(file).results)
     assert (found.length, found.beyond) == (256, 320)

@@ -12,9 +12,10 @@ from attnbench.api.before_timing import describe_timing
 from attnbench.api.comparing import THRESHOLD, compare_stored, parse_threshold
 from attnbench.api.execution import choose_effort, count_planned, make_session, plan_profile, profile_into
 from attnbench.api.selection import choose_implementations
-from attnbench.cli.comparison_output import Files, print_comparison, write_comparison
+from attnbench.cli.comparison_output import print_comparison, write_comparison
 from attnbench.cli.job_options import build_jobs
 from attnbench.cli.options import AXES, options
+from attnbench.cli.output_files import OutputFiles
 from attnbench.cli.recording import INCONCLUSIVE, Recording, print_stored_path, recording
 from attnbench.cli.threads import choose_exit_code, measure_each
 from attnbench.jobs.fields import name_option
@@ -68,7 +69,7 @@ def command(
     --markdown write the comparison as a page and for a pull request. Exit code 0: nothing became worse; 1: something
     became worse, or a result is missing; 3: BASE and NEW have nothing in common, or there is no verdict on time.
     """
-    files = Files(json_file=json_file, html_file=html_file, markdown_file=markdown_file)
+    files = OutputFiles(json_file=json_file, html_file=html_file, markdown_file=markdown_file)
     files.refuse_same()
     if resume is None:
         if given["base"] is None:
@@ -124,7 +125,7 @@ def _names_implementations(base: str, new: str | None, tree: Path | None, result
     return True
 
 
-def _compare_runs(results: Path, base: str, new: str | None, threshold: float, files: Files) -> int:
+def _compare_runs(results: Path, base: str, new: str | None, threshold: float, files: OutputFiles) -> int:
     before, after = (read_run(path) for path in find_runs(results, [base, str(new)]))
     found, content = compare_stored(before, after, threshold=threshold)
     write_comparison(found, content, files)
@@ -132,7 +133,7 @@ def _compare_runs(results: Path, base: str, new: str | None, threshold: float, f
     return _choose_exit_code(found, undecided=UNDECIDED - {"unknown"})
 
 
-def _compare_implementations(job: CompareJob, resumed: StoredRun | None, *, files: Files) -> int:
+def _compare_implementations(job: CompareJob, resumed: StoredRun | None, *, files: OutputFiles) -> int:
     """Measure two implementations with interleaved calls; print the changes from base to new."""
     named = resolve_in_trees(job.base, job.tree) if job.tree else [job.base, job.new or ""]
     sides = choose_implementations(named)

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +19,7 @@ from attnbench.cli.certifying import print_certificate, refuse_filters, write_ce
 from attnbench.cli.job_options import build_job
 from attnbench.cli.matrix import print_chapters
 from attnbench.cli.options import options
+from attnbench.cli.output_files import OutputFiles
 from attnbench.cli.recording import (
     INCONCLUSIVE,
     list_coverage,
@@ -33,23 +33,6 @@ from attnbench.jobs.fields import FUZZ
 from attnbench.jobs.job import ConformJob
 from attnbench.records.run_file import StoredRun
 from attnbench.report.markdown import render
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """What a check of a suite writes besides its run file."""
-
-    json_file: IO[str] | None
-    markdown_file: IO[str] | None
-    certificate_file: IO[str] | None
-    # Whether the findings are printed by chapter.
-    matrix: bool
-
-    @property
-    def to_stderr(self) -> bool:
-        """Whether standard output has a file, so that the table goes to standard error."""
-        files = (self.json_file, self.markdown_file, self.certificate_file)
-        return any(file is not None and file.name == "-" for file in files)
 
 
 @click.command("conform")
@@ -101,25 +84,28 @@ def command(
         return time_cheats(given["implementations"], click.get_current_context().params)
     if operators and not mutants:
         raise click.UsageError("--operator selects the operator of the mutants, and needs --mutants: add --mutants")
+    files = OutputFiles(json_file=json_file, markdown_file=markdown_file, certificate_file=certificate_file)
+    others = {"--markdown": markdown_file, "--certificate": certificate_file, "--resume": resume}
+    if mutants and (unused := [option for option, value in others.items() if value]):
+        raise click.UsageError(f"--mutants: leave out {', '.join(unused)}; --json stores the results")
     job, resumed = build_job(ConformJob, given, resume)
     if certificate_file:
         refuse_filters(job)
     if mutants and job.suite != FUZZ:
         from attnbench.cli.mutants import try_mutants
 
-        return try_mutants(job, operators, json_file, whole=matrix)
+        return try_mutants(job, operators, files, whole=matrix)
     if job.suite == FUZZ:
         # Imported here: Hypothesis is slow to import.
         from attnbench.cli.fuzzing import fuzz_all
 
-        return fuzz_all(job, resumed, json_file=json_file, markdown_file=markdown_file, keep_found=keep_found)
+        return fuzz_all(job, resumed, files, keep_found)
     if keep_found:
         raise click.UsageError("--keep-found needs generated cases: add --suite fuzz")
-    output = Output(json_file=json_file, markdown_file=markdown_file, certificate_file=certificate_file, matrix=matrix)
-    return _check(job, resumed, output)
+    return _check(job, resumed, files, matrix=matrix)
 
 
-def _check(job: ConformJob, resumed: StoredRun | None, output: Output) -> int:
+def _check(job: ConformJob, resumed: StoredRun | None, files: OutputFiles, *, matrix: bool) -> int:
     """Check the cases of a suite, print and store the findings, and return the exit code."""
     chosen = choose_implementations(job.implementations)
     with make_session(job) as session:
@@ -131,25 +117,25 @@ def _check(job: ConformJob, resumed: StoredRun | None, output: Output) -> int:
         with recording(
             session, job=job, resumed=resumed, suite=job.suite, cases=[plan.case for plan in plans],
             implementations=chosen,
-            whole=job.whole and (job.suite in VERDICT_SUITES or output.certificate_file is not None),
+            whole=job.whole and (job.suite in VERDICT_SUITES or files.certificate_file is not None),
             planned=count_planned(session, chosen, plans, supplements=supplements),
         ) as recorded:  # fmt: skip
             conform_into(recorded, session, chosen, plans, job, expectations, supplements)
             recorded.exit_code = recorded.choose_exit_code(job.implementations)
         certificate = None
-        if output.certificate_file:
-            certificate = write_certificate(session, recorded, chosen, plans, job, output.certificate_file)
-    if output.json_file:
-        write_json(recorded, output.json_file)
+        if files.certificate_file:
+            certificate = write_certificate(session, recorded, chosen, plans, job, files.certificate_file)
+    if files.json_file:
+        write_json(recorded, files.json_file)
     runs, summary = read_made([recorded])
-    if output.markdown_file:
-        output.markdown_file.write(render(summary))
-    if output.matrix:
-        print_chapters(recorded.list_results(), err=output.to_stderr)
-        print_notes(list_coverage(recorded), err=output.to_stderr)
-    print_notes(list_notes(recorded), err=output.to_stderr)
-    print_outcome(summary, runs, err=output.to_stderr)
-    print_certificate(certificate, err=output.to_stderr)
+    if files.markdown_file:
+        files.markdown_file.write(render(summary))
+    if matrix:
+        print_chapters(recorded.list_results(), err=files.to_stderr)
+        print_notes(list_coverage(recorded), err=files.to_stderr)
+    print_notes(list_notes(recorded), err=files.to_stderr)
+    print_outcome(summary, runs, err=files.to_stderr)
+    print_certificate(certificate, err=files.to_stderr)
     print_stored_path(recorded)
     sys.stdout.flush()
     return _choose_exit_code(recorded.exit_code, certificate)

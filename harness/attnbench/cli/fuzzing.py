@@ -5,13 +5,13 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 import click
 
 from attnbench.api.execution import make_session
 from attnbench.api.progress import show_progress
 from attnbench.api.selection import choose_checks, choose_implementations, drop_unloadable
+from attnbench.cli.output_files import OutputFiles
 from attnbench.cli.recording import Recording, print_stored_path, recording, write_json
 from attnbench.cli.terminal import print_outcome, read_made
 from attnbench.jobs.job import ConformJob
@@ -28,14 +28,7 @@ BUDGET_S = 60.0
 EXAMPLES = 200
 
 
-def fuzz_all(
-    job: ConformJob,
-    resumed: StoredRun | None,
-    *,
-    json_file: IO[str] | None,
-    markdown_file: IO[str] | None,
-    keep_found: Path | None,
-) -> int:
+def fuzz_all(job: ConformJob, resumed: StoredRun | None, files: OutputFiles, keep_found: Path | None) -> int:
     """Fuzz each implementation, print and store the findings, and return the exit code."""
     chosen, effort_each = choose_implementations(job.implementations), choose_effort(job)
     found: list[Found] = []
@@ -52,14 +45,13 @@ def fuzz_all(
             except KeyboardInterrupt:
                 _print_found(found, err=True)
                 raise
-    if json_file:
-        write_json(recorded, json_file)
+    if files.json_file:
+        write_json(recorded, files.json_file)
     runs, summary = read_made([recorded])
-    if markdown_file:
-        markdown_file.write(render(summary))
-    to_stderr = any(file is not None and file.name == "-" for file in (json_file, markdown_file))
-    print_outcome(summary, runs, err=to_stderr)
-    _print_found(found, err=to_stderr)
+    if files.markdown_file:
+        files.markdown_file.write(render(summary))
+    print_outcome(summary, runs, err=files.to_stderr)
+    _print_found(found, err=files.to_stderr)
     click.echo(f"{len(recorded.results)} results; --seed {effort_each.seed} repeats the same cases", err=True)
     print_stored_path(recorded)
     return recorded.exit_code

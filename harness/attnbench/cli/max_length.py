@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import IO
 
 from rich.table import Table
 from rich.text import Text
@@ -11,6 +10,7 @@ from attnbench.analysis.max_length import FITS, find_max_lengths
 from attnbench.api.execution import make_session, plan_profile
 from attnbench.api.progress import show_progress
 from attnbench.api.selection import choose_implementations, choose_timed_implementations, find_operators
+from attnbench.cli.output_files import OutputFiles
 from attnbench.cli.recording import FAILED, INCONCLUSIVE, print_stored_path, recording, write_json
 from attnbench.cli.terminal import make_console
 from attnbench.jobs.job import ProfileJob
@@ -26,7 +26,7 @@ __all__ = ["print_max_lengths", "search_max_lengths"]
 NUMBERS = frozenset({"longest", "s per call", "peak MiB"})
 
 
-def search_max_lengths(job: ProfileJob, resumed: StoredRun | None, *, json_file: IO[str] | None) -> int:
+def search_max_lengths(job: ProfileJob, resumed: StoredRun | None, files: OutputFiles) -> int:
     """Find, store and print the longest sequence of each implementation; return the exit code."""
     chosen = choose_implementations(job.implementations)
     session = make_session(job)
@@ -48,10 +48,9 @@ def search_max_lengths(job: ProfileJob, resumed: StoredRun | None, *, json_file:
                 recorded.add(result)
             names = [display_name(name) for name in job.implementations]
             recorded.exit_code = _choose_exit_code(recorded.list_results(), names)
-    if json_file:
-        write_json(recorded, json_file)
-    to_stderr = json_file is not None and json_file.name == "-"
-    print_max_lengths(recorded.list_results(), err=to_stderr)
+    if files.json_file:
+        write_json(recorded, files.json_file)
+    print_max_lengths(recorded.list_results(), err=files.to_stderr)
     print_stored_path(recorded)
     return recorded.exit_code
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import IO, Any
+from typing import Any
 
 import click
 from rich.table import Table
@@ -11,6 +11,7 @@ from attnbench.api.execution import make_session, plan_conformance
 from attnbench.api.progress import show_progress
 from attnbench.cases import NESTED, Level, digest
 from attnbench.checks.catalogue import list_chapters, read_checks, read_operator_checks
+from attnbench.cli.output_files import OutputFiles
 from attnbench.cli.terminal import make_console
 from attnbench.jobs.job import ConformJob, require_listed
 from attnbench.plugins.registry import OPERATORS, PluginError, list_names, load_operator
@@ -22,11 +23,9 @@ __all__ = ["print_matrix", "to_json", "try_mutants"]
 
 SCHEMA = 1
 FILTERS = ("cases", "checks", "dtype", "shard")
-# Options of ``attnbench conform`` that have no effect with --mutants, by parameter name.
-UNUSED = {"markdown_file": "--markdown", "certificate_file": "--certificate", "resume": "--resume"}
 
 
-def try_mutants(job: ConformJob, operators: Sequence[str], json_file: IO[str] | None, *, whole: bool) -> int:
+def try_mutants(job: ConformJob, operators: Sequence[str], files: OutputFiles, *, whole: bool) -> int:
     """Run all mutants of these operators on a suite, and print and store the results.
 
     Without operators, the mutants of all are run; ``whole``: each of them on every case.
@@ -35,9 +34,6 @@ def try_mutants(job: ConformJob, operators: Sequence[str], json_file: IO[str] | 
     """
     if job.implementations:
         raise click.UsageError(f"--mutants runs the shipped mutants: leave out {' '.join(job.implementations)}")
-    params = click.get_current_context().params
-    if unused := [option for name, option in UNUSED.items() if params[name]]:
-        raise click.UsageError(f"--mutants: leave out {', '.join(unused)}; --json stores the results")
     suite = require_listed(job.suite)
     operators = _choose_operators(operators)
     with make_session(job) as session:
@@ -59,10 +55,10 @@ def try_mutants(job: ConformJob, operators: Sequence[str], json_file: IO[str] | 
         for level, cases in own.items()
         if matrix.find_mutants_of(operator)
     }
-    if json_file:
-        json.dump(to_json(matrix, asked, scores, lists), json_file, indent=1)
-        json_file.write("\n")
-    print_matrix(matrix, asked, err=json_file is not None and json_file.name == "-")
+    if files.json_file:
+        json.dump(to_json(matrix, asked, scores, lists), files.json_file, indent=1)
+        files.json_file.write("\n")
+    print_matrix(matrix, asked, err=files.to_stderr)
     return 1 if matrix.find_survivors() or matrix.find_false_alarms() else 0
 
 

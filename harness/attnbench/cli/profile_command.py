@@ -8,6 +8,7 @@ import click
 from attnbench.api.execution import record_profile
 from attnbench.cli.job_options import build_jobs
 from attnbench.cli.options import AXES, options
+from attnbench.cli.output_files import OutputFiles
 from attnbench.cli.recording import Recording, print_stored_path, recording, write_json
 from attnbench.cli.terminal import print_outcome, read_made
 from attnbench.cli.threads import choose_exit_code, measure_each
@@ -39,24 +40,24 @@ def command(*, resume: str | None, json_file: IO[str] | None, **given: Any) -> i
     sets the measuring effort. If --case is a complete case id, this case is timed, whatever its form: for example a
     decoding step, shared heads or a window.
     """
+    files = OutputFiles(json_file=json_file)
     jobs = build_jobs(ProfileJob, given, resume)
     if jobs[0][0].frontier:
         from attnbench.cli.max_length import search_max_lengths
 
-        return choose_exit_code(measure_each(jobs, partial(search_max_lengths, json_file=json_file)))
-    made = measure_each(jobs, partial(_profile, json_file=json_file))
-    to_stderr = json_file is not None and json_file.name == "-"
+        return choose_exit_code(measure_each(jobs, partial(search_max_lengths, files=files)))
+    made = measure_each(jobs, partial(_profile, files=files))
     runs, summary = read_made(made)
-    print_outcome(summary, runs, err=to_stderr)
+    print_outcome(summary, runs, err=files.to_stderr)
     return choose_exit_code([one.exit_code for one in made])
 
 
-def _profile(job: ProfileJob, resumed: StoredRun | None, *, json_file: IO[str] | None) -> Recording:
+def _profile(job: ProfileJob, resumed: StoredRun | None, files: OutputFiles) -> Recording:
     """Profile with one number of threads; return the stored run."""
     recorded = record_profile(
         job, start_recording=partial(recording, resumed=resumed), announce=partial(click.echo, err=True)
     )
-    if json_file:
-        write_json(recorded, json_file)
+    if files.json_file:
+        write_json(recorded, files.json_file)
     print_stored_path(recorded)
     return recorded

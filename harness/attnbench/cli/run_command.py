@@ -26,6 +26,7 @@ from attnbench.api.selection import (
 )
 from attnbench.cli.job_options import build_jobs
 from attnbench.cli.options import AXES, options
+from attnbench.cli.output_files import OutputFiles
 from attnbench.cli.recording import Recording, list_notes, print_stored_path, recording, write_json
 from attnbench.cli.terminal import print_notes, print_outcome
 from attnbench.cli.threads import choose_exit_code, measure_each
@@ -48,18 +49,18 @@ def command(*, resume: str | None, json_file: IO[str] | None, **given: Any) -> i
     from attnbench.records.run_file import read_run
     from attnbench.report import collect, write_content
 
+    files = OutputFiles(json_file=json_file)
     jobs = build_jobs(RunJob, given, resume)
-    made = measure_each(jobs, partial(_run, json_file=json_file))
-    to_stderr = json_file is not None and json_file.name == "-"
+    made = measure_each(jobs, partial(_run, files=files))
     content = collect([read_run(one.file.path) for one in made])
     reports = jobs[0][0].reports
     page = write_content(content, reports)
-    print_outcome(content.summary, content.runs, reports=reports, err=to_stderr)
-    click.echo(page, err=to_stderr)
+    print_outcome(content.summary, content.runs, reports=reports, err=files.to_stderr)
+    click.echo(page, err=files.to_stderr)
     return choose_exit_code([one.exit_code for one in made])
 
 
-def _run(job: RunJob, resumed: StoredRun | None, *, json_file: IO[str] | None) -> Recording:
+def _run(job: RunJob, resumed: StoredRun | None, files: OutputFiles) -> Recording:
     """Conform and profile with one number of threads; return the stored run."""
     checked = job.conformance
     chosen = choose_implementations(job.implementations)
@@ -86,8 +87,8 @@ def _run(job: RunJob, resumed: StoredRun | None, *, json_file: IO[str] | None) -
             conform_into(recorded, session, chosen, plans, checked, expectations, supplements)
             profile_with_ceilings(recorded, session, chosen, timed, effort)
             recorded.exit_code = recorded.choose_exit_code(job.implementations)
-    if json_file:
-        write_json(recorded, json_file)
-    print_notes(list_notes(recorded), err=json_file is not None and json_file.name == "-")
+    if files.json_file:
+        write_json(recorded, files.json_file)
+    print_notes(list_notes(recorded), err=files.to_stderr)
     print_stored_path(recorded)
     return recorded

@@ -11,14 +11,14 @@ from attnbench.jobs.command_lines import OUTPUTS
 from attnbench.jobs.fields import Field
 from attnbench.jobs.job import RecordedJob, build, parse_fields
 from attnbench.jobs.stored import resume_job
-from attnbench.jobs.values import parse_counts
+from attnbench.jobs.values import COUNTS
 from attnbench.records.run_file import StoredRun, find_runs, read_run
 
 __all__ = ["build_job", "build_jobs", "list_outputs"]
 
 J = TypeVar("J", bound=RecordedJob)
 # Several numbers of threads: each is a job of its own.
-THREADS = Field(option="--threads", parse=parse_counts, need="whole numbers of at least 1", example="1,2")
+THREADS = Field(option="--threads", kind=COUNTS)
 
 
 def build_job(kind: type[J], given: Mapping[str, Any], resume: str | None = None) -> tuple[J, StoredRun | None]:

@@ -3,29 +3,15 @@
 The values of the fields of a job stay words here, which ``attnbench.jobs`` reads.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from attnbench.cases import DEVICES, DTYPES, LEVELS
-from attnbench.jobs.axes import MODELS
-from attnbench.jobs.fields import FIELDS, FUZZ
-from attnbench.jobs.values import (
-    parse_bytes,
-    parse_count,
-    parse_counts,
-    parse_flag,
-    parse_lengths,
-    parse_path,
-    parse_paths,
-    parse_seconds,
-    parse_seed,
-    parse_shard,
-    parse_shares,
-    parse_words,
-)
+from attnbench.cases import LEVELS
+from attnbench.jobs.fields import FIELDS
+from attnbench.jobs.values import FLAG
 
 __all__ = ["AXES", "OUTPUT_FILES", "options"]
 
@@ -35,12 +21,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 OUTPUT_FILES = {"json_file": "--json", "html_file": "--html", "markdown_file": "--markdown"}
 # Names of the options that choose sizes and masks of timed calls.
 AXES = ("batch", "heads", "head_dim", "width", "kv_heads", "mask", "padding", "like")
-# Words of the help for the value that a parser reads.
-_METAVARS: dict[Callable[[Any], Any], str] = {
-    parse_bytes: "BYTES", parse_count: "NUMBER", parse_counts: "NUMBERS", parse_lengths: "LENGTHS",
-    parse_path: "DIRECTORY", parse_paths: "FILE", parse_seconds: "SECONDS", parse_seed: "NUMBER", parse_shard: "I/N",
-    parse_shares: "SHARES", parse_words: "WORDS",
-}  # fmt: skip
 
 
 class JsonFile(click.File):
@@ -56,42 +36,38 @@ class JsonFile(click.File):
         return super().convert(value, param, ctx)
 
 
-def _make_field(
-    name: str, told: str = "", *, choices: Sequence[str] = (), default: object = None, metavar: str = ""
-) -> Callable[[F], F]:
+def _make_field(name: str, told: str = "", *, default: object = None, word: str = "") -> Callable[[F], F]:
     """Return the option of a field of jobs; its value is a word, or None.
 
-    ``told`` is the help, and ``default`` the default of the field, which the help shows.
+    ``told`` is the help, ``default`` the default of the field, and ``word`` stands for the value; None: that of its
+    kind.
     """
     field = FIELDS[name]
-    shown = f"  [default: {default}]" if default is not None else ""
-    if field.parse is parse_flag:
+    if field.kind is FLAG:
         return click.option(field.option, name, is_flag=True, help=told)
-    words = f"[{'|'.join(choices)}]" if choices else metavar or _METAVARS.get(field.parse, "TEXT")
-    return click.option(field.option, name, multiple=field.repeated, metavar=words, help=(told + shown).strip())
-
-
-def _make_option(*names: str, **settings: Any) -> Callable[[F], F]:
-    return click.option(*names, **settings)
+    shown = f"{told}  [default: {default}]" if default is not None else told
+    return click.option(
+        field.option, name, multiple=field.repeated, metavar=word or field.kind.word, help=shown.strip()
+    )
 
 
 _ALL: dict[str, Callable[[Any], Any]] = {
-    "suite": _make_field("suite", "Suite of cases to run.", choices=LEVELS, default="quick"),
+    "suite": _make_field("suite", "Suite of cases to run.", default="quick", word=f"[{'|'.join(LEVELS)}]"),
     "suite_or_fuzz": _make_field(
-        "suite", "Suite of cases to run; the suite fuzz generates its cases.", choices=(*LEVELS, FUZZ), default="quick"
+        "suite", "Suite of cases to run; the suite fuzz generates its cases.", default="quick"
     ),
     "budget": _make_field("budget_s", "Fuzz each implementation for this time, such as 60s."),
     "examples": _make_field("examples", "Fuzz each implementation with this many cases."),
     "seed": _make_field("seed", "Seed of the generated cases; the same seed gives the same cases."),
-    "keep_found": _make_option(
+    "keep_found": click.option(
         "--keep-found",
         type=click.Path(dir_okay=False, path_type=Path),
         help="Append ids of the smallest failing cases to this file.",
     ),
     "case": _make_field("cases", "Case to run: a pattern of ids such as '*bfloat16*', or a complete id."),
     "check": _make_field("checks", "Check to run: a name, or a pattern of names."),
-    "device": _make_field("device", choices=DEVICES, default="cpu"),
-    "dtype": _make_field("dtype", "Run every case in this dtype.", choices=DTYPES),
+    "device": _make_field("device", default="cpu"),
+    "dtype": _make_field("dtype", "Run every case in this dtype."),
     "lengths": _make_field("lengths", "Sequence lengths, such as 128,256,512; 1:512 is one query and 512 keys."),
     "batch": _make_field("batch", "Numbers of sequences, such as 1,8."),
     "heads": _make_field("heads", "Numbers of heads, such as 12."),
@@ -104,15 +80,15 @@ _ALL: dict[str, Callable[[Any], Any]] = {
         "Shares of the batch that are padding, such as 0.3; sequences are as long as real sentences. Needs a batch of "
         "at least 2.",
     ),
-    "like": _make_field("like", "Take sizes, mask and typical lengths of a well-known model.", choices=sorted(MODELS)),
+    "like": _make_field("like", "Take sizes, mask and typical lengths of a well-known model."),
     "operator": _make_field(
         "operators",
         "Operator whose implementations are used if no IMPLEMENTATION is named.",
         default="multihead",
-        metavar="OPERATOR",
+        word="OPERATOR",
     ),
-    "mutants_of": _make_field("operators", "With --mutants: run the mutants of this operator.", metavar="OPERATOR"),
-    "passes": _make_field("passes", "Pass to time; default: both passes.", choices=("forward", "forward+backward")),
+    "mutants_of": _make_field("operators", "With --mutants: run the mutants of this operator.", word="OPERATOR"),
+    "passes": _make_field("passes", "Pass to time; default: both passes."),
     "results": _make_field("results", "Folder of run files.", default="results"),
     "reports": _make_field("reports", "Folder of the report.", default="reports"),
     "expected": _make_field(
@@ -141,48 +117,48 @@ _ALL: dict[str, Callable[[Any], Any]] = {
     "thread_counts": _make_field(
         "threads",
         "Threads of each worker, such as 1,2. Each number has processes and a run file of its own.",
-        metavar="NUMBERS",
+        word="NUMBERS",
     ),
-    "resume": _make_option(
+    "resume": click.option(
         "--resume",
         metavar="RUN",
         help="Resume the stored run with this id or file, with the options with which it was started.",
     ),
-    "json": _make_option(
+    "json": click.option(
         "--json", "json_file", type=JsonFile(), help="File for the findings as JSON; - is standard output."
     ),
-    "markdown": _make_option(
+    "markdown": click.option(
         "--markdown",
         "markdown_file",
         type=JsonFile(),
         help="File for the table and the failures as Markdown, short enough for a pull request; - is standard output.",
     ),
-    "comparison_html": _make_option(
+    "comparison_html": click.option(
         "--html", "html_file", type=JsonFile(), help="File for the comparison as an HTML page; - is standard output."
     ),
-    "comparison_markdown": _make_option(
+    "comparison_markdown": click.option(
         "--markdown",
         "markdown_file",
         type=JsonFile(),
         help="File for the comparison as Markdown, short enough for a pull request; - is standard output.",
     ),
-    "certificate": _make_option(
+    "certificate": click.option(
         "--certificate",
         "certificate_file",
         type=JsonFile(),
         help="File for the certificate of a whole suite as JSON; - is standard output.",
     ),
-    "mutants": _make_option(
+    "mutants": click.option(
         "--mutants",
         is_flag=True,
         help="Run the shipped mutants instead of an IMPLEMENTATION, and print the mutation score.",
     ),
-    "cheats": _make_option(
+    "cheats": click.option(
         "--cheats",
         is_flag=True,
         help="Time the shipped cheats instead of an IMPLEMENTATION, and print which of them the defences stop.",
     ),
-    "matrix": _make_option(
+    "matrix": click.option(
         "--matrix",
         is_flag=True,
         help="Print the findings by chapter. With --mutants: run every mutant and correct variant on every case.",

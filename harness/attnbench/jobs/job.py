@@ -272,15 +272,15 @@ def parse_fields(known: Mapping[str, Field], given: Mapping[str, Any]) -> dict[s
                 name, "unknown{meant}; available: {available}", meant=f", did you mean {near[0]!r}?" if near else "",
                 available=", ".join(known),
             )  # fmt: skip
-        field = known[name]
+        kind = known[name].kind
         if value is None or (isinstance(value, list | tuple) and not value):
             continue
         try:
-            found[name] = field.parse(value)
+            found[name] = kind.parse(value)
         except (ValueError, TypeError, AttributeError, OverflowError):
             raise JobError(
-                name, "needs {need}, got {got}{example}", need=field.need, got=_show(value),
-                example=f"; for example {field.example}" if field.example else "",
+                name, "needs {need}, got {got}{example}", need=kind.need, got=_show(value),
+                example=f"; for example {kind.example}" if kind.example else "",
             ) from None  # fmt: skip
     return found
 

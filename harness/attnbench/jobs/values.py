@@ -1,42 +1,35 @@
-"""Parsers of values: each takes the words of a command line, or the values of Python and TOML, and returns one form.
-
-A parser raises ValueError or TypeError for what it cannot read; the field whose value it is says what it needs.
-"""
+"""Kinds of values: each is read from the words of a command line, or from values of Python and TOML, into one form."""
 
 import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "Length",
-    "choose_from",
-    "choose_several",
-    "format_value",
-    "parse_bytes",
-    "parse_count",
-    "parse_counts",
-    "parse_flag",
-    "parse_lengths",
-    "parse_path",
-    "parse_paths",
-    "parse_positive",
-    "parse_seconds",
-    "parse_seed",
-    "parse_shard",
-    "parse_shares",
-    "parse_text",
-    "parse_texts",
-    "parse_words",
-]
+    "BYTES", "COUNT", "COUNTS", "FLAG", "FOLDER", "LENGTHS", "PATHS", "POSITIVE", "SECONDS", "SEED", "SHARD", "SHARES",
+    "TEXT", "TEXTS", "WORDS", "Kind", "Length", "format_value", "make_choice",
+]  # fmt: skip
 
 # A length: a number of tokens, or the numbers of queries and keys.
 Length = int | tuple[int, int]
 # A memory limit of this many bytes or more is refused: the operating system cannot set such a limit.
 MOST_BYTES = 2**62
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of values."""
+
+    # Returns the one form; raises ValueError, TypeError, AttributeError or OverflowError for what it cannot read.
+    parse: Callable[[Any], Any]
+    # What a value must be, an example, and the word of the command's help for it.
+    need: str
+    example: str = ""
+    word: str = "TEXT"
 
 
 def format_value(value: Any) -> str:
@@ -46,28 +39,24 @@ def format_value(value: Any) -> str:
     return ",".join(":".join(map(str, one)) if isinstance(one, tuple | list) else str(one) for one in value)
 
 
-def parse_count(value: Any) -> int:
-    """Return a whole number of at least 1."""
+def _parse_count(value: Any) -> int:
     return _parse_int(value, least=1)
 
 
-def parse_seed(value: Any) -> int:
-    """Return a whole number of at least 0."""
+def _parse_seed(value: Any) -> int:
     return _parse_int(value, least=0)
 
 
-def parse_counts(value: Any) -> tuple[int, ...]:
-    """Return whole numbers of at least 1, ascending."""
-    return tuple(sorted(set(map(parse_count, _split(value)))))
+def _parse_counts(value: Any) -> tuple[int, ...]:
+    return tuple(sorted(set(map(_parse_count, _split(value)))))
 
 
-def parse_lengths(value: Any) -> tuple[Length, ...]:
-    """Return lengths, ascending."""
+def _parse_lengths(value: Any) -> tuple[Length, ...]:
     pairs = sorted({(keys, queries) for queries, keys in map(_parse_length, _split(value))})
     return tuple(queries if queries == keys else (queries, keys) for keys, queries in pairs)
 
 
-def parse_shares(value: Any) -> tuple[float, ...]:
+def _parse_shares(value: Any) -> tuple[float, ...]:
     """Return numbers above 0 and below 1, ascending, with the six digits that the id of a case has."""
     found = sorted({float(f"{_parse_float(one):g}") for one in _split(value)})
     if not 0 < found[0] <= found[-1] < 1:
@@ -75,20 +64,19 @@ def parse_shares(value: Any) -> tuple[float, ...]:
     return tuple(found)
 
 
-def parse_positive(value: Any) -> float:
-    """Return a finite number above 0."""
+def _parse_positive(value: Any) -> float:
     found = _parse_float(value)
     if not 0 < found < math.inf:
         raise ValueError(value)
     return found
 
 
-def parse_seconds(value: Any) -> float:
+def _parse_seconds(value: Any) -> float:
     """Return a finite number of seconds above 0; a text may end in "s"."""
-    return parse_positive(value.removesuffix("s") if isinstance(value, str) else value)
+    return _parse_positive(value.removesuffix("s") if isinstance(value, str) else value)
 
 
-def parse_bytes(value: Any) -> int:
+def _parse_bytes(value: Any) -> int:
     """Return a number of bytes; a text may have a unit such as GiB."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)?", str(value))
     if not found or not 0 < (number := int(float(found[1]) * _UNITS[found[2] or ""])) < MOST_BYTES:
@@ -96,64 +84,53 @@ def parse_bytes(value: Any) -> int:
     return number
 
 
-def parse_shard(value: Any) -> tuple[int, int]:
-    """Return I and N of part I of N."""
-    index, count = map(parse_count, value.split("/") if isinstance(value, str) else value)
+def _parse_shard(value: Any) -> tuple[int, int]:
+    index, count = map(_parse_count, value.split("/") if isinstance(value, str) else value)
     if index > count:
         raise ValueError(value)
     return index, count
 
 
-def parse_text(value: Any) -> str:
-    """Return a text that is not empty."""
+def _parse_text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(value)
     return value
 
 
-def parse_texts(value: Any) -> tuple[str, ...]:
+def _parse_texts(value: Any) -> tuple[str, ...]:
     """Return texts without repeats; a text alone may have commas."""
-    return tuple(dict.fromkeys(map(parse_text, [value] if isinstance(value, str) else value)))
+    return tuple(dict.fromkeys(map(_parse_text, [value] if isinstance(value, str) else value)))
 
 
-def parse_words(value: Any) -> tuple[str, ...]:
-    """Return words without repeats."""
-    return tuple(dict.fromkeys(map(parse_text, _split(value))))
+def _parse_words(value: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(_parse_text, _split(value))))
 
 
-def choose_from(allowed: Sequence[str]) -> Callable[[Any], str]:
-    """Return a parser of one of these words."""
+def make_choice(allowed: Sequence[str], *, several: bool = False) -> Kind:
+    """Return the kind of values that are one of these words, or several of them."""
 
-    def parse(value: Any) -> str:
+    def choose(value: Any) -> str:
         return allowed[allowed.index(value)]
 
-    return parse
+    def choose_several(value: Any) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(map(choose, _split(value))))
+
+    parse = choose_several if several else choose
+    return Kind(parse=parse, need=f"one of {', '.join(allowed)}", word=f"[{'|'.join(allowed)}]")
 
 
-def choose_several(allowed: Sequence[str]) -> Callable[[Any], tuple[str, ...]]:
-    """Return a parser of one or several of these words."""
-
-    def parse(value: Any) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(map(choose_from(allowed), _split(value))))
-
-    return parse
-
-
-def parse_flag(value: Any) -> bool:
-    """Return True or False."""
+def _parse_flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(value)
     return value
 
 
-def parse_path(value: Any) -> Path:
-    """Return a path that is not empty."""
-    return value if isinstance(value, Path) else Path(parse_text(value))
+def _parse_path(value: Any) -> Path:
+    return value if isinstance(value, Path) else Path(_parse_text(value))
 
 
-def parse_paths(value: Any) -> tuple[Path, ...]:
-    """Return paths."""
-    return tuple(map(parse_path, [value] if isinstance(value, str | Path) else value))
+def _parse_paths(value: Any) -> tuple[Path, ...]:
+    return tuple(map(_parse_path, [value] if isinstance(value, str | Path) else value))
 
 
 def _split(value: Any) -> list[Any]:
@@ -182,7 +159,27 @@ def _parse_float(value: Any) -> float:
 
 def _parse_length(value: Any) -> tuple[int, int]:
     parts = value.split(":") if isinstance(value, str) else value if isinstance(value, tuple | list) else [value]
-    numbers = [parse_count(part.strip() if isinstance(part, str) else part) for part in parts]
+    numbers = [_parse_count(part.strip() if isinstance(part, str) else part) for part in parts]
     if len(numbers) > 2:
         raise ValueError(value)
     return numbers[0], numbers[-1]
+
+
+COUNT = Kind(parse=_parse_count, need="a whole number of at least 1", example="10", word="NUMBER")
+SEED = Kind(parse=_parse_seed, need="a whole number of at least 0", example="1", word="NUMBER")
+COUNTS = Kind(parse=_parse_counts, need="whole numbers of at least 1", example="1,8", word="NUMBERS")
+LENGTHS = Kind(
+    parse=_parse_lengths, need="whole numbers of at least 1, or pairs of queries and keys",
+    example="128,256, or 1:512 for one query and 512 keys", word="LENGTHS",
+)  # fmt: skip
+SHARES = Kind(parse=_parse_shares, need="numbers above 0 and below 1", example="0.3,0.5", word="SHARES")
+POSITIVE = Kind(parse=_parse_positive, need="a number above 0", example="0.05", word="NUMBER")
+SECONDS = Kind(parse=_parse_seconds, need="a number of seconds above 0", example="2.5", word="SECONDS")
+BYTES = Kind(parse=_parse_bytes, need="a number of bytes", example="8GiB", word="BYTES")
+SHARD = Kind(parse=_parse_shard, need="part I of N with 1 <= I <= N", example="1/4", word="I/N")
+TEXT = Kind(parse=_parse_text, need="a name")
+TEXTS = Kind(parse=_parse_texts, need="names or patterns")
+WORDS = Kind(parse=_parse_words, need="words, separated by commas", example="none,causal", word="WORDS")
+FLAG = Kind(parse=_parse_flag, need="true or false")
+FOLDER = Kind(parse=_parse_path, need="a folder", example="results", word="DIRECTORY")
+PATHS = Kind(parse=_parse_paths, need="paths of TOML files", word="FILE")

@@ -2,7 +2,7 @@
 
 import click
 
-from attnbench.jobs.values import parse_counts
+from attnbench.jobs.values import COUNTS
 from attnbench.study import Study
 
 __all__ = ["ADDITIVE", "SATURATION"]
@@ -23,7 +23,7 @@ def _check_widths(
     value: str,
 ) -> tuple[int, ...]:
     try:
-        widths = parse_counts(value)
+        widths = COUNTS.parse(value)
     except ValueError:
         raise click.UsageError(f"--head-dims: needs whole numbers of at least 1, got {value!r}") from None
     if max(widths) > MOST_WIDTH:

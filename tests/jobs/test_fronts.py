@@ -20,7 +20,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "text": ({"lengths": [8, "abc"]}, "{lengths}: needs whole numbers of at least 1, or pairs of queries and keys, "),
     "triple": ({"lengths": ["1:2:3"]}, "{lengths}: needs whole numbers of at least 1, or pairs of queries and keys, "),
     "batch": ({"batch": [0]}, "{batch}: needs whole numbers of at least 1, got 0; for example 1,8"),
-    "mask": ({"mask": "none,,causal"}, "{mask}: needs words, got none,,causal; for example none,causal"),
+    "mask": ({"mask": "none,,causal"}, "{mask}: needs words, separated by commas, got none,,causal; for"),
     "padding": ({"padding": 1.5, "batch": 2}, "{padding}: needs numbers above 0 and below 1, got 1.5; for example 0.3"),
     "one sequence": ({"padding": 0.5}, "{padding}: a batch of one sequence has no padding; name {batch} of at least 2"),
     "width": ({"width": 64, "heads": 5}, "{width}: 64 cannot be divided among 5 heads; name another {heads}"),
@@ -99,5 +99,5 @@ def test_generated_cases_exclude_the_selection_of_listed_ones() -> None:
 
 def test_names_in_values_stay_as_they_are() -> None:
     """Braces in what a user wrote are no names of fields."""
-    with pytest.raises(JobError, match=r"^mask: needs words, got \{batch\},; for example"):
+    with pytest.raises(JobError, match=r"^mask: needs words, separated by commas, got \{batch\},; for example"):
         build(ProfileJob, {"mask": "{batch},"})

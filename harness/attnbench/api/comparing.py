@@ -9,8 +9,7 @@ from attnbench.analysis.left_out import leave_out
 from attnbench.analysis.run_diff import WORSE, Change, Quantity, Verdict, compare_runs
 from attnbench.api.stored import RESULTS, Source, find_run
 from attnbench.api.text_tables import TextTable, format_html, format_text
-from attnbench.jobs.fields import FIELDS
-from attnbench.jobs.job import parse_fields
+from attnbench.jobs.fields import FIELDS, parse_fields
 from attnbench.records.run_file import StoredRun
 from attnbench.report.comparison.rows import SECTIONS
 from attnbench.report.spelled import spell_out

@@ -18,8 +18,8 @@ from attnbench.cli.recording import FAILED, INCONCLUSIVE
 from attnbench.cli.terminal import make_console
 from attnbench.integrations.drop_in import WORKER, DropInClient, Row, Settings, drop_in
 from attnbench.integrations.drop_in_requests import FindMissing
-from attnbench.jobs.fields import FIELDS
-from attnbench.jobs.job import Job, build, parse_fields
+from attnbench.jobs.fields import FIELDS, parse_fields
+from attnbench.jobs.job import Job, build
 from attnbench.processes.candidate_requests import Outcome
 from attnbench.records.types import SCHEMA
 from attnbench.runner import Session

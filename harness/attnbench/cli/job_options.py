@@ -8,8 +8,8 @@ import click
 
 from attnbench.cli.options import OUTPUT_FILES
 from attnbench.jobs.command_lines import OUTPUTS
-from attnbench.jobs.fields import Field
-from attnbench.jobs.job import RecordedJob, build, parse_fields
+from attnbench.jobs.fields import Field, parse_fields
+from attnbench.jobs.job import RecordedJob, build
 from attnbench.jobs.stored import resume_job
 from attnbench.jobs.values import COUNTS
 from attnbench.records.run_file import StoredRun, find_runs, read_run

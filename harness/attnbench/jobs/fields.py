@@ -5,15 +5,17 @@ A field has one meaning in every kind of job. Its name is that of the argument i
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, get_args
 
 from attnbench.cases import DEVICES, DTYPES, LEVELS
 from attnbench.jobs import values
 from attnbench.jobs.axes import MODELS
+from attnbench.jobs.errors import JobError
 from attnbench.jobs.values import Kind, make_choice
 from attnbench.records.types import Pass
 
-__all__ = ["FIELDS", "FUZZ", "Field", "name_option"]
+__all__ = ["FIELDS", "FUZZ", "Field", "name_option", "parse_fields"]
 
 # Name of the suite whose cases are generated.
 FUZZ = "fuzz"
@@ -89,3 +91,34 @@ FIELDS: Mapping[str, Field] = {
 def name_option(field: str) -> str:
     """Return the option or the argument of the command line that gives a field its value."""
     return FIELDS[field].option if field in FIELDS else f"--{field.replace('_', '-')}"
+
+
+def parse_fields(known: Mapping[str, Field], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of these fields.
+
+    Raises: JobError for an unknown field, and for a value that its field cannot have.
+    """
+    found = {}
+    for name, value in given.items():
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            raise JobError(
+                name, "unknown{meant}; available: {available}", meant=f", did you mean {near[0]!r}?" if near else "",
+                available=", ".join(known),
+            )  # fmt: skip
+        kind = known[name].kind
+        if value is None or (isinstance(value, list | tuple) and not value):
+            continue
+        try:
+            found[name] = kind.parse(value)
+        except (ValueError, TypeError, AttributeError, OverflowError):
+            raise JobError(
+                name, "needs {need}, got {got}{example}", need=kind.need, got=_show(value),
+                example=f"; for example {kind.example}" if kind.example else "",
+            ) from None  # fmt: skip
+    return found
+
+
+def _show(value: Any) -> str:
+    """Return a value in one line."""
+    return " ".join(values.format_value(value).split()) or "an empty text"

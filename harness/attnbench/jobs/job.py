@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from attnbench.cases import LEVELS, Device, Dtype, Level
 from attnbench.jobs.axes import AXES, Axes
 from attnbench.jobs.errors import JobError
-from attnbench.jobs.fields import FIELDS, FUZZ, Field
-from attnbench.jobs.values import Length, format_value
+from attnbench.jobs.fields import FIELDS, FUZZ, parse_fields
+from attnbench.jobs.values import Length
 from attnbench.plugins.registry import OPERATORS, list_names
 from attnbench.records.environment import count_cores
 from attnbench.records.types import Pass
@@ -26,7 +25,6 @@ __all__ = [
     "TimedJob",
     "build",
     "parse",
-    "parse_fields",
     "require_here",
     "require_listed",
 ]  # fmt: skip
@@ -259,32 +257,6 @@ def parse(kind: type[J], given: Mapping[str, Any]) -> J:
     return kind(**parse_fields(known, given))
 
 
-def parse_fields(known: Mapping[str, Field], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of these fields.
-
-    Raises: JobError for an unknown field, and for a value that its field cannot have.
-    """
-    found = {}
-    for name, value in given.items():
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            raise JobError(
-                name, "unknown{meant}; available: {available}", meant=f", did you mean {near[0]!r}?" if near else "",
-                available=", ".join(known),
-            )  # fmt: skip
-        kind = known[name].kind
-        if value is None or (isinstance(value, list | tuple) and not value):
-            continue
-        try:
-            found[name] = kind.parse(value)
-        except (ValueError, TypeError, AttributeError, OverflowError):
-            raise JobError(
-                name, "needs {need}, got {got}{example}", need=kind.need, got=_show(value),
-                example=f"; for example {kind.example}" if kind.example else "",
-            ) from None  # fmt: skip
-    return found
-
-
 def require_here(job: Job) -> None:
     """Refuse a job that needs what this machine does not have.
 
@@ -308,8 +280,3 @@ def require_here(job: Job) -> None:
         if operator not in registered:
             raise JobError("operators", "unknown operator {name!r}; available: {available}", name=operator,
                            available=", ".join(registered))  # fmt: skip
-
-
-def _show(value: Any) -> str:
-    """Return a value in one line."""
-    return " ".join(format_value(value).split()) or "an empty text"

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from attnbench.jobs.command_lines import parse_command, strip_folder
 from attnbench.jobs.errors import JobError
-from attnbench.jobs.fields import FIELDS, name_option
-from attnbench.jobs.job import COMMANDS, RecordedJob, parse, parse_fields, require_here
+from attnbench.jobs.fields import FIELDS, name_option, parse_fields
+from attnbench.jobs.job import COMMANDS, RecordedJob, parse, require_here
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Run, StoredJob
 

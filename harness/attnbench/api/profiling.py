@@ -143,7 +143,7 @@ def profile(
     return ProfileResult(run=run, path=None if results is None else run.path)
 
 
-def _list_implementations(given: object) -> list[object]:
-    if isinstance(given, Iterable) and not isinstance(given, str | type):
-        return list(given)
-    return [given]
+def _list_implementations(value: object) -> list[object]:
+    if isinstance(value, Iterable) and not isinstance(value, str | type):
+        return list(value)
+    return [value]

@@ -59,7 +59,7 @@ def command(
     json_file: IO[str] | None,
     html_file: IO[str] | None,
     markdown_file: IO[str] | None,
-    **given: Any,
+    **raw: Any,
 ) -> int:
     """Show what became slower, faster, bigger or wrong from BASE to NEW, two runs or two implementations.
 
@@ -72,22 +72,22 @@ def command(
     files = OutputFiles(json_file=json_file, html_file=html_file, markdown_file=markdown_file)
     files.refuse_same()
     if resume is None:
-        if given["base"] is None:
+        if raw["base"] is None:
             raise click.UsageError("BASE is missing: name a run or an implementation")
-        results = Path(given["results"] or "results")
-        if not _names_implementations(given["base"], given["new"], given["tree"], results):
-            used = [name for name, value in given.items() if value and name not in ("base", "new", "results")]
+        results = Path(raw["results"] or "results")
+        if not _names_implementations(raw["base"], raw["new"], raw["tree"], results):
+            used = [name for name, value in raw.items() if value and name not in ("base", "new", "results")]
             if used:
                 raise click.UsageError(
                     f"{name_option(used[0])} applies to implementations only, and BASE and NEW are stored runs: "
                     "leave it out"
                 )
-            return _compare_runs(results, given["base"], given["new"], parse_threshold(threshold), files)
+            return _compare_runs(results, raw["base"], raw["new"], parse_threshold(threshold), files)
     if threshold:
         raise click.UsageError(
             "--threshold applies to stored runs only, and BASE and NEW are implementations: leave it out"
         )
-    jobs = build_jobs(CompareJob, given, resume)
+    jobs = build_jobs(CompareJob, raw, resume)
     return choose_exit_code(measure_each(jobs, partial(_compare_implementations, files=files)))
 
 

@@ -69,7 +69,7 @@ def command(
     cheats: bool,
     matrix: bool,
     operators: tuple[str, ...],
-    **given: Any,
+    **raw: Any,
 ) -> int:
     """Check implementations against the reference over a suite of cases.
 
@@ -81,14 +81,14 @@ def command(
     if cheats:
         from attnbench.cli.cheats import time_cheats
 
-        return time_cheats(given["implementations"], click.get_current_context().params)
+        return time_cheats(raw["implementations"], click.get_current_context().params)
     if operators and not mutants:
         raise click.UsageError("--operator selects the operator of the mutants, and needs --mutants: add --mutants")
     files = OutputFiles(json_file=json_file, markdown_file=markdown_file, certificate_file=certificate_file)
     others = {"--markdown": markdown_file, "--certificate": certificate_file, "--resume": resume}
     if mutants and (unused := [option for option, value in others.items() if value]):
         raise click.UsageError(f"--mutants: leave out {', '.join(unused)}; --json stores the results")
-    job, resumed = build_job(ConformJob, given, resume)
+    job, resumed = build_job(ConformJob, raw, resume)
     if certificate_file:
         refuse_filters(job)
     if mutants and job.suite != FUZZ:

@@ -74,7 +74,7 @@ def command(
     length: int,
     reports: Path | None,
     json_file: Any,
-    **given: Any,
+    **raw: Any,
 ) -> int:
     """Swap implementations into a real sentence encoder, and compare its embeddings and its time with the original's.
 
@@ -85,8 +85,8 @@ def command(
     model's layers gives embeddings within the error budget; 1: an implementation gives embeddings outside the error
     budget; 3: no implementation supports the layers.
     """
-    effort = {name: given.pop(name) for name in ("processes", "budget_s")}
-    job, found = build(Job, given), parse_fields({name: FIELDS[name] for name in effort}, effort)
+    effort = {name: raw.pop(name) for name in ("processes", "budget_s")}
+    job, found = build(Job, raw), parse_fields({name: FIELDS[name] for name in effort}, effort)
     asked = Settings(
         batch=batch,
         length=length,

@@ -21,36 +21,36 @@ J = TypeVar("J", bound=RecordedJob)
 THREADS = Field(option="--threads", kind=COUNTS)
 
 
-def build_job(kind: type[J], given: Mapping[str, Any], resume: str | None = None) -> tuple[J, StoredRun | None]:
+def build_job(kind: type[J], raw: Mapping[str, Any], resume: str | None = None) -> tuple[J, StoredRun | None]:
     """Return the job that the words of a command describe, and the run that it resumes; None: a new run.
 
     Raises: JobError for a value that cannot be used, or that contradicts the run to resume; ResultsError where there is
     no such run.
     """
-    words = {name: value for name, value in given.items() if value is not False}
+    words = {name: value for name, value in raw.items() if value is not False}
     if resume is None:
         return build(kind, words), None
-    (path,) = find_runs(Path(given["results"] or "results"), [resume])
+    (path,) = find_runs(Path(raw["results"] or "results"), [resume])
     stored = read_run(path)
     return resume_job(stored, kind, words, resume), stored
 
 
-def build_jobs(kind: type[J], given: Mapping[str, Any], resume: str | None = None) -> list[tuple[J, StoredRun | None]]:
+def build_jobs(kind: type[J], raw: Mapping[str, Any], resume: str | None = None) -> list[tuple[J, StoredRun | None]]:
     """Return a job as ``build_job`` does for each number of threads.
 
     A run has one number of threads, and times are compared within one number only.
 
     Raises: JobError; UsageError where one file would have to hold several runs.
     """
-    counts = parse_fields({"threads": THREADS}, {"threads": given["threads"]}).get("threads", (None,))
+    counts = parse_fields({"threads": THREADS}, {"threads": raw["threads"]}).get("threads", (None,))
     if len(counts) > 1:
         params = click.get_current_context().params
         if several := [option for name, option in {**OUTPUT_FILES, "resume": "--resume"}.items() if params.get(name)]:
             raise click.UsageError(
                 f"{several[0]}: each number of threads is a run of its own; name one number, got --threads "
-                f"{given['threads']}"
+                f"{raw['threads']}"
             )
-    return [build_job(kind, {**given, "threads": count}, resume) for count in counts]
+    return [build_job(kind, {**raw, "threads": count}, resume) for count in counts]
 
 
 def list_outputs() -> list[str]:

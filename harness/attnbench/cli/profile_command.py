@@ -33,7 +33,7 @@ from attnbench.records.run_file import StoredRun
 )
 @options(*AXES)
 @options("work_limit", "case_budget", "case", "results", "resume", "json", "frontier", "no_cache")
-def command(*, resume: str | None, json_file: IO[str] | None, **given: Any) -> int:
+def command(*, resume: str | None, json_file: IO[str] | None, **raw: Any) -> int:
     """Measure speed and memory of conforming implementations across sequence lengths.
 
     The reference is part of every profile, because each time is reported as a ratio to the reference's time. --suite
@@ -41,7 +41,7 @@ def command(*, resume: str | None, json_file: IO[str] | None, **given: Any) -> i
     decoding step, shared heads or a window.
     """
     files = OutputFiles(json_file=json_file)
-    jobs = build_jobs(ProfileJob, given, resume)
+    jobs = build_jobs(ProfileJob, raw, resume)
     if jobs[0][0].frontier:
         from attnbench.cli.max_length import search_max_lengths
 

@@ -40,14 +40,12 @@ from attnbench.words.refusals import describe_refusal
     help="Write the program of --script to FILE.py, and its tensors to FILE.pt.",
 )
 @options("timeout", "memory_limit", "work_limit", "threads", "no_cache")
-def command(
-    case: str, implementation: str, check: str | None, *, script: bool, output: Path | None, **given: Any
-) -> int:
+def command(case: str, implementation: str, check: str | None, *, script: bool, output: Path | None, **raw: Any) -> int:
     """Re-run one check of one CASE on an IMPLEMENTATION, and print the complete finding."""
     check_name(implementation)
     if output is not None and (output.suffix != ".py" or not script):
         raise click.UsageError(f"--output must be FILE.py, the program that --script writes, got {output}")
-    with make_session(build(Job, given)) as session:
+    with make_session(build(Job, raw)) as session:
         if fault := session.ask_oracle(CheckCase(case=case)):
             raise click.UsageError(f"CASE: {fault.reason}")
         if script:

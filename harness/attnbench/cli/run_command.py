@@ -40,7 +40,7 @@ from attnbench.records.run_file import StoredRun
 @options("thread_counts", *AXES)
 @options("timeout", "memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json")
 @options("no_completion", "no_cache")
-def command(*, resume: str | None, json_file: IO[str] | None, **given: Any) -> int:
+def command(*, resume: str | None, json_file: IO[str] | None, **raw: Any) -> int:
     """Run conform and profile on the same implementations, then report.
 
     The last lines of output are the table of the implementations and what to use; the very last one is the path of the
@@ -50,7 +50,7 @@ def command(*, resume: str | None, json_file: IO[str] | None, **given: Any) -> i
     from attnbench.report import collect, write_content
 
     files = OutputFiles(json_file=json_file)
-    jobs = build_jobs(RunJob, given, resume)
+    jobs = build_jobs(RunJob, raw, resume)
     made = measure_each(jobs, partial(_run, files=files))
     content = collect([read_run(one.file.path) for one in made])
     reports = jobs[0][0].reports

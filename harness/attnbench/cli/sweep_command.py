@@ -103,7 +103,7 @@ def command(
     probe_s: float,
     earlier: Path,
     allow_different_versions: bool,
-    **given: Any,
+    **raw: Any,
 ) -> int:
     """Run one configuration on many machines: conform or profile, divided into tasks.
 
@@ -115,17 +115,17 @@ def command(
     machines = tuple(ctx.obj.configuration.machines) if isinstance(ctx.obj, Configured) else ()
     if chosen := [name for name, is_given in (("status", status), ("resume", resume)) if is_given][not dry_run :]:
         raise click.UsageError(f"--{chosen[0]}: --dry-run, --status and --resume exclude one another")
-    # A resumed sweep keeps its number of tries, unless another one is given.
+    # A resumed sweep keeps its number of tries, unless another one is raw.
     if resume and ctx.get_parameter_source("tries") is not ParameterSource.COMMANDLINE:
         tries = None
     try:
         if status:
-            return _print_status(given["results"])
+            return _print_status(raw["results"])
         settings = {
             "minutes": minutes, "tries": tries, "most_cases": most_cases, "probe_s": probe_s, "earlier": earlier,
             "allow_different_versions": allow_different_versions, "is_local": local,
         }  # fmt: skip
-        sweep = build_sweep_job(kind, given | {"implementations": words}, settings)
+        sweep = build_sweep_job(kind, raw | {"implementations": words}, settings)
         if resume:
             return _resume(sweep, machines or ANY)
         return _run(sweep, machines or ANY, dry_run=dry_run)

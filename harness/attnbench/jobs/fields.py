@@ -93,13 +93,13 @@ def name_option(field: str) -> str:
     return FIELDS[field].option if field in FIELDS else f"--{field.replace('_', '-')}"
 
 
-def parse_fields(known: Mapping[str, Field], given: Mapping[str, Any]) -> dict[str, Any]:
+def parse_fields(known: Mapping[str, Field], raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of these fields.
 
     Raises: JobError for an unknown field, and for a value that its field cannot have.
     """
     found = {}
-    for name, value in given.items():
+    for name, value in raw.items():
         if name not in known:
             near = get_close_matches(name, known, n=1)
             raise JobError(

@@ -237,24 +237,24 @@ def require_listed(suite: str) -> Level:
     raise JobError("suite", "needs one of {levels}, got {suite_}", levels=", ".join(LEVELS), suite_=suite)
 
 
-def build(kind: type[J], given: Mapping[str, Any]) -> J:
+def build(kind: type[J], raw: Mapping[str, Any]) -> J:
     """Return the job of a kind with these values of its fields, as words or as values; None and () are no value.
 
     Raises: JobError for an unknown field, a value that the field cannot have, fields that exclude one another, and what
     this machine does not have.
     """
-    job = parse(kind, given)
+    job = parse(kind, raw)
     require_here(job)
     return job
 
 
-def parse(kind: type[J], given: Mapping[str, Any]) -> J:
+def parse(kind: type[J], raw: Mapping[str, Any]) -> J:
     """Return a job as ``build`` does, which may need what another machine has.
 
     Raises: JobError.
     """
     known = {one.name: FIELDS[one.name] for one in fields(kind)}
-    return kind(**parse_fields(known, given))
+    return kind(**parse_fields(known, raw))
 
 
 def require_here(job: Job) -> None:

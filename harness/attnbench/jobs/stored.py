@@ -64,7 +64,7 @@ def read_options(kind: type[RecordedJob], options: Mapping[str, Any]) -> dict[st
     return {names[name]: value for name, value in options.items()}
 
 
-def resume_job(stored: StoredRun, kind: type[J], given: Mapping[str, Any], run: str) -> J:
+def resume_job(stored: StoredRun, kind: type[J], raw: Mapping[str, Any], run: str) -> J:
     """Return the job of a stored run; of the fields that the user gives, only those in ``FREE`` may differ.
 
     ``run`` is the name by which the user calls the run.
@@ -83,7 +83,7 @@ def resume_job(stored: StoredRun, kind: type[J], given: Mapping[str, Any], run: 
             "resume", "{run} was started by {command!r}, not by attnbench {own}", run=run, command=before.command,
             own=kind.command,
         )  # fmt: skip
-    own = parse_fields({one.name: FIELDS[one.name] for one in fields(kind)}, given)
+    own = parse_fields({one.name: FIELDS[one.name] for one in fields(kind)}, raw)
     for name in own.keys() - FREE:
         if _reduce(getattr(job, name)) != _reduce(own[name]):
             raise JobError(

@@ -46,14 +46,14 @@ class SweepJob:
         return {"kind": self.kind, **options, **{name: getattr(self, name) for name in own}}
 
 
-def build_sweep_job(kind: Kind, given: Mapping[str, Any], settings: Mapping[str, Any]) -> SweepJob:
+def build_sweep_job(kind: Kind, raw: Mapping[str, Any], settings: Mapping[str, Any]) -> SweepJob:
     """Return the job of a sweep.
 
-    ``given`` has the words of the fields of the job, and ``settings`` the values of the other fields of ``SweepJob``.
+    ``raw`` has the words of the fields of the job, and ``settings`` the values of the other fields of ``SweepJob``.
 
     Raises: JobError for a value that cannot be used, and for a field that only a profile has.
     """
-    words = {name: value for name, value in given.items() if value not in (None, (), False)}
+    words = {name: value for name, value in raw.items() if value not in (None, (), False)}
     known = {one.name for one in fields(KINDS[kind])}
     if kind == "conform":
         # The operators are those of the implementations.

@@ -13,8 +13,9 @@ from attnbench.api import before_timing
 from attnbench.api.before_timing import describe_timing
 from attnbench.cases import Case, CaseId, Shape
 from attnbench.cli import attnbench
-from attnbench.jobs.axes import AXES, MODELS, Axes
+from attnbench.jobs.axes import MODELS
 from attnbench.jobs.errors import JobError
+from attnbench.jobs.job import ProfileJob
 from attnbench.operators.multihead import Multihead
 from attnbench.plugins.registry import load_operator
 from attnbench.processes.oracle_requests import ListShapes
@@ -24,7 +25,6 @@ from attnbench.runner import Effort, Limits, Session, list_gating_checks, list_p
 from attnbench.workers.oracle_worker import OracleWorker
 
 WHOLE = "multihead/B1.L8.S8.E256.H4/bias+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
-NOTHING: dict[str, Any] = dict.fromkeys(AXES, ())
 
 
 def invoke(*words: str) -> Any:
@@ -32,15 +32,15 @@ def invoke(*words: str) -> Any:
     return CliRunner().invoke(attnbench, words, standalone_mode=False, catch_exceptions=False)
 
 
-def choose(**given: Any) -> Axes:
-    """Return the axes of these options."""
-    return Axes.from_fields(NOTHING | given, lengths=(128,))
+def choose(**given: Any) -> ProfileJob:
+    """Return the job with these sizes."""
+    return ProfileJob(**{"lengths": (128,), **given})
 
 
 def test_axes_are_multiplied() -> None:
     """Every combination of the values of all options is a shape."""
-    axes = choose(batch=(1, 8), heads=(12,), head_dim=(64, 128), mask=("none", "causal"), lengths=(77, (1, 512)))
-    shapes = axes.make_shapes()
+    job = choose(batch=(1, 8), heads=(12,), head_dim=(64, 128), mask=("none", "causal"), lengths=(77, (1, 512)))
+    shapes = job.make_shapes()
     assert len(set(shapes)) == 2 * 2 * 2 * 2
     assert Shape(batch=8, heads=12, head_dim=128, mask="causal", queries=1, keys=512) in shapes
     assert {(shape.queries, shape.keys) for shape in shapes} == {(77, 77), (1, 512)}
@@ -51,7 +51,7 @@ def test_a_width_is_divided_among_the_heads() -> None:
     (shape,) = choose(width=(768,), heads=(12,)).make_shapes()
     assert (shape.heads, shape.head_dim) == (12, 64)
     with pytest.raises(JobError, match="768 cannot be divided among 5 heads; name another heads"):
-        choose(width=(768,), heads=(5,)).make_shapes()
+        choose(width=(768,), heads=(5,))
     with pytest.raises(JobError, match="width and head_dim exclude one another"):
         choose(width=(768,), head_dim=(64,))
 
@@ -60,10 +60,10 @@ def test_a_width_is_divided_among_the_heads() -> None:
 def test_a_model_gives_the_sizes_that_no_option_gives(name: str) -> None:
     """--like sets heads, their width, mask and lengths; an option overrides mask and lengths, and may repeat a size."""
     model = MODELS[name]
-    axes = choose(like=name)
-    assert (axes.heads, axes.head_dim, axes.mask, axes.lengths) == (
-        (model.heads,), (model.head_dim,), (model.mask,), model.lengths,
-    )  # fmt: skip
+    shapes = choose(like=name, lengths=()).make_shapes()
+    sizes = {(one.heads, one.kv_heads, one.head_dim, one.mask) for one in shapes}
+    assert sizes == {(model.heads, model.kv_heads, model.head_dim, model.mask)}
+    assert tuple(one.queries for one in shapes) == model.lengths
     overridden = choose(like=name, width=(model.heads * model.head_dim,), mask=("none",), lengths=(5,))
     (shape,) = overridden.make_shapes()
     assert (shape.heads, shape.head_dim, shape.mask, shape.queries) == (model.heads, model.head_dim, "none", 5)
@@ -71,15 +71,15 @@ def test_a_model_gives_the_sizes_that_no_option_gives(name: str) -> None:
         with pytest.raises(JobError, match=f"{name} has .*, got 3; leave out .*, or like"):
             choose(like=name, **{axis: (3,)})
     operator = load_operator("multihead" if model.kv_heads is None else "attention_core")
-    for shape in axes.make_shapes():
+    for shape in shapes:
         assert [case.mode for case in operator.shape_cases(shape)] == ["inference", "train"]
 
 
 def test_without_an_option_the_profile_is_as_before() -> None:
     """Lengths alone choose nothing else, unless there are other numbers of keys than of queries."""
-    assert not choose(lengths=(128, 256)).chosen
-    assert choose(lengths=((1, 256),)).chosen
-    assert choose(batch=(2,)).chosen
+    assert not choose(lengths=(128, 256)).chooses_shapes
+    assert choose(lengths=((1, 256),)).chooses_shapes
+    assert choose(batch=(2,)).chooses_shapes
 
 
 @pytest.mark.parametrize(

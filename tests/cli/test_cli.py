@@ -227,12 +227,7 @@ USAGE_ERRORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "no name": ("conform own.py:", ("'own.py:'", "package.module:attribute or path/to/file.py:attribute")),
     "no attribute": ("conform own.py:Rihgt", ("own.py has no attribute 'Rihgt'", "did you mean 'Right'")),
     "import": ("conform raises.py:X", ("cannot import 'raises.py:X'", "RuntimeError: two lines")),
-    "length 0": ("profile sdpa --lengths 0", ("--lengths", "at least 1", "got 0", "for example 128,256")),
-    "length -1": ("profile sdpa --lengths -1", ("--lengths", "at least 1", "got -1", "for example 128,256")),
-    "length abc": ("profile sdpa --lengths 8,abc", ("--lengths", "at least 1", "got 8,abc", "for example 128,256")),
-    "dtype": ("conform sdpa --dtype int8", ("--dtype", "one of float32, ", "got int8")),
     "operator": ("profile --operator flash", ("--operator", "unknown operator 'flash'", "multihead")),
-    "device": ("conform sdpa --device gpu", ("--device", "one of cpu, cuda", "got gpu")),
     "results": ("conform sdpa --results own.py", ("--results", "needs a folder", "own.py", "name another")),
     "json": (
         "conform sdpa --json none/f.json",
@@ -256,11 +251,6 @@ USAGE_ERRORS: dict[str, tuple[str, tuple[str, ...]]] = {
             "sdpa computes multihead and core_sdpa computes attention_core",
         ),
     ),
-    "memory": ("conform sdpa --memory-limit abc", ("--memory-limit", "number of bytes", "got abc", "for example 8GiB")),
-    "memory 0": ("conform sdpa --memory-limit 0", ("--memory-limit", "number of bytes", "got 0", "for example 8GiB")),
-    "timeout 0": ("conform sdpa --timeout 0", ("--timeout", "above 0", "got 0", "for example 2.5")),
-    "timeout nan": ("conform sdpa --timeout nan", ("--timeout", "above 0", "got nan", "for example 2.5")),
-    "threads": ("conform sdpa --threads 0", ("--threads", "0")),
     "expected": ("conform sdpa --expected-failures no.toml", ("--expected-failures", "no.toml", "No such file")),
     "malformed": ("conform sdpa --expected-failures own.py", ("expected failures from own.py", "line 2")),
     "idle": ("conform sdpa --case *float16* --expected-failures idle.toml", ("idle.toml entry 1: no check 'parity'",)),
@@ -338,7 +328,6 @@ PLAN_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "case seed": ({"cases": [TINY.format("x")]}, ("--case", "whole number in 'seed=x'")),
     "case dtype": ({"cases": [TINY.format(0).replace("float32", "int8")]}, ("--case", "unknown dtype 'int8'")),
     "no check": ({"cases": [TINY.format(0)], "checks": ["input_gradients"]}, ("nothing to run", "--case, --check")),
-    "device": ({"device": "cuda"}, ("--device", "no CUDA device here", "leave out --device cuda")),
 }
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.api import results
-from attnbench.api.execution import plan_conformance, supplement_plans
+from attnbench.api.execution import plan_checks, plan_conformance
 from attnbench.api.outcome import ConformanceError, Failure, Report, format_finding
-from attnbench.api.selection import Expected, collect_expectations
+from attnbench.api.selection import Expected
 from attnbench.api.worker_pool import LocalSession, WorkerPool, refuse_in_worker
 from attnbench.jobs.job import ConformJob, build
 from attnbench.plugins.importable import find_name
@@ -71,19 +71,17 @@ def conform(
     limits = Limits(timeout_s=job.timeout_s, memory_bytes=job.memory_bytes, threads=job.threads)
     with LocalSession(limits=limits) as session:
         plans = plan_conformance(session, job, list_operators(), here=False)
-        supplements = supplement_plans(session, job, [name], plans)
-        further = [plan for one in supplements.values() for plan in one.plans]
-        expectations = collect_expectations(session, [name], expected_failures, [*plans, *further])
+        planned = plan_checks(session, job, [name], plans, expected=expected_failures)
         results = tuple(
             conform_all(
-                session, [name], plans, run="", progress=NoProgress(), suite=suite, expectations=expectations,
-                supplements=supplements,
+                session, [name], plans, run="", progress=NoProgress(), suite=suite, expectations=planned.expectations,
+                supplements=planned.supplements,
             )
         )  # fmt: skip
         return Report(
             implementation=name,
             suite=suite,
             results=results,
-            completion=settle_supplements(session, supplements, results).get(name),
+            completion=settle_supplements(session, planned.supplements, results).get(name),
             whole=job.whole and suite in VERDICT_SUITES,
         )

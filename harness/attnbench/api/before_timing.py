@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from attnbench.api.progress import format_time
 from attnbench.cases import CaseId, Shape
-from attnbench.jobs.axes import Axes
 from attnbench.jobs.errors import JobError
+from attnbench.jobs.job import TimedJob
 from attnbench.operators.sentence_lengths import compute_padded_share, draw_sentence_lengths
 from attnbench.records.environment import count_cores, observe_busy_cores
 from attnbench.runner import Effort, Plan, Session, Speed, forecast, list_timeable, measure_rates
@@ -42,7 +42,7 @@ def describe_timing(
     implementations: Sequence[str],
     plans: Sequence[Plan],
     effort: Effort,
-    axes: Axes,
+    job: TimedJob,
     *,
     besides: str = "",
 ) -> str:
@@ -66,7 +66,7 @@ def describe_timing(
         (threads, "thread"),
     )  # fmt: skip
     told = ", ".join(_count(number, word) for number, word in counts)
-    padding = _describe_padding(axes.make_shapes()) if axes.padding else ""
+    padding = _describe_padding(job.make_shapes()) if job.padding else ""
     more = f", besides {besides}" if besides else ""
     return "; ".join(filter(None, (f"to time: {told}: {time}{more}", load, padding)))
 

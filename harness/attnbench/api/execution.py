@@ -3,15 +3,17 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.api.before_timing import demand_memory, describe_timing
 from attnbench.api.progress import ShownProgress, show_progress
 from attnbench.api.recording import Recording
 from attnbench.api.selection import (
+    Expected,
     choose_implementations,
     choose_timed_implementations,
+    collect_expectations,
     find_operators,
     list_suite,
     plan_cases,
@@ -39,16 +41,17 @@ from attnbench.runner.supplement import Supplement, choose_supplements, settle_s
 
 __all__ = [
     "EFFORTS",
+    "Checks",
     "choose_effort",
     "conform_into",
     "count_planned",
     "make_session",
+    "plan_checks",
     "plan_conformance",
     "plan_profile",
     "profile_into",
     "profile_with_ceilings",
     "record_profile",
-    "supplement_plans",
 ]
 
 # Timing effort by suite. A speed verdict needs at least seven processes, or eight if any is disturbed.
@@ -58,6 +61,21 @@ EFFORTS = {
     "full": Effort(processes=10, most=30, budget_s=2.0),
 } | dict.fromkeys(("slow", "gpu", "huge"), Effort(processes=10, most=30, budget_s=4.0))
 LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """The cases to check, and what is expected of them."""
+
+    plans: Sequence[Plan]
+    # Supplementary cases and declarations of each implementation.
+    supplements: Mapping[str, Supplement] = field(default_factory=dict)
+    expectations: Sequence[Expectation] = ()
+
+    def list_plans(self, implementation: str) -> list[Plan]:
+        """Return the plans of an implementation, its supplementary ones last."""
+        own = self.supplements.get(implementation)
+        return [*self.plans, *(own.plans if own else ())]
 
 
 def make_session(job: Job, kind: type[Session] = Session) -> Session:
@@ -84,19 +102,38 @@ def plan_conformance(session: Session, job: ConformJob, operators: Sequence[str]
     return plan_cases(session, list_suite(session, job, operators), job, checks=job.checks, here=here)
 
 
-def supplement_plans(
+def plan_checks(
     session: Session,
     job: ConformJob,
     implementations: Sequence[str],
     plans: Sequence[Plan],
+    *,
+    expected: Expected | None = None,
     resumed: StoredRun | None = None,
+) -> Checks:
+    """Return the checks of a job: the planned cases, supplementary cases, and expected failures.
+
+    ``expected`` are the expected failures; None: those of the job. ``resumed`` is the stored run that is resumed, whose
+    supplementary cases and declarations are used again.
+
+    Raises: ExpectationError if expected failures cannot be read, or can match no finding; ValueError if ``expected`` is
+    a mapping with an invalid key or value.
+    """
+    supplements = _supplement(session, job, implementations, plans, resumed)
+    further = [plan for one in supplements.values() for plan in one.plans]
+    expected = job.expected_failures if expected is None else expected
+    expectations = collect_expectations(session, implementations, expected, [*plans, *further])
+    return Checks(plans=plans, supplements=supplements, expectations=expectations)
+
+
+def _supplement(
+    session: Session, job: ConformJob, implementations: Sequence[str], plans: Sequence[Plan], resumed: StoredRun | None
 ) -> dict[str, Supplement]:
     """Return the supplementary cases and the declarations of each implementation.
 
     The implementations are asked before the run which cases they support, if the suite is in ``VERDICT_SUITES``, unless
     the job selects cases or checks, or replaces the dtypes; otherwise there are none. With a shard, a part of the
-    supplementary cases is added. ``resumed`` is the stored run that is resumed, whose supplementary cases and
-    declarations are used again.
+    supplementary cases is added.
     """
     if job.suite not in VERDICT_SUITES or job.cases or job.checks or job.dtype:
         return {}
@@ -112,9 +149,8 @@ def supplement_plans(
 def count_planned(
     session: Session,
     implementations: Sequence[str],
-    plans: Sequence[Plan] = (),
+    checks: Checks | None = None,
     timed: Sequence[Plan] = (),
-    supplements: Mapping[str, Supplement] | None = None,
     *,
     effort: Effort | None = None,
 ) -> dict[str, Planned]:
@@ -122,8 +158,8 @@ def count_planned(
     found: dict[str, Planned] = {}
     for name in implementations:
         operator = session.declared[name].operator
-        further = supplements[name].plans if supplements and name in supplements else ()
-        checked = {plan.case for plan in (*plans, *further) if plan.operator == operator}
+        plans = checks.list_plans(name) if checks else ()
+        checked = {plan.case for plan in plans if plan.operator == operator}
         profiled = {plan.case for plan in timed if plan.operator == operator}
         processes = effort.processes if effort and profiled else 0
         found[display_name(name)] = Planned(cases=len(checked), timed=len(profiled), processes=processes)
@@ -134,35 +170,33 @@ def conform_into(
     recorded: Recording,
     session: Session,
     implementations: Sequence[str],
-    plans: Sequence[Plan],
-    job: ConformJob,
-    expectations: Sequence[Expectation],
-    supplements: Mapping[str, Supplement],
+    checks: Checks,
+    suite: str,
     *,
     done: frozenset[tuple[str, str]] = frozenset(),
 ) -> None:
     """Check every implementation on the planned cases and on its supplementary cases; add the results to ``recorded``.
 
-    ``supplements`` has the supplementary cases of each implementation. ``done`` has the implementation and the case of
-    each result that another run has; these are left out, as are those that ``recorded`` has.
+    ``done`` has the implementation and the case of each result that another run has; these are left out, as are those
+    that ``recorded`` has.
     """
-    for one in supplements.values():
+    for one in checks.supplements.values():
         if one.completion.implementation not in recorded.completions:
             recorded.add_completion(one.completion)
     with show_progress() as progress:
         for result in conform(
             session,
             implementations,
-            plans,
+            checks.plans,
             run=recorded.run.id,
             progress=progress,
-            suite=job.suite,
-            expectations=expectations,
+            suite=suite,
+            expectations=checks.expectations,
             done=done.union(recorded.results),
-            supplements=supplements,
+            supplements=checks.supplements,
         ):
             recorded.add(result)
-    for settled in settle_supplements(session, supplements, recorded.results.values()).values():
+    for settled in settle_supplements(session, checks.supplements, recorded.results.values()).values():
         recorded.add_completion(settled)
 
 
@@ -173,14 +207,13 @@ def plan_profile(session: Session, job: TimedJob, operators: Sequence[str] | Non
 
     Raises: JobError where an operator does not have a size or a mask that the job chooses.
     """
-    axes = job.axes
-    if axes.chosen:
+    if job.chooses_shapes:
         try:
-            cases = list_shape_cases(session, axes.make_shapes(), job.passes, of=operators or list_operators())
+            cases = list_shape_cases(session, job.make_shapes(), job.passes, of=operators or list_operators())
         except ValueError as error:
             raise JobError(None, "{fault}", fault=error) from None
     else:
-        lengths = [length for length in axes.lengths if isinstance(length, int)]
+        lengths = [length for length in job.lengths or job.default_lengths if isinstance(length, int)]
         cases = list_profile_cases(session, lengths, job.passes, of=operators)
     plans = plan_cases(session, cases, job, checks=sorted(list_gating_checks()))
     if job.chosen_axes:
@@ -261,7 +294,7 @@ def record_profile(
         plans = plan_profile(session, job, find_operators(session, chosen))
         effort = choose_effort(EFFORTS[job.suite], job)
         if announce:
-            announce(describe_timing(session, chosen, plans, effort, job.axes))
+            announce(describe_timing(session, chosen, plans, effort, job))
         with start_recording(
             session, job=job, suite=PERF, cases=[plan.case for plan in plans], implementations=chosen,
             planned=count_planned(session, chosen, timed=plans, effort=effort),

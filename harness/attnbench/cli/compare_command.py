@@ -150,7 +150,7 @@ def _compare_implementations(job: CompareJob, resumed: StoredRun | None, *, file
             raise click.UsageError(f"BASE and NEW must compute the same operator, got two: {described}")
         plans = plan_profile(session, job, sorted(set(computed)))
         effort = choose_effort(EFFORT, job)
-        click.echo(describe_timing(session, sides, plans, effort, job.axes), err=True)
+        click.echo(describe_timing(session, sides, plans, effort, job), err=True)
         with recording(
             session, job=job, resumed=resumed, suite=PERF, cases=[plan.case for plan in plans], implementations=sides,
             planned=count_planned(session, sides, timed=plans, effort=effort),

@@ -8,10 +8,9 @@ from typing import IO, Any
 import click
 
 from attnbench.analysis.coverage import VERDICT_SUITES
-from attnbench.api.execution import conform_into, count_planned, make_session, plan_conformance, supplement_plans
+from attnbench.api.execution import conform_into, count_planned, make_session, plan_checks, plan_conformance
 from attnbench.api.selection import (
     choose_implementations,
-    collect_expectations,
     drop_unloadable,
     find_operators,
 )
@@ -111,16 +110,14 @@ def _check(job: ConformJob, resumed: StoredRun | None, files: OutputFiles, *, ma
     with make_session(job) as session:
         chosen = drop_unloadable(session, chosen, asked=bool(job.implementations), keep=True)
         plans = plan_conformance(session, job, find_operators(session, chosen))
-        supplements = supplement_plans(session, job, chosen, plans, resumed)
-        further = [plan for one in supplements.values() for plan in one.plans]
-        expectations = collect_expectations(session, chosen, job.expected_failures, [*plans, *further])
+        checks = plan_checks(session, job, chosen, plans, resumed=resumed)
         with recording(
             session, job=job, resumed=resumed, suite=job.suite, cases=[plan.case for plan in plans],
             implementations=chosen,
             whole=job.whole and (job.suite in VERDICT_SUITES or files.certificate_file is not None),
-            planned=count_planned(session, chosen, plans, supplements=supplements),
+            planned=count_planned(session, chosen, checks),
         ) as recorded:  # fmt: skip
-            conform_into(recorded, session, chosen, plans, job, expectations, supplements)
+            conform_into(recorded, session, chosen, checks, job.suite)
             recorded.exit_code = recorded.choose_exit_code(job.implementations)
         certificate = None
         if files.certificate_file:

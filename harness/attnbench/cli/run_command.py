@@ -13,15 +13,14 @@ from attnbench.api.execution import (
     conform_into,
     count_planned,
     make_session,
+    plan_checks,
     plan_conformance,
     plan_profile,
     profile_with_ceilings,
-    supplement_plans,
 )
 from attnbench.api.selection import (
     choose_implementations,
     choose_timed_implementations,
-    collect_expectations,
     find_operators,
 )
 from attnbench.cli.job_options import build_jobs
@@ -72,19 +71,15 @@ def _run(job: RunJob, resumed: StoredRun | None, files: OutputFiles) -> Recordin
         operators = find_operators(session, chosen)
         plans = plan_conformance(session, checked, operators)
         timed = plan_profile(session, job, operators)
-        supplements = supplement_plans(session, checked, chosen, plans, resumed)
-        further = [plan for one in supplements.values() for plan in one.plans]
-        expectations = collect_expectations(session, chosen, job.expected_failures, [*plans, *further])
+        checks = plan_checks(session, checked, chosen, plans, resumed=resumed)
         effort = choose_effort(EFFORTS[job.suite], job)
-        click.echo(
-            describe_timing(session, chosen, timed, effort, job.axes, besides="the checks of the suite"), err=True
-        )
+        click.echo(describe_timing(session, chosen, timed, effort, job, besides="the checks of the suite"), err=True)
         with recording(
             session, job=job, resumed=resumed, suite=job.suite, cases=[plan.case for plan in plans + timed],
             implementations=chosen, whole=checked.whole and job.suite in VERDICT_SUITES,
-            planned=count_planned(session, chosen, plans, timed, supplements, effort=effort),
+            planned=count_planned(session, chosen, checks, timed, effort=effort),
         ) as recorded:  # fmt: skip
-            conform_into(recorded, session, chosen, plans, checked, expectations, supplements)
+            conform_into(recorded, session, chosen, checks, job.suite)
             profile_with_ceilings(recorded, session, chosen, timed, effort)
             recorded.exit_code = recorded.choose_exit_code(job.implementations)
     if files.json_file:

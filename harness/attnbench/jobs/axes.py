@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Self
+from typing import Any
 
 from attnbench.cases import Shape
 from attnbench.jobs.errors import JobError
 from attnbench.jobs.values import Length, format_value
 
-__all__ = ["AXES", "MODELS", "Axes", "Model"]
+__all__ = ["AXES", "MODELS", "Model", "make_shapes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,79 +54,51 @@ DEFAULT = Shape(queries=1, keys=1)
 AXES = ("lengths", "batch", "heads", "head_dim", "width", "kv_heads", "mask", "padding", "like")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axes:
-    """What each field chooses; an empty axis has the default of ``Shape``."""
+def make_shapes(fields: Mapping[str, Any], *, lengths: Sequence[Length]) -> list[Shape]:
+    """Return every combination of the sizes and masks that the fields of a job choose.
 
-    lengths: tuple[Length, ...]
-    batch: tuple[int, ...] = ()
-    heads: tuple[int, ...] = ()
-    head_dim: tuple[int, ...] = ()
-    width: tuple[int, ...] = ()
-    kv_heads: tuple[int, ...] = ()
-    mask: tuple[str, ...] = ()
-    padding: tuple[float, ...] = ()
+    ``like`` sets those that no field sets. ``lengths`` are the lengths that neither ``lengths`` nor ``like`` chooses.
 
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any], *, lengths: Sequence[Length]) -> Self:
-        """Take the axes from the fields of a job; ``like`` sets those that no field sets.
-
-        ``lengths`` are the lengths that neither ``lengths`` nor ``like`` chooses.
-
-        Raises: JobError where fields exclude or contradict one another.
-        """
-        axes = {name: fields[name] for name in AXES if name != "like"}
-        if axes["width"] and axes["head_dim"]:
-            raise JobError("width", "{width} and {head_dim} exclude one another: the width is heads times head_dim")
-        if axes["padding"] and min(axes["batch"] or (DEFAULT.batch,)) < 2:
-            raise JobError("padding", "a batch of one sequence has no padding; name {batch} of at least 2")
-        if fields["like"]:
-            _take_sizes(axes, fields["like"])
-        axes["lengths"] = axes["lengths"] or tuple(lengths)
-        return cls(**axes)
-
-    @property
-    def chosen(self) -> bool:
-        """Whether more is chosen than lengths with as many queries as keys."""
-        sizes = self.batch or self.heads or self.head_dim or self.kv_heads or self.width or self.mask or self.padding
-        return bool(sizes) or not all(isinstance(length, int) for length in self.lengths)
-
-    def make_shapes(self) -> list[Shape]:
-        """Return every combination of the values of all axes.
-
-        Raises: JobError where a width cannot be divided among the heads.
-        """
-        combinations = product(
-            self.batch or (DEFAULT.batch,), self.heads or (DEFAULT.heads,), self.kv_heads or (None,),
-            self.width or self.head_dim or (DEFAULT.head_dim,), self.mask or (DEFAULT.mask,),
-            self.padding or (DEFAULT.padding,), self.lengths,
-        )  # fmt: skip
-        found = []
-        for batch, heads, kv_heads, wide, mask, padding, length in combinations:
-            if self.width and wide % heads:
-                raise JobError(
-                    "width", "{wide} cannot be divided among {count} heads; name another {heads}", wide=wide,
-                    count=heads,
-                )  # fmt: skip
-            if kv_heads and heads % kv_heads:
-                raise JobError(
-                    "kv_heads", "{count} heads cannot be divided among {kv} key heads; name other {kv_heads}",
-                    count=heads, kv=kv_heads,
-                )  # fmt: skip
-            queries, keys = (length, length) if isinstance(length, int) else length
-            found.append(
-                Shape(
-                    queries=queries,
-                    keys=keys,
-                    batch=batch,
-                    heads=heads,
-                    head_dim=wide // heads if self.width else wide,
-                    kv_heads=kv_heads,
-                    mask=mask,
-                    padding=padding,
-                )
+    Raises: JobError where fields exclude or contradict one another, or a width cannot be divided among the heads.
+    """
+    axes = {name: fields[name] for name in AXES if name != "like"}
+    if axes["width"] and axes["head_dim"]:
+        raise JobError("width", "{width} and {head_dim} exclude one another: the width is heads times head_dim")
+    if axes["padding"] and min(axes["batch"] or (DEFAULT.batch,)) < 2:
+        raise JobError("padding", "a batch of one sequence has no padding; name {batch} of at least 2")
+    if fields["like"]:
+        _take_sizes(axes, fields["like"])
+    combinations = product(
+        axes["batch"] or (DEFAULT.batch,), axes["heads"] or (DEFAULT.heads,), axes["kv_heads"] or (None,),
+        axes["width"] or axes["head_dim"] or (DEFAULT.head_dim,), axes["mask"] or (DEFAULT.mask,),
+        axes["padding"] or (DEFAULT.padding,), axes["lengths"] or lengths,
+    )  # fmt: skip
+    found = []
+    for batch, heads, kv_heads, wide, mask, padding, length in combinations:
+        if axes["width"] and wide % heads:
+            raise JobError(
+                "width", "{wide} cannot be divided among {count} heads; name another {heads}", wide=wide,
+                count=heads,
+            )  # fmt: skip
+        if kv_heads and heads % kv_heads:
+            raise JobError(
+                "kv_heads", "{count} heads cannot be divided among {kv} key heads; name other {kv_heads}",
+                count=heads, kv=kv_heads,
+            )  # fmt: skip
+        queries, keys = (length, length) if isinstance(length, int) else length
+        found.append(
+            Shape(
+                queries=queries,
+                keys=keys,
+                batch=batch,
+                heads=heads,
+                head_dim=wide // heads if axes["width"] else wide,
+                kv_heads=kv_heads,
+                mask=mask,
+                padding=padding,
             )
-        return found
+        )
+    return found
 
 
 def _take_sizes(axes: dict[str, Any], name: str) -> None:

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from attnbench.cases import LEVELS, Device, Dtype, Level
-from attnbench.jobs.axes import AXES, Axes
+from attnbench.cases import LEVELS, Device, Dtype, Level, Shape
+from attnbench.jobs.axes import AXES, make_shapes
 from attnbench.jobs.errors import JobError
 from attnbench.jobs.fields import FIELDS, FUZZ, parse_fields
 from attnbench.jobs.values import Length
@@ -138,7 +138,7 @@ class TimedJob(RecordedJob):
 
         Raises: JobError.
         """
-        self.axes.make_shapes()
+        self.make_shapes()
         if self.chosen_axes and any(not set("*?[") & set(pattern) for pattern in self.cases):
             axes = ", ".join(f"{{{name}}}" for name in self.chosen_axes)
             raise JobError("cases", f"a complete case id has its own sizes: leave out {axes}")
@@ -154,9 +154,16 @@ class TimedJob(RecordedJob):
         return tuple(name for name in AXES if getattr(self, name))
 
     @property
-    def axes(self) -> Axes:
-        """The sizes and masks of the calls to time."""
-        return Axes.from_fields({name: getattr(self, name) for name in AXES}, lengths=self.default_lengths)
+    def chooses_shapes(self) -> bool:
+        """Whether more is chosen than lengths with as many queries as keys."""
+        return self.chosen_axes not in ((), ("lengths",)) or not all(isinstance(one, int) for one in self.lengths)
+
+    def make_shapes(self) -> list[Shape]:
+        """Return every combination of the sizes and masks of the calls to time.
+
+        Raises: JobError.
+        """
+        return make_shapes({name: getattr(self, name) for name in AXES}, lengths=self.default_lengths)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

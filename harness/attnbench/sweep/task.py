@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from attnbench.api.execution import conform_into, make_session, plan_conformance, record_profile
+from attnbench.api.execution import Checks, conform_into, make_session, plan_conformance, record_profile
 from attnbench.api.recording import Recording, record
 from attnbench.api.selection import collect_expectations, drop_unloadable, find_operators
 from attnbench.jobs.command_lines import format_command
@@ -204,15 +204,13 @@ def _conform(job: ConformJob, store: Callable[..., AbstractContextManager[Record
     with make_session(job) as session:
         chosen = drop_unloadable(session, job.implementations, asked=True, keep=True)
         plans = plan_conformance(session, job, find_operators(session, chosen))
-        expectations = collect_expectations(session, chosen, job.expected_failures, plans)
+        checks = Checks(plans=plans, expectations=collect_expectations(session, chosen, (), plans))
         pairs = ((display_name(name), plan.case) for name in chosen for plan in plans)
         with store(
             session, job=job, suite=job.suite, cases=[plan.case for plan in plans], implementations=chosen,
             planned={display_name(name): Planned(cases=counts[display_name(name)]) for name in chosen},
         ) as recorded:  # fmt: skip
-            conform_into(
-                recorded, session, chosen, plans, job, expectations, {}, done=frozenset(pairs).difference(left)
-            )
+            conform_into(recorded, session, chosen, checks, job.suite, done=frozenset(pairs).difference(left))
             recorded.exit_code = recorded.choose_exit_code([name for name in chosen if counts[display_name(name)]])
 
 

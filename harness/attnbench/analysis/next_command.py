@@ -87,7 +87,8 @@ def _make_measuring(table: SummaryTable, columns: Sequence[Column], made: Mappin
 
 
 def _list_lengths(columns: Iterable[Column]) -> list[Length]:
-    return [(column.queries or column.keys, column.keys or column.queries) for column in columns]
+    pairs = [(column.queries or column.keys, column.keys or column.queries) for column in columns]
+    return [pair for pair in pairs if all(pair)]
 
 
 def _read_fields(run: Run | None) -> dict[str, Any] | None:

@@ -115,8 +115,8 @@ class StoredJob:
 
     # Name of the command, such as "profile"; empty in runs of schemas before 8, which have only the command line.
     command: str = ""
-    # Values of the command's options and arguments, by parameter name; those without a value are absent. A path outside
-    # the working directory is stored without its folders. Output files are absent.
+    # Values of the fields of the job (attnbench.jobs.fields); those without a value are absent. A path outside the
+    # working directory is stored without its folders.
     options: dict[str, Any] = field(default_factory=dict)
     # What was planned for each implementation; empty in runs of schemas before 4, and where the cases are chosen during
     # the run (suite fuzz, search for the max length).

@@ -23,8 +23,8 @@ DOCS = Path(__file__).parent
 PACKAGE = DOCS.parent / "harness" / "attnbench"
 
 RECORDS = (
-    "Run", "Machine", "Job", "Planned", "Result", "Finding", "Memory", "Samples", "Timing", "Ceiling", "Completion",
-    "Resumption", "End",
+    "Run", "Machine", "StoredJob", "Planned", "Result", "Finding", "Memory", "Samples", "Timing", "Ceiling",
+    "Completion", "Resumption", "End",
 )  # fmt: skip
 # The records that are lines of a run file; the others are values of their fields.
 LINES = ("Run", "Result", "Samples", "Ceiling", "Completion", "Resumption", "End")

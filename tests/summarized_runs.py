@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import End, Finding, Job, Planned, Result
+from attnbench.records.types import End, Finding, Planned, Result, StoredJob
 from timed_runs import REFERENCE, case_of, check, store, time_calls
 
 __all__ = ["check_cases", "end", "fail", "make_mixed_run"]
@@ -52,4 +52,4 @@ def make_mixed_run() -> StoredRun:
     stored = store(results)
     names = (*timed, "my_attention", "other", "xformers")
     planned = {name: Planned(cases=0) for name in names}
-    return end(replace(stored, run=replace(stored.run, implementations=names, job=Job(planned=planned))))
+    return end(replace(stored, run=replace(stored.run, implementations=names, job=StoredJob(planned=planned))))

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from attnbench.records.run_file import format_line
-from attnbench.records.types import End, Finding, Job, Machine, Planned, Result, Run
+from attnbench.records.types import End, Finding, Machine, Planned, Result, Run, StoredJob
 from attnsweep import configuration
 from attnsweep.plan import SweepPlan, Task, write_plan
 from attnsweep.task import find_own_versions
@@ -78,7 +78,7 @@ def write_run(
     run = Run(
         id=path.stem, time="2026-01-01T00:00:00+00:00", command="attnbench sweep", suite="quick", threads=2,
         machine=Machine(name=hardware, cpu="Some CPU", cores=4, memory_bytes=2**33), versions={},
-        job=Job(planned={name: Planned(cases=sum(one == name for one, _ in pairs)) for name in names}),
+        job=StoredJob(planned={name: Planned(cases=sum(one == name for one, _ in pairs)) for name in names}),
         list_digest="whole", implementations=("torch_mha", "sdpa"),
     )  # fmt: skip
     finding = Finding(check="forward_parity", status="passed")

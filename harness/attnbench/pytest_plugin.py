@@ -16,8 +16,9 @@ import pytest
 from attnbench.cases import LEVELS
 
 if TYPE_CHECKING:
-    from attnbench.api import Expected, Selection
+    from attnbench.api import Expected
     from attnbench.api.worker_pool import WorkerPool
+    from attnbench.jobs.job import ConformJob
     from attnbench.records.types import Finding
     from attnbench.runner import Expectation, Plan
 
@@ -113,10 +114,10 @@ class _Request:
     checks: tuple[str, ...]
     expected_failures: "Expected"
 
-    def make_selection(self) -> "Selection":
-        from attnbench.api import Selection
+    def make_job(self) -> "ConformJob":
+        from attnbench.jobs.job import ConformJob, build
 
-        return Selection(suite=self.suite, cases=self.cases, checks=self.checks)
+        return build(ConformJob, {"suite": self.suite, "cases": self.cases, "checks": self.checks})
 
 
 POOL = pytest.StashKey["WorkerPool"]()
@@ -177,7 +178,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARKER}: a conformance check of an attention implementation")
     if config.option.attention:
         with _usage_errors(pytest.UsageError):
-            _read_options(config).make_selection()
+            _read_options(config).make_job()
             _resolve_names(_read_options(config))
 
 
@@ -280,9 +281,9 @@ def _list_conformance_cases(config: pytest.Config, request: _Request) -> list[Co
     """Return the tests: for each implementation and each of its cases, one test per check."""
     from attnbench.plugins.registry import display_name
 
-    selection, names = request.make_selection(), _resolve_names(request)
+    job, names = request.make_job(), _resolve_names(request)
     pool = _get_pool(config)
-    plans = pool.make_plans(selection)
+    plans = pool.make_plans(job)
     expectations = tuple(pool.collect_expectations(names, request.expected_failures, plans))
     return [
         ConformanceCase(

@@ -45,8 +45,8 @@ def load_study(name: str) -> Study:
 
 def _command(name: str, study: Study) -> click.Command:
     @options("reports")
-    def run(reports: Path, **asked: Any) -> int:
-        return _run(name, study, reports, **asked)
+    def run(reports: str | None, **asked: Any) -> int:
+        return _run(name, study, Path(reports or "reports"), **asked)
 
     made = click.command(name, help=study.summary)(run)
     made.params = [*study.parameters, *made.params]

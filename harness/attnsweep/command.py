@@ -9,9 +9,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from attnbench.cli.options import AXES, FOLDER, Seconds, options
+from attnbench.cli.options import AXES, options
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED
-from attnsweep.configuration import ConfigurationError, Machine, read_configuration
+from attnsweep.configuration import ConfigurationError, Kind, Machine, read_configuration
 from attnsweep.configured_command import Configured, ConfiguredCommand
 from attnsweep.plan import SweepPlan, Task, allow_tries, read_plan, require_no_plan, write_plan
 from attnsweep.planning import hash_configuration, make_plan
@@ -27,12 +27,14 @@ from attnsweep.progress import (
 from attnsweep.slurm import SlurmError, check_machines, require_slurm
 from attnsweep.states import StateReader, TaskState
 from attnsweep.submission import hold_folder, load_submitit, probe, submit_locally, submit_to_slurm
+from attnsweep.sweep_job import SweepJob, build_sweep_job
 from attnsweep.task import LEAST_MINUTES
 
 # Seconds between two questions to Slurm about the jobs. One question takes squeue about 0.1 s of its controller.
 POLL_S = 10.0
 # Time limit of a task, number of failed tries after which it is given up, and seconds to wait for a probe.
 MINUTES, TRIES, PROBE_S = 60, 3, 600.0
+FOLDER = click.Path(file_okay=False, path_type=Path)
 # Machines of a sweep that names none.
 ANY = (Machine(name="any"),)
 
@@ -67,15 +69,16 @@ def _split_words(ctx: click.Context, param: click.Parameter, words: tuple[str, .
 @click.option(
     "--tries", type=click.IntRange(min=1), default=TRIES, show_default=True, help="Failed tries that give up a task."
 )
-@click.option("--cases", type=click.IntRange(min=1), help="Most cases of a task.")
+@click.option("--cases", "most_cases", type=click.IntRange(min=1), help="Most cases of a task.")
 @click.option(
     "--probe",
-    type=Seconds(),
+    "probe_s",
+    type=click.FloatRange(min=0, min_open=True),
     default=PROBE_S,
     show_default=True,
     help="Time limit for the first job on each kind of node.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of each worker; default: the cores of a task.")
+@click.option("--threads", metavar="NUMBER", help="Threads of each worker; default: the cores of a task.")
 @click.option(
     "--allow-different-versions", is_flag=True, help="Run tasks on nodes with another attnbench or torch than here."
 )
@@ -83,7 +86,24 @@ def _split_words(ctx: click.Context, param: click.Parameter, words: tuple[str, .
 @options(*AXES)
 @options("work_limit", "case_budget", "no_cache")
 @click.pass_context
-def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> int:
+def command(
+    ctx: click.Context,
+    /,
+    words: tuple[str, ...],
+    *,
+    dry_run: bool,
+    local: bool,
+    status: bool,
+    resume: bool,
+    kind: Kind,
+    minutes: int,
+    tries: int | None,
+    most_cases: int | None,
+    probe_s: float,
+    earlier: Path,
+    allow_different_versions: bool,
+    **raw: Any,
+) -> int:
     """Run one configuration on many machines: conform or profile, divided into tasks.
 
     A TOML file names implementations, axes, limits and machines; an option replaces its value. Each task is a job of
@@ -92,61 +112,68 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> int:
     error, or a test of the nodes failed; 3: something is missing; 130: interrupted.
     """
     machines = tuple(ctx.obj.configuration.machines) if isinstance(ctx.obj, Configured) else ()
-    # A resumed sweep keeps its number of tries, unless another one is given.
-    if given["resume"] and ctx.get_parameter_source("tries") is not ParameterSource.COMMANDLINE:
-        given["tries"] = None
+    if chosen := [name for name, is_given in (("status", status), ("resume", resume)) if is_given][not dry_run :]:
+        raise click.UsageError(f"--{chosen[0]}: --dry-run, --status and --resume exclude one another")
+    # A resumed sweep keeps its number of tries, unless another one is raw.
+    if resume and ctx.get_parameter_source("tries") is not ParameterSource.COMMANDLINE:
+        tries = None
     try:
-        return _run(given, words, machines or ANY)
+        if status:
+            return _print_status(raw["results"])
+        settings = {
+            "minutes": minutes, "tries": tries, "most_cases": most_cases, "probe_s": probe_s, "earlier": earlier,
+            "allow_different_versions": allow_different_versions, "is_local": local,
+        }  # fmt: skip
+        sweep = build_sweep_job(kind, raw | {"implementations": words}, settings)
+        if resume:
+            return _resume(sweep, machines or ANY)
+        return _run(sweep, machines or ANY, dry_run=dry_run)
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from error
 
 
-def _run(given: dict[str, Any], implementations: tuple[str, ...], machines: tuple[Machine, ...]) -> int:
-    if chosen := [name for name in ("dry_run", "status", "resume") if given[name]][1:]:
-        raise click.UsageError(f"--{chosen[0]}: --dry-run, --status and --resume exclude one another")
-    folder: Path = given["results"]
-    if given["status"]:
-        plan = read_plan(folder)
-        reader = StateReader(folder, plan, needs_slurm=False)
-        states = reader.read()
-        _warn_of_silence(reader)
-        return _conclude(folder, plan, states)
-    if given["resume"]:
-        return _resume(folder, given, implementations, machines)
-    _refuse_axes_of_conform(given)
-    if not given["local"]:
-        _refuse_short_limit(given["minutes"])
-    if not given["dry_run"]:
+def _print_status(folder: Path) -> int:
+    plan = read_plan(folder)
+    reader = StateReader(folder, plan, needs_slurm=False)
+    states = reader.read()
+    _warn_of_silence(reader)
+    return _conclude(folder, plan, states)
+
+
+def _run(sweep: SweepJob, machines: tuple[Machine, ...], *, dry_run: bool) -> int:
+    folder = sweep.job.results
+    if not sweep.is_local:
+        _refuse_short_limit(sweep.minutes)
+    if not dry_run:
         # Before the plan, which takes seconds: what would keep it from being submitted.
         load_submitit()
         require_no_plan(folder)
-    plan = make_plan(given, implementations, machines, sys.argv[1:])
-    unchecked = "" if given["local"] else _check_nodes(plan, is_dry=given["dry_run"])
+    plan = make_plan(sweep, machines, sys.argv[1:])
+    unchecked = "" if sweep.is_local else _check_nodes(plan, is_dry=dry_run)
     for line in (*describe_plan(plan), *([unchecked] if unchecked else [])):
-        click.echo(line, err=not given["dry_run"])
-    if given["dry_run"]:
+        click.echo(line, err=not dry_run)
+    if dry_run:
         return 0
     try:
-        if not given["local"]:
-            probe(folder, plan, wait_s=given["probe"], tell=_tell)
+        if not sweep.is_local:
+            probe(folder, plan, wait_s=sweep.probe_s, tell=_tell)
     except KeyboardInterrupt:
         _tell("attnbench: interrupted: the tests of the nodes were cancelled, and no task was submitted")
         return INTERRUPTED
     write_plan(folder, plan)
-    return _submit_missing(folder, plan, local=given["local"])
+    return _submit_missing(folder, plan, local=sweep.is_local)
 
 
-def _resume(
-    folder: Path, given: dict[str, Any], implementations: tuple[str, ...], machines: tuple[Machine, ...]
-) -> int:
+def _resume(sweep: SweepJob, machines: tuple[Machine, ...]) -> int:
+    folder = sweep.job.results
     plan = read_plan(folder)
-    _check_same(given, implementations, machines, plan)
+    _check_same(sweep, machines, plan)
     load_submitit()
-    if not given["local"]:
+    if not sweep.is_local:
         _refuse_short_limit(plan.minutes)
-    if given["tries"] is not None:
-        plan = allow_tries(folder, plan, given["tries"])
-    return _submit_missing(folder, plan, local=given["local"], wait_s=given["probe"])
+    if sweep.tries is not None:
+        plan = allow_tries(folder, plan, sweep.tries)
+    return _submit_missing(folder, plan, local=sweep.is_local, wait_s=sweep.probe_s)
 
 
 def _tell(line: str) -> None:
@@ -186,26 +213,14 @@ def _warn_of_silence(reader: StateReader) -> None:
         _tell(f"warning: {reader.silence}. A task counts as missing here although its job may wait or run")
 
 
-def _refuse_axes_of_conform(given: dict[str, Any]) -> None:
-    """Refuse what only a profile has.
-
-    Raises: UsageError.
-    """
-    for name in ("lengths", "passes", "processes", "case_budget", *AXES):
-        if given["kind"] == "conform" and given["masks" if name == "mask" else name]:
-            raise click.UsageError(f"{name}: a sweep of kind conform has the cases of its suite; leave {name} out")
-
-
-def _check_same(
-    given: dict[str, Any], implementations: tuple[str, ...], machines: tuple[Machine, ...], plan: SweepPlan
-) -> None:
+def _check_same(sweep: SweepJob, machines: tuple[Machine, ...], plan: SweepPlan) -> None:
     """Refuse to resume a sweep with another configuration; without any, the stored one counts.
 
     Raises: UsageError.
     """
-    if implementations and hash_configuration(given, implementations, machines) != plan.asked:
+    if sweep.job.implementations and hash_configuration(sweep, machines) != plan.asked:
         raise click.UsageError(
-            f"--resume: the sweep in {given['results']} was started with another configuration; leave the "
+            f"--resume: the sweep in {sweep.job.results} was started with another configuration; leave the "
             "configuration out and name --results, or name another folder"
         )
 

@@ -16,7 +16,10 @@ Kind = Literal["conform", "profile"]
 # One or several values of an option: an option that takes a list is written as a list or as on the command line.
 Values = str | int | float | list[str | int | float]
 # Parameters of the command that do not have the name of their key.
-RENAMED = {"mask": "masks", "dtype": "dtypes", "case": "patterns"}
+RENAMED = {
+    "case": "cases", "timeout": "timeout_s", "memory_limit": "memory_bytes", "work_limit": "work_limit_s",
+    "case_budget": "case_budget_s", "cases": "most_cases", "probe": "probe_s",
+}  # fmt: skip
 
 
 class ConfigurationError(Exception):

@@ -7,6 +7,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from attnbench.jobs.errors import JobError
+from attnbench.jobs.fields import name_option
 from attnsweep.configuration import Configuration
 
 __all__ = ["Configured", "ConfiguredCommand"]
@@ -31,28 +33,34 @@ class ConfiguredCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.BadParameter as error:
-            if key := _find_key(ctx, error.param):
-                error.param_hint = key
+            name = error.param.name if error.param else None
+            is_of_file = ctx.get_parameter_source(name or "") is ParameterSource.DEFAULT_MAP
+            if isinstance(ctx.obj, Configured) and is_of_file:
+                error.param_hint = f"{ctx.obj.path}: {ctx.obj.configuration.name_key(name or '')}"
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command.
 
-        Raises: click.UsageError whose first word is an option, or the key of the file.
+        Raises: click.UsageError that names the options, or the keys of the file.
         """
         try:
             return super().invoke(ctx)
-        except click.UsageError as error:
-            option, colon, rest = error.message.partition(": ")
-            if key := _find_key(ctx, next((one for one in self.params if option in one.opts), None)):
-                raise click.UsageError(key + colon + rest, ctx) from error
-            raise
+        except JobError as error:
+            raise click.UsageError(_describe(error, ctx), ctx) from error
 
 
-def _find_key(ctx: click.Context, parameter: click.Parameter | None) -> str:
-    """Return the file and the key that gave a parameter its value; empty if the value is from elsewhere."""
-    given, name = ctx.obj, parameter.name if parameter else None
-    if not isinstance(given, Configured) or not name:
-        return ""
-    is_given = ctx.get_parameter_source(name) is ParameterSource.DEFAULT_MAP
-    return f"{given.path}: {given.configuration.name_key(name)}" if is_given else ""
+def _describe(error: JobError, ctx: click.Context) -> str:
+    """Return an error with the file, if the file has given the value, and with its keys instead of options."""
+    if not isinstance(ctx.obj, Configured):
+        return error.describe(name_option)
+    configured, find_source = ctx.obj, ctx.get_parameter_source
+    is_of_file = find_source(error.field or "") is ParameterSource.DEFAULT_MAP
+
+    def name(field: str) -> str:
+        source = find_source(field)
+        is_key = source is ParameterSource.DEFAULT_MAP or (is_of_file and source is not ParameterSource.COMMANDLINE)
+        return configured.configuration.name_key(field) if is_key else name_option(field)
+
+    told = error.describe(name)
+    return f"{configured.path}: {told}" if is_of_file else told

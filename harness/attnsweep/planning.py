@@ -2,85 +2,81 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from attnbench.api.axes import Axes
-from attnbench.api.defaults import EFFORTS, LENGTHS, QUICK_LENGTHS
-from attnbench.api.jobs import Choice, choose_effort, make_session, plan_conformance, plan_profile
-from attnbench.api.subjects import (
+from attnbench.api.execution import EFFORTS, choose_effort, make_session, plan_conformance, plan_profile
+from attnbench.api.selection import (
     choose_implementations,
     choose_timed_implementations,
     drop_unloadable,
     find_operators,
 )
-from attnbench.api.usage import UsageError
 from attnbench.cases import CaseId
+from attnbench.jobs.errors import JobError
+from attnbench.jobs.job import ConformJob, ProfileJob
+from attnbench.jobs.stored import store_job
 from attnbench.records.environment import count_cores, describe_machine
 from attnbench.runner import Plan, Session
 from attnbench.words.findings import describe_fact
 from attnsweep.configuration import Machine
 from attnsweep.estimates import make_estimates, read_earlier_runs
 from attnsweep.plan import SweepPlan, Task, hash_asked, pack
+from attnsweep.sweep_job import SweepJob
 from attnsweep.task import find_own_versions
 
 __all__ = ["hash_configuration", "make_plan"]
 
-# Options that a task needs; the others choose cases, which the plan has.
+# Values that a task needs, by their names in a run file; the others choose cases, which the plan has.
 OF_A_TASK = ("suite", "timeout", "memory_limit", "work_limit", "threads", "no_cache", "processes", "case_budget")
-# Options that may differ between the calls for one sweep.
-OF_A_CALL = ("results", "earlier", "probe", "tries", "dry_run", "local", "status", "resume")
 
 
-def hash_configuration(given: Mapping[str, Any], implementations: Sequence[str], machines: Sequence[Machine]) -> str:
-    """Return a hash of what a sweep is asked to do; ``given`` has the values of the command's options."""
-    asked = {name: value for name, value in given.items() if name not in OF_A_CALL}
-    return hash_asked(asked, implementations, machines)
+def hash_configuration(sweep: SweepJob, machines: Sequence[Machine]) -> str:
+    """Return a hash of what a sweep is asked to do."""
+    return hash_asked(sweep.list_asked(), sweep.job.implementations, machines)
 
 
-def make_plan(
-    given: Mapping[str, Any], implementations: Sequence[str], machines: Sequence[Machine], words: Sequence[str] = ()
-) -> SweepPlan:
-    """Plan a sweep; ``given`` has the values of the command's options, by parameter name.
+def make_plan(sweep: SweepJob, machines: Sequence[Machine], words: Sequence[str] = ()) -> SweepPlan:
+    """Plan a sweep.
 
     ``words`` are those of the command, which the runs of its tasks store.
 
-    Raises: UsageError where the options choose no case, or exclude one another; PluginError where an implementation
-    cannot be loaded here.
+    Raises: JobError where the job chooses no case; PluginError where an implementation cannot be loaded here.
     """
-    kind = given["kind"]
-    effort = choose_effort(EFFORTS[given["suite"]], given)
-    with make_session(given) as session:
-        chosen, plans = _list_cases(session, given, implementations)
+    kind, job = sweep.kind, sweep.job
+    effort = EFFORTS[job.suite]
+    if isinstance(job, ProfileJob):
+        effort = choose_effort(effort, job)
+    with make_session(job) as session:
+        chosen, plans = _list_cases(session, job)
         operators = {name: session.declared[name].operator for name in chosen}
-        moved = [_move(plans, machine.device or given["device"]) for machine in machines]
-        if given["local"]:
+        moved = [_move(plans, machine.device or job.device) for machine in machines]
+        if sweep.is_local:
             _require_devices(session, [plan.case for own in moved for plan in own])
-    earlier = read_earlier_runs([given["earlier"], given["results"]], kind)
+    earlier = read_earlier_runs([sweep.earlier, job.results], kind)
     tasks: list[Task] = []
     origins: dict[str, str] = {}
     for machine, own in zip(machines, moved, strict=True):
         estimates = make_estimates(
             own, list(operators.values()), machine=machine, kind=kind, effort=effort,
-            threads=given["threads"] or machine.cpus or count_cores(), earlier=earlier,
-            here=describe_machine().name if given["local"] else None,
+            threads=job.threads or machine.cpus or count_cores(), earlier=earlier,
+            here=describe_machine().name if sweep.is_local else None,
         )  # fmt: skip
         origins[machine.name] = estimates.origin
         tasks += pack(
-            estimates.cases, machine=machine.name, minutes=given["minutes"], most=given["cases"],
+            estimates.cases, machine=machine.name, minutes=sweep.minutes, most=sweep.most_cases,
             start_s=estimates.start_s,
         )  # fmt: skip
     return SweepPlan(
         kind=kind,
         operators=operators,
-        options={name: given[name] for name in OF_A_TASK},
+        options={name: value for name, value in store_job(job).options.items() if name in OF_A_TASK},
         versions=find_own_versions(),
-        allow_different_versions=given["allow_different_versions"],
+        allow_different_versions=sweep.allow_different_versions,
         machines=tuple(machines),
-        minutes=given["minutes"],
-        tries=given["tries"],
+        minutes=sweep.minutes,
+        tries=sweep.tries or 1,
         tasks=tuple(tasks),
         origin=_join_origins(origins),
-        asked=hash_configuration(given, implementations, machines),
+        asked=hash_configuration(sweep, machines),
         words=tuple(words),
     )
 
@@ -95,32 +91,27 @@ def _join_origins(origins: Mapping[str, str]) -> str:
 def _require_devices(session: Session, cases: Sequence[str]) -> None:
     """Refuse to run a case here if its device is missing.
 
-    Raises: UsageError.
+    Raises: JobError.
     """
     for case in {CaseId.parse(case).device: case for case in cases}.values():
         (plan,) = session.plan([case])
         if plan.missing and CaseId.parse(case).device != "cpu":
-            raise UsageError(f"--local: {describe_fact(plan.missing)}")
+            raise JobError("local", "{fact}", fact=describe_fact(plan.missing))
 
 
-def _list_cases(
-    session: Session, given: Mapping[str, Any], implementations: Sequence[str]
-) -> tuple[list[str], list[Plan]]:
+def _list_cases(session: Session, job: ConformJob | ProfileJob) -> tuple[list[str], list[Plan]]:
     """Return the implementations that take part, and the cases, each on its own device.
 
     A submitting machine may lack the devices of the nodes.
     """
-    choice = replace(Choice.from_options(given), device="cpu")
-    chosen = choose_implementations(implementations)
-    if given["kind"] == "conform":
-        chosen = drop_unloadable(session, chosen, asked=bool(implementations))
-        return chosen, plan_conformance(session, choice, find_operators(session, chosen), here=False)
-    chosen = choose_timed_implementations(
-        session, chosen, asked=bool(implementations), operators=given["operators"]
-    )  # fmt: skip
-    axes = Axes.from_options(given, lengths=QUICK_LENGTHS if given["suite"] == "quick" else LENGTHS)
-    operators = find_operators(session, chosen)
-    return chosen, plan_profile(session, choice, operators, axes=axes, passes=given["passes"])
+    job = replace(job, device="cpu")
+    chosen = choose_implementations(job.implementations)
+    asked = bool(job.implementations)
+    if isinstance(job, ConformJob):
+        chosen = drop_unloadable(session, chosen, asked=asked)
+        return chosen, plan_conformance(session, job, find_operators(session, chosen), here=False)
+    chosen = choose_timed_implementations(session, chosen, asked=asked, operators=job.operators)
+    return chosen, plan_profile(session, job, find_operators(session, chosen))
 
 
 def _move(plans: Sequence[Plan], device: str) -> list[Plan]:

@@ -1,5 +1,6 @@
 """What a job of a sweep runs: the cases of one task that no earlier try of it has finished."""
 
+import logging
 import os
 import signal
 import sys
@@ -7,33 +8,28 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from attnbench.api.command_line import format_command
-from attnbench.api.jobs import (
-    Choice,
-    conform_into,
-    load_expectations,
-    make_session,
-    plan_conformance,
-)
-from attnbench.api.profile_job import record_profile
+from attnbench.api.execution import Checks, conform_into, make_session, plan_conformance, record_profile
 from attnbench.api.recording import Recording, record
-from attnbench.api.stored_job import make_job
-from attnbench.api.subjects import drop_unloadable, find_operators
+from attnbench.api.selection import collect_expectations, drop_unloadable, find_operators
+from attnbench.jobs.command_lines import format_command
+from attnbench.jobs.job import ConformJob, ProfileJob, parse
+from attnbench.jobs.stored import read_options
 from attnbench.plugins.registry import display_name
 from attnbench.records.environment import find_commit, find_node, find_versions
-from attnbench.records.types import Planned
+from attnbench.records.types import Planned, StoredJob
 from attnbench.runner import Session
 from attnbench.words.findings import describe_fact
 from attnsweep.configuration import ConfigurationError
 from attnsweep.cut_files import keep_counted
 from attnsweep.plan import SweepPlan, Task, read_plan
 from attnsweep.slurm import find_job_states
+from attnsweep.sweep_job import KINDS
 from attnsweep.tries import Pair, Try, begin_try, end_try, find_record, list_tries, list_wanted, read_results
 
 __all__ = ["LEAST_MINUTES", "NOTICE_S", "Probe", "Seen", "TaskJob", "find_differences", "find_own_versions", "run_task"]
@@ -46,6 +42,7 @@ NOTICE_S, EARLIER_S = 30, 120
 LEAST_MINUTES = 2
 # Signal on which submitit stores a job's progress and requeues the job.
 REQUEUE = signal.SIGUSR2
+LOGGER = logging.getLogger(__name__)
 
 
 def find_own_versions() -> dict[str, str]:
@@ -184,57 +181,45 @@ def run_task(folder: Path, plan: SweepPlan, task: Task, made: Try) -> None:
     if not left:
         return
     unfinished = {case for _, case in left}
-    given = _make_options(plan, task, [case for case in task.cases if case in unfinished])
+    job = _make_job(plan, task, [case for case in task.cases if case in unfinished])
     path = find_record(folder, task, made.count).with_suffix(".jsonl")
     whole = sorted({case for one in plan.tasks for case in one.cases})
 
     def store(session: Session, **settings: Any) -> AbstractContextManager[Recording]:
         # The hash of the whole list, which is stored, is that of all tasks: they can be merged.
         session.whole_lists += whole
-        job = make_job("sweep", plan.options)
-        return record(session, command=format_command(plan.words or ["sweep"]), job=job, path=path, **settings)
+        stored = StoredJob(command="sweep", options=plan.options)
+        return record(session, command=format_command(plan.words or ["sweep"]), stored=stored, path=path, **settings)
 
     # Every task has all implementations, so that all run files of a sweep are of the same ones.
-    if plan.kind == "profile":
-        record_profile(list(plan.operators), given, start_recording=store)
+    if isinstance(job, ProfileJob):
+        record_profile(job, start_recording=store, announce=LOGGER.warning)
     else:
-        _conform(list(plan.operators), given, store, left)
+        _conform(job, store, left)
 
 
-def _conform(
-    implementations: list[str],
-    given: dict[str, Any],
-    store: Callable[..., AbstractContextManager[Recording]],
-    left: Set[Pair],
-) -> None:
+def _conform(job: ConformJob, store: Callable[..., AbstractContextManager[Recording]], left: Set[Pair]) -> None:
     """Check the implementations on the cases, as far as their results are ``left`` to do."""
     counts = Counter(name for name, _ in left)
-    choice = Choice.from_options(given)
-    with make_session(given) as session:
-        chosen = drop_unloadable(session, implementations, asked=True, keeps=len(implementations) == 1)
-        plans = plan_conformance(session, choice, find_operators(session, chosen))
-        expectations = load_expectations(session, chosen, plans, choice, {})
+    with make_session(job) as session:
+        chosen = drop_unloadable(session, job.implementations, asked=True, keeps=len(job.implementations) == 1)
+        plans = plan_conformance(session, job, find_operators(session, chosen))
+        checks = Checks(plans=plans, expectations=collect_expectations(session, chosen, (), plans))
         pairs = ((display_name(name), plan.case) for name in chosen for plan in plans)
         with store(
-            session, results=given["results"], suite=choice.suite, cases=[plan.case for plan in plans],
-            implementations=chosen, resume=None,
+            session, job=job, suite=job.suite, cases=[plan.case for plan in plans], implementations=chosen,
             planned={display_name(name): Planned(cases=counts[display_name(name)]) for name in chosen},
         ) as recorded:  # fmt: skip
-            conform_into(
-                recorded, session, chosen, plans, choice, expectations, {}, done=frozenset(pairs).difference(left)
-            )
+            conform_into(recorded, session, chosen, checks, job.suite, done=frozenset(pairs).difference(left))
             recorded.exit_code = recorded.choose_exit_code([name for name in chosen if counts[display_name(name)]])
 
 
-def _make_options(plan: SweepPlan, task: Task, cases: list[str]) -> dict[str, Any]:
-    """Return the values of the options with which these cases run on the kind of machine of this task."""
-    options = dict(plan.options)
-    options["threads"] = options["threads"] or plan.find_machine(task.machine).cpus
-    # The cases have their dtypes and devices already.
-    return options | {
-        "patterns": tuple(cases), "dtypes": (), "device": "cpu", "shard": None, "passes": (), "operators": (),
-        "results": Path(), "resume": None, "no_completion": True,
-    }  # fmt: skip
+def _make_job(plan: SweepPlan, task: Task, cases: list[str]) -> ConformJob | ProfileJob:
+    """Return the job that runs these cases, which have their dtypes and devices, on the machine of this task."""
+    kind = KINDS[plan.kind]
+    fields = read_options(kind, plan.options) | {"implementations": tuple(plan.operators), "cases": tuple(cases)}
+    job = parse(kind, fields)
+    return replace(job, threads=job.threads or plan.find_machine(task.machine).cpus, results=Path())
 
 
 def _find_job() -> str:

@@ -19,11 +19,11 @@ from attnbench.analysis.certificate import (
     Suite,
     make_certificate,
 )
-from attnbench.api.jobs import Choice
 from attnbench.cases import digest
 from attnbench.cli.certifying import write_certificate
 from attnbench.cli.recording import Recording
 from attnbench.interface import Policies
+from attnbench.jobs.job import ConformJob
 from attnbench.processes.candidate_requests import Declared
 from attnbench.processes.oracle_requests import GetListVersion, ListSuite
 from attnbench.records.environment import describe_machine
@@ -168,7 +168,7 @@ def test_the_list_of_a_certificate_is_that_of_the_suite(tmp_path: Path) -> None:
         found = (Finding(check="x", status="passed"),)
         results = {("sdpa", p.case): Result(run="r", implementation="sdpa", case=p.case, findings=found) for p in plans}
         recorded = Recording(run=RUN, file=stored, results=results)
-        write_certificate(session, recorded, ["sdpa"], plans, Choice(suite="quick", device="cuda"), file)
+        write_certificate(session, recorded, ["sdpa"], plans, ConformJob(device="cuda"), file)
         list_version = session.ask_oracle(GetListVersion(operator="multihead"))
     certificate = json.loads(file.getvalue())
     assert certificate["suite"]["list_hash"] == digest(listed)

@@ -8,7 +8,7 @@ import pytest
 from attnbench.analysis.completeness import CutCalls, judge_completeness
 from attnbench.analysis.plain_names import clean_name
 from attnbench.records.run_file import StoredRun, read_run
-from attnbench.records.types import PERF, Completion, End, Finding, Job, Machine, Planned, Result, Run, Timing
+from attnbench.records.types import PERF, Completion, End, Finding, Machine, Planned, Result, Run, StoredJob, Timing
 from attnbench.words.completeness import describe_gaps
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def tell(stored: StoredRun, *, named: bool = False) -> list[str]:
 
 def test_a_run_that_ended_with_everything_that_was_planned_is_complete() -> None:
     """A run with its end and with a result for every planned case lacks nothing."""
-    run = replace(RUN, job=Job(planned={"one": Planned(cases=2), "two": Planned(cases=1)}))
+    run = replace(RUN, job=StoredJob(planned={"one": Planned(cases=2), "two": Planned(cases=1)}))
     stored = make_stored_run(run, *make_results("one", 2), *make_results("two", 1), end=FINISHED)
     assert judge_completeness(stored).complete
     assert tell(stored) == []
@@ -61,7 +61,7 @@ def test_a_run_that_ended_with_everything_that_was_planned_is_complete() -> None
 )
 def test_a_run_without_its_planned_end_says_how_it_ended(end: End | None, words: str) -> None:
     """A run of today without an end was cut; the implementations without all planned results are named."""
-    run = replace(RUN, job=Job(planned={"one": Planned(cases=2), "two": Planned(cases=4)}))
+    run = replace(RUN, job=StoredJob(planned={"one": Planned(cases=2), "two": Planned(cases=4)}))
     stored = make_stored_run(run, *make_results("one", 2), *make_results("two", 1), end=end)
     assert tell(stored) == [f"two (1 of 4 cases done) was not finished: the run {words}."]
     assert tell(stored, named=True) == [f"two (1 of 4 cases done) was not finished: run r {words}."]
@@ -73,7 +73,7 @@ def test_a_run_without_its_planned_end_says_how_it_ended(end: End | None, words:
 def test_neighbours_that_lack_as_much_are_named_together() -> None:
     """What is there of each implementation is said once for neighbours with equally many results."""
     names = ("one", "two", "three", "four")
-    run = replace(RUN, implementations=names, job=Job(planned=dict.fromkeys(names, Planned(cases=3))))
+    run = replace(RUN, implementations=names, job=StoredJob(planned=dict.fromkeys(names, Planned(cases=3))))
     stored = make_stored_run(run, *make_results("one", 1), *make_results("two", 2), *make_results("three", 2))
     assert tell(stored) == [
         "one (1 of 3 cases done), two and three (each 2 of 3 cases done) and four (not started) were not finished: "
@@ -84,18 +84,20 @@ def test_neighbours_that_lack_as_much_are_named_together() -> None:
 def test_many_unfinished_implementations_are_counted() -> None:
     """Six unfinished implementations are named, the others are counted; a single other one is named."""
     names = [f"n{number}" for number in range(8)]
-    run = replace(RUN, implementations=tuple(names), job=Job(planned=dict.fromkeys(names, Planned(cases=1))))
+    run = replace(RUN, implementations=tuple(names), job=StoredJob(planned=dict.fromkeys(names, Planned(cases=1))))
     assert tell(make_stored_run(run)) == [
         f"{', '.join(names[:5])} and {names[5]} (each not started) and 2 more implementations were not finished: "
         "the run was cut."
     ]
-    seven = replace(run, implementations=tuple(names[:7]), job=Job(planned=dict.fromkeys(names[:7], Planned(cases=1))))
+    seven = replace(
+        run, implementations=tuple(names[:7]), job=StoredJob(planned=dict.fromkeys(names[:7], Planned(cases=1)))
+    )
     assert "n5 and n6 (each not started) were" in tell(make_stored_run(seven))[0]
 
 
 def test_a_planned_call_without_timing_or_reason_is_missing() -> None:
     """A planned timing is missing where there is neither a timing nor a reason, even if the run claims its end."""
-    run = replace(RUN, job=Job(planned={"one": Planned(cases=0, timed=2)}), implementations=("one",))
+    run = replace(RUN, job=StoredJob(planned={"one": Planned(cases=0, timed=2)}), implementations=("one",))
     for untimed, gaps in (
         (None, ["Timing had not begun: the run lacks results."]),
         ("slow", []),
@@ -107,7 +109,7 @@ def test_a_planned_call_without_timing_or_reason_is_missing() -> None:
 def test_a_call_that_some_processes_timed_is_neither_untimed_nor_complete() -> None:
     """Of a run that was cut, it is known how many of the planned processes timed each call."""
     planned = {"one": Planned(cases=0, timed=3, processes=7)}
-    run = replace(RUN, job=Job(command="profile", planned=planned), implementations=("one",))
+    run = replace(RUN, job=StoredJob(command="profile", planned=planned), implementations=("one",))
     results = [
         replace(one, timing=Timing(samples_ns=((5, 6),) * processes, threads=1))
         for one, processes in zip(make_results("one", 3, suite=PERF), (3, 7, 3), strict=True)

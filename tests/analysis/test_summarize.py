@@ -7,7 +7,7 @@ import pytest
 from attnbench.analysis.next_command import find_next_command
 from attnbench.analysis.summarize import summarize
 from attnbench.analysis.summary import SpeedCell, Summary, SummaryRow
-from attnbench.records.types import Job, Planned, Result
+from attnbench.records.types import Planned, Result, StoredJob
 from summarized_runs import check_cases, end, fail, make_mixed_run
 from timed_runs import REFERENCE, case_of, check, store, time_calls
 
@@ -108,7 +108,9 @@ def test_a_cut_run_has_calls_that_were_not_reached() -> None:
     results.append(time_calls(REFERENCE, case=case_of(128)))
     stored = store([*check_cases(REFERENCE), *check_cases("a", 12), *results])
     planned = {name: Planned(cases=20, timed=2) for name in (REFERENCE, "a", "b")}
-    stored = replace(stored, run=replace(stored.run, implementations=(REFERENCE, "a", "b"), job=Job(planned=planned)))
+    stored = replace(
+        stored, run=replace(stored.run, implementations=(REFERENCE, "a", "b"), job=StoredJob(planned=planned))
+    )
     summary = summarize([stored])
     (table,) = summary.tables
     first, second = table.columns
@@ -187,7 +189,7 @@ def test_an_open_answer_is_measured_in_more_processes() -> None:
     command = find_next_command(summarize([stored]), [stored])
     assert command is not None
     assert command.kind == "measure"
-    assert command.command == "attnbench profile --processes 30 --lengths 64 --batch 8 a"
+    assert command.command == "attnbench profile --lengths 64 --batch 8 --processes 30 a"
 
 
 def test_a_decided_answer_needs_no_command(mixed: Summary) -> None:

@@ -11,9 +11,10 @@ import pytest
 import attnbench
 from attnbench import Report, conform
 from attnbench.analysis.failure_groups import LEAKS
-from attnbench.api import ConformanceError, Selection, WorkerPool, format_finding
+from attnbench.api import ConformanceError, WorkerPool, format_finding
 from attnbench.cases import Case
 from attnbench.checks.catalogue import read_checks
+from attnbench.jobs.job import ConformJob, build
 from attnbench.operators.multihead.problem import MultiheadProblem
 from attnbench.plugins.registry import PluginError
 from attnbench.records.outcome_facts import CannotLoad, Crashed, ExpectedToFail, OracleEnded, OtherOperator
@@ -161,17 +162,18 @@ def test_expected_failures_and_unexpected_passes_are_reported(here: Path) -> Non
 @pytest.mark.parametrize(
     ("selection", "fault"),
     [
-        ({"suite": "quikc"}, "unknown suite 'quikc'; available: quick, core"),
-        ({"checks": ("forward",)}, "unknown check 'forward'; available: forward_parity"),
+        ({"suite": "quikc"}, "suite: needs one of quick, core, .*, got quikc"),
+        ({"suite": "fuzz"}, "suite: needs one of quick, core, .*, got fuzz"),
+        ({"checks": ("forward",)}, "checks: unknown check 'forward'; did you mean .*available: forward_parity"),
         ({"cases": ("*no such*",)}, r"'\*no such\*' matches none of \d+ cases of the suite"),
         ({"cases": ("no such",)}, "a case id has 9 parts"),
-        ({"cases": (CASE,), "checks": ("mask_gradients",)}, "nothing to run: none of mask_gradients applies"),
+        ({"cases": (CASE,), "checks": ("mask_gradients",)}, "nothing to run: none of the selected checks applies"),
     ],
 )
 def test_an_empty_or_unknown_selection_is_an_error(pool: WorkerPool, selection: dict[str, object], fault: str) -> None:
     """The error names the value given and the available ones."""
     with pytest.raises(ValueError, match=fault):
-        pool.make_plans(Selection(**{"suite": "quick", **selection}))
+        pool.make_plans(build(ConformJob, selection))
 
 
 def test_invalid_expected_failures_are_errors(pool: WorkerPool, here: Path) -> None:
@@ -273,10 +275,10 @@ def test_finding_in_words() -> None:
 
 def test_pool_keeps_its_processes_until_it_is_closed(pool: WorkerPool, here: Path) -> None:
     """All tests of an implementation use one worker process; plans that were made before are returned again."""
-    selection = Selection(suite="quick", cases=(CASE, OTHER), checks=(PARITY,))
-    plans = pool.make_plans(selection)
+    job = ConformJob(cases=(CASE, OTHER), checks=(PARITY,))
+    plans = pool.make_plans(job)
     assert [(one.case, one.checks) for one in plans] == [(CASE, (PARITY,)), (OTHER, (PARITY,))]
-    assert pool.make_plans(selection) is plans
+    assert pool.make_plans(job) is plans
     statuses = [pool.get_finding("kernels.py:right", one, PARITY).status for one in plans]
     children = [worker._child for worker in pool._workers.values()]
     children.append(pool._session._oracle)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from attnbench.api.recording import record
-from attnbench.records.types import Job
+from attnbench.jobs.job import ProfileJob
+from attnbench.records.run_file import read_run
 from timed_runs import case_of, time_calls
 
 
@@ -25,16 +26,13 @@ def make_session(digest: str, torch: str) -> Any:
 )
 def test_a_resumed_run_keeps_the_timings_of_the_same_code(tmp_path: Path, digest: str, torch: str, kept: bool) -> None:
     """If the code of an implementation or a library has changed, the implementation is timed again."""
-    given: dict[str, Any] = {"results": tmp_path, "suite": "perf", "cases": [], "implementations": ["sdpa"]}
-    with record(
-        make_session("one", "2.10.0"), command="attnbench profile sdpa", job=Job(), resume=None, **given
-    ) as made:
+    given: dict[str, Any] = {
+        "job": ProfileJob(results=tmp_path), "suite": "perf", "cases": [], "implementations": ["sdpa"],
+    }  # fmt: skip
+    with record(make_session("one", "2.10.0"), **given) as made:
         result = time_calls("sdpa", 0.5, case=case_of(64), run=made.run.id)
         made.add(result)
-    resumed = record(
-        make_session(digest, torch), command="attnbench profile sdpa", job=Job(), resume=str(made.file.path), **given
-    )
-    with resumed as again:
+    with record(make_session(digest, torch), resumed=read_run(made.file.path), **given) as again:
         (found,) = again.results.values()
     assert (found.timing == result.timing) == kept
     assert (found.timing is None) == (not kept)

@@ -85,7 +85,7 @@ def test_a_killed_sweep_is_resumed(folder: Path) -> None:
         (["sweep.toml", "--status"], "there has no sweep: plan.json: No such file or directory"),
         (["sweep.toml", "--status", "--resume"], "--resume: --dry-run, --status and --resume exclude one another"),
         (["none.toml"], "cannot read none.toml: No such file or directory; name a TOML file"),
-        (["sweep.toml", "--lengths", "8"], "lengths: a sweep of kind conform has the cases of its suite"),
+        (["sweep.toml", "--lengths", "8"], "--lengths: a sweep of kind conform has the cases of its suite"),
         (["sdpa", "--minutes", "0"], "Invalid value for '--minutes': 0 is not in the range x>=1."),
         (["sweep.toml", "--minutes", "1"], "--minutes: a task in Slurm needs at least 2, got 1: it is told to stop "),
         (["sweep.toml", "nosuch"], "unknown implementation 'nosuch'"),

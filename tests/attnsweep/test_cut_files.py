@@ -11,7 +11,7 @@ from attnbench.api.recording import Recording
 from attnbench.records.joined_file import join_parts
 from attnbench.records.parts import find_parts, group_parts
 from attnbench.records.run_file import RunFile, format_line, read_run
-from attnbench.records.types import Job, Planned
+from attnbench.records.types import Planned, StoredJob
 from attnsweep.cut_files import keep_counted
 from attnsweep.tries import Pair, list_tries
 from sweep_folders import case_of, make_try, write_run, write_sweep
@@ -75,7 +75,7 @@ def test_a_case_counts_if_all_planned_processes_timed_it(
     write_run(path, [])
     names = ("torch_mha", "sdpa")
     planned = dict.fromkeys(names, Planned(cases=0, timed=1, processes=3))
-    run = replace(read_run(path).run, job=Job(command="sweep", planned=planned))
+    run = replace(read_run(path).run, job=StoredJob(command="sweep", planned=planned))
     path.unlink()
     with RunFile.create(tmp_path, run, path) as file:
         recorded = Recording(run=run, file=file)

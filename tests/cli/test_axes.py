@@ -10,10 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from attnbench.api import before_timing
-from attnbench.api.axes import MODELS, OPTIONS, Axes
-from attnbench.api.before_timing import announce
+from attnbench.api.before_timing import describe_timing
 from attnbench.cases import Case, CaseId, Shape
 from attnbench.cli import attnbench
+from attnbench.jobs.axes import MODELS
+from attnbench.jobs.errors import JobError
+from attnbench.jobs.job import ProfileJob
 from attnbench.operators.multihead import Multihead
 from attnbench.plugins.registry import load_operator
 from attnbench.processes.oracle_requests import ListShapes
@@ -23,7 +25,6 @@ from attnbench.runner import Effort, Limits, Session, list_gating_checks, list_p
 from attnbench.workers.oracle_worker import OracleWorker
 
 WHOLE = "multihead/B1.L8.S8.E256.H4/bias+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
-NOTHING: dict[str, Any] = dict.fromkeys(OPTIONS)
 
 
 def invoke(*words: str) -> Any:
@@ -31,15 +32,15 @@ def invoke(*words: str) -> Any:
     return CliRunner().invoke(attnbench, words, standalone_mode=False, catch_exceptions=False)
 
 
-def choose(**given: Any) -> Axes:
-    """Return the axes of these options."""
-    return Axes.from_options(NOTHING | given, lengths=(128,))
+def choose(**given: Any) -> ProfileJob:
+    """Return the job with these sizes."""
+    return ProfileJob(**{"lengths": (128,), **given})
 
 
 def test_axes_are_multiplied() -> None:
     """Every combination of the values of all options is a shape."""
-    axes = choose(batch=(1, 8), heads=(12,), head_dim=(64, 128), masks=("none", "causal"), lengths=(77, (1, 512)))
-    shapes = axes.make_shapes()
+    job = choose(batch=(1, 8), heads=(12,), head_dim=(64, 128), mask=("none", "causal"), lengths=(77, (1, 512)))
+    shapes = job.make_shapes()
     assert len(set(shapes)) == 2 * 2 * 2 * 2
     assert Shape(batch=8, heads=12, head_dim=128, mask="causal", queries=1, keys=512) in shapes
     assert {(shape.queries, shape.keys) for shape in shapes} == {(77, 77), (1, 512)}
@@ -49,9 +50,9 @@ def test_a_width_is_divided_among_the_heads() -> None:
     """--width is the width of all heads together; each number of heads must divide it."""
     (shape,) = choose(width=(768,), heads=(12,)).make_shapes()
     assert (shape.heads, shape.head_dim) == (12, 64)
-    with pytest.raises(click.UsageError, match="768 cannot be divided among 5 heads; name another --heads"):
-        choose(width=(768,), heads=(5,)).make_shapes()
-    with pytest.raises(click.UsageError, match="--width and --head-dim exclude one another"):
+    with pytest.raises(JobError, match="768 cannot be divided among 5 heads; name another heads"):
+        choose(width=(768,), heads=(5,))
+    with pytest.raises(JobError, match="width and head_dim exclude one another"):
         choose(width=(768,), head_dim=(64,))
 
 
@@ -59,26 +60,26 @@ def test_a_width_is_divided_among_the_heads() -> None:
 def test_a_model_gives_the_sizes_that_no_option_gives(name: str) -> None:
     """--like sets heads, their width, mask and lengths; an option overrides mask and lengths, and may repeat a size."""
     model = MODELS[name]
-    axes = choose(like=name)
-    assert (axes.heads, axes.head_dim, axes.masks, axes.lengths) == (
-        (model.heads,), (model.head_dim,), (model.mask,), model.lengths,
-    )  # fmt: skip
-    overridden = choose(like=name, width=(model.heads * model.head_dim,), masks=("none",), lengths=(5,))
+    shapes = choose(like=name, lengths=()).make_shapes()
+    sizes = {(one.heads, one.kv_heads, one.head_dim, one.mask) for one in shapes}
+    assert sizes == {(model.heads, model.kv_heads, model.head_dim, model.mask)}
+    assert tuple(one.queries for one in shapes) == model.lengths
+    overridden = choose(like=name, width=(model.heads * model.head_dim,), mask=("none",), lengths=(5,))
     (shape,) = overridden.make_shapes()
     assert (shape.heads, shape.head_dim, shape.mask, shape.queries) == (model.heads, model.head_dim, "none", 5)
     for axis in ("heads", "head_dim", "kv_heads", "width"):
-        with pytest.raises(click.UsageError, match=f"{name} has .*, got 3; leave out --.*, or --like"):
+        with pytest.raises(JobError, match=f"{name} has .*, got 3; leave out .*, or like"):
             choose(like=name, **{axis: (3,)})
     operator = load_operator("multihead" if model.kv_heads is None else "attention_core")
-    for shape in axes.make_shapes():
+    for shape in shapes:
         assert [case.mode for case in operator.shape_cases(shape)] == ["inference", "train"]
 
 
 def test_without_an_option_the_profile_is_as_before() -> None:
     """Lengths alone choose nothing else, unless there are other numbers of keys than of queries."""
-    assert not choose(lengths=(128, 256)).chosen
-    assert choose(lengths=((1, 256),)).chosen
-    assert choose(batch=(2,)).chosen
+    assert not choose(lengths=(128, 256)).chooses_shapes
+    assert choose(lengths=((1, 256),)).chooses_shapes
+    assert choose(batch=(2,)).chooses_shapes
 
 
 @pytest.mark.parametrize(
@@ -166,25 +167,15 @@ def test_only_the_chosen_passes_need_memory(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--heads", "5", "--width", "64"), "--width: 64 cannot be divided among 5 heads"),
         (("--kv-heads", "2"), "MultiheadAttention has as many key heads as heads, got 2; the operator "),
         (("--mask", "other"), "multihead: unknown mask 'other'"),
-        (("--mask", "none,,causal"), "needs words, separated by commas"),
-        (("--lengths", "1:2:3"), "or 1:512 for one query and 512 keys"),
-        (("--batch", "0"), "needs whole numbers of at least 1"),
-        (("--batch", "2", "--case", WHOLE), "--case: a complete case id has its own sizes: leave out --batch"),
         (("--lengths", "8", "--case", WHOLE), "--case: a complete case id has its own sizes: leave out --lengths"),
-        (("--padding", "0.3"), "--padding: a batch of one sequence has no padding; name --batch of at least 2"),
         (("--padding", "0.3", "--batch", "1,8"), "--padding: a batch of one sequence has no padding"),
-        (("--padding", "0", "--batch", "8"), "needs numbers above 0 and below 1"),
-        (("--padding", "0.3,1", "--batch", "8"), "needs numbers above 0 and below 1"),
-        (("--padding", "some", "--batch", "8"), "needs numbers above 0 and below 1"),
         (("--padding", "0.3", "--batch", "8", "--mask", "padholes"), "mask must be an attn_mask, a key_padding_mask"),
         (("--heads", "12", "--kv-heads", "5"), "--kv-heads: 12 heads cannot be divided among 5 key heads"),
-        (("--like", "bert-base", "--heads", "8"), "--heads: bert-base has 12, got 8; leave out --heads, or --like"),
         (("--lengths", "5", "--shard", "9/9"), "nothing to run"),
         (("--threads", "0"), "needs whole numbers of at least 1"),
-        (("--threads", "1,100000"), "the number of cores, got '1,100000'"),
+        (("--threads", "1,100000"), "--threads: needs numbers of at most "),
         (("--threads", "1,2", "--json", "x.json"), "--json: each number of threads is a run of its own"),
         (("--batch", "2", "--lengths", "1000000"), "computing the expected values needs about 4.77e+05 GiB of memory"),
         (("--lengths", "1000000"), "computing the expected values needs about 2.38e+05 GiB of memory"),
@@ -207,15 +198,14 @@ def test_what_cannot_be_timed_is_refused_before_anything_is_measured(
     ("busy", "told"), [(0.2, ""), (1.4, "; other work keeps 1.4 of 2 cores busy: expect more time and fewer verdicts")]
 )
 def test_a_busy_machine_is_told_before_anything_is_timed(
-    busy: float, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    busy: float, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line about the time says how many cores other work keeps busy, unless there is hardly any."""
     monkeypatch.setattr(before_timing, "observe_busy_cores", lambda seconds: busy)
     monkeypatch.setattr(before_timing, "count_cores", lambda: 2)
     with Session(limits=Limits(threads=1)) as session:
         plans = session.plan(list_profile_cases(session, [8], ["forward"]), list_gating_checks())
-        announce(session, [], plans, Effort(processes=7, budget_s=0.3), Axes.from_options({}, lengths=(8,)))
-    line = capfd.readouterr().err
+        line = describe_timing(session, [], plans, Effort(processes=7, budget_s=0.3), choose(lengths=(8,)))
     assert "on a quiet machine" in line
     assert ("other work" in line) == bool(told)
     assert told in line

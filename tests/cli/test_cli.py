@@ -18,18 +18,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import pytest
 import torch
 
 from attnbench.analysis.completeness import judge_completeness
-from attnbench.api.subjects import choose_timed_implementations, plan_cases
+from attnbench.api.selection import choose_timed_implementations, plan_cases
 from attnbench.cli.matrix import print_chapters
 from attnbench.cli.recording import Recording, recording, write_json
+from attnbench.jobs.errors import JobError
+from attnbench.jobs.fields import name_option
+from attnbench.jobs.job import ConformJob
 from attnbench.plugins.registry import PluginError, load
 from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.environment import describe_machine
-from attnbench.records.run_file import ResultsError, RunFile, merge_runs, read_run
+from attnbench.records.run_file import ResultsError, RunFile, find_runs, merge_runs, read_run
 from attnbench.records.types import SCHEMA, Finding, Result, Run
 from attnbench.runner import Session
 from attnbench.words.completeness import describe_gaps
@@ -202,26 +204,21 @@ USAGE_ERRORS: dict[str, tuple[str, tuple[str, ...]]] = {
     "profile": ("profile xformer", ("unknown implementation 'xformer'", "did you mean 'xformers'")),
     "list": ("list spda", ("unknown implementation 'spda'", "did you mean 'sdpa'")),
     "list device": ("list sdpa --device cuda", ("--device", "add --support")),
-    "suite": ("conform sdpa --suite qick", ("--suite", "'qick'", "'quick'")),
+    "suite": ("conform sdpa --suite qick", ("--suite", "one of quick, ", "got qick")),
     "no file": ("conform nowhere.py:X", ("no such file: nowhere.py",)),
     "no name": ("conform own.py:", ("'own.py:'", "package.module:attribute or path/to/file.py:attribute")),
     "no attribute": ("conform own.py:Rihgt", ("own.py has no attribute 'Rihgt'", "did you mean 'Right'")),
     "import": ("conform raises.py:X", ("cannot import 'raises.py:X'", "RuntimeError: two lines")),
-    "length 0": ("profile sdpa --lengths 0", ("--lengths", "at least 1", "'0'", "for example 128,256")),
-    "length -1": ("profile sdpa --lengths -1", ("--lengths", "at least 1", "'-1'", "for example 128,256")),
-    "length abc": ("profile sdpa --lengths 8,abc", ("--lengths", "at least 1", "'8,abc'", "for example 128,256")),
-    "dtype": ("conform sdpa --dtype int8", ("--dtype", "'int8'", "'float32'")),
     "operator": ("profile --operator flash", ("--operator", "unknown operator 'flash'", "multihead")),
-    "device": ("conform sdpa --device gpu", ("--device", "'gpu'", "'cpu', 'cuda'")),
-    "results": ("conform sdpa --results own.py", ("--results", "needs a folder", "'own.py'", "name another")),
+    "results": ("conform sdpa --results own.py", ("--results", "needs a folder", "own.py", "name another")),
     "json": (
         "conform sdpa --json none/f.json",
         ("--json", "an existing folder", "'none/f.json'", "- is standard output"),
     ),
     "reports": ("report other.jsonl --reports own.py/new", ("own.py/new", "Not a directory", "--reports DIR")),
     "compare": ("compare 2099 2098 --results stored", ("no run '2099' in stored",)),
-    "shard 3/2": ("conform sdpa --shard 3/2", ("--shard", "1 <= I <= N", "'3/2'", "for example 1/4")),
-    "shard abc": ("conform sdpa --shard abc", ("--shard", "1 <= I <= N", "'abc'", "for example 1/4")),
+    "shard 3/2": ("conform sdpa --shard 3/2", ("--shard", "1 <= I <= N", "got 3/2", "for example 1/4")),
+    "shard abc": ("conform sdpa --shard abc", ("--shard", "1 <= I <= N", "got abc", "for example 1/4")),
     "case": ("conform sdpa --case *nothing*", ("--case", "'*nothing*' matches none of", "--suite")),
     "case to time": ("profile sdpa --case multihead/B2", ("--case", "9 parts", "write '*multihead/B2*'")),
     "reproduce": ("reproduce multihead/B2 sdpa --check forward_parity", ("CASE", "9 parts", "'multihead/B2'")),
@@ -236,13 +233,8 @@ USAGE_ERRORS: dict[str, tuple[str, tuple[str, ...]]] = {
             "sdpa computes multihead and core_sdpa computes attention_core",
         ),
     ),
-    "memory": ("conform sdpa --memory-limit abc", ("--memory-limit", "number of bytes", "'abc'", "for example 8GiB")),
-    "memory 0": ("conform sdpa --memory-limit 0", ("--memory-limit", "number of bytes", "'0'", "for example 8GiB")),
-    "timeout 0": ("conform sdpa --timeout 0", ("--timeout", "above 0", "'0'", "for example 2.5")),
-    "timeout nan": ("conform sdpa --timeout nan", ("--timeout", "above 0", "'nan'", "for example 2.5")),
-    "threads": ("conform sdpa --threads 0", ("--threads", "0")),
     "expected": ("conform sdpa --expected-failures no.toml", ("--expected-failures", "no.toml", "No such file")),
-    "malformed": ("conform sdpa --expected-failures own.py", ("--expected-failures", "from own.py", "line 2")),
+    "malformed": ("conform sdpa --expected-failures own.py", ("expected failures from own.py", "line 2")),
     "idle": ("conform sdpa --case *float16* --expected-failures idle.toml", ("idle.toml entry 1: no check 'parity'",)),
     "certificate": (
         "conform sdpa --certificate c.json --case *pad* --shard 1/2",
@@ -313,12 +305,11 @@ def assert_one_line(text: str, *parts: str) -> None:
 # Usage errors that only an oracle worker finds. For each: arguments of ``plan_cases``, and parts of the message.
 PLAN_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "check": ({"checks": ["forward_party"]}, ("--check", "'forward_party'", "did you mean 'forward_parity'")),
-    "case id": ({"patterns": ["multihead/B2"]}, ("--case", "9 parts", "'multihead/B2'")),
-    "case size": ({"patterns": [TINY.format(0).replace("B2", "Q2")]}, ("--case", "unknown size 'Q2'")),
-    "case seed": ({"patterns": [TINY.format("x")]}, ("--case", "whole number in 'seed=x'")),
-    "case dtype": ({"patterns": [TINY.format(0).replace("float32", "int8")]}, ("--case", "unknown dtype 'int8'")),
-    "no check": ({"patterns": [TINY.format(0)], "checks": ["input_gradients"]}, ("nothing to run", "--case, --check")),
-    "device": ({"device": "cuda"}, ("--device", "no CUDA device here", "leave out --device cuda")),
+    "case id": ({"cases": ["multihead/B2"]}, ("--case", "9 parts", "'multihead/B2'")),
+    "case size": ({"cases": [TINY.format(0).replace("B2", "Q2")]}, ("--case", "unknown size 'Q2'")),
+    "case seed": ({"cases": [TINY.format("x")]}, ("--case", "whole number in 'seed=x'")),
+    "case dtype": ({"cases": [TINY.format(0).replace("float32", "int8")]}, ("--case", "unknown dtype 'int8'")),
+    "no check": ({"cases": [TINY.format(0)], "checks": ["input_gradients"]}, ("nothing to run", "--case, --check")),
 }
 
 
@@ -327,11 +318,13 @@ def test_unknown_cases_checks_and_devices_name_their_option(session: Session, fa
     """For a case, check or device that does not exist, the message names the option that asked for it."""
     if fault == "device" and torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
-    keywords, parts = PLAN_ERRORS[fault]
+    given, parts = PLAN_ERRORS[fault]
+    keywords = dict(given)
     cases = session.ask_oracle(ListSuite(operator="multihead", level="quick"))
-    with pytest.raises(click.UsageError) as raised:
-        plan_cases(session, cases, **keywords)
-    assert_one_line(f"attnbench: {raised.value.format_message()}\n", *parts)
+    checks = keywords.pop("checks", ())
+    with pytest.raises(JobError) as raised:
+        plan_cases(session, cases, ConformJob(**keywords), checks=checks)
+    assert_one_line(f"attnbench: {raised.value.describe(name_option)}\n", *parts)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +332,7 @@ def test_unknown_cases_checks_and_devices_name_their_option(session: Session, fa
     [
         ("2099", ("no run '2099' in stored",)),
         ("newer.jsonl", ("newer.jsonl", "newer attnbench", "upgrade attnbench")),
-        ("other.jsonl", ("--resume", "other.jsonl", "suite quick on m;", "same machine")),
+        ("other.jsonl", ("--resume", "20990101-000000-abcd", "suite quick on m;", "same machine")),
         ("cut.jsonl", ("cut.jsonl contains no run",)),
     ],
 )
@@ -351,10 +344,17 @@ def test_only_a_matching_run_is_resumed(
         (here / name).write_text(json.dumps(line) + "\n")
     (here / "cut.jsonl").write_text(json.dumps(run_files()["other.jsonl"])[:40])
     monkeypatch.chdir(here)
-    keywords = {"suite": "quick", "cases": [], "implementations": ["sdpa"], "resume": resumed}
-    with pytest.raises(ResultsError) as raised, recording(session, results=Path("stored"), **keywords):
-        pass
-    assert_one_line(f"attnbench: {raised.value}\n", *parts)
+    keywords = {"suite": "quick", "cases": [], "implementations": ["sdpa"]}
+
+    def resume() -> None:
+        stored = read_run(*find_runs(Path("stored"), [resumed]))
+        with recording(session, job=ConformJob(), resumed=stored, **keywords):
+            pass
+
+    with pytest.raises((ResultsError, JobError)) as raised:
+        resume()
+    message = raised.value.describe(name_option) if isinstance(raised.value, JobError) else str(raised.value)
+    assert_one_line(f"attnbench: {message}\n", *parts)
 
 
 def test_syntax_error_is_one_line(here: Path) -> None:
@@ -726,7 +726,7 @@ def test_resuming_repeats_nothing(here: Path) -> None:
 def test_shards_hold_each_case_once(session: Session) -> None:
     """Every case is in exactly one of the shards 1/2 and 2/2."""
     cases = session.ask_oracle(ListSuite(operator="multihead", level="quick"))
-    whole, first, second = (plan_cases(session, cases, shard=part) for part in (None, (1, 2), (2, 2)))
+    whole, first, second = (plan_cases(session, cases, ConformJob(shard=part)) for part in (None, (1, 2), (2, 2)))
     assert sorted(p.case for p in [*first, *second]) == sorted(p.case for p in whole)
     assert first
     assert second
@@ -768,7 +768,7 @@ def test_dtype_applies_to_every_case(session: Session) -> None:
     cases = session.ask_oracle(ListSuite(operator="multihead", level="quick"))
     problems = {case.rsplit("/", 3)[0] + case.rsplit("/", 1)[1] for case in cases}
     for dtypes in (("float64",), ("float64", "bfloat16")):
-        found = [plan.case for plan in plan_cases(session, cases, dtypes=dtypes)]
+        found = [plan.case for plan in plan_cases(session, cases, ConformJob(dtype=dtypes))]
         assert len(found) == len(set(found)) == len(problems) * len(dtypes)
         assert {case.split("/")[-3] for case in found} == set(dtypes)
 

@@ -1,28 +1,35 @@
 """Tests of --threads with several numbers."""
 
-from typing import Any
-
 import click
 import pytest
 
-from attnbench.cli.recording import _format_command
-from attnbench.cli.threads import choose_exit_code, measure_each
+from attnbench.cli.job_options import build_jobs
+from attnbench.cli.profile_command import command
+from attnbench.cli.threads import choose_exit_code
+from attnbench.jobs.command_lines import format_job
+from attnbench.jobs.job import ProfileJob
 
 
-def test_each_number_is_measured_with_the_other_options() -> None:
-    """The options of each run have one number; without --threads, there is one run without a number."""
-    given: dict[str, Any] = {"threads": (1, 2), "json_file": None, "resume": None, "suite": "quick"}
-    assert [one["threads"] for one in measure_each(given, lambda one: one)] == [1, 2]
-    assert [one["suite"] for one in measure_each(given, lambda one: one)] == ["quick", "quick"]
-    assert [one["threads"] for one in measure_each(given | {"threads": None}, lambda one: one)] == [None]
+def read(*words: str) -> list[ProfileJob]:
+    """Return the jobs of a command line of ``attnbench profile``."""
+    with command.make_context("profile", list(words)) as context:
+        given = {name: value for name, value in context.params.items() if name not in ("resume", "json_file")}
+        return [job for job, _ in build_jobs(ProfileJob, given, context.params["resume"])]
 
 
-@pytest.mark.parametrize(("parameter", "option"), [("json_file", "--json"), ("html_file", "--html")])
-def test_one_file_is_not_written_for_several_runs(parameter: str, option: str) -> None:
+def test_each_number_is_a_job_with_the_other_options() -> None:
+    """The jobs have one number each; without --threads, there is one job without a number."""
+    assert [(one.threads, one.suite) for one in read("--threads", "1,2", "--suite", "core")] == [
+        (1, "core"), (2, "core"),
+    ]  # fmt: skip
+    assert [one.threads for one in read()] == [None]
+
+
+@pytest.mark.parametrize("option", ["--json", "--resume"])
+def test_one_file_is_not_written_for_several_runs(option: str) -> None:
     """The option that names the file is refused by its name."""
-    given: dict[str, Any] = {"threads": (1, 2), "resume": None, parameter: "file"}
     with pytest.raises(click.UsageError, match=f"^{option}: .*got --threads 1,2"):
-        measure_each(given, lambda one: one)
+        read("--threads", "1,2", option, "file")
 
 
 def test_the_worst_exit_code_counts() -> None:
@@ -30,15 +37,7 @@ def test_the_worst_exit_code_counts() -> None:
     assert [choose_exit_code(codes) for codes in ([0, 0], [0, 3], [3, 1, 0])] == [0, 3, 1]
 
 
-@pytest.mark.parametrize(
-    ("words", "stored"),
-    [
-        (["--threads", "1,2", "sdpa"], "attnbench profile --threads 2 sdpa"),
-        (["--threads=1,2"], "attnbench profile --threads=2"),
-        (["sdpa"], "attnbench profile sdpa"),
-    ],
-)
-def test_a_run_stores_its_own_number(monkeypatch: pytest.MonkeyPatch, words: list[str], stored: str) -> None:
+def test_a_run_stores_its_own_number() -> None:
     """The stored command repeats this run alone, so that it can be resumed."""
-    monkeypatch.setattr("sys.argv", ["attnbench", "profile", *words])
-    assert _format_command(2) == stored
+    _, two = read("--threads", "1,2", "sdpa")
+    assert format_job(two) == "attnbench profile sdpa --threads 2"

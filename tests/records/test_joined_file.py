@@ -10,7 +10,19 @@ from attnbench.cases import digest
 from attnbench.records.joined_file import Joined, join_parts
 from attnbench.records.parts import describe_missing, find_parts, group_parts
 from attnbench.records.run_file import ResultsError, StoredRun, format_line, read_run
-from attnbench.records.types import PERF, Ceiling, Completion, End, Finding, Job, Machine, Planned, Record, Result, Run
+from attnbench.records.types import (
+    PERF,
+    Ceiling,
+    Completion,
+    End,
+    Finding,
+    Machine,
+    Planned,
+    Record,
+    Result,
+    Run,
+    StoredJob,
+)
 
 MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=2**33)
 NAMES = ("torch_mha", "sdpa")
@@ -23,7 +35,7 @@ def make_run(name: str, *, shard: str = "", machine: Machine = MACHINE, node: st
         command="attnbench conform --suite core sdpa" + (f" --shard {shard}" if shard else ""), machine=machine,
         versions={"attnbench": "0.1.0", "torch": "2.11.0"}, threads=2, suite="core", suite_digest="of-the-part",
         list_digest="whole", implementations=NAMES, node=node,
-        job=Job(planned={name: Planned(cases=2) for name in NAMES}),
+        job=StoredJob(planned={name: Planned(cases=2) for name in NAMES}),
     )  # fmt: skip
     return replace(run, **fields)  # type: ignore[arg-type]
 
@@ -165,7 +177,7 @@ def test_a_repeated_task_does_not_hide_a_failure(tmp_path: Path) -> None:
 def test_a_repeated_case_is_planned_once(tmp_path: Path) -> None:
     """What was planned in two tasks of a node is counted once, whether the case is checked or timed."""
     for name in ("part-1", "part-2"):
-        run = make_run(name, job=Job(planned={"sdpa": Planned(cases=1, timed=1)}))
+        run = make_run(name, job=StoredJob(planned={"sdpa": Planned(cases=1, timed=1)}))
         write_part(tmp_path, run, make_result(name, 1), make_result(name, 2, suite=PERF))
     assert read_one(merge([tmp_path], tmp_path / "out")).run.planned == {"sdpa": Planned(cases=1, timed=1)}
 

@@ -29,13 +29,13 @@ from attnbench.records.types import (
     Ceiling,
     End,
     Finding,
-    Job,
     Machine,
     Memory,
     Planned,
     Result,
     Resumption,
     Run,
+    StoredJob,
     Timing,
 )
 
@@ -480,7 +480,7 @@ def test_a_file_that_lacks_only_its_last_line_break_lacks_nothing(tmp_path: Path
 
 def test_a_run_has_what_was_planned(tmp_path: Path) -> None:
     """What was planned for each implementation is read as it was written."""
-    run = replace(make_run(), job=Job(planned={"sdpa": Planned(cases=30, timed=6)}))
+    run = replace(make_run(), job=StoredJob(planned={"sdpa": Planned(cases=30, timed=6)}))
     with RunFile.create(tmp_path, run) as file:
         pass
     assert read_run(file.path).run == run

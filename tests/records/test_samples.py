@@ -13,7 +13,7 @@ from attnbench.records.joined_file import join_parts
 from attnbench.records.outcome_facts import EndedProcesses
 from attnbench.records.parts import find_parts, group_parts
 from attnbench.records.run_file import ResultsError, RunFile, StoredRun, merge_runs, read_run
-from attnbench.records.types import PERF, End, Job, Machine, Planned, Result, Resumption, Run, Samples, Timing
+from attnbench.records.types import PERF, End, Machine, Planned, Result, Resumption, Run, Samples, StoredJob, Timing
 from timed_runs import PASSED, case_of
 
 NAMES = ("sdpa", "other")
@@ -21,7 +21,7 @@ MACHINE = Machine(name="some-cpu", cpu="Some CPU", cores=4, memory_bytes=2**33)
 RUN = Run(
     id="20260101-000000-abcd", time="2026-01-01T00:00:00+00:00", command="attnbench profile sdpa other",
     machine=MACHINE, versions={}, threads=1, suite=PERF, implementations=NAMES,
-    job=Job(command="profile", planned=dict.fromkeys(NAMES, Planned(cases=0, timed=1, processes=4))),
+    job=StoredJob(command="profile", planned=dict.fromkeys(NAMES, Planned(cases=0, timed=1, processes=4))),
 )  # fmt: skip
 END = End(run=RUN.id, time=RUN.time, outcome="finished", exit_code=0)
 

@@ -26,12 +26,12 @@ from attnbench.records.types import (
     Completion,
     End,
     Finding,
-    Job,
     Machine,
     Memory,
     Planned,
     Result,
     Run,
+    StoredJob,
     Timing,
 )
 from attnbench.records.value_facts import Compared, WrongDtype
@@ -119,7 +119,7 @@ def make_run(number: int) -> StoredRun:
         id=f"run-{number}", time="time", command="command", machine=machine, versions={"torch": "2"}, threads=2,
         commit="commit", suite="core", suite_digest="digest", implementations=NAMES, sources={"torch_mha": "hash"},
         list_digest="whole", parts=("part",), node="node",
-        job=Job(command="profile", options={"lengths": "64"}, planned={"torch_mha": Planned(cases=10, timed=3)}),
+        job=StoredJob(command="profile", options={"lengths": "64"}, planned={"torch_mha": Planned(cases=10, timed=3)}),
     )  # fmt: skip
     ceiling = Ceiling(run=run.id, device="cpu", dtype="float32", threads=2, flop_per_s=1e11, bytes_per_s=1e9)
     completion = Completion(

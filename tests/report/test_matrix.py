@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import Finding, Job, Machine, Planned, Result, Run, Status
+from attnbench.records.types import Finding, Machine, Planned, Result, Run, Status, StoredJob
 from attnbench.report import collect
 from attnbench.report.matrix import Matrix, list_legend, make_matrices
 from rendered_reports import render_page
@@ -150,7 +150,7 @@ def test_what_a_cut_run_did_not_reach_is_not_run() -> None:
         ("two", "forward_parity", "passed"),
     )
     planned = {"one": Planned(cases=2), "two": Planned(cases=2), "three": Planned(cases=2)}
-    cut = replace(stored, run=replace(stored.run, implementations=tuple(planned), job=Job(planned=planned)))
+    cut = replace(stored, run=replace(stored.run, implementations=tuple(planned), job=StoredJob(planned=planned)))
     (matrix,) = make(cut)
     assert matrix.names == ("one", "two", "three")
     assert matrix.titles == ("one", "two, not finished", "three")

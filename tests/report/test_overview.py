@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import End, Finding, Job, Planned, Result
+from attnbench.records.types import End, Finding, Planned, Result, StoredJob
 from attnbench.report import collect
 from attnbench.report.overview import MOST_COLUMNS, MOST_ROWS, Overview, OverviewRow, make_overview
 from rendered_reports import render_page
@@ -42,7 +42,7 @@ def finish(stored: StoredRun) -> StoredRun:
     planned = {name: Planned(cases=25, timed=2) for name in names}
     return replace(
         stored,
-        run=replace(stored.run, implementations=tuple(names), job=Job(planned=planned)),
+        run=replace(stored.run, implementations=tuple(names), job=StoredJob(planned=planned)),
         end=End(run="run-1", time="t", outcome="finished", exit_code=0),
     )
 

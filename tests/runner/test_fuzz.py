@@ -12,8 +12,9 @@ import click
 import pytest
 
 from attnbench.cases import CALL_MODES, DTYPES, Case
-from attnbench.cli.conform_command import command
+from attnbench.cli import attnbench as command
 from attnbench.cli.fuzzing import append_case, choose_effort
+from attnbench.jobs.job import ConformJob
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
 from attnbench.operators.multihead.problem import (
     ATTENTION_MASKS,
@@ -280,7 +281,7 @@ def test_expected_failures_are_not_found(session: Session, own: Path, monkeypatc
 
 def effort_of(**given: Any) -> SearchEffort:
     """Return the effort of a search with these command-line options, and without the other options."""
-    return choose_effort({"budget": None, "examples": None, "seed": None} | given)
+    return choose_effort(ConformJob(suite="fuzz", **given))
 
 
 def test_effort_is_repeatable_in_ci_and_with_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +290,7 @@ def test_effort_is_repeatable_in_ci_and_with_a_seed(monkeypatch: pytest.MonkeyPa
     assert (effort_of().budget_s, effort_of().examples) == (60.0, None)
     assert len({effort_of().seed for _ in range(20)}) > 1
     assert effort_of(seed=7) == SearchEffort(seed=7, examples=200)
-    assert effort_of(seed=7, budget=5.0) == SearchEffort(seed=7, budget_s=5.0)
+    assert effort_of(seed=7, budget_s=5.0) == SearchEffort(seed=7, budget_s=5.0)
     assert effort_of(seed=7, examples=9) == SearchEffort(seed=7, examples=9)
     monkeypatch.setenv("CI", "true")
     assert effort_of() == SearchEffort(seed=0, examples=200)
@@ -334,12 +335,12 @@ def test_findings_come_as_json(own: Path) -> None:
 @pytest.mark.parametrize("option", [("--case", "*"), ("--dtype", "float64"), ("--shard", "1/2")])
 def test_options_of_lists_are_refused(own: Path, option: tuple[str, str]) -> None:
     """Options that select cases from lists are refused with ``--suite fuzz``, which draws cases."""
-    with pytest.raises(click.UsageError, match=f"{option[0]} selects listed cases"):
-        command.main([f"{own}:Wrong", "--suite", "fuzz", *option], standalone_mode=False)
+    with pytest.raises(click.UsageError, match=f"{option[0]}: selects listed cases"):
+        command.main(["conform", f"{own}:Wrong", "--suite", "fuzz", *option], standalone_mode=False)
 
 
 @pytest.mark.parametrize("option", [("--budget", "5s"), ("--seed", "1"), ("--examples", "1"), ("--keep-found", "f")])
 def test_options_of_fuzzing_are_refused_elsewhere(option: tuple[str, str]) -> None:
     """Options for drawing cases are refused with suites whose cases are listed."""
-    with pytest.raises(click.UsageError, match=f"{option[0]} needs generated cases: add --suite fuzz"):
-        command.main(["sdpa", *option], standalone_mode=False)
+    with pytest.raises(click.UsageError, match=f"{option[0]}:? needs generated cases: add --suite fuzz"):
+        command.main(["conform", "sdpa", *option], standalone_mode=False)

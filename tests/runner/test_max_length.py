@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, cast
 
-import click
 import pytest
 import torch
 
 from attnbench.analysis.max_length import FITS, MaxLength, find_max_lengths
-from attnbench.cli.max_length import UNUSED, print_max_lengths, search_max_lengths
+from attnbench.cli.max_length import print_max_lengths, search_max_lengths
+from attnbench.cli.output_files import OutputFiles
 from attnbench.interface import Inputs
+from attnbench.jobs.errors import JobError
+from attnbench.jobs.job import ProfileJob, build
 from attnbench.processes.candidate_requests import LoadImplementation, TryPass
 from attnbench.processes.oracle_requests import Libraries
 from attnbench.processes.request import Handler, Request
@@ -401,16 +403,15 @@ def test_the_command_stores_and_prints(
         "attnbench.cli.max_length.choose_timed_implementations", lambda _session, chosen, **_: list(chosen)
     )
     monkeypatch.setattr(
-        "attnbench.cli.max_length.make_session", lambda given: LocalSession(limits=Limits(work_s=given["work_limit"]))
+        "attnbench.cli.max_length.make_session", lambda job: LocalSession(limits=Limits(work_s=job.work_limit_s))
     )
     output = io.StringIO()
     output.name = "-"  # type: ignore[attr-defined]
-    given = {
-        **dict.fromkeys(UNUSED), "dtypes": (), "device": "cpu", "shard": None, "timeout": 60.0,
-        "memory_limit": 4 * 10**8, "work_limit": 2.0, "threads": 1, "passes": ("forward",),
-        "results": tmp_path / "stored", "resume": None, "json_file": output, "operators": ("multihead",),
-    }  # fmt: skip
-    assert search_max_lengths([f"{own}:REFUSES"], given) == 0
+    job = ProfileJob(
+        implementations=(f"{own}:REFUSES",), timeout_s=60.0, memory_bytes=4 * 10**8, work_limit_s=2.0, threads=1,
+        passes=("forward",), results=tmp_path / "stored", frontier=True,
+    )  # fmt: skip
+    assert search_max_lengths(job, None, OutputFiles(json_file=output)) == 0
     (file,) = tmp_path.glob("stored/*/*.jsonl")
     (found,) = find_max_lengths(read_run(file).results)
     assert (found.length, found.beyond) == (256, 320)
@@ -421,7 +422,6 @@ def test_the_command_stores_and_prints(
 
 def test_options_without_effect_are_refused() -> None:
     """Options that choose lengths or timing processes are refused: a search chooses its lengths and times nothing."""
-    for name, option in UNUSED.items():
-        given = {**dict.fromkeys(UNUSED), name: 1}
-        with pytest.raises(click.UsageError, match=rf"leave out {option}$"):
-            search_max_lengths([], given)
+    for name, value in {"lengths": 8, "cases": "*", "processes": 1, "case_budget_s": 1}.items():
+        with pytest.raises(JobError, match=rf"^frontier: .*leave out {name}$"):
+            build(ProfileJob, {"frontier": True, name: value})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.api.subjects import choose_timed_implementations
+from attnbench.api.selection import choose_timed_implementations
 from attnbench.runner import Limits, Session, list_gating_checks, list_profile_cases, list_timeable
 
 NAMES = ("torch_mha", "sdpa", "sdpa_cudnn", "naive_loop")

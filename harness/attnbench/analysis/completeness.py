@@ -4,15 +4,17 @@ A newer run file says what was planned and how the run ended. An older run file 
 from its results, and a last line that is cut shows that the run was cut.
 """
 
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from attnbench.cases import CaseId
+from attnbench.jobs import command_lines
+from attnbench.jobs.errors import JobError
+from attnbench.jobs.stored import read_job
 from attnbench.records.run_file import StoredRun, merge_runs
-from attnbench.records.types import ENDED_SINCE, FRONTIER, PERF, Job, Planned, Result, Run
+from attnbench.records.types import ENDED_SINCE, FRONTIER, PERF, Planned, Result, Run
 
 __all__ = [
     "Completeness",
@@ -31,10 +33,6 @@ Unfinished = Mapping[str, Collection[str]]
 
 # Suites whose number of cases differs from implementation to implementation: the cases are chosen during the run.
 UNLISTED = ("fuzz", FRONTIER)
-# ``RESUMABLE``: commands with the option --resume. ``FOLDERS``: options of these commands that a resumed command does
-# not take from the stored run, by parameter name, which is also the option's default.
-RESUMABLE = ("run", "conform", "profile", "compare")
-FOLDERS = {"results": "--results", "reports": "--reports"}
 Ending = Literal["finished", "interrupted", "error", "cut", "partial", "unknown"]
 
 
@@ -148,30 +146,12 @@ def format_resuming(run: Run) -> str:
     A run that was merged cannot be resumed: its parts can. The command has to be run on the same machine, in the folder
     where the run was started.
     """
-    name, folders = _find_folders(run.job) if run.job.command else _parse_command(run.command)
-    if name not in RESUMABLE or run.parts or not run.id.isprintable():
+    if run.parts or not run.id.isprintable():
         return ""
-    return shlex.join(["attnbench", name, "--resume", run.id, *folders])
-
-
-def _find_folders(job: Job) -> tuple[str, list[str]]:
-    """Return the name of a job's command, and the words that name its folders."""
-    named = {option: str(job.options.get(name, name)) for name, option in FOLDERS.items()}
-    return job.command, [word for option, value in named.items() if option != f"--{value}" for word in (option, value)]
-
-
-def _parse_command(command: str) -> tuple[str, list[str]]:
-    """Return the name of the command of a run before schema 8, and the words that name its folders."""
     try:
-        _, name, *words = shlex.split(command)
-    except ValueError:
-        return "", []
-    folders = []
-    for place, word in enumerate(words):
-        option, equals, value = word.partition("=")
-        if option in FOLDERS.values() and (equals or words[place + 1 :]):
-            folders += [option, value if equals else words[place + 1]]
-    return name, folders
+        return command_lines.format_resuming(read_job(run), run.id)
+    except JobError:
+        return ""
 
 
 def list_damage(stored: StoredRun) -> tuple[str, ...]:

@@ -1,13 +1,19 @@
 """The one command that would decide most of what a summary leaves open."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from attnbench.analysis.plain_names import format_command
 from attnbench.analysis.summary import Column, Summary, SummaryTable
+from attnbench.jobs.command_lines import format_job
+from attnbench.jobs.errors import JobError
+from attnbench.jobs.job import ConformJob, ProfileJob, TimedJob, parse
+from attnbench.jobs.stored import read_job
+from attnbench.jobs.values import Length
 from attnbench.records.run_file import StoredRun
+from attnbench.records.types import Run
 
 __all__ = ["NextCommand", "find_next_command"]
 
@@ -16,14 +22,11 @@ __all__ = ["NextCommand", "find_next_command"]
 Kind = Literal["finish", "check", "measure"]
 # Processes of the command that measures again: three times as many as a profile begins with.
 PROCESSES = 30
-# Commands whose options say what to time. ``KEPT``: their options that a command repeats; each has a value. ``FLAGS``:
-# their options without a value.
-TIMING = ("run", "profile", "compare")
+# Fields of a job that say what it timed, and that a command repeats.
 KEPT = (
-    "--operator", "--passes", "--device", "--dtype", "--case", "--batch", "--heads", "--head-dim", "--width",
-    "--kv-heads", "--mask", "--padding", "--like", "--threads", "--memory-limit", "--work-limit", "--results",
+    "operators", "passes", "device", "dtype", "cases", "batch", "heads", "head_dim", "width", "kv_heads", "mask",
+    "padding", "like", "threads", "memory_bytes", "work_limit_s", "results",
 )  # fmt: skip
-FLAGS = ("--frontier", "--no-cache", "--no-completion")
 # Longest value of an option, in characters; an id of a case has about 150.
 LONGEST = 300
 
@@ -43,14 +46,14 @@ def find_next_command(summary: Summary, runs: Sequence[StoredRun]) -> NextComman
     for found in summary.incomplete:
         if found.resuming:
             return NextCommand(kind="finish", command=found.resuming, machine=found.machine)
-    commands = {stored.run.id: stored.run.command for stored in runs}
+    made = {stored.run.id: stored.run for stored in runs}
     tables = [table for table in summary.tables if table.answers]
     if unchecked := [table for table in tables if not table.conforming]:
         where = (unchecked[0].place.machine, unchecked[0].place.device)
         return _make_check([one for one in unchecked if (one.place.machine, one.place.device) == where])
     open_ = {id(table): _list_open(table) for table in tables}
     most = max(tables, key=lambda table: len(open_[id(table)]), default=None)
-    return _make_measuring(most, open_[id(most)], commands) if most and open_[id(most)] else None
+    return _make_measuring(most, open_[id(most)], made) if most and open_[id(most)] else None
 
 
 def _make_check(tables: Sequence[SummaryTable]) -> NextCommand | None:
@@ -61,8 +64,7 @@ def _make_check(tables: Sequence[SummaryTable]) -> NextCommand | None:
     if any(row.conformance.suite != "perf" for row in rows):
         return None
     place = tables[0].place
-    device = ["--device", place.device] if place.device != "cpu" else []
-    command = format_command(shlex.join(["attnbench", "conform", *device]), names)
+    command = format_command(format_job(parse(ConformJob, {"device": place.device})), names)
     return NextCommand(kind="check", command=command, machine=place.machine)
 
 
@@ -70,34 +72,34 @@ def _list_open(table: SummaryTable) -> list[Column]:
     return [column for column, answer in table.answers.items() if answer.more_would_help]
 
 
-def _make_measuring(table: SummaryTable, columns: Sequence[Column], commands: Mapping[str, str]) -> NextCommand:
+def _make_measuring(table: SummaryTable, columns: Sequence[Column], made: Mapping[str, Run]) -> NextCommand:
     """Return the command that times the open calls of a table again, with those that may be the fastest."""
     answers = [table.answers[column] for column in columns]
     names = dict.fromkeys(name for one in answers for name in (one.name, one.behind) if name)
     names.pop(table.baseline, None)
     runs = [cell.run for row in table.rows for column in columns if (cell := row.cells.get(column))]
-    options = _read_options(commands.get(runs[0], "")) if runs else None
-    if options is None:
-        options = ("--device", table.place.device, "--dtype", table.place.dtype)
-    ordered = sorted(columns, key=lambda column: (column.keys, column.queries))
-    lengths = () if "--case" in options else ("--lengths", ",".join(dict.fromkeys(one.length for one in ordered)))
-    words = ["attnbench", "profile", "--processes", str(PROCESSES), *lengths, *options]
-    return NextCommand(kind="measure", command=format_command(shlex.join(words), names), machine=table.place.machine)
+    found = _read_fields(made.get(runs[0])) if runs else None
+    if found is None:
+        found = {"device": table.place.device, "dtype": table.place.dtype}
+    lengths = () if found.get("cases") else _list_lengths(columns)
+    job = parse(ProfileJob, {**found, "lengths": lengths, "processes": PROCESSES})
+    return NextCommand(kind="measure", command=format_command(format_job(job), names), machine=table.place.machine)
 
 
-def _read_options(command: str) -> tuple[str, ...] | None:
-    """Return the options of a stored command that say what it timed; None if its options do not say it."""
+def _list_lengths(columns: Iterable[Column]) -> list[Length]:
+    pairs = [(column.queries or column.keys, column.keys or column.queries) for column in columns]
+    return [pair for pair in pairs if all(pair)]
+
+
+def _read_fields(run: Run | None) -> dict[str, Any] | None:
+    """Return the fields of the job of a run that say what it timed; None if its job does not say it."""
+    if run is None:
+        return None
     try:
-        _, name, *words = shlex.split(command)
-    except ValueError:
+        job = read_job(run)
+    except JobError:
         return None
-    if name not in TIMING:
-        return None
-    kept, rest = [], iter(words)
-    for word in rest:
-        option, equals, value = word.partition("=")
-        if not option.startswith("--") or option in FLAGS:
-            continue
-        value = value if equals else next(rest, "")
-        kept += [option, value] if option in KEPT else []
-    return tuple(kept) if all(word.isprintable() and len(word) <= LONGEST for word in kept) else None
+    kept = {name: value for name in KEPT if (value := getattr(job, name, None))}
+    words = shlex.split(format_job(ProfileJob(**kept)))
+    is_plain = all(word.isprintable() and len(word) <= LONGEST for word in words)
+    return kept if isinstance(job, TimedJob) and is_plain else None

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.api import results
+from attnbench.api.execution import plan_checks, plan_conformance
 from attnbench.api.outcome import ConformanceError, Failure, Report, format_finding
-from attnbench.api.selection import Expected, Selection, as_tuple, collect_expectations, supplement_selection
+from attnbench.api.selection import Expected
 from attnbench.api.worker_pool import LocalSession, WorkerPool, refuse_in_worker
+from attnbench.jobs.job import ConformJob, build
 from attnbench.plugins.importable import find_name
+from attnbench.plugins.registry import list_operators
 from attnbench.runner import Limits, NoProgress
 from attnbench.runner import conform as conform_all
 from attnbench.runner.supplement import settle_supplements
@@ -17,7 +20,6 @@ __all__ = [
     "Expected",
     "Failure",
     "Report",
-    "Selection",
     "WorkerPool",
     "conform",
     "format_finding",
@@ -59,22 +61,27 @@ def conform(
     """
     refuse_in_worker("conform")
     name = find_name(implementation)
-    selection = Selection(suite=suite, cases=as_tuple(cases), checks=as_tuple(checks))
-    with LocalSession(limits=Limits(timeout_s=timeout_s, memory_bytes=memory_bytes, threads=threads)) as session:
-        plans = selection.make_plans(session)
-        supplements = supplement_selection(session, [name], selection, plans, adds=completion)
-        further = [plan for one in supplements.values() for plan in one.plans]
-        expectations = collect_expectations(session, [name], expected_failures, [*plans, *further])
+    job = build(
+        ConformJob,
+        {
+            "suite": suite, "cases": cases, "checks": checks, "timeout_s": timeout_s, "memory_bytes": memory_bytes,
+            "threads": threads, "no_completion": not completion,
+        },
+    )  # fmt: skip
+    limits = Limits(timeout_s=job.timeout_s, memory_bytes=job.memory_bytes, threads=job.threads)
+    with LocalSession(limits=limits) as session:
+        plans = plan_conformance(session, job, list_operators(), here=False)
+        planned = plan_checks(session, job, [name], plans, expected=expected_failures)
         results = tuple(
             conform_all(
-                session, [name], plans, run="", progress=NoProgress(), suite=suite, expectations=expectations,
-                supplements=supplements,
+                session, [name], plans, run="", progress=NoProgress(), suite=suite, expectations=planned.expectations,
+                supplements=planned.supplements,
             )
         )  # fmt: skip
         return Report(
             implementation=name,
             suite=suite,
             results=results,
-            completion=settle_supplements(session, supplements, results).get(name),
-            whole=selection.whole and suite in VERDICT_SUITES,
+            completion=settle_supplements(session, planned.supplements, results).get(name),
+            whole=job.whole and suite in VERDICT_SUITES,
         )

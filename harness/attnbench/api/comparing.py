@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from attnbench.analysis.left_out import leave_out
 from attnbench.analysis.run_diff import WORSE, Change, Verdict, compare_runs
-from attnbench.api.printed import TextTable, format_html, format_text
 from attnbench.api.stored import RESULTS, Source, find_run
+from attnbench.api.text_tables import TextTable, format_html, format_text
+from attnbench.jobs.fields import FIELDS, parse_fields
 from attnbench.records.run_file import StoredRun
 from attnbench.report.comparison.rows import SECTIONS
 from attnbench.report.hidden_characters import spell_out
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from attnbench.report.comparison.content import ComparisonContent
 
-__all__ = ["THRESHOLD", "Comparison", "compare", "compare_stored", "list_notes", "tabulate_changes"]
+__all__ = ["THRESHOLD", "Comparison", "compare", "compare_stored", "list_notes", "parse_threshold", "tabulate_changes"]
 
 # Default of ``threshold``. If the time of a call changes by more than this fraction between two runs, the
 # verdict is slower or faster. A smaller default would report more changes where the code did not change: two
@@ -105,11 +106,19 @@ def compare(base: Source, new: Source, *, threshold: float = THRESHOLD, results:
 
     Raises: ResultsError where a run is not found or cannot be read; ValueError for an invalid argument.
     """
-    if not threshold > 0:
-        raise ValueError(f"threshold must be a fraction above 0, such as {THRESHOLD}, got {threshold!r}")
+    threshold = parse_threshold(threshold)
     before, after = (find_run(name, one, Path(results)) for name, one in (("base", base), ("new", new)))
     found, content = compare_stored(before, after, threshold=threshold)
     return Comparison(changes=tuple(found), content=content)
+
+
+def parse_threshold(value: object) -> float:
+    """Return the smallest relative change that counts; None is ``THRESHOLD``.
+
+    Raises: JobError for anything that is no number above 0.
+    """
+    known = {"threshold": FIELDS["threshold"]}
+    return float(parse_fields(known, {"threshold": value}).get("threshold", THRESHOLD))
 
 
 def compare_stored(base: StoredRun, new: StoredRun, *, threshold: float) -> tuple[list[Change], "ComparisonContent"]:

@@ -1,38 +1,26 @@
 """``attnbench.profile``: time and memory of implementations, and the result as a table."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Unpack, get_args
+from typing import TYPE_CHECKING, Unpack
 
 from attnbench.analysis.summarize import summarize
 from attnbench.analysis.summary import Summary
-from attnbench.api.arguments import (
-    list_counts,
-    list_lengths,
-    list_shares,
-    list_words,
-    require_count,
-    require_positive,
-)
-from attnbench.api.axes import MODELS, Length
 from attnbench.api.choosing import Asked, Choice, choose
-from attnbench.api.command_line import format_command
-from attnbench.api.profile_job import record_profile
-from attnbench.api.progress import is_watched, show_interactive_progress
+from attnbench.api.execution import record_profile
+from attnbench.api.progress import is_watched, show_interactive_progress, write_line
 from attnbench.api.recording import record
 from attnbench.api.results import Table, tabulate_runs
 from attnbench.api.stored import RESULTS
-from attnbench.api.stored_job import make_job
-from attnbench.api.usage import UsageError, name_arguments
 from attnbench.api.worker_pool import LocalSession, refuse_in_worker
-from attnbench.cases import DTYPES, LEVELS
-from attnbench.devices import HOST, list_device_names
+from attnbench.devices import HOST
+from attnbench.jobs.job import ProfileJob, build
+from attnbench.jobs.values import Length
 from attnbench.plugins.importable import find_name
-from attnbench.records.environment import count_cores
 from attnbench.records.run_file import StoredRun, merge_runs, read_run
 from attnbench.records.types import Pass, Result
 from attnbench.report.terminal import format_summary
@@ -133,107 +121,30 @@ def profile(
     run cannot be stored.
     """
     refuse_in_worker("profile")
-    given = _take_sizes(
-        lengths=lengths, batch=batch, heads=heads, head_dim=head_dim, width=width, kv_heads=kv_heads, mask=mask,
-        padding=padding, like=like, dtype=dtype, device=device, passes=passes, cases=cases,
+    job = build(
+        ProfileJob,
+        {
+            "implementations": [find_name(one) for one in _list_implementations(implementations)],
+            "lengths": lengths, "batch": batch, "heads": heads, "head_dim": head_dim, "width": width,
+            "kv_heads": kv_heads, "mask": mask, "padding": padding, "like": like, "dtype": dtype, "device": device,
+            "threads": threads, "passes": passes, "cases": cases, "suite": suite, "processes": processes,
+            "case_budget_s": case_budget_s, "timeout_s": timeout_s, "work_limit_s": work_limit_s,
+            "memory_bytes": memory_bytes, "results": results,
+        },
     )  # fmt: skip
-    given |= _take_effort(
-        suite=suite, processes=processes, threads=threads, case_budget_s=case_budget_s, timeout_s=timeout_s,
-        work_limit_s=work_limit_s, memory_bytes=memory_bytes,
-    )  # fmt: skip
-    names = [find_name(one) for one in _list_implementations(implementations)]
     with TemporaryDirectory(prefix="attnbench-") as unstored:
-        given["results"] = Path(unstored if results is None else results)
-        try:
-            recorded = record_profile(
-                names,
-                given,
-                start_recording=partial(
-                    record,
-                    command=format_command(_list_words(names, given)),
-                    job=make_job("profile", {**given, "implementations": names}),
-                ),
-                show=partial(show_interactive_progress, wanted=progress),
-                announces=progress and is_watched(),
-                kind=LocalSession,
-            )
-        except UsageError as error:
-            raise ValueError(name_arguments(error.message)) from None
+        recorded = record_profile(
+            replace(job, results=Path(unstored)) if results is None else job,
+            start_recording=record,
+            show=partial(show_interactive_progress, wanted=progress),
+            announce=write_line if progress and is_watched() else None,
+            kind=LocalSession,
+        )
         run = read_run(recorded.file.path)
     return ProfileResult(run=run, path=None if results is None else run.path)
 
 
-def _list_implementations(given: object) -> list[object]:
-    if isinstance(given, Iterable) and not isinstance(given, str | type):
-        return list(given)
-    return [given]
-
-
-def _take_sizes(**values: Any) -> dict[str, Any]:
-    """Return the values of the options that choose what is timed.
-
-    Raises: ValueError for an invalid argument.
-    """
-    given = {name: list_counts(name, values[name]) for name in ("batch", "heads", "head_dim", "width", "kv_heads")}
-    if values["like"] is not None:
-        list_words("like", values["like"], sorted(MODELS))
-    (device,) = list_words("device", values["device"], list_device_names())
-    return given | {
-        "lengths": list_lengths("lengths", values["lengths"]),
-        "masks": list_words("mask", values["mask"]),
-        "padding": list_shares("padding", values["padding"]),
-        "like": values["like"],
-        "dtypes": list_words("dtype", values["dtype"], DTYPES),
-        "device": device,
-        "passes": list_words("passes", values["passes"], get_args(Pass)),
-        "patterns": list_words("cases", values["cases"]),
-        "operators": ("multihead",),
-        "resume": None,
-    }
-
-
-def _take_effort(**values: Any) -> dict[str, Any]:
-    """Return the values of the options that limit and set the measuring.
-
-    Raises: ValueError for an invalid argument.
-    """
-    (suite,) = list_words("suite", values["suite"], LEVELS)
-    require_count("processes", values["processes"])
-    require_count("threads", values["threads"], count_cores())
-    require_count("memory_bytes", values["memory_bytes"])
-    for name in ("case_budget_s", "timeout_s", "work_limit_s"):
-        require_positive(name, values[name])
-    return {
-        "suite": suite,
-        "processes": values["processes"],
-        "threads": values["threads"],
-        "case_budget": values["case_budget_s"],
-        "timeout": values["timeout_s"],
-        "work_limit": values["work_limit_s"],
-        "memory_limit": values["memory_bytes"],
-    }
-
-
-# Options of the command by the name of their value; those with a list take it separated by commas, or are repeated.
-_JOINED = {
-    "lengths": "--lengths", "batch": "--batch", "heads": "--heads", "head_dim": "--head-dim", "width": "--width",
-    "kv_heads": "--kv-heads", "masks": "--mask", "padding": "--padding",
-}  # fmt: skip
-_REPEATED = {"dtypes": "--dtype", "passes": "--passes", "patterns": "--case"}
-_SINGLE = {
-    "like": "--like", "device": "--device", "suite": "--suite", "processes": "--processes", "threads": "--threads",
-    "case_budget": "--case-budget", "timeout": "--timeout", "work_limit": "--work-limit",
-    "memory_limit": "--memory-limit",
-}  # fmt: skip
-
-
-def _list_words(names: Sequence[str], given: Mapping[str, Any]) -> list[str]:
-    """Return the command line that makes the same profile, which the run stores."""
-    words = ["profile", *names]
-    for name, option in _JOINED.items():
-        values = [":".join(map(str, one)) if isinstance(one, tuple) else f"{one}" for one in given[name]]
-        words += [option, ",".join(values)] if values else []
-    words += [word for name, option in _REPEATED.items() for one in given[name] for word in (option, one)]
-    single = {option: given[name] for name, option in _SINGLE.items() if given[name] is not None}
-    words += [word for option, value in single.items() for word in (option, str(value))]
-    return words
+def _list_implementations(value: object) -> list[object]:
+    if isinstance(value, Iterable) and not isinstance(value, str | type):
+        return list(value)
+    return [value]

@@ -10,8 +10,6 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import click
-
 from attnbench.runner.progress import NoProgress
 
 if TYPE_CHECKING:
@@ -25,6 +23,7 @@ __all__ = [
     "is_watched",
     "show_interactive_progress",
     "show_progress",
+    "write_line",
 ]
 
 # Shortest time between two lines of plain progress, in seconds.
@@ -143,13 +142,13 @@ class _Plain:
     def begin(self, title: str, total: int, *, parallel: int = 1) -> None:
         self._title, self._printed_s = title, time.monotonic()
         self._pace.begin(total, parallel)
-        click.echo(f"{title}: {total} step{'s' * (total != 1)}", err=True)
+        write_line(f"{title}: {total} step{'s' * (total != 1)}")
 
     def now(self, text: str) -> None:
         if time.monotonic() - self._printed_s >= PLAIN_EVERY_S:
             self._printed_s = time.monotonic()
             pace, left = self._pace, describe_time_left(self._pace.estimate_left_s())
-            click.echo(f"{self._title}: {pace.made} of {pace.total} done, {left}, now {text}", err=True)
+            write_line(f"{self._title}: {pace.made} of {pace.total} done, {left}, now {text}")
 
     def done(self, label: str | None = None) -> None:
         self._pace.done(label)
@@ -235,6 +234,12 @@ def is_watched() -> bool:
     """Whether somebody reads what this process writes to stderr: on a terminal or in a notebook."""
     # A notebook's stderr is no terminal; its kernel is the package ipykernel.
     return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+def write_line(line: str) -> None:
+    """Write a line to standard error at once."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def show_interactive_progress(*, wanted: bool) -> ShownProgress:

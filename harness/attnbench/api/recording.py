@@ -1,6 +1,7 @@
 """A run while it is recorded: each result is appended to the run's file as soon as it is known."""
 
 import contextlib
+import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,20 +9,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-import click
-
 from attnbench.analysis.coverage import count_checked
 from attnbench.cases import digest
+from attnbench.jobs.command_lines import format_job
+from attnbench.jobs.errors import JobError
+from attnbench.jobs.job import RecordedJob
+from attnbench.jobs.stored import store_job
 from attnbench.plugins.registry import display_name
 from attnbench.records.environment import check_torch_version, describe_machine, find_commit, find_node, find_versions
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED, USAGE
 from attnbench.records.run_file import (
     ResultsError,
     RunFile,
-    find_runs,
+    StoredRun,
     join_results,
     merge_runs,
-    read_run,
     sort_results,
 )
 from attnbench.records.types import (
@@ -29,17 +31,19 @@ from attnbench.records.types import (
     Ceiling,
     Completion,
     End,
-    Job,
     Planned,
     Result,
     Resumption,
     Run,
     Samples,
+    StoredJob,
 )
 from attnbench.runner import Session
 from attnbench.words.coverage import describe_few
 
 __all__ = ["Recording", "record"]
+
+LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -129,43 +133,42 @@ class Recording:
 def record(
     session: Session,
     *,
-    command: str,
-    job: Job,
-    results: Path,
+    job: RecordedJob,
     suite: str,
     cases: Sequence[str],
     implementations: Sequence[str],
-    resume: str | None,
+    resumed: StoredRun | None = None,
     whole: bool = False,
     planned: Mapping[str, Planned] | None = None,
     path: Path | None = None,
+    command: str | None = None,
+    stored: StoredJob | None = None,
 ) -> Iterator[Recording]:
     """Yield a ``Recording`` that stores to a new run file, or to the file of the run to resume.
 
-    ``command`` is the command line that makes this run, and ``job`` has the same as a struct. ``resume`` is the id or
-    the file of the run to resume, or None for a new run. ``whole`` says whether the run is of a whole suite.
-    ``planned`` has the number of cases to check and to time for each implementation, by display name; None if the cases
-    are chosen during the run. ``path`` is the file of a new run; None: it is named after the machine and the run. When
-    the context ends, the end of the run is stored.
+    ``resumed`` is the run to resume; None: a new run. ``whole`` says whether the run is of a whole suite. ``planned``
+    has the number of cases to check and to time for each implementation, by display name; None if the cases are chosen
+    during the run. ``path`` is the file of a new run; None: it is named after the machine and the run. ``command`` and
+    ``stored`` are what the run stores of its command line and of its job; None: those of ``job``. When the context
+    ends, the end of the run is stored.
 
-    Raises: ResultsError where the run to resume is of another suite or machine.
+    Raises: JobError where the run to resume is of another suite or machine.
     """
     if warning := check_torch_version(session.libraries.torch):
-        click.echo(f"warning: {warning}", err=True)
-    if resume is not None:
-        (path,) = find_runs(results, [resume])
-        before = read_run(path)
+        LOGGER.warning("warning: %s", warning)
+    if resumed is not None:
+        before = resumed
         if suite not in (before.run.suite, "") or before.run.machine.name != describe_machine().name:
-            raise ResultsError(
-                f"--resume: {resume} is a run of suite {before.run.suite} on {before.run.machine.name}; "
-                "resume it with the same suite on the same machine"
-            )
+            raise JobError(
+                "resume", "{run} is a run of suite {suite} on {machine}; resume it with the same suite on the same "
+                "machine", run=before.run.id, suite=before.run.suite, machine=before.run.machine.name,
+            )  # fmt: skip
         changed = _find_changed(session, before.run, implementations)
         kept = {
             (r.implementation, r.case): replace(r, timing=None) if r.implementation in changed else r
             for r in merge_runs([before])
         }
-        with RunFile.resume(path) as file:
+        with RunFile.resume(before.path) as file:
             file.append(Resumption(run=before.run.id, time=_format_now()))
             made = Recording(
                 run=before.run, file=file, results=kept, ceilings=list(before.ceilings),
@@ -175,9 +178,11 @@ def record(
                 yield made
         return
     # Among 1,000 tasks of a sweep that start in one second, two have the same 4 bytes with a probability of 0.01 %.
-    job = replace(job, planned=dict(planned or {}))
-    run = _describe_run(session, command, job, suite, cases, implementations, id_bytes=2 if path is None else 4)
-    with RunFile.create(results, run, path) as file:
+    stored = replace(stored or store_job(job), planned=dict(planned or {}))
+    run = _describe_run(
+        session, command or format_job(job), stored, suite, cases, implementations, id_bytes=2 if path is None else 4
+    )
+    with RunFile.create(job.results, run, path) as file:
         made = Recording(run=run, file=file, whole=whole)
         with _storing_end(made):
             yield made
@@ -186,7 +191,7 @@ def record(
 def _describe_run(
     session: Session,
     command: str,
-    job: Job,
+    job: StoredJob,
     suite: str,
     cases: Sequence[str],
     implementations: Sequence[str],

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from attnbench.api.selection import Expected, Selection, collect_expectations
+from attnbench.api.execution import plan_conformance
+from attnbench.api.selection import Expected, collect_expectations
+from attnbench.jobs.job import ConformJob
 from attnbench.plugins.importable import build_search_path
-from attnbench.plugins.registry import PluginError
+from attnbench.plugins.registry import PluginError, list_operators
 from attnbench.processes.errors import ChildDied
 from attnbench.records.outcome_facts import CannotLoad, OracleEnded, OtherOperator
 from attnbench.records.types import Finding
@@ -41,17 +43,17 @@ class WorkerPool:
         # Maps (implementation, case) to the findings that ``get_finding`` has not returned yet; these
         # are keyed by check name.
         self._found: dict[tuple[str, str], dict[str, Finding]] = {}
-        self._plans: dict[Selection, list[Plan]] = {}
+        self._plans: dict[ConformJob, list[Plan]] = {}
 
-    def make_plans(self, selection: Selection) -> list[Plan]:
-        """Return the plans of a selection, which are made at the first call for the selection.
+    def make_plans(self, job: ConformJob) -> list[Plan]:
+        """Return the plans of a job, which are made at the first call for the job.
 
         Raises: ValueError if a pattern matches no case, or no selected check applies to any
         selected case.
         """
-        if selection not in self._plans:
-            self._plans[selection] = selection.make_plans(self._open_session())
-        return self._plans[selection]
+        if job not in self._plans:
+            self._plans[job] = plan_conformance(self._open_session(), job, list_operators(), here=False)
+        return self._plans[job]
 
     def collect_expectations(
         self, implementations: Sequence[str], expected: Expected, plans: Sequence[Plan]

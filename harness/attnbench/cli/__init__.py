@@ -1,11 +1,14 @@
 """The command line. A command's module is imported only when the command is used, so that ``--help`` is quick."""
 
 import importlib
+import logging
 import sys
+from typing import Any
 
 import click
 
 from attnbench.cli.errors import one_line
+from attnbench.jobs.errors import JobError
 from attnbench.plugins.commands import find_command, list_commands, load_command
 from attnbench.plugins.registry import PluginError
 
@@ -27,6 +30,13 @@ COMMANDS = {
 }
 
 
+class _Echo(logging.Handler):
+    """Prints what the harness logs to standard error, as it is."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(record.getMessage(), err=True)
+
+
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_describe_commands())
@@ -38,6 +48,21 @@ class _Commands(click.Group):
             ctx.fail(f"unknown command {name!r}; available: {', '.join(self.list_commands(ctx))}")
         command: click.Command = importlib.import_module(f"attnbench.cli.{name.replace('-', '_')}_command").command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that is named.
+
+        Raises: UsageError for a job that cannot be run, with the names of options.
+        """
+        logger = logging.getLogger("attnbench")
+        if not any(isinstance(one, _Echo) for one in logger.handlers):
+            logger.addHandler(_Echo())
+        try:
+            return super().invoke(ctx)
+        except JobError as error:
+            from attnbench.jobs.fields import name_option
+
+            raise click.UsageError(error.describe(name_option)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

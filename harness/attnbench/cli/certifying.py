@@ -9,31 +9,32 @@ import click
 from msgspec import to_builtins
 
 from attnbench.analysis.certificate import Declaration, Suite, make_certificate
-from attnbench.api.jobs import Choice
-from attnbench.api.subjects import find_operators
+from attnbench.api.selection import find_operators, list_suite
 from attnbench.cases import digest
 from attnbench.cli.judged_code import describe_code
 from attnbench.cli.recording import Recording
+from attnbench.jobs.fields import FUZZ, name_option
+from attnbench.jobs.job import ConformJob
 from attnbench.plugins.registry import display_name, load_operator
-from attnbench.processes.oracle_requests import GetListVersion, ListSuite
+from attnbench.processes.oracle_requests import GetListVersion
 from attnbench.runner import Plan, Session
 from attnbench.words.certificates import describe_certificate, spell_certificate
 
 __all__ = ["print_certificate", "refuse_filters", "write_certificate"]
 
-# Options that leave out or change cases or checks, by parameter name. --certificate refuses these
-# options, because a certificate is about a whole suite.
-FILTERS = {"patterns": "--case", "checks": "--check", "dtypes": "--dtype", "shard": "--shard"}
+# Fields that leave out or change cases or checks. --certificate refuses them, because a certificate is about a whole
+# suite.
+FILTERS = ("cases", "checks", "dtype", "shard")
 
 
-def refuse_filters(given: Mapping[str, Any]) -> None:
-    """Refuse, before anything is run, options that do not fit a certificate of a whole suite.
+def refuse_filters(job: ConformJob) -> None:
+    """Refuse, before anything is run, a job that does not fit a certificate of a whole suite.
 
-    Raises: click.UsageError for --suite fuzz and for the options in ``FILTERS``.
+    Raises: click.UsageError for --suite fuzz and for the fields in ``FILTERS``.
     """
-    if given["suite"] == "fuzz":
+    if job.suite == FUZZ:
         raise click.UsageError("--certificate needs a fixed suite, got fuzz: name another suite with --suite")
-    used = [option for name, option in FILTERS.items() if given[name]]
+    used = [name_option(name) for name in FILTERS if getattr(job, name)]
     if used:
         raise click.UsageError(f"--certificate needs a whole suite: leave out {', '.join(used)}")
 
@@ -43,7 +44,7 @@ def write_certificate(
     recorded: Recording,
     implementations: Sequence[str],
     plans: Sequence[Plan],
-    choice: Choice,
+    job: ConformJob,
     file: IO[str],
 ) -> dict[str, Any]:
     """Write the certificate of a complete run to ``file``, as JSON, and return it.
@@ -51,12 +52,10 @@ def write_certificate(
     Raises: CertificateError if the run lacks results of a case.
     """
     operators = find_operators(session, implementations)
-    listed = [
-        case for operator in operators for case in session.ask_oracle(ListSuite(operator=operator, level=choice.suite))
-    ]
+    listed = list_suite(session, job, operators)
     list_hash = digest(listed)
     suite = Suite(
-        level=choice.suite,
+        level=job.suite,
         list_versions={operator: session.ask_oracle(GetListVersion(operator=operator)) for operator in operators},
         list_hash=list_hash,
         cases=len(listed),

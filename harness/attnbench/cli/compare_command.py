@@ -3,30 +3,23 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict, compare_implementations
-from attnbench.api.axes import Axes
-from attnbench.api.before_timing import announce
-from attnbench.api.comparing import THRESHOLD, compare_stored
-from attnbench.api.jobs import (
-    Choice,
-    choose_effort,
-    count_planned,
-    make_session,
-    plan_profile,
-    print_stored_path,
-    profile_into,
-)
-from attnbench.api.subjects import choose_implementations
-from attnbench.cli.comparison_output import print_comparison, refuse_same_file, write_comparison
+from attnbench.api.before_timing import describe_timing
+from attnbench.api.comparing import THRESHOLD, compare_stored, parse_threshold
+from attnbench.api.execution import choose_effort, count_planned, make_session, plan_profile, profile_into
+from attnbench.api.selection import choose_implementations
+from attnbench.cli.comparison_output import print_comparison, write_comparison
+from attnbench.cli.job_options import build_jobs
 from attnbench.cli.options import AXES, options
-from attnbench.cli.recording import INCONCLUSIVE, Recording, recording
-from attnbench.cli.resuming import ResumableCommand
+from attnbench.cli.output_files import OutputFiles
+from attnbench.cli.recording import INCONCLUSIVE, Recording, print_stored_path, recording
 from attnbench.cli.threads import choose_exit_code, measure_each
+from attnbench.jobs.fields import name_option
+from attnbench.jobs.job import CompareJob
 from attnbench.plugins.registry import check_name, display_name, list_names, resolve_in_trees
 from attnbench.records.run_file import StoredRun, find_runs, read_run
 from attnbench.records.types import PERF
@@ -37,23 +30,14 @@ if TYPE_CHECKING:
     # Not imported when the command starts, because it imports pandas, which takes a second.
     from attnbench.report.comparison.content import ComparisonContent
 
-# Default sequence lengths, in tokens, at which two implementations are compared. At 128 a call
-# spends most of its time on overhead, at 512 on computation.
-LENGTHS = (128, 512)
 # Timing effort for each case when two implementations are compared. Ten processes measure for 1 s each; with their
 # starts a case takes 15 s. If ten are not enough for a verdict, further processes follow, up to 30 in all.
 EFFORT = Effort(processes=10, most=30, budget_s=1.0)
-# Parameter names of the options that set how implementations are measured. These options are
-# refused if two stored runs are compared, because nothing is measured then.
-MEASURING = (
-    "lengths", "passes", "device", "dtypes", "processes", "threads", "timeout", "memory_limit", "work_limit", "resume",
-    "case_budget", "no_cache", "batch", "heads", "head_dim", "width", "kv_heads", "masks", "padding", "like",
-)  # fmt: skip
 WORSENED = 1
 
 
-@click.command("compare", cls=ResumableCommand)
-@click.argument("base", metavar="BASE")
+@click.command("compare")
+@click.argument("base", metavar="BASE", required=False)
 @click.argument("new", metavar="[NEW]", required=False)
 @click.option(
     "--base",
@@ -63,15 +47,21 @@ WORSENED = 1
 )
 @click.option(
     "--threshold",
-    type=click.FloatRange(min=0, min_open=True),
-    default=THRESHOLD,
-    show_default=True,
-    help="Smallest relative change of time that counts as slower or faster, if BASE and NEW are stored runs.",
+    help="Smallest relative change of time that counts as slower or faster, if BASE and NEW are stored runs.  "
+    f"[default: {THRESHOLD}]",
 )
 @options("lengths", "passes", "device", "dtype", "processes", "thread_counts", "timeout", "memory_limit", "work_limit")
 @options(*AXES)
 @options("case_budget", "results", "resume", "json", "comparison_html", "comparison_markdown", "no_cache")
-def command(base: str, new: str | None, *, tree: Path | None, **given: Any) -> int:
+def command(
+    *,
+    threshold: str | None,
+    resume: str | None,
+    json_file: IO[str] | None,
+    html_file: IO[str] | None,
+    markdown_file: IO[str] | None,
+    **raw: Any,
+) -> int:
     """Show what became slower, faster, bigger or wrong from BASE to NEW, two runs or two implementations.
 
     Two implementations are timed by this command, with interleaved calls in the same processes. With --base PATH, one
@@ -80,18 +70,30 @@ def command(base: str, new: str | None, *, tree: Path | None, **given: Any) -> i
     --markdown write the comparison as a page and for a pull request. Exit code 0: nothing became worse; 1: something
     became worse, or a result is missing; 3: BASE and NEW have nothing in common, or there is no verdict on time.
     """
-    refuse_same_file(given)
-    sides = _parse_sides(base, new, tree, given["results"])
-    if sides is None:
-        assert new is not None
-        _refuse_options(MEASURING, "applies to implementations only, and BASE and NEW are stored runs: leave it out")
-        return _compare_runs(base, new, given)
-    _refuse_options(("threshold",), "applies to stored runs only, and BASE and NEW are implementations: leave it out")
-    return choose_exit_code(measure_each(given, partial(_compare_implementations, *sides)))
+    files = OutputFiles(json_file=json_file, html_file=html_file, markdown_file=markdown_file)
+    files.refuse_same()
+    if resume is None:
+        if raw["base"] is None:
+            raise click.UsageError("BASE is missing: name a run or an implementation")
+        results = Path(raw["results"] or "results")
+        if not _names_implementations(raw["base"], raw["new"], raw["tree"], results):
+            used = [name for name, value in raw.items() if value and name not in ("base", "new", "results")]
+            if used:
+                raise click.UsageError(
+                    f"{name_option(used[0])} applies to implementations only, and BASE and NEW are stored runs: "
+                    "leave it out"
+                )
+            return _compare_runs(results, raw["base"], raw["new"], parse_threshold(threshold), files)
+    if threshold:
+        raise click.UsageError(
+            "--threshold applies to stored runs only, and BASE and NEW are implementations: leave it out"
+        )
+    jobs = build_jobs(CompareJob, raw, resume)
+    return choose_exit_code(measure_each(jobs, partial(_compare_implementations, files=files)))
 
 
-def _parse_sides(base: str, new: str | None, tree: Path | None, results: Path) -> tuple[str, str] | None:
-    """Return the two implementations to compare, or None where BASE and NEW are two runs.
+def _names_implementations(base: str, new: str | None, tree: Path | None, results: Path) -> bool:
+    """Return whether BASE and NEW are two implementations, and not two runs.
 
     Raises: UsageError where BASE, NEW and --base do not fit together; PluginError for an unknown
     implementation.
@@ -102,7 +104,7 @@ def _parse_sides(base: str, new: str | None, tree: Path | None, results: Path) -
                 f"--base compares one implementation with its version in another source tree: leave out {new!r}, "
                 "or --base"
             )
-        return resolve_in_trees(base, tree)
+        return True
     if new is None:
         raise click.UsageError(
             "NEW is missing: name a second run or implementation, or another source tree with --base PATH"
@@ -110,7 +112,7 @@ def _parse_sides(base: str, new: str | None, tree: Path | None, results: Path) -
     registered = list_names()
     ours = {name for name in (base, new) if ":" in name or name.partition(" @ ")[0] in registered}
     if not ours:
-        return None
+        return False
     for other in {base, new} - ours:
         if Path(other).is_file() or any(results.glob(f"*/{other}.jsonl")):
             raise click.UsageError(
@@ -121,35 +123,23 @@ def _parse_sides(base: str, new: str | None, tree: Path | None, results: Path) -
         raise click.UsageError(
             f"{base!r} is named twice: name two implementations, or another source tree with --base PATH"
         )
-    first, second = choose_implementations([base, new])
-    return first, second
+    return True
 
 
-def _refuse_options(parameters: Sequence[str], reason: str) -> None:
-    """Refuse the command line if it has one of the options with these parameter names.
-
-    Raises: UsageError with the option's name and ``reason``, which says why the option has no effect.
-    """
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        typed = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        if parameter.name in parameters and typed:
-            raise click.UsageError(f"{parameter.opts[0]} {reason}")
-
-
-def _compare_runs(base: str, new: str, given: dict[str, Any]) -> int:
-    before, after = (read_run(path) for path in find_runs(given["results"], [base, new]))
-    found, content = compare_stored(before, after, threshold=given["threshold"])
-    write_comparison(found, content, given)
-    print_comparison(found, content, given, quiet=("same", "unknown"))
+def _compare_runs(results: Path, base: str, new: str | None, threshold: float, files: OutputFiles) -> int:
+    before, after = (read_run(path) for path in find_runs(results, [base, str(new)]))
+    found, content = compare_stored(before, after, threshold=threshold)
+    write_comparison(found, content, files)
+    print_comparison(found, content, files, quiet=("same", "unknown"))
     return _choose_exit_code(found, undecided=UNDECIDED - {"unknown"})
 
 
-def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
+def _compare_implementations(job: CompareJob, resumed: StoredRun | None, *, files: OutputFiles) -> int:
     """Measure two implementations with interleaved calls; print the changes from base to new."""
-    sides = choose_implementations([base, new])
-    choice, axes = Choice.from_options(given), Axes.from_options(given, lengths=LENGTHS)
-    with make_session(given) as session:
+    named = resolve_in_trees(job.base, job.tree) if job.tree else [job.base, job.new or ""]
+    sides = choose_implementations(named)
+    base, new = map(display_name, sides)
+    with make_session(job) as session:
         # First load both implementations in one process, so a failure to load is reported before
         # anything is measured.
         session.workers.keep(session.workers.get(sides, TIMING))
@@ -159,22 +149,19 @@ def _compare_implementations(base: str, new: str, given: dict[str, Any]) -> int:
                 f"{display_name(name)} computes {own}" for name, own in zip(sides, computed, strict=True)
             )
             raise click.UsageError(f"BASE and NEW must compute the same operator, got two: {described}")
-        plans = plan_profile(session, choice, sorted(set(computed)), axes=axes, passes=given["passes"])
-        effort = choose_effort(EFFORT, given)
-        announce(session, sides, plans, effort, axes)
+        plans = plan_profile(session, job, sorted(set(computed)))
+        effort = choose_effort(EFFORT, job)
+        click.echo(describe_timing(session, sides, plans, effort, job), err=True)
         with recording(
-            session, results=given["results"], suite=PERF, cases=[plan.case for plan in plans],
-            implementations=sides, resume=given["resume"],
+            session, job=job, resumed=resumed, suite=PERF, cases=[plan.case for plan in plans], implementations=sides,
             planned=count_planned(session, sides, timed=plans, effort=effort),
         ) as recorded:  # fmt: skip
-            profile_into(recorded, session, sides, plans, effort=effort, baseline=base)
-            found = list(
-                compare_implementations(list(recorded.results.values()), base=display_name(base), new=display_name(new))
-            )
+            profile_into(recorded, session, sides, plans, effort=effort, baseline=sides[0])
+            found = list(compare_implementations(list(recorded.results.values()), base=base, new=new))
             recorded.exit_code = _choose_exit_code(found, undecided=UNDECIDED)
-    content = _collect_interleaved(found, recorded, display_name(base), display_name(new))
-    write_comparison(found, content, given)
-    print_comparison(found, content, given, quiet=())
+    content = _collect_interleaved(found, recorded, base, new)
+    write_comparison(found, content, files)
+    print_comparison(found, content, files, quiet=())
     print_stored_path(recorded)
     return recorded.exit_code
 

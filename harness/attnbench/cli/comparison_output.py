@@ -1,7 +1,7 @@
 """Output of ``attnbench compare``: the table of the terminal, and the files of --json, --html and --markdown."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any
 
@@ -9,8 +9,8 @@ import click
 
 from attnbench.analysis.run_diff import Change, Verdict
 from attnbench.api.comparing import list_notes, tabulate_changes
-from attnbench.api.printed import print_tables
-from attnbench.cli.options import OUTPUT_FILES
+from attnbench.api.text_tables import print_tables
+from attnbench.cli.output_files import OutputFiles
 from attnbench.cli.terminal import make_console
 from attnbench.records.types import SCHEMA
 from attnbench.words.changes import describe_change
@@ -19,41 +19,26 @@ if TYPE_CHECKING:
     # Not imported when the command starts, because it imports pandas, which takes a second.
     from attnbench.report.comparison.content import ComparisonContent
 
-__all__ = ["print_comparison", "refuse_same_file", "write_comparison"]
+__all__ = ["print_comparison", "write_comparison"]
 
 
-def refuse_same_file(given: Mapping[str, Any]) -> None:
-    """Refuse a command line that writes two outputs to one file.
-
-    Raises: UsageError with the names of the options.
-    """
-    options: dict[str, str] = {}
-    for parameter, option in OUTPUT_FILES.items():
-        if given[parameter] is None:
-            continue
-        name = given[parameter].name
-        if name in options:
-            raise click.UsageError(f"{options[name]} and {option} name the same file {name!r}: give each its own")
-        options[name] = option
-
-
-def write_comparison(found: Sequence[Change], content: "ComparisonContent", given: Mapping[str, Any]) -> None:
-    """Write the files of the options that are given."""
-    if given["json_file"]:
-        _write_json(found, given["json_file"])
-    if given["markdown_file"]:
+def write_comparison(found: Sequence[Change], content: "ComparisonContent", files: OutputFiles) -> None:
+    """Write the files that were asked for."""
+    if files.json_file:
+        _write_json(found, files.json_file)
+    if files.markdown_file:
         from attnbench.report.comparison import markdown
 
-        given["markdown_file"].write(markdown.render(content))
-    if given["html_file"]:
+        files.markdown_file.write(markdown.render(content))
+    if files.html_file:
         # Imported here, because matplotlib takes a second to import, and only a page needs its style sheets.
         from attnbench.report.comparison import page
 
-        given["html_file"].write(page.render(content))
+        files.html_file.write(page.render(content))
 
 
 def print_comparison(
-    found: Sequence[Change], content: "ComparisonContent", given: Mapping[str, Any], *, quiet: Collection[Verdict]
+    found: Sequence[Change], content: "ComparisonContent", files: OutputFiles, *, quiet: Collection[Verdict]
 ) -> None:
     """Print the warnings to stderr and, without --json, all changes as a table, what became worse first.
 
@@ -62,14 +47,16 @@ def print_comparison(
     """
     for line in content.warnings:
         click.echo(f"warning: {line}", err=True)
-    if given["json_file"]:
+    if files.json_file:
         return
-    err = any(given[parameter] is not None and given[parameter].name == "-" for parameter in OUTPUT_FILES)
     if content.one_run:
-        click.echo(f"{content.new} against {content.base}, timed with interleaved calls in the same processes", err=err)
-    print_tables(tabulate_changes(found, quiet=quiet), make_console(err=err))
+        click.echo(
+            f"{content.new} against {content.base}, timed with interleaved calls in the same processes",
+            err=files.to_stderr,
+        )
+    print_tables(tabulate_changes(found, quiet=quiet), make_console(err=files.to_stderr))
     for line in list_notes(content):
-        click.echo(line, err=err)
+        click.echo(line, err=files.to_stderr)
 
 
 def _write_json(found: Sequence[Change], file: IO[str]) -> None:

@@ -10,16 +10,19 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from attnbench.api.execution import make_session
 from attnbench.api.progress import show_progress
-from attnbench.api.subjects import choose_implementations, drop_unloadable
-from attnbench.cli.options import FOLDER, Seconds, options
+from attnbench.api.selection import choose_implementations, drop_unloadable
+from attnbench.cli.options import options
 from attnbench.cli.recording import FAILED, INCONCLUSIVE
 from attnbench.cli.terminal import make_console
 from attnbench.integrations.drop_in import WORKER, DropInClient, Row, Settings, drop_in
 from attnbench.integrations.drop_in_requests import FindMissing
+from attnbench.jobs.fields import FIELDS, parse_fields
+from attnbench.jobs.job import Job, build
 from attnbench.processes.candidate_requests import Outcome
 from attnbench.records.types import FAILURES, SCHEMA
-from attnbench.runner import Limits, Session
+from attnbench.runner import Session
 from attnbench.runner.candidate_pool import TIMING
 from attnbench.words.findings import describe_facts
 
@@ -59,13 +62,20 @@ LEGEND = (
     show_default=True,
     help="Number of tokens of the longest sentence. Half of all tokens of the batch are padding.",
 )
+@click.option("--budget", "budget_s", metavar="SECONDS", help=f"Time of each timing process, such as {BUDGET_S:g}s.")
 @click.option(
-    "--budget", type=Seconds(), default=BUDGET_S, show_default=True, help="Time of each timing process, such as 6s."
+    "--reports", type=click.Path(file_okay=False, path_type=Path), help="Folder for drop_in.csv and drop_in.md."
 )
-@click.option("--reports", type=FOLDER, help="Folder for drop_in.csv and drop_in.md.")
 @options("processes", "threads", "timeout", "memory_limit", "work_limit", "json")
 def command(
-    implementations: tuple[str, ...], *, models: tuple[str, ...], reports: Path | None, json_file: Any, **given: Any
+    implementations: tuple[str, ...],
+    *,
+    models: tuple[str, ...],
+    batch: int,
+    length: int,
+    reports: Path | None,
+    json_file: Any,
+    **raw: Any,
 ) -> int:
     """Swap implementations into a real sentence encoder, and compare its embeddings and its time with the original's.
 
@@ -76,19 +86,17 @@ def command(
     model's layers gives embeddings within the error budget; 1: an implementation gives embeddings outside the error
     budget; 3: no implementation supports the layers.
     """
-    limits = Limits(
-        timeout_s=given["timeout"],
-        memory_bytes=given["memory_limit"],
-        work_s=given["work_limit"] or Limits().work_s,
-        threads=given["threads"],
-    )
+    effort = {name: raw.pop(name) for name in ("processes", "budget_s")}
+    job, found = build(Job, raw), parse_fields({name: FIELDS[name] for name in effort}, effort)
     asked = Settings(
-        batch=given["batch"],
-        length=given["length"],
-        processes=given["processes"] or PROCESSES,
-        budget_s=given["budget"],
+        batch=batch,
+        length=length,
+        processes=found.get("processes", PROCESSES),
+        budget_s=found.get("budget_s", BUDGET_S),
     )
-    with Session(limits=limits, worker_module=WORKER) as session:
+    session = make_session(job)
+    session.worker_module = WORKER
+    with session:
         available = _find_models(session, models)
         names = _choose_fitting(session, implementations)
         rows: list[Row] = []

@@ -3,16 +3,19 @@
 import os
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
-from attnbench.api.jobs import make_session, print_stored_path
+from attnbench.api.execution import make_session
 from attnbench.api.progress import show_progress
-from attnbench.api.subjects import choose_checks, choose_implementations, drop_unloadable
-from attnbench.cli.recording import Recording, recording, write_json
+from attnbench.api.selection import choose_checks, choose_implementations, drop_unloadable
+from attnbench.cli.output_files import OutputFiles
+from attnbench.cli.recording import Recording, print_stored_path, recording, write_json
 from attnbench.cli.terminal import print_outcome, read_made
+from attnbench.jobs.job import ConformJob
+from attnbench.records.run_file import StoredRun
 from attnbench.report.markdown import render
 from attnbench.runner import Session, read_expectations, read_expectations_beside
 from attnbench.runner.fuzz import SUITE, Found, SearchEffort, fuzz
@@ -23,46 +26,38 @@ __all__ = ["append_case", "choose_effort", "fuzz_all"]
 BUDGET_S = 60.0
 # Default number of cases of a search that must be reproducible.
 EXAMPLES = 200
-# Options that select from a suite's list of cases, by parameter name. The suite fuzz has no list.
-LIST_OPTIONS = {"patterns": "--case", "dtypes": "--dtype", "shard": "--shard"}
 
 
-def fuzz_all(implementations: tuple[str, ...], given: dict[str, Any]) -> int:
+def fuzz_all(job: ConformJob, resumed: StoredRun | None, files: OutputFiles, keep_found: Path | None) -> int:
     """Fuzz each implementation, print and store the findings, and return the exit code."""
-    for name, option in LIST_OPTIONS.items():
-        if given[name]:
-            raise click.UsageError(f"{option} selects listed cases, but --suite fuzz generates cases: leave it out")
-    chosen, effort_each = choose_implementations(implementations), choose_effort(given)
+    chosen, effort_each = choose_implementations(job.implementations), choose_effort(job)
     found: list[Found] = []
     # Do not use the cache of expected values: nearly every case of a search is new, and would only
     # displace the expected values of suite cases.
-    with make_session(given | {"no_cache": True}) as session:
+    with make_session(replace(job, no_cache=True)) as session:
         # Hypothesis writes files with constants that it finds in source code; keep them out of the working directory.
         os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(session.folder / "hypothesis"))
-        chosen = drop_unloadable(session, chosen, asked=bool(implementations), keeps=len(chosen) == 1)
-        with recording(
-            session, results=given["results"], suite=SUITE, cases=(), implementations=chosen, resume=given["resume"]
-        ) as recorded:
+        chosen = drop_unloadable(session, chosen, asked=bool(job.implementations), keeps=len(chosen) == 1)
+        with recording(session, job=job, resumed=resumed, suite=SUITE, cases=(), implementations=chosen) as recorded:
             try:
-                _search(session, chosen, recorded, effort_each, found, given)
-                recorded.exit_code = recorded.choose_exit_code(implementations)
+                _search(session, chosen, recorded, effort_each, found, job, keep_found)
+                recorded.exit_code = recorded.choose_exit_code(job.implementations)
             except KeyboardInterrupt:
                 _print_found(found, err=True)
                 raise
-    if given["json_file"]:
-        write_json(recorded, given["json_file"])
+    if files.json_file:
+        write_json(recorded, files.json_file)
     runs, summary = read_made([recorded])
-    if given["markdown_file"]:
-        given["markdown_file"].write(render(summary))
-    to_stderr = any(file is not None and file.name == "-" for file in (given["json_file"], given["markdown_file"]))
-    print_outcome(summary, runs, err=to_stderr)
-    _print_found(found, err=to_stderr)
+    if files.markdown_file:
+        files.markdown_file.write(render(summary))
+    print_outcome(summary, runs, err=files.to_stderr)
+    _print_found(found, err=files.to_stderr)
     click.echo(f"{len(recorded.results)} results; --seed {effort_each.seed} repeats the same cases", err=True)
     print_stored_path(recorded)
     return recorded.exit_code
 
 
-def choose_effort(given: dict[str, Any]) -> SearchEffort:
+def choose_effort(job: ConformJob) -> SearchEffort:
     """Return the seed and the limit of a search; the limit is a time or a number of cases.
 
     If the options give no limit, the default is a time. In CI or with --seed the default is a
@@ -70,7 +65,7 @@ def choose_effort(given: dict[str, Any]) -> SearchEffort:
     exactly. Without --seed, the seed is 0 in CI and random elsewhere.
     """
     ci = bool(os.environ.get("CI"))
-    budget_s, examples, seed = given["budget"], given["examples"], given["seed"]
+    budget_s, examples, seed = job.budget_s, job.examples, job.seed
     if budget_s is None and examples is None:
         repeats = ci or seed is not None
         budget_s, examples = (None, EXAMPLES) if repeats else (BUDGET_S, None)
@@ -85,10 +80,11 @@ def _search(
     recorded: Recording,
     each: SearchEffort,
     found: list[Found],
-    given: dict[str, Any],
+    job: ConformJob,
+    keep_found: Path | None,
 ) -> None:
     expectations = read_expectations_beside(chosen)
-    for path in given["expected"]:
+    for path in job.expected_failures:
         expectations += read_expectations(path)
     with show_progress() as progress:
         for one in fuzz(
@@ -98,13 +94,13 @@ def _search(
             progress=progress,
             effort=each,
             add=recorded.add,
-            checks=choose_checks(given["checks"]),
-            device=given["device"],
+            checks=choose_checks(job.checks),
+            device=job.device,
             expectations=expectations,
         ):
             found.append(one)
-            if given["keep_found"]:
-                append_case(one.case, given["keep_found"])
+            if keep_found:
+                append_case(one.case, keep_found)
 
 
 def append_case(case: str, path: Path) -> None:

@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import IO, Any
 
 import click
-from click.core import ParameterSource
 from rich.table import Column, Table
 from rich.text import Text
 
 from attnbench.api.progress import show_progress
-from attnbench.api.subjects import choose_implementations
+from attnbench.api.selection import choose_implementations
 from attnbench.cases import CaseId
 from attnbench.cli.options import options
 from attnbench.cli.terminal import make_console
+from attnbench.jobs.job import ConformJob, build
 from attnbench.plugins.import_faults import find_import_fault
 from attnbench.plugins.registry import PluginError, describe_origin
 from attnbench.processes.candidate_requests import AskSupport, Outcome
@@ -40,10 +40,7 @@ SHOWN = 3
     help="Load the implementations; count the cases that each supports, and say why it refuses the others.",
 )
 @options("device", "json")
-@click.pass_context
-def command(
-    context: click.Context, implementations: tuple[str, ...], *, support: bool, device: str, json_file: Any
-) -> int:
+def command(implementations: tuple[str, ...], *, support: bool, device: str | None, json_file: Any) -> int:
     """List implementations and their origin; with --support, also what each supports and refuses.
 
     An implementation whose name begins with core_ is a kernel, which is checked without projections. The
@@ -52,10 +49,11 @@ def command(
     Without --support no implementation is loaded. With --support every case of the suite core is
     counted as supported or refused on this machine, which takes about a minute.
     """
-    if not support and context.get_parameter_source("device") is ParameterSource.COMMANDLINE:
+    if device is not None and not support:
         raise click.UsageError("--device selects the cases that --support counts: add --support")
+    job = build(ConformJob, {"device": device})
     chosen = choose_implementations(implementations)
-    rows = _survey_all(chosen, device) if support else [_describe(name) for name in chosen]
+    rows = _survey_all(chosen, job.device) if support else [_describe(name) for name in chosen]
     if json_file:
         _write_json(rows, json_file)
     elif support:

@@ -2,20 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
-import click
 from rich.table import Table
 from rich.text import Text
 
 from attnbench.analysis.max_length import FITS, find_max_lengths
-from attnbench.api.axes import Axes
-from attnbench.api.jobs import Choice, make_session, plan_profile, print_stored_path
+from attnbench.api.execution import make_session, plan_profile
 from attnbench.api.progress import show_progress
-from attnbench.api.subjects import choose_implementations, choose_timed_implementations, find_operators
-from attnbench.cli.recording import FAILED, INCONCLUSIVE, recording, write_json
+from attnbench.api.selection import choose_implementations, choose_timed_implementations, find_operators
+from attnbench.cli.output_files import OutputFiles
+from attnbench.cli.recording import FAILED, INCONCLUSIVE, print_stored_path, recording, write_json
 from attnbench.cli.terminal import make_console
+from attnbench.jobs.job import ProfileJob
 from attnbench.plugins.registry import display_name
+from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, FRONTIER, Result
 from attnbench.runner.max_length import SHORTEST, try_lengths
 from attnbench.words.max_length import HEAD, format_row
@@ -24,43 +24,32 @@ __all__ = ["print_max_lengths", "search_max_lengths"]
 
 # Names of table columns that contain numbers; these columns are aligned at the right.
 NUMBERS = frozenset({"longest", "s per call", "peak MiB"})
-# Options of ``attnbench profile`` that have no effect with --frontier, by parameter name.
-UNUSED = {
-    "lengths": "--lengths", "patterns": "--case", "processes": "--processes", "case_budget": "--case-budget",
-}  # fmt: skip
 
 
-def search_max_lengths(implementations: Sequence[str], given: dict[str, Any]) -> int:
+def search_max_lengths(job: ProfileJob, resumed: StoredRun | None, files: OutputFiles) -> int:
     """Find, store and print the longest sequence of each implementation; return the exit code."""
-    if unused := [option for name, option in UNUSED.items() if given[name]]:
-        raise click.UsageError(f"--frontier chooses the lengths and starts no timing processes: leave out {unused[0]}")
-    chosen = choose_implementations(implementations)
-    choice = Choice.from_options(given)
-    axes = replace(Axes.from_options(given, lengths=()), lengths=(SHORTEST,))
-    session = make_session(given)
+    chosen = choose_implementations(job.implementations)
+    session = make_session(job)
     # Use one memory limit for all implementations. Otherwise each worker would compute its default
     # limit from the memory that is free when the worker starts.
     session.limits = replace(session.limits, memory_bytes=session.limits.compute_memory_limit_bytes())
     with session:
-        chosen = choose_timed_implementations(
-            session, chosen, asked=bool(implementations), operators=given["operators"]
-        )
+        chosen = choose_timed_implementations(session, chosen, asked=bool(job.implementations), operators=job.operators)
         operators = find_operators(session, chosen)
-        shortest = plan_profile(session, choice, operators, axes=axes, passes=given["passes"])
+        shortest = plan_profile(session, replace(job, frontier=False, lengths=(SHORTEST,)), operators)
         with recording(
-            session, results=given["results"], suite=FRONTIER, cases=[plan.case for plan in shortest],
-            implementations=chosen, resume=given["resume"],
+            session, job=job, resumed=resumed, suite=FRONTIER, cases=[plan.case for plan in shortest],
+            implementations=chosen,
         ) as recorded, show_progress() as progress:  # fmt: skip
             for result in try_lengths(
                 session, chosen, shortest, run=recorded.run.id, progress=progress, done=recorded.results
             ):
                 recorded.add(result)
-            names = [display_name(name) for name in implementations]
+            names = [display_name(name) for name in job.implementations]
             recorded.exit_code = _choose_exit_code(recorded.list_results(), names)
-    if given["json_file"]:
-        write_json(recorded, given["json_file"])
-    to_stderr = given["json_file"] is not None and given["json_file"].name == "-"
-    print_max_lengths(recorded.list_results(), err=to_stderr)
+    if files.json_file:
+        write_json(recorded, files.json_file)
+    print_max_lengths(recorded.list_results(), err=files.to_stderr)
     print_stored_path(recorded)
     return recorded.exit_code
 

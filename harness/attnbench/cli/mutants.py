@@ -7,11 +7,13 @@ from typing import Any
 import click
 from rich.table import Table
 
-from attnbench.api.jobs import Choice, make_session, plan_conformance
+from attnbench.api.execution import make_session, plan_conformance
 from attnbench.api.progress import show_progress
 from attnbench.cases import NESTED, Level, digest
 from attnbench.checks.catalogue import list_chapters, read_checks, read_operator_checks
+from attnbench.cli.output_files import OutputFiles
 from attnbench.cli.terminal import make_console
+from attnbench.jobs.job import ConformJob, require_listed
 from attnbench.plugins.registry import OPERATORS, PluginError, list_names, load_operator
 from attnbench.processes.oracle_requests import GetListVersion, ListSuite
 from attnbench.runner import Plan, Session
@@ -20,44 +22,43 @@ from attnbench.runner.mutation import FEW, Matrix, run_mutants
 __all__ = ["print_matrix", "to_json", "try_mutants"]
 
 SCHEMA = 1
-FILTERS = ("patterns", "checks", "dtypes", "shard")
-# Options of ``attnbench conform`` that have no effect with --mutants, by parameter name.
-UNUSED = {"markdown_file": "--markdown", "certificate_file": "--certificate", "resume": "--resume"}
+FILTERS = ("cases", "checks", "dtype", "shard")
 
 
-def try_mutants(implementations: Sequence[str], given: Mapping[str, Any]) -> int:
-    """Run all mutants on a suite, and print and store the results.
+def try_mutants(job: ConformJob, operators: Sequence[str], files: OutputFiles, *, whole: bool) -> int:
+    """Run all mutants of these operators on a suite, and print and store the results.
+
+    Without operators, the mutants of all are run; ``whole``: each of them on every case.
 
     Return 1 if a mutant survives, or if a check fails on a correct variant or an equivalent mutant, else 0.
     """
-    if implementations:
-        raise click.UsageError(f"--mutants runs the shipped mutants: leave out {' '.join(implementations)}")
-    if unused := [option for name, option in UNUSED.items() if given[name]]:
-        raise click.UsageError(f"--mutants: leave out {', '.join(unused)}; --json stores the results")
-    choice, operators = Choice.from_options(given), _choose_operators(given["operators"])
-    with make_session(dict(given)) as session:
-        plans = plan_conformance(session, choice, operators)
-        lists = {operator: _list_cases(session, operator, choice.suite) for operator in operators}
+    if job.implementations:
+        raise click.UsageError(f"--mutants runs the shipped mutants: leave out {' '.join(job.implementations)}")
+    suite = require_listed(job.suite)
+    operators = _choose_operators(operators)
+    with make_session(job) as session:
+        plans = plan_conformance(session, job, operators)
+        lists = {operator: _list_cases(session, operator, suite) for operator in operators}
         versions = {operator: session.ask_oracle(GetListVersion(operator=operator)) for operator in operators}
     # Every mutant runs on the cases in ``first`` that are not compiled. ``first`` has the cases of core, or of quick if
     # that is the suite, and the cases that --case names but the suite lacks.
-    listed = {case for own in lists.values() for case in own[choice.suite]}
-    first = {case for own in lists.values() for case in own.get("core", own[choice.suite])}
+    listed = {case for own in lists.values() for case in own[suite]}
+    first = {case for own in lists.values() for case in own.get("core", own[suite])}
     first |= {plan.case for plan in plans if plan.case not in listed}
     with show_progress() as progress:
-        matrix = run_mutants(plans, first, progress=progress, whole=given["matrix"])
+        matrix = run_mutants(plans, first, progress=progress, whole=whole)
     asked = [check for check in read_checks() if any(check in plan.checks for plan in plans)]
-    whole = {} if any(given[name] for name in FILTERS) else lists
+    scored = {} if any(getattr(job, name) for name in FILTERS) else lists
     scores = {
         digest(cases): _compute_score(matrix, plans, operator, level, cases, versions[operator])
-        for operator, own in whole.items()
+        for operator, own in scored.items()
         for level, cases in own.items()
         if matrix.find_mutants_of(operator)
     }
-    if given["json_file"]:
-        json.dump(to_json(matrix, asked, scores, lists), given["json_file"], indent=1)
-        given["json_file"].write("\n")
-    print_matrix(matrix, asked, err=given["json_file"] is not None and given["json_file"].name == "-")
+    if files.json_file:
+        json.dump(to_json(matrix, asked, scores, lists), files.json_file, indent=1)
+        files.json_file.write("\n")
+    print_matrix(matrix, asked, err=files.to_stderr)
     return 1 if matrix.find_survivors() or matrix.find_false_alarms() else 0
 
 

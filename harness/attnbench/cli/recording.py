@@ -1,25 +1,33 @@
 """A command's run: recorded with its command line, and written as JSON."""
 
 import contextlib
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
-from pathlib import Path
+from collections.abc import Iterator
 from typing import IO, Any
 
 import click
 import msgspec
 
-from attnbench.api.command_line import format_command
 from attnbench.api.recording import Recording, record
-from attnbench.api.stored_job import make_job
+from attnbench.cli.job_options import list_outputs
+from attnbench.jobs.command_lines import format_reporting, format_resuming
+from attnbench.jobs.job import RecordedJob
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE
-from attnbench.records.types import SCHEMA, Job, Planned, Result, format_reproduce_line
+from attnbench.records.run_file import StoredRun
+from attnbench.records.types import SCHEMA, Result, format_reproduce_line
 from attnbench.runner import Session
 from attnbench.words.coverage import describe_asking, describe_changes, list_coverage_lines
 from attnbench.words.findings import describe_finding, describe_reason
 
-__all__ = ["FAILED", "INCONCLUSIVE", "Recording", "list_coverage", "list_notes", "recording", "write_json"]
+__all__ = [
+    "FAILED",
+    "INCONCLUSIVE",
+    "Recording",
+    "list_coverage",
+    "list_notes",
+    "print_stored_path",
+    "recording",
+    "write_json",
+]
 
 
 def list_coverage(recorded: Recording) -> list[str]:
@@ -40,33 +48,27 @@ def list_notes(recorded: Recording) -> list[str]:
 
 @contextlib.contextmanager
 def recording(
-    session: Session,
-    *,
-    results: Path,
-    suite: str,
-    cases: Sequence[str],
-    implementations: Sequence[str],
-    resume: str | None,
-    whole: bool = False,
-    planned: Mapping[str, Planned] | None = None,
+    session: Session, *, job: RecordedJob, resumed: StoredRun | None = None, **settings: Any
 ) -> Iterator[Recording]:
-    """Yield a ``Recording`` as ``record`` does, with this process's command line.
+    """Yield a ``Recording`` as ``record`` does, of a command that can be resumed.
 
-    Raises: ResultsError where the run to resume is of another suite or machine; Abort after an interrupt, with the run
-    that can be resumed.
+    Raises: JobError where the run to resume is of another suite or machine; Abort after an interrupt, with the command
+    lines that resume the run and that report on it.
     """
     made = None
     try:
-        with record(
-            session, command=_format_command(session.limits.threads), job=_make_job(session.limits.threads),
-            results=results, suite=suite, cases=cases, implementations=implementations, resume=resume, whole=whole,
-            planned=planned,
-        ) as made:  # fmt: skip
+        with record(session, job=job, resumed=resumed, **settings) as made:
             yield made
     except KeyboardInterrupt:
         if made is None:
             raise
-        raise click.Abort(resume or made.run.id) from None
+        run = str(click.get_current_context().params.get("resume") or made.run.id)
+        raise click.Abort(format_resuming(job, run, list_outputs()), format_reporting(job, run)) from None
+
+
+def print_stored_path(recorded: Recording) -> None:
+    """Print the path of the run's file to standard error."""
+    click.echo(f"stored in {recorded.file.path}", err=True)
 
 
 def write_json(recorded: Recording, file: IO[str]) -> None:
@@ -93,24 +95,3 @@ def write_json(recorded: Recording, file: IO[str]) -> None:
     # msgspec writes NaN and infinity, which JSON cannot represent, as null.
     encoded = msgspec.json.encode({"schema": SCHEMA, "run": recorded.run, "fixed_values": fixed, "findings": findings})
     file.write(msgspec.json.format(encoded, indent=1).decode() + "\n")
-
-
-def _make_job(threads: int | None) -> Job:
-    """Return the job of the command that runs, with the number of threads of this run; an empty one if none runs."""
-    context = click.get_current_context(silent=True)
-    if context is None:
-        return Job()
-    return make_job(context.command.name or "", context.params | {"threads": threads})
-
-
-def _format_command(threads: int | None) -> str:
-    """Return the command line without the folders of paths: a folder could reveal a user name.
-
-    If the command line has several numbers of threads, it gets the number of this run only.
-    """
-    words = sys.argv[1:]
-    if threads is not None:
-        lists = [i for i, (option, _) in enumerate(pairwise(words), start=1) if option == "--threads"]
-        words = [str(threads) if i in lists else word for i, word in enumerate(words)]
-        words = [f"--threads={threads}" if word.startswith("--threads=") else word for word in words]
-    return format_command(words)

@@ -3,19 +3,19 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import click
 
 from attnbench.cli.options import options
 from attnbench.cli.recording import INCONCLUSIVE
+from attnbench.jobs.job import RunJob, build
 
 
 @click.command("report")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--since", metavar="RUN", help="Use also this run and every newer run in the folder of run files.")
 @options("results", "reports")
-def command(runs: tuple[str, ...], since: str | None, results: Path, reports: Path) -> int:
+def command(runs: tuple[str, ...], since: str | None, **folders: str | None) -> int:
     """Write an HTML page, plots, CSV and Markdown from stored runs.
 
     Each RUN is the id of a run or the path of its file. Without RUN the newest run is used. The table of the
@@ -28,6 +28,8 @@ def command(runs: tuple[str, ...], since: str | None, results: Path, reports: Pa
     from attnbench.records.run_file import find_empty_runs, find_runs, find_runs_since
     from attnbench.report import collect, write_content
 
+    job = build(RunJob, folders)
+    results, reports = job.results, job.reports
     named = find_runs(results, runs) if runs or since is None else []
     later = [] if since is None else find_runs_since(results, since)
     with _pause_collection():

@@ -5,11 +5,12 @@ from typing import Any
 
 import click
 
-from attnbench.api.jobs import make_session
-from attnbench.api.subjects import choose_checks
+from attnbench.api.execution import make_session
+from attnbench.api.selection import choose_checks
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
 from attnbench.cli.options import options
+from attnbench.jobs.job import Job, build
 from attnbench.plugins.registry import check_name, display_name, write_import_lines
 from attnbench.processes.candidate_requests import Describe, FindForm, Opinion
 from attnbench.processes.oracle_requests import CheckCase, WriteScript
@@ -39,14 +40,12 @@ from attnbench.words.refusals import describe_refusal
     help="Write the program of --script to FILE.py, and its tensors to FILE.pt.",
 )
 @options("timeout", "memory_limit", "work_limit", "threads", "no_cache")
-def command(
-    case: str, implementation: str, check: str | None, *, script: bool, output: Path | None, **given: Any
-) -> int:
+def command(case: str, implementation: str, check: str | None, *, script: bool, output: Path | None, **raw: Any) -> int:
     """Re-run one check of one CASE on an IMPLEMENTATION, and print the complete finding."""
     check_name(implementation)
     if output is not None and (output.suffix != ".py" or not script):
         raise click.UsageError(f"--output must be FILE.py, the program that --script writes, got {output}")
-    with make_session(given) as session:
+    with make_session(build(Job, raw)) as session:
         if fault := session.ask_oracle(CheckCase(case=case)):
             raise click.UsageError(f"CASE: {fault.reason}")
         if script:

@@ -10,8 +10,8 @@ from rich.console import Console
 from attnbench.analysis.next_command import find_next_command
 from attnbench.analysis.summarize import summarize
 from attnbench.analysis.summary import Summary
-from attnbench.api.command_line import name_folders
 from attnbench.api.recording import Recording
+from attnbench.jobs.command_lines import name_folders
 from attnbench.records.environment import describe_machine
 from attnbench.records.run_file import StoredRun, read_run
 from attnbench.report.terminal import PLAIN_WIDTH, print_failures, print_next_command, print_summary

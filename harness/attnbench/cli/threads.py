@@ -1,45 +1,29 @@
-"""``--threads`` with several numbers: each number is measured by processes of its own, and stored as a run of its own.
+"""The runs of a command with several numbers of threads."""
 
-A run has one number of threads, and times are compared within one number only.
-"""
-
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import click
 
-from attnbench.cli.options import OUTPUT_FILES
+from attnbench.jobs.job import RecordedJob
+from attnbench.records.run_file import StoredRun
 
 __all__ = ["choose_exit_code", "measure_each"]
 
+J = TypeVar("J", bound=RecordedJob)
 T = TypeVar("T")
 
 
-def measure_each(given: Mapping[str, Any], measure: Callable[[dict[str, Any]], T]) -> list[T]:
-    """Call ``measure`` with the options for each number of threads, and return what it returns.
-
-    Raises: UsageError where one file would have to hold several runs.
-    """
-    counts: tuple[int, ...] = given["threads"] or ()
-    for parameter, option in OUTPUT_FILES.items():
-        if len(counts) > 1 and given.get(parameter):
-            raise click.UsageError(
-                f"{option}: each number of threads is a run of its own; name one number, got --threads {_join(counts)}"
-            )
-    if len(counts) > 1 and given["resume"]:
-        raise click.UsageError(f"--resume: a run has one number of threads, got --threads {_join(counts)}")
+def measure_each(jobs: Sequence[tuple[J, StoredRun | None]], measure: Callable[[J, StoredRun | None], T]) -> list[T]:
+    """Call ``measure`` with each job and the run that it resumes, and return what it returns."""
     made = []
-    for number, count in enumerate(counts or (None,), start=1):
-        if len(counts) > 1:
-            click.echo(f"threads {count}: run {number} of {len(counts)}", err=True)
-        made.append(measure(dict(given) | {"threads": count}))
+    for number, (job, resumed) in enumerate(jobs, start=1):
+        if len(jobs) > 1:
+            click.echo(f"threads {job.threads}: run {number} of {len(jobs)}", err=True)
+        made.append(measure(job, resumed))
     return made
 
 
 def choose_exit_code(codes: list[int]) -> int:
     """Return the exit code of several runs: 1 if a run has a failure, else 3 if a run has no verdict, else 0."""
     return min((code for code in codes if code), default=0)
-
-
-def _join(counts: tuple[int, ...]) -> str:
-    return ",".join(map(str, counts))

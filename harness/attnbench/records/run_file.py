@@ -28,13 +28,13 @@ from attnbench.records.types import (
     Completion,
     End,
     Finding,
-    Job,
     Planned,
     Record,
     Result,
     Resumption,
     Run,
     Samples,
+    StoredJob,
     Timing,
     explain_untimed,
 )
@@ -401,7 +401,7 @@ def _parse_run(line: bytes, path: Path) -> Run:
     run = _RUN.decode(line)
     if "job" in stored:
         return run
-    return replace(run, job=Job(planned=msgspec.convert(stored.get("planned", {}), dict[str, Planned])))
+    return replace(run, job=StoredJob(planned=msgspec.convert(stored.get("planned", {}), dict[str, Planned])))
 
 
 def _require_run(record: _OfRun, run: Run | None) -> _OfRun:

@@ -39,7 +39,6 @@ __all__ = [
     "Completion",
     "End",
     "Finding",
-    "Job",
     "Machine",
     "Memory",
     "Pass",
@@ -50,6 +49,7 @@ __all__ = [
     "Run",
     "Samples",
     "Status",
+    "StoredJob",
     "Timing",
     "explain_untimed",
     "find_pass",
@@ -117,13 +117,13 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class StoredJob:
     """What a run was asked to do; it names no host, user or home folder."""
 
     # Name of the command, such as "profile"; empty in runs of schemas before 8, which have only the command line.
     command: str = ""
-    # Values of the command's options and arguments, by parameter name; those without a value are absent. A path outside
-    # the working directory is stored without its folders. Output files are absent.
+    # Values of the fields of the job (attnbench.jobs.fields); those without a value are absent. A path outside the
+    # working directory is stored without its folders.
     options: dict[str, Any] = field(default_factory=dict)
     # What was planned for each implementation; empty in runs of schemas before 4, and where the cases are chosen during
     # the run (suite fuzz, search for the max length).
@@ -156,7 +156,7 @@ class Run:
     # SHA-256 of the source files of each implementation when the run began; empty in older runs.
     sources: dict[str, str] = field(default_factory=dict)
     # What the run was asked to do. In runs of schemas before 8, only what was planned is known.
-    job: Job = field(default_factory=Job)
+    job: StoredJob = field(default_factory=StoredJob)
     # Hash of the whole case list of which this run has a part (--shard, a task of a sweep); empty for a whole list.
     list_digest: str = ""
     # Ids of the runs that were merged into this run; empty if it was not merged.

@@ -2,7 +2,7 @@
 
 import click
 
-from attnbench.cli.options import Lengths
+from attnbench.jobs.values import COUNTS
 from attnstudies import Study
 
 __all__ = ["ADDITIVE", "SATURATION"]
@@ -20,11 +20,15 @@ MOST_SEED = 2**63 - 1
 def _check_widths(
     context: click.Context,  # noqa: ARG001  # click passes it
     parameter: click.Parameter,  # noqa: ARG001
-    value: tuple[int, ...],
+    value: str,
 ) -> tuple[int, ...]:
-    if max(value) > MOST_WIDTH:
-        raise click.UsageError(f"--head-dims must be at most {MOST_WIDTH}, got {max(value)}")
-    return value
+    try:
+        widths: tuple[int, ...] = COUNTS.parse(value)
+    except ValueError:
+        raise click.UsageError(f"--head-dims: needs whole numbers of at least 1, got {value!r}") from None
+    if max(widths) > MOST_WIDTH:
+        raise click.UsageError(f"--head-dims must be at most {MOST_WIDTH}, got {max(widths)}")
+    return widths
 
 
 def _parameters(widths: tuple[int, ...]) -> tuple[click.Parameter, ...]:
@@ -34,7 +38,7 @@ def _parameters(widths: tuple[int, ...]) -> tuple[click.Parameter, ...]:
     """
     return (
         click.Option(
-            ["--head-dims"], type=Lengths(), default=widths, callback=_check_widths,
+            ["--head-dims"], metavar="NUMBERS", default=",".join(map(str, widths)), callback=_check_widths,
             help="Head widths to compare, such as 16,64,256.",
         ),
         click.Option(["--keys"], type=click.IntRange(min=2, max=MOST_KEYS), default=KEYS, show_default=True),

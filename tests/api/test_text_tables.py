@@ -2,7 +2,7 @@
 
 from attnbench.analysis.root_causes import find_root_causes
 from attnbench.api.outcome import Report
-from attnbench.api.printed import TextTable, format_html
+from attnbench.api.text_tables import TextTable, format_html
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.types import Finding, Result
 from attnbench.words.causes import describe_cause

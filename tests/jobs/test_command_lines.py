@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.api.command_line import format_command, name_folders
+from attnbench.jobs.command_lines import format_command, name_folders
 
 
 @pytest.mark.parametrize("folder", ["/tmp/somebody/my runs", "/tmp/somebody/a;b", "../runs", "runs"])

@@ -70,6 +70,7 @@ def test_a_command_is_listed_and_used(install: Installer) -> None:
             "cannot import 'missing': ModuleNotFoundError: No module named 'a_miss",
         ),
         ("lines", "raise ValueError('one\\ntwo')", "cannot import 'lines': ValueError: one two"),
+        ("exits", "raise SystemExit(3)", "cannot import 'exits': SystemExit: 3"),
         ("other", "COMMAND = 1", "command 'other' must be an attnbench.plugins.commands.PluginCommand, got a int"),
     ],
 )

@@ -187,7 +187,7 @@ def load(name: str, group: str = IMPLEMENTATIONS) -> Any:
         module = _import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except PluginError:
         raise
-    except Exception as error:  # a plug-in may raise any exception on import
+    except (Exception, SystemExit) as error:  # a plug-in may raise any exception on import, and a program may exit
         raise PluginError(f"cannot import {name!r}: {type(error).__name__}: {_join_lines(error)}") from error
     return _get_attribute(module, name, place, attribute)
 

@@ -10,7 +10,7 @@ import pytest
 from attnbench.cases import Case, Mode
 from attnbench.operators.multihead import MultiheadProblem
 from attnbench.plugins.registry import PluginError, list_names
-from attnbench.processes.candidate_requests import CandidateRequest, Describe, Opinion, Outcome
+from attnbench.processes.candidate_requests import CandidateRequest, Declaration, Describe, Outcome
 from attnbench.records.facts import Fact
 from attnbench.records.outcome_facts import (
     AnsweredThoughRefused,
@@ -612,7 +612,7 @@ def test_a_reply_of_a_wrong_type_is_a_crash_of_one_case(session: Session, tmp_pa
     assert findings[1].facts == (Crashed(how="answer", text="Expected `object`, got `int` - at `$.outcomes`"),)
 
 
-class Unheard(CandidateRequest[Opinion], frozen=True, kw_only=True):
+class Unheard(CandidateRequest[Declaration], frozen=True, kw_only=True):
     """A request that no worker answers."""
 
 
@@ -627,7 +627,7 @@ def test_an_unknown_request_is_a_crash_of_one_process(session: Session, monkeypa
         (crash,) = answer.facts
         assert isinstance(crash, Crashed)
         assert crash.text.startswith("ValueError: unknown request 'Unheard'; this")
-        assert isinstance(worker.ask(Describe(implementation="torch_mha", case=make_case())), Opinion)
+        assert isinstance(worker.ask(Describe(implementation="torch_mha", case=make_case())), Declaration)
 
 
 # Limits of time and memory

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from attnbench.processes.candidate_requests import AskSupport, Outcome
+from attnbench.processes.candidate_requests import DescribeAll, Outcome
 from attnbench.runner.candidate_pool import Supervisor
-from attnbench.runner.refusal import check_work_limit
+from attnbench.runner.refusal import find_refusal
 from attnbench.runner.session import Plan, Session
 
 __all__ = ["list_timeable"]
@@ -31,12 +31,7 @@ def list_timeable(session: Session, implementations: Sequence[str], plans: Seque
 
 
 def _find_left_out(worker: Supervisor, name: str, cases: list[str], work_s: float) -> set[str]:
-    answers = worker.ask(AskSupport(implementation=name, cases=cases, limit_s=ASKED_S))
-    if isinstance(answers, Outcome):
+    answer = worker.ask(DescribeAll(implementation=name, cases=cases, limit_s=ASKED_S))
+    if isinstance(answer, Outcome):
         return set()
-    answered = zip(cases, answers.unsupported, answers.raised, answers.predicted_s, strict=False)
-    return {
-        case
-        for case, refused, raised, predicted_s in answered
-        if refused or raised is not None or check_work_limit(predicted_s, work_s)
-    }
+    return {case for case, one in zip(cases, answer.by_case, strict=False) if find_refusal(one, work_s) is not None}

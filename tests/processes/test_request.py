@@ -11,10 +11,10 @@ from attnbench.integrations.drop_in_requests import DropInRequest
 from attnbench.integrations.drop_in_worker import DropInWorker
 from attnbench.processes.candidate_requests import (
     CandidateRequest,
+    Declaration,
     Describe,
     LoadImplementation,
     LongPass,
-    Opinion,
     Outcome,
     StartCandidate,
     TryPass,
@@ -35,7 +35,7 @@ FIRST = {StartCandidate, LoadImplementation}
         (StartCandidate, int),
         (ListSuite, list[str]),
         (ComputeExpected, type(None)),
-        (Describe, Opinion | Outcome),
+        (Describe, Declaration | Outcome),
         (TryPass, LongPass | Outcome),
     ],
 )
@@ -74,7 +74,8 @@ class _Name(str):
 def test_numbers_that_are_not_finite_and_derived_texts_can_be_sent() -> None:
     """A request may contain NaN, an infinite number, and an instance of a class derived from ``str``."""
     found = msgspec.convert(
-        to_plain(Opinion(unsupported=OtherRefusal(text=_Name("no")), untimed=None, predicted_s=math.nan)), Opinion
+        to_plain(Declaration(unsupported=OtherRefusal(text=_Name("no")), untimed=None, predicted_s=math.nan)),
+        Declaration,
     )
     assert isinstance(found.unsupported, OtherRefusal)
     assert type(found.unsupported.text) is str

@@ -10,7 +10,7 @@ import pytest
 from attnbench.cases import Case, Mode
 from attnbench.operators.multihead import MultiheadProblem
 from attnbench.plugins.registry import PluginError, list_names
-from attnbench.processes.candidate_requests import CandidateRequest, Describe, Opinion, Outcome
+from attnbench.processes.candidate_requests import CandidateRequest, Declaration, Describe, Outcome
 from attnbench.records.facts import Fact
 from attnbench.records.outcome_facts import (
     AnsweredThoughRefused,
@@ -391,7 +391,7 @@ def shared() -> Iterator[Session]:
 @pytest.fixture
 def session(shared: Session) -> Session:
     """The shared session, reset to the default limits."""
-    shared.limits = Limits()
+    shared.limits = shared.workers.limits = Limits()
     return shared
 
 
@@ -417,7 +417,7 @@ def test_every_behaviour_of_a_call_is_a_finding_of_its_case(session: Session, tm
 
     None of them ends the process.
     """
-    session.limits = Limits(work_s=2)
+    session.limits = session.workers.limits = Limits(work_s=2)
     findings = check_parity(session, write_file(tmp_path, "scripted.py", SCRIPTED) + ":SCRIPTED", range(len(ORDER)))
     # The first and the last behaviour are both "right", so that the last case shows that the process still works.
     assert sorted(ORDER) == sorted([*EXPECTED, "right"])
@@ -504,7 +504,7 @@ def test_a_time_out_is_attributed_to_its_check(session: Session, tmp_path: Path)
     expected = {"forward_parity": "passed", "padding_cannot_leak": "timeout", "repeats_itself": "passed"}
 
     def list_statuses(limit_s: float) -> dict[str, str]:
-        session.limits = Limits(timeout_s=limit_s)
+        session.limits = session.workers.limits = Limits(timeout_s=limit_s)
         (findings,) = run_checks(session, name, [make_padded_case()], *expected)
         return {check: finding.status for check, finding in findings.items()}
 
@@ -612,7 +612,7 @@ def test_a_reply_of_a_wrong_type_is_a_crash_of_one_case(session: Session, tmp_pa
     assert findings[1].facts == (Crashed(how="answer", text="Expected `object`, got `int` - at `$.outcomes`"),)
 
 
-class Unheard(CandidateRequest[Opinion], frozen=True, kw_only=True):
+class Unheard(CandidateRequest[Declaration], frozen=True, kw_only=True):
     """A request that no worker answers."""
 
 
@@ -620,14 +620,14 @@ def test_an_unknown_request_is_a_crash_of_one_process(session: Session, monkeypa
     """An unknown request ends the candidate worker with a reason; the worker is restarted for the next request."""
     # On a busy machine, the 2 s of a run may be too few for a process to exit.
     monkeypatch.setattr("attnbench.processes.rpc.GRACE_S", 60.0)
-    with session.supervise("torch_mha") as worker:
+    with session.workers.get(["torch_mha"]) as worker:
         answer = worker.ask(Unheard())
         assert isinstance(answer, Outcome)
         assert answer.status == "crashed"
         (crash,) = answer.facts
         assert isinstance(crash, Crashed)
         assert crash.text.startswith("ValueError: unknown request 'Unheard'; this")
-        assert isinstance(worker.ask(Describe(implementation="torch_mha", case=make_case())), Opinion)
+        assert isinstance(worker.ask(Describe(implementation="torch_mha", case=make_case())), Declaration)
 
 
 # Limits of time and memory
@@ -639,7 +639,7 @@ def test_hanging_is_a_time_out(session: Session, tmp_path: Path) -> None:
     expected = ["passed", "timeout", "passed"]
 
     def find(limit_s: float) -> list[Finding]:
-        session.limits = Limits(timeout_s=limit_s)
+        session.limits = session.workers.limits = Limits(timeout_s=limit_s)
         return check_parity(session, name, range(3))
 
     findings, limit_s = repeat_with_longer_limits(
@@ -658,9 +658,9 @@ def test_a_shared_request_may_take_longer(session: Session, tmp_path: Path, shar
 
     def describe(limit_s: float) -> Any:
         name = write_file(tmp_path, "slow.py", source.format(seconds=1.5 * limit_s)) + ":Slow"
-        session.limits = Limits()
-        with session.supervise(name) as worker:
-            session.limits = Limits(timeout_s=limit_s)
+        session.limits = session.workers.limits = Limits()
+        with session.workers.get([name]) as worker:
+            session.limits = session.workers.limits = Limits(timeout_s=limit_s)
             answer = worker.ask(Describe(implementation=name, case=make_case()), shared_by=shared_by)
         assert isinstance(answer, Outcome)
         return answer.status
@@ -678,7 +678,7 @@ def test_after_three_crashes_the_other_cases_are_not_run(session: Session, tmp_p
 
 def test_exceeding_the_memory_limit_is_out_of_memory(session: Session, tmp_path: Path) -> None:
     """If an allocation exceeds the memory limit, the finding is "out_of_memory", and the process runs on."""
-    session.limits = Limits(memory_bytes=10**9, threads=1)
+    session.limits = session.workers.limits = Limits(memory_bytes=10**9, threads=1)
     findings = check_parity(session, write_file(tmp_path, "fatal.py", FATAL) + ":ALLOCATES", range(3))
     assert [finding.status for finding in findings] == ["passed", "out_of_memory", "passed"]
     (raised,) = findings[1].facts

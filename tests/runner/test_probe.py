@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from attnbench.interface import Policies
 from attnbench.processes.candidate_requests import (
     CandidateRequest,
+    Declaration,
     Declared,
     Describe,
     MeasuredPass,
     MeasurePass,
     Observe,
     Observed,
-    Opinion,
     Outcome,
 )
 from attnbench.processes.oracle_requests import DrawInputs, Evaluate
@@ -31,7 +31,7 @@ from attnbench.runner.probe import probe, run_gating_checks
 
 CASE = "multihead/B1.L8.S8.E256.H4/bias+batch_first+self_attention/mask=none/regime=plain/seed=0/float32/cpu/inference"
 PLAN = Plan(case=CASE, checks=("forward_parity", "global_state_untouched"), missing=None, flop=10, bytes=20)
-DESCRIBED = Opinion(unsupported=None, untimed=None, predicted_s=None)
+DESCRIBED = Declaration(unsupported=None, untimed=None, predicted_s=None)
 MEASURED = MeasuredPass(memory=Memory(peak_bytes=100, threads=1, method="m"), kernels=("addmm",))
 SIGSEGV = Crashed(how="signal", signal="SIGSEGV")
 CRASH = Outcome(status="crashed", facts=(SIGSEGV,))

@@ -6,7 +6,7 @@ from typing import Any, NoReturn, cast
 import pytest
 
 from attnbench.plugins.registry import PluginError
-from attnbench.processes.candidate_requests import Declared, Describe, Opinion, Outcome
+from attnbench.processes.candidate_requests import Declaration, Declared, Describe, Outcome
 from attnbench.processes.rpc import Child, ChildDied
 from attnbench.records.environment import count_cores
 from attnbench.records.outcome_facts import Crashed, Interrupted
@@ -25,7 +25,7 @@ def session() -> Iterator[Session]:
         yield opened
 
 
-def ask(worker: Supervisor) -> Opinion | Outcome:
+def ask(worker: Supervisor) -> Declaration | Outcome:
     """Ask a worker about a case."""
     return worker.ask(Describe(implementation=NAME, case=CASE))
 
@@ -36,7 +36,7 @@ def test_a_kept_worker_is_used_again(session: Session) -> None:
     session.workers.keep(worker)
     again = session.workers.get([NAME], parallel=2)
     assert again is worker
-    assert isinstance(ask(again), Opinion)
+    assert isinstance(ask(again), Declaration)
     assert isinstance(again.declared[NAME], Declared)
     alone = session.limits.compute_memory_limit_bytes()
     assert alone is None or cast("int", again.compute_memory_limit_bytes()) < 0.75 * alone
@@ -58,7 +58,7 @@ def test_a_worker_that_is_not_as_good_as_new_is_closed(session: Session, change:
     session.workers.keep(worker)
     other = session.workers.get([NAME])
     assert other is not worker
-    assert isinstance(ask(other), Opinion)
+    assert isinstance(ask(other), Declaration)
     assert ask(worker) == Outcome(status="not_run", facts=(Interrupted(),))
     other.close()
 

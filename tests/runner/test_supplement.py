@@ -14,7 +14,7 @@ from attnbench.interface import Operator
 from attnbench.operators.attention_core import OPERATOR as CORE_OPERATOR
 from attnbench.operators.covering_array import generate_combinations
 from attnbench.operators.multihead import OPERATOR, MultiheadProblem
-from attnbench.processes.candidate_requests import Answers, AskSupport, Opinion, Outcome
+from attnbench.processes.candidate_requests import Declaration, Declarations, DescribeAll, Outcome
 from attnbench.processes.oracle_requests import ListPool
 from attnbench.records.outcome_facts import Crashed, DeclarationChanged, Raised
 from attnbench.records.types import Completion, Finding, Result
@@ -51,21 +51,20 @@ class FakeWorker:
         self.declared = {"a": SimpleNamespace(operator=operator.name)}
         self.limits = SimpleNamespace(work_s=1.0)
 
-    def ask(self, request: AskSupport) -> Answers | Outcome:
+    def ask(self, request: DescribeAll) -> Declarations | Outcome:
         """Answer as a candidate worker does."""
-        answers = Answers(unsupported=[], predicted_s=[], raised=[], seconds=0.01)
+        found: list[Declaration | Outcome] = []
         for case in request.cases:
             try:
                 text = self._rule(Case.parse(case, PROBLEMS))
-                answers.unsupported.append(OtherRefusal(text=text) if text else None)
-                answers.raised.append(None)
+                predicted_s = self.predicted_s if "L66.S72" in case else None
+                refusal = OtherRefusal(text=text) if text else None
+                found.append(Declaration(unsupported=refusal, untimed=None, predicted_s=predicted_s))
             except ValueError as error:
-                answers.unsupported.append(None)
                 raised = Raised(kind="ValueError", message=str(error))
-                answers.raised.append(Outcome(status="error", facts=(raised,)))
-            answers.predicted_s.append(self.predicted_s if "L66.S72" in case else None)
+                found.append(Outcome(status="error", facts=(raised,)))
         self.asked += request.cases
-        return answers
+        return Declarations(by_case=found, seconds=0.01)
 
     def ask_oracle(self, request: ListPool) -> list[str]:
         """Answer as the oracle worker does."""
@@ -219,11 +218,11 @@ def test_a_slow_declaration_ends_the_questions(monkeypatch: pytest.MonkeyPatch) 
     limits = []
 
     class Slow(FakeWorker):
-        def ask(self, request: AskSupport) -> Answers | Outcome:
+        def ask(self, request: DescribeAll) -> Declarations | Outcome:
             limits.append(request.limit_s)
-            few = super().ask(AskSupport(implementation="a", cases=request.cases[: self.most], limit_s=1.0))
-            assert isinstance(few, Answers)
-            return Answers(unsupported=few.unsupported, predicted_s=few.predicted_s, raised=few.raised, seconds=20.0)
+            few = super().ask(DescribeAll(implementation="a", cases=request.cases[: self.most], limit_s=1.0))
+            assert isinstance(few, Declarations)
+            return Declarations(by_case=few.by_case, seconds=20.0)
 
         most = 10
 
@@ -243,7 +242,7 @@ def test_an_outcome_in_place_of_answers_is_told() -> None:
     """If the worker dies while it is asked, no case is added, and its reason is kept."""
 
     class Dead(FakeWorker):
-        def ask(self, request: AskSupport) -> Answers | Outcome:
+        def ask(self, request: DescribeAll) -> Declarations | Outcome:
             return Outcome(status="crashed", facts=(CRASH,))
 
     made = choose(Dead(lambda _: None)).completion
@@ -341,9 +340,9 @@ def test_a_cover_is_greedy_and_stable() -> None:
 )
 def test_the_planned_answer_counts(now: OtherRefusal | None, planned: OtherRefusal | None, *, changed: bool) -> None:
     """A later answer is replaced by the answer of the plan, and the difference is told; an exception is not."""
-    opinion, told = keep_declaration(Opinion(unsupported=now, untimed=NO, predicted_s=2.0), planned)
-    assert isinstance(opinion, Opinion)
-    assert (opinion.unsupported, opinion.untimed, opinion.predicted_s) == (planned, NO, 2.0)
+    declared, told = keep_declaration(Declaration(unsupported=now, untimed=NO, predicted_s=2.0), planned)
+    assert isinstance(declared, Declaration)
+    assert (declared.unsupported, declared.untimed, declared.predicted_s) == (planned, NO, 2.0)
     assert told == (DeclarationChanged(before=planned, now=now) if changed else None)
     raised = Outcome(status="error", facts=(Raised(kind="KeyError", message="x"),))
     assert keep_declaration(raised, planned) == (raised, None)

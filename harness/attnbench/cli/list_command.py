@@ -20,10 +20,11 @@ from attnbench.cli.terminal import make_console
 from attnbench.jobs.job import ConformJob, build
 from attnbench.plugins.import_faults import find_import_fault
 from attnbench.plugins.registry import PluginError, describe_origin
-from attnbench.processes.candidate_requests import AskSupport, Outcome
+from attnbench.processes.candidate_requests import DescribeAll, Outcome
 from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.environment import count_cores
 from attnbench.records.types import SCHEMA
+from attnbench.refusals import TypedRefusal
 from attnbench.runner import Session
 from attnbench.words.findings import describe_facts
 from attnbench.words.refusals import describe_refusal
@@ -106,14 +107,16 @@ def _survey(session: Session, name: str, device: str) -> dict[str, Any]:
             cases = session.ask_oracle(ListSuite(operator=worker.operator, level="core"))
             cases = [str(replace(CaseId.parse(case), device=device)) for case in cases]
             row |= {"operator": worker.operator, "cases": len(cases)}
-            answer = worker.ask(AskSupport(implementation=name, cases=cases))
+            answer = worker.ask(DescribeAll(implementation=name, cases=cases))
             source = worker.declared[name].source
     except PluginError as error:
         return row | {"fault": str(error)}
-    if fault := answer if isinstance(answer, Outcome) else next(filter(None, answer.raised), None):
-        return row | {"fault": describe_facts(fault.facts)}
-    assert not isinstance(answer, Outcome)
-    counts = Counter(refusal for refusal in answer.unsupported if refusal is not None)
+    counts: Counter[TypedRefusal] = Counter()
+    for one in [answer] if isinstance(answer, Outcome) else answer.by_case:
+        if isinstance(one, Outcome):
+            return row | {"fault": describe_facts(one.facts)}
+        if one.unsupported is not None:
+            counts[one.unsupported] += 1
     refused = {describe_refusal(refusal): count for refusal, count in counts.most_common()}
     return row | {"supported": len(cases) - counts.total(), "refused": refused, "source": source}
 

@@ -12,7 +12,7 @@ from attnbench.checks.catalogue import read_checks
 from attnbench.cli.options import options
 from attnbench.jobs.job import Job, build
 from attnbench.plugins.registry import check_name, display_name, write_import_lines
-from attnbench.processes.candidate_requests import Describe, FindForm, Opinion
+from attnbench.processes.candidate_requests import Declaration, Describe, FindForm
 from attnbench.processes.oracle_requests import CheckCase, WriteScript
 from attnbench.processes.request import Fault
 from attnbench.processes.script_subject import SHOWN_CHECKS, Form, Subject
@@ -97,12 +97,12 @@ def _write_script(
     with session.workers.get([implementation]) as worker:
         if worker.operator != CaseId.parse(case).operator:
             raise _describe_other_operator(session, case, implementation)
-        opinion = worker.ask(Describe(implementation=implementation, case=case))
+        declaration = worker.ask(Describe(implementation=implementation, case=case))
         form = worker.ask(FindForm(implementation=implementation))
-    if not isinstance(opinion, Opinion):
-        raise click.UsageError(f"--script: {describe_facts(opinion.facts)}")
-    if opinion.unsupported:
-        raise click.UsageError(f"--script: {describe_refusal(opinion.unsupported)}")
+    if not isinstance(declaration, Declaration):
+        raise click.UsageError(f"--script: {describe_facts(declaration.facts)}")
+    if declaration.unsupported:
+        raise click.UsageError(f"--script: {describe_refusal(declaration.unsupported)}")
     if not isinstance(form, Form):
         raise click.UsageError(f"--script: {form.reason if isinstance(form, Fault) else describe_facts(form.facts)}")
     declared = session.declared[implementation]

@@ -14,12 +14,13 @@ from attnbench.records.types import Memory, Status, Timing
 from attnbench.refusals import TypedRefusal
 
 __all__ = [
-    "Answers",
-    "AskSupport",
     "CandidateRequest",
+    "Declaration",
+    "Declarations",
     "Declared",
     "Defence",
     "Describe",
+    "DescribeAll",
     "FindForm",
     "LoadImplementation",
     "LongPass",
@@ -28,7 +29,6 @@ __all__ = [
     "MeasuredPass",
     "Observe",
     "Observed",
-    "Opinion",
     "Outcome",
     "Rates",
     "StartCandidate",
@@ -110,7 +110,7 @@ class LoadImplementation(Request[Declared | Fault], frozen=True, kw_only=True):
     implementation: str
 
 
-class Opinion(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class Declaration(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What an implementation declares about a case.
 
     ``unsupported`` is why the implementation refuses the case; None: it computes the case. ``untimed`` is why the case
@@ -123,7 +123,7 @@ class Opinion(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     predicted_s: float | None
 
 
-class Describe(CandidateRequest[Opinion], frozen=True, kw_only=True):
+class Describe(CandidateRequest[Declaration], frozen=True, kw_only=True):
     """Asks what an implementation declares about a case; the case is not run."""
 
     implementation: str
@@ -139,20 +139,15 @@ class FindForm(CandidateRequest[Form | Fault], frozen=True, kw_only=True):
     implementation: str
 
 
-class Answers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What an implementation declares about the first cases of a request; the lists have one entry per case."""
+class Declarations(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What an implementation declares about the first cases of a request; an outcome where it raised an exception."""
 
-    # Why the case is refused; None: it is supported, or the declaration raised an exception.
-    unsupported: list[TypedRefusal | None]
-    # Predicted time of one call in seconds, or None.
-    predicted_s: list[float | None]
-    # Outcome of a declaration that raised an exception, or None.
-    raised: list[Outcome | None]
+    by_case: list[Declaration | Outcome]
     # Wall time of all declarations, in seconds.
     seconds: float
 
 
-class AskSupport(CandidateRequest[Answers], frozen=True, kw_only=True):
+class DescribeAll(CandidateRequest[Declarations], frozen=True, kw_only=True):
     """Asks what an implementation declares about many cases; the cases are not run.
 
     After ``limit_s`` seconds the worker stops: the reply then has fewer entries than the request has cases.

@@ -11,7 +11,7 @@ from itertools import chain, zip_longest
 from types import MappingProxyType
 
 from attnbench.plugins.registry import display_name
-from attnbench.processes.candidate_requests import Describe, Opinion, Outcome
+from attnbench.processes.candidate_requests import Declaration, Describe, Outcome
 from attnbench.processes.oracle_requests import ComputeExpected, DrawInputs
 from attnbench.records.outcome_facts import DeclarationChanged
 from attnbench.records.types import Finding, Result
@@ -182,7 +182,7 @@ def _prepare(
     limit_s = session.limits.work_s
     refusal = find_refusal(described, limit_s)
     checks = plan.checks if refusal is None else ()
-    if tries and isinstance(described, Opinion) and described.unsupported:
+    if tries and isinstance(described, Declaration) and described.unsupported:
         checks = () if check_work_limit(described.predicted_s, limit_s) else select_refusal_checks(plan)
     inputs = session.ask_oracle(DrawInputs(case=plan.case)) if checks else ""
     return _Prepared(plan=plan, checks=checks, refusal=refusal, inputs=inputs, changed=changed)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from msgspec.structs import replace as replace_answer
 
 from attnbench.cases import COMPILED_MODES, CaseId
-from attnbench.processes.candidate_requests import Opinion, Outcome
+from attnbench.processes.candidate_requests import Declaration, Outcome
 from attnbench.records.facts import Fact
 from attnbench.records.outcome_facts import (
     AnsweredThoughRefused,
@@ -45,7 +45,7 @@ SHAPE_ONLY = "weights_only_on_request"
 FURTHER = ("weights_parity", SHAPE_ONLY, "input_gradients")
 
 
-def find_refusal(described: Opinion | Outcome, limit_s: float) -> Outcome | None:
+def find_refusal(described: Declaration | Outcome, limit_s: float) -> Outcome | None:
     """Return an outcome that says why a case is not started, or None if it may be started.
 
     ``described`` is the worker's reply, which says what the implementation declares for the case.
@@ -58,8 +58,8 @@ def find_refusal(described: Opinion | Outcome, limit_s: float) -> Outcome | None
 
 
 def keep_declaration(
-    described: Opinion | Outcome, planned: TypedRefusal | None
-) -> tuple[Opinion | Outcome, DeclarationChanged | None]:
+    described: Declaration | Outcome, planned: TypedRefusal | None
+) -> tuple[Declaration | Outcome, DeclarationChanged | None]:
     """Return the declaration that counts, and how the implementation's answer has changed.
 
     The answer from when the run was planned (``planned``) counts. If the implementation still gives this answer, or

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from attnbench.analysis.coverage import FEWEST_CHECKED
 from attnbench.cases import COMPILED_MODES, CaseId, Level, digest, shard
 from attnbench.plugins.registry import display_name, load_operator
-from attnbench.processes.candidate_requests import AskSupport, Outcome
+from attnbench.processes.candidate_requests import DescribeAll, Outcome
 from attnbench.processes.oracle_requests import ListPool
 from attnbench.records.environment import count_cores
 from attnbench.records.facts import Fact
@@ -182,21 +182,20 @@ class _Asking:
     def ask(self, cases: Sequence[str]) -> None:
         """Ask about these cases; if the time limit passes, or if the worker dies, the last of them get no answer."""
         left_s = max(LIMIT_S - self.seconds, 0.0)
-        answers = self.worker.ask(AskSupport(implementation=self.implementation, cases=list(cases), limit_s=left_s))
-        if isinstance(answers, Outcome):
-            self.no_answer = answers.facts[0]
+        answer = self.worker.ask(DescribeAll(implementation=self.implementation, cases=list(cases), limit_s=left_s))
+        if isinstance(answer, Outcome):
+            self.no_answer = answer.facts[0]
             return
-        self.count += len(answers.unsupported)
-        self.seconds += answers.seconds
-        found = zip(cases, answers.unsupported, answers.predicted_s, answers.raised, strict=False)
-        for case, refused, predicted_s, raised in found:
-            if raised is not None:
-                self.raised[case] = raised
-            elif refused is not None:
-                self.refused[case] = refused
+        self.count += len(answer.by_case)
+        self.seconds += answer.seconds
+        for case, one in zip(cases, answer.by_case, strict=False):
+            if isinstance(one, Outcome):
+                self.raised[case] = one
+            elif one.unsupported is not None:
+                self.refused[case] = one.unsupported
             else:
                 self.supported.append(case)
-                if check_work_limit(predicted_s, self.work_limit_s) is None:
+                if check_work_limit(one.predicted_s, self.work_limit_s) is None:
                     self.runnable.append(case)
 
     def describe(self, listed: Sequence[str], pool: Sequence[str], suite: Level) -> Completion:

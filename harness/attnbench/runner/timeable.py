@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from attnbench.processes.candidate_requests import AskSupport, Outcome
-from attnbench.runner.refusal import check_work_limit
+from attnbench.processes.candidate_requests import DescribeAll, Outcome
+from attnbench.runner.candidate_pool import Supervisor
+from attnbench.runner.refusal import find_refusal
 from attnbench.runner.session import Plan, Session
 
 __all__ = ["list_timeable"]
@@ -18,27 +19,19 @@ def list_timeable(session: Session, implementations: Sequence[str], plans: Seque
     Only implementations that a kept worker has loaded are asked; these workers then end. A case on which there is no
     answer counts as one that is timed.
     """
+    workers = {name: session.workers.find(name) for name in implementations}
     found = {}
-    for name in implementations:
+    for name, worker in workers.items():
         cases = [plan.case for plan in plans if plan.operator == session.declared[name].operator]
-        left_out = _find_left_out(session, name, cases)
+        left_out = _find_left_out(worker, name, cases, session.limits.work_s) if worker and cases else set()
         found[name] = [case for case in cases if case not in left_out]
-    for name in implementations:
-        if (worker := session.workers.find(name)) is not None:
-            worker.close()
+    for worker in filter(None, workers.values()):
+        worker.close()
     return found
 
 
-def _find_left_out(session: Session, name: str, cases: list[str]) -> set[str]:
-    worker = session.workers.find(name)
-    if worker is None or not cases:
+def _find_left_out(worker: Supervisor, name: str, cases: list[str], work_s: float) -> set[str]:
+    answer = worker.ask(DescribeAll(implementation=name, cases=cases, limit_s=ASKED_S))
+    if isinstance(answer, Outcome):
         return set()
-    answers = worker.ask(AskSupport(implementation=name, cases=cases, limit_s=ASKED_S))
-    if isinstance(answers, Outcome):
-        return set()
-    answered = zip(cases, answers.unsupported, answers.raised, answers.predicted_s, strict=False)
-    return {
-        case
-        for case, refused, raised, predicted_s in answered
-        if refused or raised is not None or check_work_limit(predicted_s, session.limits.work_s)
-    }
+    return {case for case, one in zip(cases, answer.by_case, strict=False) if find_refusal(one, work_s) is not None}

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from attnbench.candidate.candidate import Candidate, Malformed
@@ -27,9 +26,10 @@ from attnbench.oracle import tensor_file
 from attnbench.plugins.adapters import find_form
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.candidate_requests import (
-    Answers,
-    AskSupport,
+    Declaration,
+    Declarations,
     Describe,
+    DescribeAll,
     FindForm,
     LongPass,
     MeasuredPass,
@@ -37,7 +37,6 @@ from attnbench.processes.candidate_requests import (
     MeasureRates,
     Observe,
     Observed,
-    Opinion,
     Outcome,
     Rates,
     TakeSamples,
@@ -76,7 +75,7 @@ class CandidateWorker:
             *self._loaded.handlers(),
             Describe.answered_by(self.describe),
             FindForm.answered_by(self.find_form),
-            AskSupport.answered_by(self.ask_support),
+            DescribeAll.answered_by(self.describe_all),
             Observe.answered_by(self.observe),
             MeasurePass.answered_by(self.measure_pass),
             TryPass.answered_by(self.try_pass),
@@ -84,11 +83,11 @@ class CandidateWorker:
             TakeSamples.answered_by(self.take_samples),
         ]
 
-    def describe(self, request: Describe) -> Opinion | Outcome:
+    def describe(self, request: Describe) -> Declaration | Outcome:
         """Return what an implementation declares about a case, without a call of the implementation."""
         case, one = self._loaded.parse_case(request.case), self._loaded.get(request.implementation)
 
-        return run_for_outcome(lambda: _ask_opinion(one, case))
+        return run_for_outcome(lambda: _ask_declaration(one, case))
 
     def find_form(self, request: FindForm) -> Form | Fault:
         """Return how a standalone program uses an implementation, or the reason why a program cannot use it."""
@@ -97,20 +96,15 @@ class CandidateWorker:
         except PluginError as error:
             return Fault(reason=str(error))
 
-    def ask_support(self, request: AskSupport) -> Answers:
+    def describe_all(self, request: DescribeAll) -> Declarations:
         """Return what an implementation declares about each case, until the time limit of the request has passed."""
         one = self._loaded.get(request.implementation)
-        answers = Answers(unsupported=[], predicted_s=[], raised=[], seconds=0.0)
-        start = time.monotonic()
+        start, found = time.monotonic(), []
         for case in request.cases:
             if time.monotonic() - start > request.limit_s:
                 break
-            parsed = self._loaded.parse_case(case)
-            opinion = run_for_outcome(partial(_ask_opinion, one, parsed))
-            answers.raised.append(opinion if isinstance(opinion, Outcome) else None)
-            answers.unsupported.append(None if isinstance(opinion, Outcome) else opinion.unsupported)
-            answers.predicted_s.append(None if isinstance(opinion, Outcome) else opinion.predicted_s)
-        return msgspec.structs.replace(answers, seconds=time.monotonic() - start)
+            found.append(run_for_outcome(partial(_ask_declaration, one, self._loaded.parse_case(case))))
+        return Declarations(by_case=found, seconds=time.monotonic() - start)
 
     def observe(self, request: Observe) -> Observed | Outcome:
         """Run checks, and store their observations in the file ``request.observation``."""
@@ -210,8 +204,8 @@ class CandidateWorker:
         return self._candidate[1]
 
 
-def _ask_opinion(implementation: Implementation, case: Case) -> Opinion:
-    return Opinion(
+def _ask_declaration(implementation: Implementation, case: Case) -> Declaration:
+    return Declaration(
         unsupported=_check_refusal("unsupported", implementation.unsupported(case)),
         untimed=_check_refusal("untimed", implementation.untimed(case)),
         predicted_s=_check_number("predicted_s", implementation.predicted_s(case)),

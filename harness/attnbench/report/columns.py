@@ -132,7 +132,9 @@ TIMINGS: Columns = (
         "basis",
     ),
     TableColumn(
-        "seen_ratio", "where `ratio` is missing: the ratio in the undisturbed cycles; no verdict follows from it"
+        "seen_ratio",
+        "where `ratio` is missing: the ratio in the undisturbed cycles; no verdict follows from it",
+        "rough_ratio",
     ),
 )
 MEMORY: Columns = (

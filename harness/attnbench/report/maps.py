@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from attnbench.analysis.crossover_maps import Axis, CrossoverMap, MapCell, Value, find_maps
 from attnbench.analysis.summary import SummaryTable
+from attnbench.report.case_forms import describe_form, describe_length, describe_size, name_size, split_numbers
 from attnbench.report.columns import Columns, TableColumn
-from attnbench.report.forms import describe_form, describe_length, describe_size, name_size, split_numbers
 from attnbench.report.numbers import format_digits, shorten_text
 from attnbench.report.slugs import make_slug
 from attnbench.report.summary_grid import name_pass

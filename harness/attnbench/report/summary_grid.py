@@ -7,7 +7,7 @@ from itertools import groupby
 from attnbench.analysis.plain_names import clean_name
 from attnbench.analysis.summary import Column, Mark, SpeedCell, Summary, SummaryRow, SummaryTable, Verdict
 from attnbench.records.facts import Reason
-from attnbench.report.forms import describe_form, describe_pass
+from attnbench.report.case_forms import describe_form, describe_pass
 from attnbench.report.numbers import format_bytes, format_seconds
 from attnbench.words import completeness as run_words
 from attnbench.words import summary as words

@@ -20,20 +20,8 @@ from attnbench.words.findings import describe_finding, describe_reason
 from attnbench.words.speed import explain_no_verdict
 
 __all__ = [
-    "CEILINGS",
-    "CHANGES",
-    "DECISIONS",
-    "EXCLUSIONS",
-    "FINDINGS",
-    "KERNELS",
-    "MEMORY",
-    "SUMMARY",
-    "TIMINGS",
-    "UNTIMED",
-    "Cell",
-    "Columns",
-    "TableColumn",
-    "list_cells",
+    "CEILINGS", "CHANGES", "DECISIONS", "EXCLUSIONS", "FINDINGS", "KERNELS", "MEMORY", "SUMMARY", "TIMINGS", "UNTIMED",
+    "Cell", "Columns", "TableColumn", "list_cells",
 ]  # fmt: skip
 
 # A cell of a table; None where nothing was measured.

@@ -169,6 +169,12 @@ class Decision:
         return self.cells.get(self.answer.name) if self.answer else None
 
     @property
+    def untimed(self) -> tuple[Reason, ...]:
+        """Why implementations have no time, each reason once."""
+        found = (row.cells[self.column].untimed for row in self.table.rows if self.column in row.cells)
+        return tuple(dict.fromkeys(one for one in found if one is not None))
+
+    @property
     def reference(self) -> SpeedCell | None:
         """The cell of the reference."""
         return self.cells.get(self.table.baseline)

@@ -49,7 +49,7 @@ def test_length_and_batch_are_columns_and_rows() -> None:
     assert list_axes(found) == ("B", "")
     assert (found.rows, found.columns) == (((1,), (4,), (16,)), ((64, 64), (128, 128), (256, 256)))
     assert (found.form, found.length) == ("multihead/E768.H12/-/mask=none/regime=plain/seed=0", ())
-    assert [found.cells[row, column].call.case for row in found.rows for column in found.columns] == list(GRID)
+    assert [found.cells[row, column].column.case for row in found.rows for column in found.columns] == list(GRID)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_cell_in_the_middle_may_be_missing_or_without_a_time() -> None:
     assert len(found.cells) == 8
     assert ((4,), (128, 128)) not in found.cells
     (found,) = find_maps([*map(make_table, others), make_table(middle, untimed="slow")])
-    assert [pair for pair, cell in found.cells.items() if not cell.timed] == [((4,), (128, 128))]
+    assert [pair for pair, cell in found.cells.items() if not cell.cells] == [((4,), (128, 128))]
 
 
 def test_a_value_with_one_cell_is_left_out_of_a_map() -> None:

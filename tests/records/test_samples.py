@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.analysis.left_out import leave_out
+from attnbench.analysis.exclusions import exclude_implausible
 from attnbench.api.recording import Recording
 from attnbench.records.compact_reading import PART, FiledTiming, load_samples, read_compactly
 from attnbench.records.joined_file import join_parts
@@ -71,7 +71,7 @@ def write(folder: Path, results: Sequence[Result], *ends: End) -> Path:
 
 def find_timings(stored: StoredRun) -> dict[str, Timing | None]:
     """Return the timing of each implementation with all its fields, as a report sees it."""
-    (cleaned,), _ = leave_out([stored])
+    (cleaned,), _ = exclude_implausible([stored])
     return {one.implementation: one.timing and load_samples(one.timing) for one in merge_runs([cleaned])}
 
 

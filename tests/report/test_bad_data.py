@@ -15,8 +15,8 @@ from attnbench.records.types import Ceiling, Finding, Machine, Memory, Record, R
 from attnbench.report import write
 from attnbench.report.content import Content, collect_content
 from attnbench.report.figures import drawings
+from attnbench.words.exclusions import count_exclusions, describe_fault
 from attnbench.words.findings import describe_fact
-from attnbench.words.left_out import count_left_out, describe_fault
 
 RUN = "20260101-000000-abcd"
 NAMES = ("torch_mha", "quick_one")
@@ -120,13 +120,13 @@ def test_an_impossible_timing_is_named_and_left_out(
     """A timing that cannot be right is in no table; page, Markdown and left-out.csv say how many there are, and why."""
     results = damage(make_series(series), **changes)
     content, page, text = write_report(tmp_path, store(*results))
-    assert [(one.kind, one.implementation, one.case) for one in content.summary.left_out] == [
+    assert [(one.kind, one.implementation, one.case) for one in content.summary.exclusions] == [
         ("timing", "quick_one", results[1].case)
     ]
-    fault = describe_fault(content.summary.left_out[0].reason)
+    fault = describe_fault(content.summary.exclusions[0].reason)
     assert reason in fault
     assert len(content.summary.timings) == len(results) - 1
-    assert count_left_out(content.summary.left_out) == "1 timing"
+    assert count_exclusions(content.summary.exclusions) == "1 timing"
     assert "left out of all numbers, because it cannot be right: 1 timing" in page
     assert "left out of all numbers, because it cannot be right: 1 timing" in text
     assert "quick_one" in page.partition('id="left-out"')[2]
@@ -142,7 +142,7 @@ def test_contradicting_timings_are_not_compared(tmp_path: Path, series: int) -> 
     """Timings of the same run and case with other numbers of processes keep their times, and have no ratio."""
     results = damage(make_series(series), samples_ns=SAMPLES[:4])
     content, page, _ = write_report(tmp_path, store(*results))
-    assert count_left_out(content.summary.left_out) == "2 comparisons"
+    assert count_exclusions(content.summary.exclusions) == "2 comparisons"
     assert "it has 4 processes, and torch_mha, with which it was timed, has 9" in page
     rows = {one.implementation: one for one in content.summary.timings if one.case == results[1].case}
     assert rows["quick_one"].time.processes == 4
@@ -155,7 +155,7 @@ def test_absent_partners_are_named(tmp_path: Path, series: int) -> None:
     """A timing that names an implementation that is not in the run keeps its time; the name is reported."""
     results = damage(make_series(series), interleaved_with=("torch_mha", "never_there"))
     content, page, _ = write_report(tmp_path, store(*results))
-    assert count_left_out(content.summary.left_out) == "1 comparison"
+    assert count_exclusions(content.summary.exclusions) == "1 comparison"
     assert "timed with never_there, which is not in its run" in page
     assert all(one.ratio for one in content.summary.timings)
 
@@ -167,7 +167,7 @@ def test_an_impossible_ceiling_is_left_out(tmp_path: Path, rate: float, series: 
     content, page, _ = write_report(
         tmp_path, store(*make_series(series), ceilings=(replace(CEILING, flop_per_s=rate),))
     )
-    assert count_left_out(content.summary.left_out) == "1 ceiling"
+    assert count_exclusions(content.summary.exclusions) == "1 ceiling"
     assert "flop_per_s is" in page
     assert content.ceilings == []
     assert {one.rates.share for one in content.summary.timings} == {None}
@@ -180,7 +180,7 @@ def test_impossible_memory_and_work_are_left_out(tmp_path: Path, series: int) ->
     memory = replace(first.memory, peak_bytes=-1)  # type: ignore[type-var]
     results = [replace(first, memory=memory), replace(second, flop=10**400), *others]
     content, page, _ = write_report(tmp_path, store(*results))
-    assert count_left_out(content.summary.left_out) == "1 memory measurement, 1 number of operations"
+    assert count_exclusions(content.summary.exclusions) == "1 memory measurement, 1 number of operations"
     assert "peak_bytes is -1" in page
     assert sum(one.memory is not None for one in content.results) == len(results) - 1
     assert len(content.summary.timings) == len(results)
@@ -197,7 +197,7 @@ def test_unreadable_and_endless_case_ids_are_left_out(tmp_path: Path, series: in
         *others,
     ]
     content, _, _ = write_report(tmp_path, store(*results))
-    kept = [one for one in content.summary.left_out if one.kind == "result"]
+    kept = [one for one in content.summary.exclusions if one.kind == "result"]
     assert len(kept) == 3
     assert "a case id has 9 parts" in describe_fault(kept[0].reason)
     assert kept[1].reason.key == "no_tokens"
@@ -210,7 +210,7 @@ def test_a_search_of_an_unknown_operator_is_left_out(tmp_path: Path, series: int
     results = make_series(series)
     unknown = replace(results[0], case=results[0].case.replace("multihead", "elsewhere"), suite="frontier")
     content, page, _ = write_report(tmp_path, store(*results, unknown))
-    assert [one.kind for one in content.summary.left_out] == ["result"]
+    assert [one.kind for one in content.summary.exclusions] == ["result"]
     assert "elsewhere" in page
 
 
@@ -218,7 +218,7 @@ def test_two_runs_with_one_id_are_not_mixed(tmp_path: Path) -> None:
     """Of two different runs with the same id, the second is left out and named."""
     other = make_run(machine=replace(make_run().machine, name="other-cpu"))
     content, page, _ = write_report(tmp_path, store(*make_series(1)), store(*make_series(1), run=other))
-    assert count_left_out(content.summary.left_out) == "1 run"
+    assert count_exclusions(content.summary.exclusions) == "1 run"
     assert len(content.runs) == 1
     assert "another run of this report has the same id" in page
 
@@ -226,7 +226,7 @@ def test_two_runs_with_one_id_are_not_mixed(tmp_path: Path) -> None:
 def test_a_sound_run_has_no_list_of_what_was_left_out(tmp_path: Path) -> None:
     """Where nothing is left out, the report does not speak of it."""
     content, page, text = write_report(tmp_path, store(*make_series(2)))
-    assert content.summary.left_out == ()
+    assert content.summary.exclusions == ()
     assert "Left out" not in page + text
     assert not (tmp_path / "left-out.csv").exists()
 

@@ -280,7 +280,7 @@ def test_the_same_data_give_the_same_bytes_and_the_colours_of_a_dark_page() -> N
 @pytest.mark.extended
 def test_figures_of_a_report_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first table always has figures; of others only those within the limits, whose files name the place."""
-    tables = [make_table(place=replace(PLACE, threads=number)) for number in range(6)]
+    tables = [make_table(place=PLACE._replace(threads=number)) for number in range(6)]
     assert len(draw_all(*tables)) == 3 * drawings.MOST_TABLES
     assert len({one.stem for one in draw_all(*tables)}) == 3 * drawings.MOST_TABLES
     monkeypatch.setattr(drawings, "MOST_CALLS", 1)

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
-from attnbench.analysis.left_out import leave_out
+from attnbench.analysis.exclusions import exclude_implausible
 from attnbench.analysis.run_diff import compare_runs
 from attnbench.records import types as records
 from attnbench.records.run_file import StoredRun, read_run
@@ -304,7 +304,7 @@ def test_a_comparison_of_hostile_runs_is_text(browser: Any, tmp_path: Path, seed
     after = replace(after, results=(*worse, *bigger), run=replace(after.run, id="run-9", versions={"torch": "3"}))
     after = replace(after, results=tuple(replace(r, run="run-9") for r in after.results), completions=(), ceilings=())
     spoiled = [typing.cast("StoredRun", spoiler.spoil(one, StoredRun)) for one in (before, after)]
-    ((base,), _), ((new,), _) = (leave_out([one]) for one in spoiled)
+    ((base,), _), ((new,), _) = (exclude_implausible([one]) for one in spoiled)
     content = collect_comparison(list(compare_runs(base, new, threshold=0.05)), base, new, threshold=0.05)
     path = tmp_path / "comparison.html"
     path.write_text(comparison_page.render(content), encoding="utf-8")

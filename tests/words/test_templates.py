@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import attnbench.checks
-from attnbench.analysis import left_out
+from attnbench.analysis import exclusions
 from attnbench.operators.attention_core import OPERATOR as CORE
 from attnbench.operators.multihead import OPERATOR as MULTIHEAD
 from attnbench.records import sample_faults
@@ -18,9 +18,9 @@ from attnbench.records.outcome_facts import Implausible
 from attnbench.records.value_facts import Phrase, phrase
 from attnbench.words.calls import JUDGING
 from attnbench.words.checks import COMPARISONS, VIOLATIONS
+from attnbench.words.exclusions import FAULTS as EXCLUDED
 from attnbench.words.faults import FAULTS
 from attnbench.words.findings import describe_fact
-from attnbench.words.left_out import FAULTS as LEFT_OUT
 
 # Keys of which only the beginning or the end stands in the source of a check; the rest is a name in the same module.
 BUILT = {
@@ -83,10 +83,10 @@ def test_every_fault_model_has_a_template_with_its_values() -> None:
 def test_every_fault_of_what_is_left_out_has_a_template_with_its_values() -> None:
     """The phrases of implausible values and the templates are the same; those of an A/A control say it in addition."""
     of_timing = dict(list_phrases([Path(sample_faults.__file__)]))
-    found = of_timing | dict(list_phrases([Path(left_out.__file__)]))
+    found = of_timing | dict(list_phrases([Path(exclusions.__file__)]))
     of_control = {f"control_{key}" for key in of_timing.keys() - {"processes_of_control"}}
-    assert LEFT_OUT.keys() - of_control == found.keys()
-    assert {key: list_fields(LEFT_OUT[key]) for key in found} == found
+    assert EXCLUDED.keys() - of_control == found.keys()
+    assert {key: list_fields(EXCLUDED[key]) for key in found} == found
 
 
 @pytest.mark.parametrize("fault", [phrase("no_samples"), "it has no samples"])

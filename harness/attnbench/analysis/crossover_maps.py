@@ -8,12 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from attnbench.analysis.answers import Answer
-from attnbench.analysis.summary import Column, Place, SpeedCell, SummaryTable
+from attnbench.analysis.summary import Decision, Place, SummaryTable
 from attnbench.cases import CaseId
-from attnbench.records.facts import Reason
 
-__all__ = ["AXES", "LENGTH", "Axis", "CrossoverMap", "MapCell", "find_maps"]
+__all__ = ["AXES", "LENGTH", "Axis", "CrossoverMap", "find_maps"]
 
 # A number of queries and of keys, or another size.
 Value = tuple[int, ...]
@@ -42,37 +40,6 @@ AXES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MapCell:
-    """A cell of a map; ``row`` and ``column`` are values of the axes."""
-
-    row: Value
-    column: Value
-    # The call, and the table that has its times.
-    call: Column
-    table: SummaryTable
-
-    @property
-    def answer(self) -> Answer | None:
-        """What to use; None if nothing that may be chosen was timed."""
-        return self.table.answers.get(self.call)
-
-    @property
-    def timed(self) -> bool:
-        """Whether anything was timed."""
-        return any(cell.time_ns for cell in self._cells)
-
-    @property
-    def reasons(self) -> tuple[Reason, ...]:
-        """Why calls have no time, each reason once."""
-        found = (cell.untimed for cell in self._cells)
-        return tuple(dict.fromkeys(one for one in found if one is not None))
-
-    @property
-    def _cells(self) -> list[SpeedCell]:
-        return [row.cells[self.call] for row in self.table.rows if self.call in row.cells]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CrossoverMap:
     """The answers of one machine, device, dtype, number of threads, pass and mode, over two axes."""
 
@@ -89,8 +56,8 @@ class CrossoverMap:
     # Values of the axes, in order.
     rows: tuple[Value, ...]
     columns: tuple[Value, ...]
-    # The cells that were planned, by row and column; a pair of values without a cell was not.
-    cells: Mapping[tuple[Value, Value], MapCell]
+    # The calls that were planned, by row and column; a pair of values without one was not.
+    cells: Mapping[tuple[Value, Value], Decision]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +71,7 @@ class _Point:
     others: tuple[str, ...]
     # Flags, mask, regime and seed.
     rest: str
-    call: Column
-    table: SummaryTable
+    call: Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +89,7 @@ def find_maps(tables: Iterable[SummaryTable]) -> Iterator[CrossoverMap]:
     A value of an axis is in a map if at least two cells with it were planned. A pair of axes has a map only if the map
     has a timed cell that no map of an earlier pair has. If a third size varies, each of its values has a map.
     """
-    points = [_make_point(table, column) for table in tables for column in table.columns]
+    points = [_make_point(Decision(table=table, column=column)) for table in tables for column in table.columns]
     varying = [axis for axis in AXES if _varies(axis, points)]
     covered: set[int] = set()
     for column_axis, row_axis in combinations(varying, 2):
@@ -134,14 +100,14 @@ def find_maps(tables: Iterable[SummaryTable]) -> Iterator[CrossoverMap]:
                 found.setdefault(frame, {})[pair] = point
         for frame, cells in found.items():
             kept = _keep_repeated(cells)
-            timed = {id(point) for point in kept.values() if _is_timed(point)}
+            timed = {id(point) for point in kept.values() if point.call.cells}
             if timed - covered:
                 covered |= timed
                 yield _make_map(frame, kept, row_axis, column_axis)
 
 
-def _make_point(table: SummaryTable, column: Column) -> _Point:
-    case = CaseId.parse(column.case)
+def _make_point(call: Decision) -> _Point:
+    case = CaseId.parse(call.column.case)
     own, _, rest = case.problem.partition("/")
     parts = own.split(".")
     sizes = {found[1]: int(found[2]) for part in parts if (found := _SIZE.fullmatch(part))}
@@ -152,17 +118,12 @@ def _make_point(table: SummaryTable, column: Column) -> _Point:
     length = tuple(sizes.pop(letter) for letter in "LS" if letter in sizes)
     known: dict[str, Value] = {letter: (size,) for letter, size in sizes.items()}
     return _Point(
-        place=(table.place, column.pass_, case.mode, case.operator),
+        place=(call.table.place, call.column.pass_, case.mode, case.operator),
         sizes=known | ({LENGTH.letter: length} if length else {}),
         others=others,
         rest=rest,
-        call=column,
-        table=table,
+        call=call,
     )
-
-
-def _is_timed(point: _Point) -> bool:
-    return any((cell := row.cells.get(point.call)) and cell.time_ns for row in point.table.rows)
 
 
 def _varies(axis: Axis, points: Iterable[_Point]) -> bool:
@@ -229,10 +190,7 @@ def _make_map(
         column_axis=column_axis,
         rows=_order(row for row, _ in points),
         columns=_order(column for _, column in points),
-        cells={
-            (row, column): MapCell(row=row, column=column, call=point.call, table=point.table)
-            for (row, column), point in points.items()
-        },
+        cells={pair: point.call for pair, point in points.items()},
     )
 
 

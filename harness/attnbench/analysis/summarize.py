@@ -9,7 +9,7 @@ from typing import NamedTuple
 from attnbench.analysis.answers import choose, list_possible
 from attnbench.analysis.completeness import judge_completeness
 from attnbench.analysis.coverage import is_checked, judge_conformance
-from attnbench.analysis.left_out import leave_out
+from attnbench.analysis.exclusions import exclude_implausible
 from attnbench.analysis.pairs import PairBounds
 from attnbench.analysis.root_causes import find_root_causes
 from attnbench.analysis.summary import (
@@ -199,13 +199,13 @@ class _Maker:
 
 def summarize(runs: Sequence[StoredRun]) -> Summary:
     """Return the summary of these runs; what cannot be right is left out first, and named."""
-    whole, left_out = leave_out(runs)
+    whole, exclusions = exclude_implausible(runs)
     maker = _Maker(whole)
     tables = tuple(_leave_out_repeated(_sort_tables(list(maker.make_tables()))))
     return Summary(
         tables=tables,
         incomplete=tuple(found for found in maker.judged if not found.complete),
-        left_out=left_out,
+        exclusions=exclusions,
         disagreements=tuple(_list_disagreements(tables)),
         runs=len(whole),
         timings=maker.calls.rows,

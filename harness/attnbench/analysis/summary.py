@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from attnbench.analysis import speed_verdict
 from attnbench.analysis.answers import Answer
 from attnbench.analysis.completeness import Completeness
-from attnbench.analysis.left_out import LeftOut
+from attnbench.analysis.exclusions import Exclusion
 from attnbench.analysis.pairs import PairBounds
 from attnbench.analysis.root_causes import RootCause
 from attnbench.analysis.stats import Estimate, Measure
@@ -169,6 +169,12 @@ class Decision:
         return self.cells.get(self.answer.name) if self.answer else None
 
     @property
+    def untimed(self) -> tuple[Reason, ...]:
+        """Why implementations have no time, each reason once."""
+        found = (row.cells[self.column].untimed for row in self.table.rows if self.column in row.cells)
+        return tuple(dict.fromkeys(one for one in found if one is not None))
+
+    @property
     def reference(self) -> SpeedCell | None:
         """The cell of the reference."""
         return self.cells.get(self.table.baseline)
@@ -202,7 +208,7 @@ class Summary:
     # How each run ended and what it lacks: only of runs that are not complete.
     incomplete: tuple[Completeness, ...] = ()
     # Measurements that cannot be right, and that no number uses.
-    left_out: tuple[LeftOut, ...] = ()
+    exclusions: tuple[Exclusion, ...] = ()
     disagreements: tuple[Disagreement, ...] = ()
     # Number of runs behind the tables.
     runs: int = 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from attnbench.analysis.pairs import PairBounds, bound_pairs
-from attnbench.analysis.sighting import see_ratio
+from attnbench.analysis.rough_ratio import estimate_rough_ratio
 from attnbench.analysis.speed_verdict import EFFECT, Baseline, Mark, NoVerdict, SpeedVerdict, State
 from attnbench.analysis.stats import (
     Basis,
@@ -75,7 +75,7 @@ class TimingRow:
     verdict: SpeedVerdict | None
     is_reference: bool
     # The ratio of the undisturbed cycles where these are too few for ``verdict.ratio``; it decides nothing.
-    seen_ratio: float | None
+    rough_ratio: float | None
     # Time of the reference in the calls of the ratio, where the ratio is not the quotient of the two times.
     reference_ns: float | None
     rates: Rates
@@ -193,7 +193,7 @@ def _make_row(result: Result, timing: Timing, baseline: Baseline | None, tops: _
         clock=timing.clock,
         verdict=verdict,
         is_reference=result.implementation == find_reference(result.case),
-        seen_ratio=_see(timing, compared, verdict),
+        rough_ratio=_find_rough_ratio(timing, compared, verdict),
         reference_ns=None,
         rates=_compute_rates(result, time.value, tops.get((result.run, case.device, case.dtype, timing.threads))),
         build_ns=_find_median(timing.build_ns),
@@ -203,12 +203,12 @@ def _make_row(result: Result, timing: Timing, baseline: Baseline | None, tops: _
     )
 
 
-def _see(timing: Timing, baseline: Baseline | None, verdict: SpeedVerdict | None) -> float | None:
+def _find_rough_ratio(timing: Timing, baseline: Baseline | None, verdict: SpeedVerdict | None) -> float | None:
     """Return the ratio of the undisturbed cycles where too few are undisturbed for the verdict's ratio."""
     if baseline is None or verdict is None or verdict.ratio is not None:
         return None
-    seen = see_ratio(timing, baseline.timing)
-    return seen.value if seen else None
+    found = estimate_rough_ratio(timing, baseline.timing)
+    return found.value if found else None
 
 
 def _add_reference_time(row: TimingRow, own: Timing, base: TimingRow, baseline: Baseline) -> TimingRow:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnbench.analysis.left_out import leave_out
+from attnbench.analysis.exclusions import exclude_implausible
 from attnbench.analysis.run_diff import WORSE, Change, Verdict, compare_runs
 from attnbench.api.stored import RESULTS, Source, find_run
 from attnbench.api.text_tables import TextTable, format_html, format_text
@@ -128,9 +128,9 @@ def compare_stored(base: StoredRun, new: StoredRun, *, threshold: float) -> tupl
     """
     from attnbench.report.comparison.content import collect_comparison
 
-    ((before,), left_of_base), ((after,), left_of_new) = leave_out([base]), leave_out([new])
+    ((before,), of_base), ((after,), of_new) = exclude_implausible([base]), exclude_implausible([new])
     found = list(compare_runs(before, after, threshold=threshold))
-    content = collect_comparison(found, before, after, threshold=threshold, left_out=(*left_of_base, *left_of_new))
+    content = collect_comparison(found, before, after, threshold=threshold, exclusions=(*of_base, *of_new))
     return found, content
 
 

@@ -15,12 +15,12 @@ from attnbench.checks.catalogue import find_chapter
 from attnbench.records.types import find_pass
 from attnbench.report.kernel_paths import find_way
 from attnbench.words.changes import describe_change
+from attnbench.words.exclusions import describe_fault
 from attnbench.words.findings import describe_finding, describe_reason
-from attnbench.words.left_out import describe_fault
 from attnbench.words.speed import explain_no_verdict
 
 __all__ = [
-    "CEILINGS", "CHANGES", "DECISIONS", "FINDINGS", "KERNELS", "LEFT_OUT", "MEMORY", "SUMMARY", "TIMINGS", "UNTIMED",
+    "CEILINGS", "CHANGES", "DECISIONS", "EXCLUSIONS", "FINDINGS", "KERNELS", "MEMORY", "SUMMARY", "TIMINGS", "UNTIMED",
     "Cell", "Columns", "TableColumn", "list_cells",
 ]  # fmt: skip
 
@@ -132,7 +132,9 @@ TIMINGS: Columns = (
         "basis",
     ),
     TableColumn(
-        "seen_ratio", "where `ratio` is missing: the ratio in the undisturbed cycles; no verdict follows from it"
+        "seen_ratio",
+        "where `ratio` is missing: the ratio in the undisturbed cycles; no verdict follows from it",
+        "rough_ratio",
     ),
 )
 MEMORY: Columns = (
@@ -199,7 +201,7 @@ FINDINGS: Columns = (
     TableColumn("warnings", "warnings, one a line", lambda row: "\n".join(map(describe_reason, row.finding.warnings))),
     TableColumn("run", "id of the run", "result.run"),
 )
-LEFT_OUT: Columns = (
+EXCLUSIONS: Columns = (
     TableColumn("kind", "what was left out, such as `timing`"),
     TableColumn("run", "id of the run"),
     TableColumn("implementation", "name of the implementation; empty if it belongs to none"),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnbench.analysis.completeness import list_damage
-from attnbench.analysis.left_out import leave_out
+from attnbench.analysis.exclusions import exclude_implausible
 from attnbench.analysis.summarize import summarize
 from attnbench.analysis.summary import Summary
 from attnbench.records.run_file import StoredRun, merge_runs
@@ -49,7 +49,7 @@ class Content:
 def collect_content(runs: Sequence[StoredRun]) -> Content:
     """Collect the content of a report on these runs; what cannot be right is left out first, and named."""
     summary = summarize(runs)
-    runs, _ = leave_out(runs)
+    runs, _ = exclude_implausible(runs)
     every = merge_runs(runs)
     results = [result for result in every if result.suite != FRONTIER]
     return Content(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from attnbench.analysis.dispatch import Dispatch, DispatchCell, Offer
-from attnbench.analysis.limits import LimitsOfRuns
+from attnbench.analysis.refused_features import RefusalsOfRuns
 from attnbench.analysis.stats import Interval
 from attnbench.analysis.summary import Decision, Summary
 from attnbench.cases import Case, Problem
@@ -17,14 +17,14 @@ __all__ = ["make_dispatch"]
 
 def make_dispatch(runs: Sequence[StoredRun], summary: Summary) -> Dispatch:
     """Return every timed call of these runs with the implementations that may be chosen for it."""
-    limits, types = LimitsOfRuns(runs), load_problem_types()
+    refusals, types = RefusalsOfRuns(runs), load_problem_types()
     return Dispatch(
         versions={stored.run.id: stored.run.versions for stored in runs},
-        cells=[_make_cell(one, limits, types) for one in summary.decisions],
+        cells=[_make_cell(one, refusals, types) for one in summary.decisions],
     )
 
 
-def _make_cell(decision: Decision, limits: LimitsOfRuns, types: Mapping[str, type[Problem]]) -> DispatchCell:
+def _make_cell(decision: Decision, refusals: RefusalsOfRuns, types: Mapping[str, type[Problem]]) -> DispatchCell:
     table, column = decision.table, decision.column
     bounds = table.bounds.get(column)
     # Of a damaged or merged run, the bounds may name an implementation whose time is left out.
@@ -40,7 +40,7 @@ def _make_cell(decision: Decision, limits: LimitsOfRuns, types: Mapping[str, typ
         queries=column.queries,
         keys=column.keys,
         reference=table.baseline,
-        offers=tuple(_make_offer(decision, name, limits) for name in names),
+        offers=tuple(_make_offer(decision, name, refusals) for name in names),
         processes=bounds.processes if bounds else 0,
         control_failed=bounds is not None and bounds.control_failed,
         conforming=table.conforming,
@@ -53,9 +53,9 @@ def _find_time_ns(decision: Decision, name: str) -> float:
     return math.inf if time is None else time.value
 
 
-def _make_offer(decision: Decision, name: str, limits: LimitsOfRuns) -> Offer:
+def _make_offer(decision: Decision, name: str, refusals: RefusalsOfRuns) -> Offer:
     cell, conformance = decision.cells[name], decision.conformance[name]
-    found = limits.find(name, cell.run, decision.table.place.device)
+    found = refusals.find(name, cell.run, decision.table.place.device)
     over = decision.table.bounds[decision.column].over[name]
     ratio = cell.ratio
     return Offer(
@@ -67,7 +67,7 @@ def _make_offer(decision: Decision, name: str, limits: LimitsOfRuns) -> Offer:
         line=cell.line,
         checked=conformance.checked,
         suite=conformance.suite,
-        refused=found.refused,
+        refused=found.names,
         refusals_known=found.known,
     )
 

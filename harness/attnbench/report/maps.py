@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from attnbench.analysis.crossover_maps import Axis, CrossoverMap, MapCell, Value, find_maps
-from attnbench.analysis.summary import SummaryTable
+from attnbench.analysis.crossover_maps import Axis, CrossoverMap, Value, find_maps
+from attnbench.analysis.summary import Decision, SummaryTable
+from attnbench.report.case_forms import describe_form, describe_length, describe_size, name_size, split_numbers
 from attnbench.report.columns import Columns, TableColumn
-from attnbench.report.forms import describe_form, describe_length, describe_size, name_size, split_numbers
 from attnbench.report.numbers import format_digits, shorten_text
 from attnbench.report.slugs import make_slug
 from attnbench.report.summary_grid import name_pass
@@ -67,14 +67,16 @@ class _MapRow(NamedTuple):
 
     name: str
     map: CrossoverMap
-    cell: MapCell
+    row: Value
+    column: Value
+    call: Decision
 
 
 def list_map_rows(maps: Maps) -> Iterator[_MapRow]:
     """Yield the cells of all maps."""
     for one in maps.every:
         name = _name(one, maps.every)
-        yield from (_MapRow(name, one, one.cells[place]) for place in sorted(one.cells))
+        yield from (_MapRow(name, one, *pair, one.cells[pair]) for pair in sorted(one.cells))
 
 
 def _order(one: CrossoverMap) -> tuple[object, ...]:
@@ -93,7 +95,7 @@ def _make_table(one: CrossoverMap, stem: str) -> MapTable:
     axes = " × ".join(_name_axis(one.operator, axis) for axis in (one.column_axis, one.row_axis))
     equal = [_describe_shape(one)]
     equal += [f"length {_describe(one.operator, Axis(letter=''), one.length)}"] if one.length else []
-    first = next(iter(one.cells.values())).call
+    first = next(iter(one.cells.values())).column
     return MapTable(
         stem=stem,
         place=describe_place(one.place),
@@ -109,25 +111,19 @@ def _make_table(one: CrossoverMap, stem: str) -> MapTable:
     )
 
 
-def _show_cell(cell: MapCell | None) -> ShownCell:
-    if cell is None:
+def _show_cell(call: Decision | None) -> ShownCell:
+    if call is None:
         return ShownCell(reason="not measured")
-    if cell.answer is None:
-        reasons = "; ".join(map(describe_reason, cell.reasons))
+    answer, ratio = call.answer, call.chosen.ratio if call.chosen else None
+    if answer is None:
+        reasons = "; ".join(map(describe_reason, call.untimed))
         return ShownCell(reason=shorten_text(reasons, LONGEST_REASON) or "nothing that conforms was timed")
-    ratio = _find_ratio(cell)
+    shown = f"{format_digits(ratio.value)} ×" if ratio else ""
     return ShownCell(
-        name=cell.answer.name,
-        ratio="baseline" if cell.answer.name == cell.table.baseline else f"{format_digits(ratio)} ×" if ratio else "",
-        bound=f"≤ {format_percent(cell.answer.regret)}" if cell.answer.regret is not None else "?",
+        name=answer.name,
+        ratio="baseline" if answer.name == call.table.baseline else shown,
+        bound=f"≤ {format_percent(answer.regret)}" if answer.regret is not None else "?",
     )
-
-
-def _find_ratio(cell: MapCell) -> float | None:
-    """Return the time of what to use over the baseline's."""
-    name = cell.answer.name if cell.answer else ""
-    own = next((row.cells[cell.call] for row in cell.table.rows if row.subject == name), None)
-    return own.ratio.value if own and own.ratio else None
 
 
 def _label(operator: str, axis: Axis, value: Value) -> str:
@@ -165,26 +161,26 @@ MAPS: Columns = (
     TableColumn(
         "row",
         "its value, as the command line takes it: `1:512` is one query and 512 keys",
-        lambda row: _join(row.cell.row),
+        lambda row: _join(row.row),
     ),
     TableColumn(
         "column_axis",
         "the size that varies from column to column",
         lambda row: _name_axis(row.map.operator, row.map.column_axis),
     ),
-    TableColumn("column", "its value", lambda row: _join(row.cell.column)),
-    TableColumn("case", "id of the case", "cell.call.case"),
+    TableColumn("column", "its value", lambda row: _join(row.column)),
+    TableColumn("case", "id of the case", "call.column.case"),
     TableColumn("mode", "call mode", "map.mode"),
     TableColumn("pass", "`forward` or `forward+backward`", "map.pass_"),
-    TableColumn("baseline", "the implementation by whose time others are divided", "cell.table.baseline"),
-    TableColumn("use", "what to use", "cell.answer.name"),
-    TableColumn("regret", "the bound on its regret", "cell.answer.regret"),
-    TableColumn("unbounded", "why there is no bound", "cell.answer.unbounded"),
-    TableColumn("ratio", "its time divided by the baseline's", lambda row: _find_ratio(row.cell)),
-    TableColumn("processes", "number of processes that timed the call", "cell.answer.processes"),
+    TableColumn("baseline", "the implementation by whose time others are divided", "call.table.baseline"),
+    TableColumn("use", "what to use", "call.answer.name"),
+    TableColumn("regret", "the bound on its regret", "call.answer.regret"),
+    TableColumn("unbounded", "why there is no bound", "call.answer.unbounded"),
+    TableColumn("ratio", "its time divided by the baseline's", "call.chosen.ratio.value"),
+    TableColumn("processes", "number of processes that timed the call", "call.answer.processes"),
     TableColumn(
         "reason",
         "why there is no answer",
-        lambda row: "" if row.cell.answer else "; ".join(map(describe_reason, row.cell.reasons)),
+        lambda row: "" if row.call.answer else "; ".join(map(describe_reason, row.call.untimed)),
     ),
 )

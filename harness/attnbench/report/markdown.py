@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from attnbench.analysis.summary import Summary, SummaryTable
 from attnbench.report.markdown_text import escape, format_code, hide_comments
-from attnbench.report.summary_grid import Grid, Line, list_answers, list_gaps, list_left_out, make_grid, name_wrong
+from attnbench.report.summary_grid import Grid, Line, list_answers, list_gaps, list_unmeasured, make_grid, name_wrong
 from attnbench.words.causes import describe_cause
 from attnbench.words.say import say, say_count
 from attnbench.words.summary import CONFORMS, FAILURES, HEADING, MORE_CAUSES, MORE_TABLES, title_failure
@@ -37,7 +37,7 @@ def _render_table(table: SummaryTable) -> Iterator[str]:
     rule = ["---", "---", *["---:"] * len(columns)]
     rows = (_list_cells(line, len(columns)) for line in grid.lines)
     yield "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
-    yield _list_lines([*_legend(grid), *list_answers(table), *list_left_out(table)])
+    yield _list_lines([*_legend(grid), *list_answers(table), *list_unmeasured(table)])
 
 
 def _legend(grid: Grid) -> list[str]:

@@ -8,7 +8,7 @@ from attnbench.analysis.summary import Column, Place, SpeedCell, Summary, Summar
 from attnbench.analysis.timing_rows import TimingRow
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import Memory, Result
-from attnbench.report.forms import describe_form
+from attnbench.report.case_forms import describe_form
 from attnbench.report.kernel_paths import find_way
 from attnbench.report.numbers import format_digits, format_estimate, format_thousands
 from attnbench.report.overview import name_measure

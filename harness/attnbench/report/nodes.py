@@ -14,8 +14,8 @@ from attnbench.analysis.timing_rows import TimingRow, find_reference, measure_ca
 from attnbench.cases import CaseId
 from attnbench.records.run_file import StoredRun, has_failure, identify_code
 from attnbench.records.types import Result, find_pass
+from attnbench.report.case_forms import describe_form, describe_length, describe_pass
 from attnbench.report.columns import Columns, TableColumn
-from attnbench.report.forms import describe_form, describe_length, describe_pass
 from attnbench.report.numbers import format_estimate
 from attnbench.words import nodes as words
 from attnbench.words.say import say_count

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from attnbench.analysis.summary import Column, SpeedCell, Summary, SummaryRow, SummaryTable
+from attnbench.report.case_forms import describe_form
 from attnbench.report.failures import Failures
-from attnbench.report.forms import describe_form
 from attnbench.report.numbers import format_bytes, format_estimate, format_seconds, shorten_text
 from attnbench.report.slugs import make_slug
 from attnbench.report.summary_grid import (

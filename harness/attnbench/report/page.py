@@ -12,11 +12,11 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from attnbench.report.case_forms import describe_form
 from attnbench.report.content import Content
 from attnbench.report.figures.drawings import Drawing
 from attnbench.report.figures.marks import make_mark, make_rules
 from attnbench.report.figures.style import Look
-from attnbench.report.forms import describe_form
 from attnbench.report.hidden_characters import spell_out
 from attnbench.report.numbers import format_count
 from attnbench.report.overview import make_overview

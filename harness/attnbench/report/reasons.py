@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from attnbench.analysis.left_out import LeftOut
+from attnbench.analysis.exclusions import Exclusion
 from attnbench.records.types import PERF, Result
 from attnbench.report.numbers import shorten_text
+from attnbench.words.exclusions import describe_fault
 from attnbench.words.findings import describe_finding, describe_reason
-from attnbench.words.left_out import describe_fault
 from attnbench.words.reasons import KINDS, Kind
 
-__all__ = ["ReasonRow", "ReasonTable", "collect_left_out", "collect_reasons", "collect_untimed"]
+__all__ = ["ReasonRow", "ReasonTable", "collect_exclusions", "collect_reasons", "collect_untimed"]
 
 # ``MOST_ROWS``: most rows of one table. ``LONGEST``: longest reason, in characters. findings.csv has everything.
 MOST_ROWS, LONGEST = 200, 400
@@ -68,12 +68,12 @@ def collect_untimed(results: Iterable[Result]) -> ReasonTable | None:
     return _make_table("untimed", found, cases) if found else None
 
 
-def collect_left_out(left_out: Sequence[LeftOut]) -> ReasonTable | None:
+def collect_exclusions(exclusions: Sequence[Exclusion]) -> ReasonTable | None:
     """Return what cannot be right, by its reason; None without any."""
-    keys = [(one.implementation, f"{one.kind}: {describe_fault(one.reason)}") for one in left_out]
+    keys = [(one.implementation, f"{one.kind}: {describe_fault(one.reason)}") for one in exclusions]
     found = Counter(keys)
-    cases = {key: one.case or one.run for key, one in zip(reversed(keys), reversed(left_out), strict=True)}
-    return _make_table("left_out", found, cases) if found else None
+    cases = {key: one.case or one.run for key, one in zip(reversed(keys), reversed(exclusions), strict=True)}
+    return _make_table("exclusion", found, cases) if found else None
 
 
 def _make_table(kind: Kind, found: Counter[_Key], cases: dict[_Key, str]) -> ReasonTable:

@@ -14,7 +14,7 @@ from attnbench.report.figures.style import Look
 from attnbench.report.matrix import list_legend, make_matrices
 from attnbench.report.measures import make_measures
 from attnbench.report.numbers import format_bytes
-from attnbench.report.reasons import collect_left_out, collect_reasons, collect_untimed
+from attnbench.report.reasons import collect_exclusions, collect_reasons, collect_untimed
 from attnbench.report.slugs import make_slug
 from attnbench.words.max_length import HEAD, format_row
 from attnbench.words.measures import list_methods
@@ -118,7 +118,7 @@ def _make_runs(content: Content, _: object, __: object) -> Section:
         "machine": lambda machine: describe_machine(machine, format_bytes(machine.memory_bytes)),
         "suite": describe_suite,
         "unreadable": content.unreadable,
-        "left_out": collect_left_out(content.summary.left_out),
+        "exclusions": collect_exclusions(content.summary.exclusions),
     }
     return Section(anchor="runs", title="Runs", template="runs.html.j2", values=values)
 

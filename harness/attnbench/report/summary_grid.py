@@ -7,14 +7,14 @@ from itertools import groupby
 from attnbench.analysis.plain_names import clean_name
 from attnbench.analysis.summary import Column, Mark, SpeedCell, Summary, SummaryRow, SummaryTable, Verdict
 from attnbench.records.facts import Reason
-from attnbench.report.forms import describe_form, describe_pass
+from attnbench.report.case_forms import describe_form, describe_pass
 from attnbench.report.numbers import format_bytes, format_seconds
 from attnbench.words import completeness as run_words
 from attnbench.words import summary as words
-from attnbench.words.left_out import count_left_out
+from attnbench.words.exclusions import count_exclusions
 from attnbench.words.say import say
 
-__all__ = ["Cell", "Grid", "Group", "Line", "list_answers", "list_gaps", "list_left_out", "make_grid", "name_wrong"]
+__all__ = ["Cell", "Grid", "Group", "Line", "list_answers", "list_gaps", "list_unmeasured", "make_grid", "name_wrong"]
 
 # What stands in a cell without a number.
 NOTHING = "–"
@@ -112,7 +112,7 @@ def list_answers(table: SummaryTable) -> Iterator[str]:
         yield words.describe_answers(name, [(column.length, table.answers.get(column)) for column in own])
 
 
-def list_left_out(table: SummaryTable) -> Iterator[str]:
+def list_unmeasured(table: SummaryTable) -> Iterator[str]:
     """Yield what was not checked or timed and why, and what was not reached; failures are told elsewhere.
 
     Refusals are told where they leave fewer cases than a verdict needs.
@@ -135,8 +135,8 @@ def list_gaps(summary: Summary) -> Iterator[str]:
     """Yield what the runs lack, what was left out, and where places disagree."""
     for found in summary.incomplete:
         yield from run_words.describe_gaps(found, named=summary.runs > 1)
-    if summary.left_out:
-        yield say(words.LEFT_OUT, things=count_left_out(summary.left_out))
+    if summary.exclusions:
+        yield say(words.LEFT_OUT, things=count_exclusions(summary.exclusions))
     for one in summary.disagreements:
         yield words.describe_disagreement(name_pass(one.column), one.column.length, one.names)
 

@@ -136,8 +136,8 @@ TABLES = {
     ),
     "left-out": Table(
         row="a part of a run file that was left out",
-        columns=columns.LEFT_OUT,
-        list_rows=lambda content: content.summary.left_out,
+        columns=columns.EXCLUSIONS,
+        list_rows=lambda content: content.summary.exclusions,
         always=False,
     ),
 }

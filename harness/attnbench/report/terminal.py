@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from attnbench.analysis.next_command import NextCommand
 from attnbench.analysis.summary import Mark, Summary, SummaryTable, Verdict
 from attnbench.report.hidden_characters import spell_out
-from attnbench.report.summary_grid import Cell, Grid, Group, Line, list_answers, list_gaps, list_left_out, make_grid
+from attnbench.report.summary_grid import Cell, Grid, Group, Line, list_answers, list_gaps, list_unmeasured, make_grid
 from attnbench.words.causes import describe_cause
 from attnbench.words.say import say, say_count
 from attnbench.words.summary import (
@@ -122,7 +122,7 @@ def _lay_out(table: SummaryTable, width: int) -> Iterator["Text"]:
     yield from (_make_text(text, "dim") for line in [*notes, grid.legend] if line for text in _wrap(line, width))
     if grid.groups:
         yield from (_make_text(text) for line in list_answers(table) for text in _wrap(line, width))
-    yield from (_make_text(text) for line in list_left_out(table) for text in _wrap(line, width))
+    yield from (_make_text(text) for line in list_unmeasured(table) for text in _wrap(line, width))
 
 
 def _divide(grid: Grid, width: int, notes: list[str]) -> Iterator[Grid]:

@@ -2,17 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from attnbench.analysis.left_out import LeftOut
 from attnbench.analysis.plain_names import join_words
 from attnbench.records.types import Run
-from attnbench.words.left_out import count_left_out
 from attnbench.words.say import say
 
 __all__ = [
     "DIFFERENCE",
+    "EXCLUDED",
     "INCOMPLETE",
     "SOURCE",
-    "describe_left_out",
     "describe_method",
     "explain_differences",
 ]
@@ -26,7 +24,7 @@ _TWO_RUNS = (
     "faster if its whole interval is beyond {percent:g} %. Bytes, flop and kernel calls are exact."
 )
 INCOMPLETE = "{side} is incomplete: {gaps}"
-_LEFT_OUT = "Left out, because it cannot be right: {things}. The first: {first}."
+EXCLUDED = "Left out, because it cannot be right: {things}. The first: {first}."
 SOURCE = "source of {name}"
 DIFFERENCE = "{what} {base} → {new}"
 _MORE = "{count} more"
@@ -40,11 +38,6 @@ _SAME = "BASE and NEW are the same run."
 def describe_method(threshold: float | None) -> str:
     """Return how two sides were compared; None: two implementations that were timed interleaved."""
     return say(_INTERLEAVED) if threshold is None else say(_TWO_RUNS, percent=100 * threshold)
-
-
-def describe_left_out(left: Sequence[LeftOut], first: str) -> str:
-    """Return how much was left out, and why the first of it."""
-    return say(_LEFT_OUT, things=count_left_out(left), first=first)
 
 
 def explain_differences(base: Run, new: Run, named: Sequence[str], more: int) -> Iterator[str]:

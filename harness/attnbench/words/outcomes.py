@@ -46,7 +46,7 @@ from attnbench.records.outcome_facts import (
 from attnbench.refusals import TypedRefusal
 from attnbench.words.calls import CHANGES, JUDGING, MALFORMED
 from attnbench.words.checks import fill_phrase
-from attnbench.words.left_out import describe_fault
+from attnbench.words.exclusions import describe_fault
 from attnbench.words.refusals import describe_refusal
 from attnbench.words.say import say
 

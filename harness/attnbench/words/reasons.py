@@ -5,7 +5,7 @@ from typing import Literal
 
 __all__ = ["KINDS", "Kind"]
 
-Kind = Literal["expected_failure", "unsupported", "not_run", "warning", "untimed", "left_out"]
+Kind = Literal["expected_failure", "unsupported", "not_run", "warning", "untimed", "exclusion"]
 # The title and a note of each table.
 KINDS: Mapping[Kind, tuple[str, str]] = {
     "expected_failure": (
@@ -16,5 +16,5 @@ KINDS: Mapping[Kind, tuple[str, str]] = {
     "not_run": ("Not run", "Checks that did not run, and why."),
     "warning": ("Warnings", "Findings of any status with a warning."),
     "untimed": ("Not timed", "Planned calls without a time, and why."),
-    "left_out": ("Left out", "What cannot be right; no number uses it. left-out.csv has all of it."),
+    "exclusion": ("Left out", "What cannot be right; no number uses it. left-out.csv has all of it."),
 }

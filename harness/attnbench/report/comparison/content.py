@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from attnbench.analysis.completeness import judge_completeness, list_damage
-from attnbench.analysis.left_out import LeftOut
+from attnbench.analysis.exclusions import Exclusion
 from attnbench.analysis.plain_names import join_words
 from attnbench.analysis.run_diff import Change, index_results
 from attnbench.analysis.unmatched import Unmatched, list_unmatched
@@ -20,7 +20,7 @@ from attnbench.words import compared_runs as run_words
 from attnbench.words import comparison as words
 from attnbench.words.changes import describe_lack
 from attnbench.words.completeness import describe_gaps
-from attnbench.words.left_out import describe_fault
+from attnbench.words.exclusions import count_exclusions, describe_fault
 from attnbench.words.say import say, say_count
 from attnbench.words.unmatched import COUNTS, NAMES, count_failed, describe_lacks
 
@@ -86,13 +86,13 @@ def collect_comparison(
     *,
     names: tuple[str, str] | None = None,
     threshold: float = 0.0,
-    left_out: Sequence[LeftOut] = (),
+    exclusions: Sequence[Exclusion] = (),
 ) -> ComparisonContent:
     """Collect the content of a comparison from the changes that ``run_diff`` found.
 
     ``names`` are those of two implementations that were timed interleaved. ``base`` and ``new`` then have the results
     of one of them each, and the same run. Without ``names``, ``base`` and ``new`` are two stored runs, ``threshold`` is
-    the smallest relative change of time, and ``left_out`` is what cannot be right in them.
+    the smallest relative change of time, and ``exclusions`` are what cannot be right in them.
     """
     results, sections = index_results(new), make_sections(found)
     before = index_results(base)
@@ -106,7 +106,9 @@ def collect_comparison(
         for r in results.values()
     ]  # fmt: skip
     failures = collect_failures([new], [result for result in failed if result.findings])
-    warnings = [] if names else [*explain_differences(base.run, new.run, conditions), *_list_gaps(base, new, left_out)]
+    warnings = (
+        [] if names else [*explain_differences(base.run, new.run, conditions), *_list_gaps(base, new, exclusions)]
+    )
     return ComparisonContent(
         base=names[0] if names else base.run.id,
         new=names[1] if names else new.run.id,
@@ -123,15 +125,16 @@ def collect_comparison(
     )
 
 
-def _list_gaps(base: StoredRun, new: StoredRun, left_out: Sequence[LeftOut]) -> Iterator[str]:
+def _list_gaps(base: StoredRun, new: StoredRun, exclusions: Sequence[Exclusion]) -> Iterator[str]:
     for side, stored in (("BASE", base), ("NEW", new)):
         gaps = list(describe_gaps(judge_completeness(stored), named=True))
         # A half-written last line is among the gaps.
         unreadable = [] if gaps else [*list_damage(stored)][:1]
         if told := [*gaps, *unreadable]:
             yield say(run_words.INCOMPLETE, side=side, gaps=" ".join(told))
-    if left_out:
-        yield run_words.describe_left_out(left_out, shorten_text(describe_fault(left_out[0].reason), LONGEST))
+    if exclusions:
+        first = shorten_text(describe_fault(exclusions[0].reason), LONGEST)
+        yield say(run_words.EXCLUDED, things=count_exclusions(exclusions), first=first)
 
 
 def _list_sentences(

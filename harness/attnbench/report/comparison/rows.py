@@ -10,7 +10,7 @@ from attnbench.analysis.run_diff import Change, ComparedTimes, Counted, Verdict
 from attnbench.analysis.stats import Interval
 from attnbench.cases import CaseId
 from attnbench.records.types import find_pass
-from attnbench.report.forms import describe_form, describe_length, describe_pass
+from attnbench.report.case_forms import describe_form, describe_length, describe_pass
 from attnbench.report.numbers import format_bytes, format_digits, format_thousands, shorten_text
 from attnbench.words import comparison as words
 from attnbench.words.changes import describe_change, list_kernel_changes

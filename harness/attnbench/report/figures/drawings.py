@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from attnbench.analysis.summary import SummaryTable
+from attnbench.report.case_forms import describe_form
 from attnbench.report.figures.curves import Curves, draw_curves
 from attnbench.report.figures.labels import clean
 from attnbench.report.figures.points import Measure, Panel, list_panels, measure_peak, measure_ratio, measure_time
 from attnbench.report.figures.saving import draw
 from attnbench.report.figures.style import Look
 from attnbench.report.figures.svg_files import encode, read_size
-from attnbench.report.forms import describe_form
 from attnbench.report.numbers import format_bytes, format_digits, format_seconds
 from attnbench.report.slugs import make_slug
 from attnbench.words.figures import FIGURES, Kind, describe_ends

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import get_args
 
 from attnbench.analysis.coverage import is_checked
@@ -13,7 +14,7 @@ from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FRONTIER, PERF, Result
 from attnbench.refusals import CannotCompile, LacksGradients, LacksKeywords, LacksWeights, NeedsDtype, OtherRefusal
 
-__all__ = ["MULTIHEAD", "LimitsOfRuns", "RefusedFeatures", "find_limits"]
+__all__ = ["MULTIHEAD", "RefusalsOfRuns", "RefusedFeatures", "find_refused_features"]
 
 # ``WEIGHTS``: the feature of cases that return weights. ``WEIGHTS_OPTION``: the flag of such cases. ``FLAGS``: the
 # feature of each flag in a case id; a flag that is not here is called by its name. ``NEUTRAL``: flags that are no
@@ -42,18 +43,14 @@ class RefusedFeatures:
 
     known: bool
     # Features such as "weights": every case that has one was refused. Those with the most refused cases come first.
-    refused: tuple[str, ...] = ()
-    # Number of refused cases that none of ``refused`` explains.
-    others: int = 0
-    # Number of cases that were checked or refused, without the cases of the suites in ``TIMED``.
-    cases: int = 0
+    names: tuple[str, ...] = ()
 
 
-def find_limits(results: Iterable[Result], device: str) -> RefusedFeatures:
+def find_refused_features(results: Iterable[Result], device: str) -> RefusedFeatures:
     """Return what one implementation refused on a device; ``results`` are those of the implementation in one run."""
     taken: list[CaseId] = []
     refused: dict[Reason, list[CaseId]] = {}
-    suites, listed = set(), set()
+    suites = set()
     for result in results:
         case = CaseId.parse(result.case)
         refusals = (finding for finding in result.findings if finding.status == "unsupported")
@@ -61,45 +58,35 @@ def find_limits(results: Iterable[Result], device: str) -> RefusedFeatures:
         if case.device != device or not (reasons or is_checked(result)):
             continue
         suites.add(result.suite)
-        if result.suite not in TIMED:
-            listed.add(result.case)
         if is_checked(result):
             taken.append(case)
         else:
             refused.setdefault(reasons[0], []).append(case)
-    count = len(listed)
     if suites <= TIMED:
         return RefusedFeatures(known=False)
-    if not taken:
-        return RefusedFeatures(known=True, refused=("every case",), cases=count)
-    features, others = _explain(refused, taken)
-    return RefusedFeatures(known=True, refused=features, others=others, cases=count)
+    return RefusedFeatures(known=True, names=_explain(refused, taken) if taken else ("every case",))
 
 
-class LimitsOfRuns:
+class RefusalsOfRuns:
     """What each implementation refuses on a device: from the run that timed it, or from a run of the same code."""
 
     def __init__(self, runs: Sequence[StoredRun]) -> None:
         self._runs = {stored.run.id: stored for stored in runs}
         self._results: dict[tuple[str, str], list[Result]] = {}
-        for stored in runs:
-            for result in stored.results:
-                self._results.setdefault((stored.run.id, result.implementation), []).append(result)
         # By machine, implementation and hash of its source files, the runs of this code.
         self._of_code: dict[tuple[str, str, str], list[str]] = {}
         for stored in runs:
+            for result in stored.results:
+                self._results.setdefault((stored.run.id, result.implementation), []).append(result)
             for name, source in stored.run.sources.items():
                 self._of_code.setdefault((stored.run.machine.name, name, source), []).append(stored.run.id)
-        self._found: dict[tuple[str, str, str], RefusedFeatures] = {}
-        self._own: dict[tuple[str, str, str], RefusedFeatures] = {}
+        # Many calls ask for the same run.
+        self._read = cache(self._find_in_run)
 
     def find(self, implementation: str, run: str, device: str) -> RefusedFeatures:
         """Return what an implementation that was timed in a run refuses."""
-        key = implementation, run, device
-        if key not in self._found:
-            known = (self._read(implementation, other, device) for other in self._list_runs(implementation, run))
-            self._found[key] = next((limits for limits in known if limits.known), RefusedFeatures(known=False))
-        return self._found[key]
+        found = (self._read(implementation, other, device) for other in self._list_runs(implementation, run))
+        return next((one for one in found if one.known), RefusedFeatures(known=False))
 
     def _list_runs(self, implementation: str, run: str) -> Iterator[str]:
         """Yield the run, and then the runs on the same machine whose source files of the implementation are equal."""
@@ -111,32 +98,24 @@ class LimitsOfRuns:
             same_code = self._of_code[own.machine.name, implementation, source]
             yield from (name for name in same_code if name != run)
 
-    def _read(self, implementation: str, run: str, device: str) -> RefusedFeatures:
-        """Return what the results of one run say; it is found once, because many runs may ask for it."""
-        key = implementation, run, device
-        if key not in self._own:
-            results = self._results.get((run, implementation), ())
-            self._own[key] = find_limits(results, device)
-        return self._own[key]
+    def _find_in_run(self, implementation: str, run: str, device: str) -> RefusedFeatures:
+        return find_refused_features(self._results.get((run, implementation), ()), device)
 
 
-def _explain(refused: Mapping[Reason, Sequence[CaseId]], taken: Sequence[CaseId]) -> tuple[tuple[str, ...], int]:
-    """Return the features that explain the refused cases of each reason, and the number of cases left unexplained.
+def _explain(refused: Mapping[Reason, Sequence[CaseId]], taken: Sequence[CaseId]) -> tuple[str, ...]:
+    """Return the features that explain the refused cases of each reason, those of most cases first.
 
     A feature explains a reason if all cases that were refused for this reason have it, and no case that was taken has
     it.
     """
     found = {feature for case in taken for feature in _list_features(case)}
     features: Counter[str] = Counter()
-    others = 0
     for reason, cases in refused.items():
         alike = set.intersection(*(set(_list_features(case)) for case in cases)) - found
         feature = _choose_feature([one for one in _list_features(cases[0]) if one in alike], reason, len(cases))
         if feature:
             features[feature] += len(cases)
-        else:
-            others += len(cases)
-    return tuple(feature for feature, _ in features.most_common()), others
+    return tuple(feature for feature, _ in features.most_common())
 
 
 def _choose_feature(candidates: Sequence[str], reason: Reason, cases: int) -> str:

@@ -19,14 +19,14 @@ from attnbench.records.sample_faults import LARGEST, show_number
 from attnbench.records.types import FRONTIER, Ceiling, Memory, Result, Run
 from attnbench.records.value_facts import Phrase, phrase
 
-__all__ = ["LeftOut", "leave_out"]
+__all__ = ["Exclusion", "exclude_implausible"]
 
 # Fields of a Memory, in bytes; all except ``peak_bytes`` may be None.
 BYTES = ("peak_bytes", "saved_bytes", "workspace_bytes", "physical_bytes", "outside_bytes", "reserved_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class Exclusion:
     """Something that is left out of all numbers, and why; ``kind`` is one word, such as "timing"."""
 
     kind: str
@@ -34,14 +34,14 @@ class LeftOut:
     # ``implementation``, ``case``: empty if what is left out belongs to no implementation, or to no case.
     implementation: str
     case: str
-    # Described by ``words.left_out``.
+    # Described by ``words.exclusions``.
     reason: Phrase
 
 
-def leave_out(runs: Sequence[StoredRun]) -> tuple[list[StoredRun], tuple[LeftOut, ...]]:
+def exclude_implausible(runs: Sequence[StoredRun]) -> tuple[list[StoredRun], tuple[Exclusion, ...]]:
     """Return these runs without what cannot be right, and what was left out."""
     kept: dict[str, StoredRun] = {}
-    left: list[LeftOut] = []
+    left: list[Exclusion] = []
     whole: list[StoredRun] = []
     for stored in runs:
         if stored.run.id in kept and stored.run != kept[stored.run.id].run:
@@ -52,7 +52,7 @@ def leave_out(runs: Sequence[StoredRun]) -> tuple[list[StoredRun], tuple[LeftOut
     return whole, tuple(left)
 
 
-def _clean_run(stored: StoredRun, left: list[LeftOut]) -> StoredRun:
+def _clean_run(stored: StoredRun, left: list[Exclusion]) -> StoredRun:
     run = stored.run
     ceilings = []
     for ceiling in stored.ceilings:
@@ -70,12 +70,12 @@ def _clean_run(stored: StoredRun, left: list[LeftOut]) -> StoredRun:
     return replace(stored, run=run, results=results, ceilings=tuple(ceilings))
 
 
-def _name(kind: str, run: Run, reason: Phrase, result: Result | None = None) -> LeftOut:
+def _name(kind: str, run: Run, reason: Phrase, result: Result | None = None) -> Exclusion:
     implementation, case = (result.implementation, result.case) if result else ("", "")
-    return LeftOut(kind=kind, run=run.id, implementation=implementation, case=case, reason=reason)
+    return Exclusion(kind=kind, run=run.id, implementation=implementation, case=case, reason=reason)
 
 
-def _clean_result(result: Result, run: Run, left: list[LeftOut]) -> tuple[Result, Inspection | None] | None:
+def _clean_result(result: Result, run: Run, left: list[Exclusion]) -> tuple[Result, Inspection | None] | None:
     """Return a result without its unusable measurements, and how it was timed; None if no part of it is usable.
 
     What is unusable is added to ``left``.
@@ -154,7 +154,7 @@ def _separate(
     run: Run,
     cleaned: Sequence[tuple[Result, Inspection | None]],
     names: Collection[str],
-    left: list[LeftOut],
+    left: list[Exclusion],
 ) -> Iterator[Result]:
     """Yield the results; what a timing cannot have been interleaved with is removed from it, and added to ``left``.
 

@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from attnbench.analysis.left_out import LeftOut
+from attnbench.analysis.exclusions import Exclusion
 from attnbench.records.value_facts import Phrase
 from attnbench.words.checks import fill_phrase
 from attnbench.words.say import say_count
 
-__all__ = ["FAULTS", "count_left_out", "describe_fault"]
+__all__ = ["FAULTS", "count_exclusions", "describe_fault"]
 
 _COUNTS = {
     "ceiling": ("{count} ceiling", "{count} ceilings"),
@@ -47,7 +47,7 @@ FAULTS = {
 }
 
 
-def count_left_out(left: Iterable[LeftOut]) -> str:
+def count_exclusions(left: Iterable[Exclusion]) -> str:
     """Return how much was left out, as a text such as "3 timings, 1 ceiling"; empty if nothing was."""
     return ", ".join(say_count(_COUNTS[kind], count) for kind, count in Counter(one.kind for one in left).items())
 

@@ -1,4 +1,4 @@
-"""What was seen where samples decide nothing: a ratio of times from the undisturbed calls, however few they are."""
+"""A rough ratio of times, from the undisturbed calls, however few they are; it decides nothing."""
 
 import statistics
 from collections.abc import Mapping
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from attnbench.analysis.stats import CleanCalls, Estimate, choose_measure, estimate
 from attnbench.records.types import Timing
 
-__all__ = ["see_ratio"]
+__all__ = ["estimate_rough_ratio"]
 
 
-def see_ratio(own: Timing, base: Timing) -> Estimate | None:
+def estimate_rough_ratio(own: Timing, base: Timing) -> Estimate | None:
     """Return the time of an implementation divided by the baseline's time, from cycles in which both were undisturbed.
 
     A speed verdict needs a number of undisturbed calls in each process; this ratio needs a single cycle. It is no

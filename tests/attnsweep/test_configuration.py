@@ -25,8 +25,8 @@ def test_keys_are_options_of_the_command(tmp_path: Path) -> None:
     )
     found = read_configuration(path)
     assert found.list_defaults() == {
-        "kind": "profile", "results": "there", "lengths": "128,1:512", "batch": "8", "masks": "none,causal",
-        "dtypes": ["float32", "bfloat16"], "minutes": "30", "memory_limit": "8GiB",
+        "kind": "profile", "results": "there", "lengths": "128,1:512", "batch": "8", "mask": "none,causal",
+        "dtype": ["float32", "bfloat16"], "minutes": "30", "memory_bytes": "8GiB",
     }  # fmt: skip
     assert found.machines == [Machine(name="a100", constraint="a100", cpus=8)]
 
@@ -68,7 +68,7 @@ def test_faults_are_one_line(tmp_path: Path, text: str, message: str) -> None:
 def test_a_parameter_is_named_by_its_key(tmp_path: Path) -> None:
     """A message about a value of the file names the key with its table."""
     found = read_configuration(write(tmp_path, ""))
-    names = [found.name_key(one) for one in ("patterns", "minutes", "masks", "suite")]
+    names = [found.name_key(one) for one in ("cases", "minutes", "mask", "suite")]
     assert names == ["axes.case", "limits.minutes", "axes.mask", "suite"]
 
 

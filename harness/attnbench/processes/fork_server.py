@@ -130,16 +130,20 @@ class ForkServer:
     def __init__(self, modules: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> None:
         self._environment = _read_environment(environment)
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "attnbench.processes.fork_server", str(theirs.fileno()), *modules],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
-                env=self._environment | descendants.draw_mark(),
-                start_new_session=True,
-            )
+        try:
+            with theirs, log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "attnbench.processes.fork_server", str(theirs.fileno()), *modules],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[theirs.fileno()],
+                    env=self._environment | descendants.draw_mark(),
+                    start_new_session=True,
+                )
+        except OSError:
+            self._connection.close()
+            raise
 
     def gives(self, environment: Mapping[str, str]) -> bool:
         """Whether a forked worker has the environment that a new process would have.

@@ -29,6 +29,7 @@ __all__ = [
     "HiddenRows",
     "Implementation",
     "Inputs",
+    "Invariance",
     "Operator",
     "PaddedQueries",
     "Policies",
@@ -58,6 +59,13 @@ HiddenNan = Literal["propagates", "blocked"]
 # A padded query is a query whose token is hidden by key_padding_mask. The output row of a padded query is computed like
 # all other rows ("answered"), or has unspecified values ("own").
 PaddedQueries = Literal["answered", "own"]
+# Changes of a call that leave what belongs to a sequence bitwise equal: its outputs, and the gradients of its tokens.
+# They are changes of the other sequences of the batch, of the number of sequences, of the sequence's place among them,
+# from no padding to padding, from padding at the end to padding at the start, from all queries to a part of them or to
+# the last one, of the number of keys that are summed at a time, and of the number of threads.
+Invariance = Literal[
+    "neighbours", "batch_size", "position", "padding", "padding_side", "prefill", "decode", "key_split", "threads"
+]
 # A function that takes the operator's arguments and returns the operator's outputs. The arguments of ``multihead`` are
 # the arguments of the reference's forward.
 Call = Callable[..., Any]
@@ -120,6 +128,8 @@ class Policies:
     # Precision of the implementation's arithmetic, if it is coarser than the case's dtype. The error budget is then
     # derived from this precision. None: the arithmetic has the precision of the case's dtype.
     computes_in: Precision | None = None
+    # What leaves the bits of a sequence's results as they are; ``attnbench invariance`` measures it.
+    invariant: tuple[Invariance, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ValueError if hidden_row_gradients is "softmax" although hidden_rows is not "mean"."""
@@ -244,6 +254,8 @@ class Implementation:
     # Whether the first call of each kind compiles code. ``prepare`` then makes one call before calls are timed. Quick
     # runs leave out an implementation that compiles, unless the user names it.
     compiles: bool = False
+    # The same implementation with other splits of the keys, by the number of keys that are summed at a time.
+    key_splits: Mapping[int, "Implementation"] = {}
 
     def unsupported(self, case: Case) -> "TypedRefusal | str | None":  # noqa: ARG002
         """Return the reason why this case is refused; None if it is not refused."""

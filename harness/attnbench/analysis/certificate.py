@@ -8,6 +8,7 @@ History of VERSION
 1  first version
 2  new fields of an implementation: code, checked_cases, without_data
 3  new field of a completion: pool_hash; no field restrictions
+4  new field of an implementation: invariance
 """
 
 from collections import Counter
@@ -18,13 +19,15 @@ from typing import Any, Literal
 import msgspec
 
 from attnbench.analysis.coverage import FEWEST_CHECKED, count_checked
+from attnbench.analysis.invariance import GradedProperty, list_grades
 from attnbench.cases import CaseId
 from attnbench.records.facts import Fact, Reason
+from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, Completion, Finding, Result, Run, Status
 
 __all__ = ["VERSION", "CertificateError", "Code", "Declaration", "Doubt", "Suite", "make_certificate"]
 
-VERSION = 3
+VERSION = 4
 UNMEASURED = "not measured for this list"
 
 
@@ -96,6 +99,7 @@ def make_certificate(
     *,
     without_data: Mapping[str, Fact] | None = None,
     completions: Mapping[str, Completion] | None = None,
+    invariance: Mapping[str, StoredRun] | None = None,
 ) -> dict[str, Any]:
     """Make the certificate of a run, as dicts and lists; ``words.certificates`` writes doubts and reasons as texts.
 
@@ -105,6 +109,7 @@ def make_certificate(
     ``without_data`` maps the id of each case that needs an optional data set, which this machine
     lacks, to this fact. Such a case does not count against an implementation: the
     certificate lists the case as not certified.
+    ``invariance`` maps display names to the runs that measured the invariance of the same code.
 
     Raises: CertificateError if a result is missing.
     """
@@ -122,6 +127,7 @@ def make_certificate(
             without_data=without_data or {},
             recorded_sources=run.sources.get(name, ""),
         )
+        | {"invariance": _describe_invariance(name, (invariance or {}).get(name))}
         for name in by_name
     ]
     return {
@@ -214,6 +220,18 @@ def _describe_implementation(
             if finding.status == "expected_failure"
         ],
     } | ({} if completion is None else {"completion": _describe_completion(completion, drawn)})
+
+
+def _describe_invariance(name: str, measured: StoredRun | None) -> dict[str, Any] | None:
+    """Return the run that measured the invariance of an implementation, and its grades; None if no run did.
+
+    No grade makes an implementation not conformant: a property that is declared, but does not hold, fails the run that
+    measured it.
+    """
+    if measured is None:
+        return None
+    grades: list[GradedProperty] = [one for one in list_grades(measured.results) if one.implementation == name]
+    return {"run": measured.run.id, "threads": measured.run.threads, "grades": grades}
 
 
 def _describe_completion(completion: Completion, counts: Counter[Status]) -> dict[str, Any]:

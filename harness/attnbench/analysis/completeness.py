@@ -14,7 +14,7 @@ from attnbench.jobs import command_lines
 from attnbench.jobs.errors import JobError
 from attnbench.jobs.stored import read_job
 from attnbench.records.run_file import StoredRun, merge_runs
-from attnbench.records.types import ENDED_SINCE, FRONTIER, PERF, Planned, Result, Run
+from attnbench.records.types import ENDED_SINCE, PERF, WITHOUT_CASES, Planned, Result, Run
 
 __all__ = [
     "Completeness",
@@ -32,7 +32,7 @@ __all__ = [
 Unfinished = Mapping[str, Collection[str]]
 
 # Suites whose number of cases differs from implementation to implementation: the cases are chosen during the run.
-UNLISTED = ("fuzz", FRONTIER)
+UNLISTED = ("fuzz", *WITHOUT_CASES)
 Ending = Literal["finished", "interrupted", "error", "cut", "partial", "unknown"]
 
 

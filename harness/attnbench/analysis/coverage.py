@@ -12,9 +12,9 @@ from attnbench.records.facts import Fact
 from attnbench.records.outcome_facts import AnsweredThoughRefused
 from attnbench.records.types import (
     FAILURES,
-    FRONTIER,
     PERF,
     SILENT,
+    WITHOUT_CASES,
     Finding,
     Result,
 )
@@ -65,7 +65,7 @@ def judge_conformance(results: Iterable[Result], *, missing: int = 0, causes: Se
     profile are checked with some checks only: without cases of a suite they give ``only``, whatever their number.
     ``missing`` is the number of planned cases without a result, and ``causes`` are the causes of the failures.
     """
-    every = [result for result in results if result.suite != FRONTIER]
+    every = [result for result in results if result.suite not in WITHOUT_CASES]
     own = [result for result in every if result.suite != PERF]
     if not count_checked(own):
         own = every

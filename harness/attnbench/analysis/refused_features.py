@@ -11,7 +11,7 @@ from attnbench.analysis.coverage import is_checked
 from attnbench.cases import CALL_MODES, CaseId, Dtype
 from attnbench.records.facts import Reason
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import FRONTIER, PERF, Result
+from attnbench.records.types import PERF, WITHOUT_CASES, Result
 from attnbench.refusals import CannotCompile, LacksGradients, LacksKeywords, LacksWeights, NeedsDtype, OtherRefusal
 
 __all__ = ["MULTIHEAD", "RefusalsOfRuns", "RefusedFeatures", "find_refused_features"]
@@ -30,8 +30,8 @@ NEUTRAL = frozenset(
 )
 # The only operator whose layout is known here: that its batch is optional, and that it has projections.
 MULTIHEAD = "multihead"
-# Suites whose cases are timed. A run of these alone says nothing about what else is refused.
-TIMED = frozenset({PERF, FRONTIER})
+# Suites whose cases are not those of a list. A run of these alone says nothing about what else is refused.
+TIMED = frozenset({PERF}) | WITHOUT_CASES
 # A feature that the reason of a refusal does not mention is inferred only if at least this many cases were refused for
 # the reason. In the suite ``quick``, two of 30 cases often have several rare features in common.
 FEWEST_CASES = 3

@@ -26,7 +26,7 @@ from attnbench.analysis.timing_rows import find_reference, measure_calls
 from attnbench.cases import CaseId
 from attnbench.records.facts import Reason
 from attnbench.records.run_file import StoredRun, merge_runs
-from attnbench.records.types import FRONTIER, PERF, Result, find_pass
+from attnbench.records.types import PERF, WITHOUT_CASES, Result, find_pass
 
 __all__ = ["select_choosable", "summarize"]
 
@@ -56,7 +56,7 @@ class _Maker:
 
     def __init__(self, runs: Sequence[StoredRun]) -> None:
         self.runs = {stored.run.id: stored for stored in runs}
-        self.results = [result for result in merge_runs(runs) if result.suite != FRONTIER]
+        self.results = [result for result in merge_runs(runs) if result.suite not in WITHOUT_CASES]
         self.judged = [judge_completeness(stored) for stored in runs]
         self.names = _index_names(runs, self.results, self.runs)
         self.conformance = dict(self._judge())

@@ -9,6 +9,7 @@ import click
 from msgspec import to_builtins
 
 from attnbench.analysis.certificate import Declaration, Suite, make_certificate
+from attnbench.analysis.invariance import find_measured
 from attnbench.api.selection import find_operators, list_suite
 from attnbench.cases import digest
 from attnbench.cli.judged_code import describe_code
@@ -17,6 +18,8 @@ from attnbench.jobs.fields import FUZZ, name_option
 from attnbench.jobs.job import ConformJob
 from attnbench.plugins.registry import display_name, load_operator
 from attnbench.processes.oracle_requests import GetListVersion
+from attnbench.records.run_file import read_runs_of
+from attnbench.records.types import INVARIANCE
 from attnbench.runner import Plan, Session
 from attnbench.words.certificates import describe_certificate, spell_certificate
 
@@ -78,6 +81,7 @@ def write_certificate(
         recorded.results.values(),
         without_data={plan.case: plan.missing for plan in plans if plan.missing and plan.lacks_data},
         completions=recorded.completions,
+        invariance=find_measured(recorded.run, read_runs_of(job.results, INVARIANCE)),
     )
     made = spell_certificate(certificate)
     file.write(json.dumps(made, indent=1, ensure_ascii=False) + "\n")

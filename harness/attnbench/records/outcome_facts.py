@@ -26,6 +26,7 @@ __all__ = [
     "Flaky",
     "Implausible",
     "Interrupted",
+    "InvarianceGrade",
     "KeepsWorking",
     "LimitedMemory",
     "MalformedAnswer",
@@ -44,7 +45,10 @@ __all__ = [
     "ReturnsNoGradients",
     "ReturnsNoWeights",
     "SamplesChanged",
+    "Size",
+    "SizeName",
     "SlowsOthers",
+    "SweptSize",
     "TimedOut",
     "TimingFault",
     "TooLargeForMachine",
@@ -320,6 +324,44 @@ class ExcludedFromTiming(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     attributed: bool = True
 
 
+SizeName = Literal["batch", "length", "head_dim", "padding", "chunk", "keys_per_part", "threads"]
+
+
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """One size of a comparison."""
+
+    name: SizeName
+    value: int
+
+
+class SweptSize(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of one size among the comparisons of a sweep, ascending."""
+
+    name: SizeName
+    values: tuple[int, ...]
+
+
+class InvarianceGrade(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """How far results change in a sweep of sizes, by a change of the call that changes nothing but the rounding."""
+
+    # Largest difference of two numbers, counted in the floating-point numbers from one to the other; 0: all bits are
+    # equal.
+    largest_ulp: int
+    # Largest difference of two numbers, in the units of the output or gradient.
+    largest_difference: Number = 0.0
+    # Sizes of the first comparison that differs; empty if none does.
+    first: tuple[Size, ...] = ()
+    # Numbers of comparisons that were made, that differ, and that the implementation refused.
+    compared: int
+    differing: int = 0
+    refused: int = 0
+    swept: tuple[SweptSize, ...]
+    # Whether the sweep ended before its time limit.
+    complete: bool = True
+    # Whether the policies of the implementation declare bitwise equality.
+    declared: bool = False
+
+
 class UnknownFact(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A fact that this version does not know, as of a newer version; ``name`` is its tag."""
 
@@ -354,5 +396,6 @@ OutcomeFact = (
     | NotConforming
     | Implausible
     | ExcludedFromTiming
+    | InvarianceGrade
     | UnknownFact
 )

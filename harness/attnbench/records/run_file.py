@@ -21,9 +21,9 @@ import msgspec
 from attnbench.cases import CaseId
 from attnbench.records.types import (
     FAILURES,
-    FRONTIER,
     PERF,
     SCHEMA,
+    WITHOUT_CASES,
     Ceiling,
     Completion,
     End,
@@ -56,6 +56,7 @@ __all__ = [
     "read_first_line",
     "read_lines",
     "read_run",
+    "read_runs_of",
     "sort_results",
 ]
 
@@ -459,6 +460,17 @@ def find_runs_since(results: Path, name: str) -> list[Path]:
     return [first, *(path for id_, path in stored.items() if id_ > first.stem and _has_results(path))]
 
 
+def read_runs_of(results: Path, suite: str) -> Iterator[StoredRun]:
+    """Yield the runs of a suite below ``results``, the oldest first; of other files only the first line is read.
+
+    Files that this version cannot read are left out.
+    """
+    for path in _list_stored(results).values():
+        with contextlib.suppress(ResultsError):
+            if _is_run(path) and read_first_line(path).suite == suite:
+                yield read_run(path)
+
+
 def find_empty_runs(results: Path, newest: Path) -> list[str]:
     """Return the ids of the runs below ``results`` that are newer than the run ``newest`` and have no result."""
     later = (path for id_, path in _list_stored(results).items() if id_ > newest.stem)
@@ -507,8 +519,8 @@ def _find_run(results: Path, stored: dict[str, Path], name: str) -> Path:
 def merge_runs(runs: Iterable[StoredRun]) -> list[Result]:
     """Return one result per machine, implementation and case from several runs: the latest findings and measurements.
 
-    Measurements with different numbers of threads are separate results. The result of a search for the max length is
-    also separate.
+    Measurements with different numbers of threads are separate results. The results of a search for the
+    max length, and of measured invariance, are also separate.
 
     Two results of the same run are joined by ``join_results``. A profile stores two results of a case: one after the
     checks and the memory measurement, and one after timing.
@@ -524,7 +536,7 @@ def merge_runs(runs: Iterable[StoredRun]) -> list[Result]:
         of_id[stored.run.id] = stored.run
         own: dict[tuple[object, ...], Result] = {}
         for result in sort_results(stored.run, stored.results):
-            measures = (result.suite, stored.run.threads) if result.suite in (PERF, FRONTIER) else ()
+            measures = (result.suite, stored.run.threads) if result.suite in {PERF, *WITHOUT_CASES} else ()
             key = (stored.run.machine.name, result.implementation, result.case, *measures)
             own[key] = join_results(own[key], result) if key in own else result
         # The results of one run are joined before they meet those of other runs: the first of two may lack what the

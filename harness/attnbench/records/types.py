@@ -30,11 +30,13 @@ __all__ = [
     "FAILURES",
     "FRONTIER",
     "GRAVEST",
+    "INVARIANCE",
     "PERF",
     "SAMPLE_FIELDS",
     "SCHEMA",
     "SILENT",
     "STATUSES",
+    "WITHOUT_CASES",
     "Ceiling",
     "Completion",
     "End",
@@ -86,8 +88,9 @@ Pass = Literal["forward", "forward+backward"]
 # Stands between several methods, or several sources of clock rates, of one timing.
 SEPARATOR = "; "
 # PERF: name of the suite in the results of a profile. FRONTIER: name of the suite in the results of a search for the
-# max length.
-PERF, FRONTIER = "perf", "frontier"
+# max length. INVARIANCE: of measured invariance. WITHOUT_CASES: suites whose findings are not of the checks of cases.
+PERF, FRONTIER, INVARIANCE = "perf", "frontier", "invariance"
+WITHOUT_CASES = frozenset({FRONTIER, INVARIANCE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +181,7 @@ class Finding:
 
     check: str
     status: Status
-    # What is known of a finding that did not pass, the most telling fact first.
+    # What is known of a finding that did not pass, the most telling fact first; and of invariance, its grade.
     facts: tuple[Fact, ...] = ()
     # Only in runs of schemas before 8, which stored a sentence in place of facts.
     reason: str = ""

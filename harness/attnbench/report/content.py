@@ -8,7 +8,7 @@ from attnbench.analysis.exclusions import exclude_implausible
 from attnbench.analysis.summarize import summarize
 from attnbench.analysis.summary import Summary
 from attnbench.records.run_file import StoredRun, merge_runs
-from attnbench.records.types import FRONTIER, Ceiling, Result
+from attnbench.records.types import WITHOUT_CASES, Ceiling, Result
 from attnbench.report.failures import Failures, collect_failures
 from attnbench.report.maps import Maps, make_maps
 from attnbench.report.nodes import Nodes, collect_nodes
@@ -51,7 +51,7 @@ def collect_content(runs: Sequence[StoredRun]) -> Content:
     summary = summarize(runs)
     runs, _ = exclude_implausible(runs)
     every = merge_runs(runs)
-    results = [result for result in every if result.suite != FRONTIER]
+    results = [result for result in every if result.suite not in WITHOUT_CASES]
     return Content(
         runs=tuple(runs),
         results=tuple(results),

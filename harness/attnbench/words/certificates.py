@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnbench.analysis.certificate import Doubt
+from attnbench.analysis.invariance import GradedProperty
 from attnbench.words.coverage import describe_asking, describe_completion, describe_few
-from attnbench.words.findings import describe_finding, describe_reason
+from attnbench.words.findings import describe_facts, describe_finding, describe_reason
 from attnbench.words.say import say
 
 __all__ = ["describe_certificate", "spell_certificate"]
@@ -22,6 +23,7 @@ _VERDICT = "certificate: {name} is {verdict} on {cases} of the suite {level}{dou
 _CONFORMANT, _NOT_CONFORMANT = "conformant", "NOT conformant"
 _BECAUSE = ": {doubts}"
 _WITHOUT_DATA = "  not certified, {cases}: {reason}"
+_UNMEASURED = "not measured; attnbench invariance measures it"
 _CASES = ("{count} case", "{count} cases")
 
 
@@ -57,11 +59,21 @@ def _spell(one: Mapping[str, Any]) -> dict[str, Any]:
             {**failure, "reason": describe_finding(failure["reason"])} for failure in one["expected_failures"]
         ],
     }
+    if one["invariance"] is None:
+        spelled["invariance"] = say(_UNMEASURED)
+    else:
+        spelled["invariance"] = {**one["invariance"], "grades": list(map(_spell_grade, one["invariance"]["grades"]))}
     if "completion" in one:
         completion = one["completion"]["summary"]
         texts = {"summary": describe_completion(completion), "notes": list(describe_asking(completion))}
         spelled["completion"] = {**one["completion"], **texts}
     return spelled
+
+
+def _spell_grade(one: GradedProperty) -> dict[str, Any]:
+    facts = {"status": one.status, "grade": describe_facts(one.facts)}
+    ulp = {"largest_ulp": one.grade.largest_ulp} if one.grade else {}
+    return {"property": one.name, "quantity": one.quantity, "dtype": one.dtype, "device": one.device, **facts, **ulp}
 
 
 def _describe_doubt(doubt: Doubt) -> str:

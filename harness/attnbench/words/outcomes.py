@@ -19,6 +19,7 @@ from attnbench.records.outcome_facts import (
     Flaky,
     Implausible,
     Interrupted,
+    InvarianceGrade,
     KeepsWorking,
     LimitedMemory,
     MalformedAnswer,
@@ -47,6 +48,7 @@ from attnbench.refusals import TypedRefusal
 from attnbench.words.calls import CHANGES, JUDGING, MALFORMED
 from attnbench.words.checks import fill_phrase
 from attnbench.words.exclusions import describe_fault
+from attnbench.words.invariance import describe_grade
 from attnbench.words.refusals import describe_refusal
 from attnbench.words.say import say
 
@@ -206,6 +208,8 @@ def describe_outcome_fact(fact: OutcomeFact) -> str:  # noqa: C901  # one case f
             return say(_IMPLAUSIBLE, fault=describe_fault(fault))
         case ExcludedFromTiming():
             return say(_EXCLUDED if fact.attributed else _NOT_ATTRIBUTED, fault=describe_outcome_fact(fact.fault))
+        case InvarianceGrade():
+            return describe_grade(fact)
         case UnknownFact(name=name):
             return say(_UNKNOWN, name=name)
     assert_never(fact)

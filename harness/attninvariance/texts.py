@@ -1,0 +1,46 @@
+"""The words of the tables of grades and of prices."""
+
+from collections.abc import Mapping
+from typing import get_args
+
+from attnbench.analysis.invariance import GradedProperty, Quantity
+from attnbench.records.types import find_pass
+from attnbench.words.findings import describe_facts, describe_reason
+from attnbench.words.invariance import describe_grade_briefly, describe_sweep
+from attninvariance.price import Price
+
+__all__ = ["HEAD", "LEGEND", "PRICE_HEAD", "format_price", "format_row"]
+
+HEAD = ("property", "output", "gradients", "swept")
+PRICE_HEAD = ("call", "implementation", "ms per call", "times the fastest")
+LEGEND = (
+    "bitwise: all bits were equal at all swept sizes. N ulp: the largest difference, counted in floating-point numbers "
+    "from one result to the other. n/a: refused."
+)
+
+
+def format_row(name: str, grades: Mapping[Quantity, GradedProperty]) -> tuple[str, ...]:
+    """Return the cells of a property's row; ``grades`` has what was measured of ``output`` and of ``gradients``."""
+    cells = [_describe(grades.get(quantity)) for quantity in get_args(Quantity)]
+    sweep = next((describe_sweep(one.grade) for one in grades.values() if one.grade), "–")
+    return name, *cells, sweep
+
+
+def _describe(one: GradedProperty | None) -> str:
+    if one is None:
+        return "–"
+    if one.grade is not None:
+        return describe_grade_briefly(one.grade)
+    return f"{'n/a' if one.status == 'unsupported' else one.status}: {describe_facts(one.facts)}"
+
+
+def format_price(price: Price) -> tuple[str, ...]:
+    """Return the cells of the row of an implementation on a case."""
+    call = f"{price.case.split('/')[1]} {find_pass(price.case)}"
+    if price.time_ns is None or price.ratio is None:
+        return call, price.implementation, "–", "–" if price.untimed is None else describe_reason(price.untimed)
+    found = price.ratio
+    interval = "fastest" if price.implementation == price.fastest else (
+        f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]"
+    )  # fmt: skip
+    return call, price.implementation, f"{price.time_ns.value / 1e6:.3g}", interval

@@ -128,10 +128,10 @@ class CannotCompile(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The implementation is not compiled by ``compiler``.
 
     compiled: it already calls ``torch.compile``. values: it reads values of tensors, which cannot be traced.
-    interpreter: its kernel is interpreted.
+    interpreter: its kernel is interpreted. order: its sums have a fixed order, which a compiler may change.
     """
 
-    why: Literal["compiled", "values", "interpreter"]
+    why: Literal["compiled", "values", "interpreter", "order"]
     compiler: str = "torch.compile"
 
 

@@ -22,6 +22,7 @@ backward: Dao et al., FlashAttention, 2022, https://arxiv.org/abs/2205.14135, al
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,6 +36,8 @@ __all__ = ["CORE_ONLINE_SOFTMAX", "ONLINE_SOFTMAX", "online_softmax"]
 # Number of keys in a tile, as in fused kernels: small enough for a small tile of logits, and large
 # enough for efficient matrix products.
 KEYS_PER_TILE = 128
+# Other numbers, by which ``attnbench invariance`` shows how far the bits depend on the tiles.
+OTHER_KEYS_PER_TILE = (16, 32, 64)
 
 
 def online_softmax(
@@ -160,3 +163,9 @@ def _select_columns(mask: Tensor, begin: int, end: int) -> Tensor:
 
 ONLINE_SOFTMAX = from_kernel(online_softmax, source="https://arxiv.org/abs/1805.02867")
 CORE_ONLINE_SOFTMAX = core_from_kernel(ONLINE_SOFTMAX)
+SPLITS = {
+    keys: from_kernel(partial(online_softmax, keys_per_tile=keys), name="online_softmax")
+    for keys in OTHER_KEYS_PER_TILE
+}
+ONLINE_SOFTMAX.key_splits = SPLITS
+CORE_ONLINE_SOFTMAX.key_splits = {keys: core_from_kernel(split) for keys, split in SPLITS.items()}

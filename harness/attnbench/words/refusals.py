@@ -62,6 +62,7 @@ _COMPILE = {
     "compiled": "already calls torch.compile, so it is not compiled by {compiler}",
     "values": "reads values of tensors, which {compiler} cannot trace",
     "interpreter": "its kernel is interpreted, so it is not compiled by {compiler}",
+    "order": "its sums have a fixed order, which {compiler} may change",
 }
 _INTERPRETED = "interpreted by {interpreter}: the time does not show the speed of the compiled kernel"
 _LIBRARY = "{library}: {text}"

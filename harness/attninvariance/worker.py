@@ -53,7 +53,7 @@ def measure(subject: Subject, name: str, sweep: Sweep) -> InvarianceGrade:
     """
     points = list_points(name, sweep, _list_own_values(subject, name))
     compared: list[Point] = []
-    largest, farthest, differing = 0, 0.0, 0
+    largest, farthest, differing, refused = 0, 0.0, 0, 0
     first: Point | None = None
     refusal: Refusal | None = None
     begin, complete = time.monotonic(), True
@@ -64,7 +64,7 @@ def measure(subject: Subject, name: str, sweep: Sweep) -> InvarianceGrade:
         try:
             apart, difference = _compare(subject, name, point)
         except Refusal as error:
-            refusal = refusal or error
+            refusal, refused = refusal or error, refused + 1
             continue
         if apart:
             first = first or point
@@ -74,14 +74,13 @@ def measure(subject: Subject, name: str, sweep: Sweep) -> InvarianceGrade:
     if not compared:
         raise refusal or Refusal(phrase("nothing_to_sweep"))
     quantity = "gradients" if subject.case.differentiates else "output"
-    tried = points if complete else points[: points.index(compared[-1]) + 1]
     return InvarianceGrade(
         largest_ulp=largest,
         largest_difference=store_number(farthest),
         first=tuple(Size(name=size, value=value) for size, value in first.name_sizes(name).items()) if first else (),
         compared=len(compared),
         differing=differing,
-        refused=len(tried) - len(compared),
+        refused=refused,
         swept=tuple(SweptSize(name=size, values=values) for size, values in iterate_sizes(name, compared)),
         complete=complete,
         declared=is_declared(subject.implementation.policies, name, quantity, subject.case.device),
@@ -99,13 +98,14 @@ def _list_own_values(subject: Subject, name: str) -> Sequence[int]:
 
 
 def _compare(subject: Subject, name: str, point: Point) -> tuple[int, float]:
-    """Return the largest distance in ulp, and the largest difference, of results that should have the same bits."""
-    ulps, differences = [0], [0.0]
-    for one, other in COMPARISONS[name](subject, point):
-        ulps += [count_ulps(one[quantity], other[quantity]) for quantity in one]
-        if max(ulps):
-            differences += [find_difference(one[quantity], other[quantity]) for quantity in one]
-    return max(ulps), max(differences)
+    """Return the largest distance in ulp, and the largest difference, of results that should have the same bits.
+
+    Raises: Refusal if the calls have no results in common.
+    """
+    pairs = [(one[quantity], other[quantity]) for one, other in COMPARISONS[name](subject, point) for quantity in one]
+    if not pairs:
+        raise Refusal(phrase("nothing_to_compare"))
+    return max(count_ulps(*pair) for pair in pairs), max(find_difference(*pair) for pair in pairs)
 
 
 def main() -> None:

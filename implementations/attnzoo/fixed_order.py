@@ -165,8 +165,8 @@ class _FixedOrderAttention(HeadSplitAttention):
 
 def _project(tokens: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return the projection of tokens (batch, length, width) by a weight (features, width)."""
-    # As one matrix of all tokens: the gradient of a parameter is a sum over the tokens of all sequences. The bias is the
-    # last term of each sum, so that its gradient is such a sum too.
+    # As one matrix of all tokens, so that the gradient of a parameter is a sum over the tokens of all sequences. The
+    # bias is the last term of each sum: its gradient is then such a sum too.
     rows, matrix = tokens.flatten(0, 1), weight.to(WIDE).mT
     if bias is not None:
         rows = torch.cat([rows, rows.new_ones(rows.shape[0], 1)], dim=1)

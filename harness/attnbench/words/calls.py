@@ -51,6 +51,7 @@ JUDGING = {
     "no_key_splits": "the implementation offers no other split of the keys",
     "no_padding_at_the_start": "the operator has no padding at the start of a sequence",
     "no_transforms": "the operator has no case transforms, which select sequences and queries",
+    "nothing_to_compare": "the results belong to no token",
     "nothing_to_sweep": "the sweep has no sizes for this property",
     "single_dtype": "the implementation supports no dtype but {dtype}",
     "no_module": "the implementation's module is not a torch.nn.Module",

@@ -29,7 +29,7 @@ from attninvariance.texts import HEAD, LEGEND, PRICE_HEAD, format_price, format_
 __all__ = ["command"]
 
 # Shapes of the calls that are timed with --price: overhead has a part in the first, and little in the second.
-PRICED = tuple(Shape(queries=length, keys=length, batch=4, heads=4, head_dim=64) for length in (64, 256))
+PRICED = tuple(Shape(queries=length, keys=length, heads=4, head_dim=64) for length in (64, 256))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

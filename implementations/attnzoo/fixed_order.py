@@ -47,6 +47,8 @@ LOWEST = -708.0
 # Bias and number of mantissa bits of float64.
 BIAS, MANTISSA = 1023, 52
 WIDE = torch.float64
+# Seconds for each product of two numbers, of a call without backward and with it.
+FORWARD_S, WITH_BACKWARD_S = 1.5e-9, 4.5e-9
 NO_DROPOUT = LacksKeywords(keywords=("dropout_p",))
 
 
@@ -188,6 +190,13 @@ class FixedOrder(Implementation):
         if case.compiler:
             return CannotCompile(why="order", compiler="torch.export" if case.compiler == "export" else "torch.compile")
         return NO_DROPOUT if case.problem.dropout and case.training else None
+
+    def predicted_s(self, case: Case) -> float:
+        """Return the expected seconds of one call: a constant times the number of products."""
+        problem = case.problem
+        tokens = (problem.batch or 1) * (2 * problem.queries + 2 * problem.keys)
+        products = tokens * problem.embed_dim**2 + 2 * problem.pairs * problem.embed_dim // problem.num_heads
+        return float(products) * (WITH_BACKWARD_S if case.differentiates else FORWARD_S)
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
         """Return a module with the reference's forward and parameters."""

@@ -32,7 +32,8 @@ DISPATCH = ("Dispatch", "DispatchCell", "Offer")
 CERTIFICATE = ("Suite", "Code")
 # Parts of facts, and of phrases in them.
 OF_FACTS = (
-    "Phrase", "Compared", "Coordinate", "SharedPositions", "Limit", "Fault", "SeenPolicy", "Argument", "Size", "SweptSize",
+    "Phrase", "Compared", "Coordinate", "SharedPositions", "Limit", "Fault", "SeenPolicy", "Argument", "Size",
+    "SweptSize",
 )  # fmt: skip
 # Words of JSON for the types of fields.
 WORDS = {

@@ -10,8 +10,8 @@ from attnbench.cases import Case, Shape
 from attnbench.devices import get_device
 from attnbench.interface import CaseTransforms, Implementation, Inputs, Operator, Refusal
 from attnbench.oracle.inputs import select_positions
-from attnbench.records.value_facts import phrase
 from attninvariance.sweep import HEADS, Point
+from attninvariance.texts import NO_TRANSFORMS
 
 __all__ = ["Call", "Results", "Subject"]
 
@@ -46,7 +46,7 @@ class Subject:
         """
         found = self.operator.case_transforms
         if found is None:
-            raise Refusal(phrase("no_transforms"))
+            raise Refusal(NO_TRANSFORMS)
         return found
 
     def draw(self, point: Point, mask: str = "none", **changes: bool) -> Call:

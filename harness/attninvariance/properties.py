@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from attnbench.interface import Refusal
-from attnbench.records.value_facts import phrase
 from attninvariance.calls import Call, Results, Subject
 from attninvariance.sweep import Point
+from attninvariance.texts import NO_PADDING_AT_THE_START
 
 __all__ = ["COMPARISONS", "Pairs"]
 
@@ -80,7 +80,7 @@ def compare_padding_sides(subject: Subject, point: Point) -> Pairs:
     call, length, count = subject.draw(point), point.length, point.own
     right = _pad(subject, call, count)
     if "key_padding_mask" not in right.inputs.tensors:
-        raise Refusal(phrase("no_padding_at_the_start"))
+        raise Refusal(NO_PADDING_AT_THE_START)
     left = subject.select(right, keys=[*range(length, length + count), *range(length)])
     left = Call(left.case.with_problem(mask="padleft"), left.inputs)
     first, last = list(range(length)), list(range(count, count + length))

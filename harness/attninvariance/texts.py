@@ -5,12 +5,30 @@ from typing import get_args
 
 from attnbench.analysis.invariance import GradedProperty, Quantity
 from attnbench.records.types import find_pass
+from attnbench.records.value_facts import phrase
 from attnbench.words.findings import describe_facts, describe_reason
 from attnbench.words.invariance import describe_grade_briefly, describe_sweep
 from attninvariance.price import Price
 
-__all__ = ["HEAD", "LEGEND", "PRICE_HEAD", "format_price", "format_row"]
+__all__ = [
+    "HEAD",
+    "LEGEND",
+    "NOTHING_IN_COMMON",
+    "NOTHING_TO_SWEEP",
+    "NO_KEY_SPLITS",
+    "NO_PADDING_AT_THE_START",
+    "NO_TRANSFORMS",
+    "PRICE_HEAD",
+    "format_price",
+    "format_row",
+]
 
+# Why a property is not measured.
+NO_KEY_SPLITS = phrase("the implementation offers no other split of the keys")
+NO_PADDING_AT_THE_START = phrase("the operator has no padding at the start of a sequence")
+NO_TRANSFORMS = phrase("the operator has no case transforms, which select sequences and queries")
+NOTHING_IN_COMMON = phrase("no result of the two calls belongs to the same tokens")
+NOTHING_TO_SWEEP = phrase("the sweep has no sizes for this property")
 HEAD = ("property", "output", "gradients", "swept")
 PRICE_HEAD = ("call", "implementation", "ms per call", "times the fastest")
 LEGEND = (

@@ -10,7 +10,7 @@ from attnbench.processes.request import Handler
 from attnbench.processes.rpc import serve
 from attnbench.records.environment import count_cores
 from attnbench.records.outcome_facts import InvarianceGrade, Size, SweptSize
-from attnbench.records.value_facts import phrase, store_number
+from attnbench.records.value_facts import store_number
 from attnbench.workers.candidate_worker import CandidateWorker
 from attnbench.workers.loaded_implementations import LoadedImplementations
 from attnbench.workers.outcomes import run_for_outcome
@@ -18,6 +18,7 @@ from attninvariance.calls import Subject
 from attninvariance.properties import COMPARISONS
 from attninvariance.requests import MeasureInvariance
 from attninvariance.sweep import Point, Sweep, is_declared, iterate_sizes, list_points
+from attninvariance.texts import NO_KEY_SPLITS, NOTHING_IN_COMMON, NOTHING_TO_SWEEP
 from attninvariance.ulps import count_ulps, find_difference
 
 __all__ = ["InvarianceWorker", "measure"]
@@ -72,7 +73,7 @@ def measure(subject: Subject, name: str, sweep: Sweep) -> InvarianceGrade:
         compared.append(point)
         largest, farthest = max(largest, apart), max(farthest, difference)
     if not compared:
-        raise refusal or Refusal(phrase("nothing_to_sweep"))
+        raise refusal or Refusal(NOTHING_TO_SWEEP)
     quantity = "gradients" if subject.case.differentiates else "output"
     return InvarianceGrade(
         largest_ulp=largest,
@@ -91,7 +92,7 @@ def _list_own_values(subject: Subject, name: str) -> Sequence[int]:
     """Return the values of a property's own size that depend on the implementation or on the machine."""
     if name == "key_split":
         if not subject.implementation.key_splits:
-            raise Refusal(phrase("no_key_splits"))
+            raise Refusal(NO_KEY_SPLITS)
         return sorted(subject.implementation.key_splits)
     # On a single core, two threads still divide the work as they would on two.
     return range(2, max(count_cores(), 2) + 1) if name == "threads" else ()
@@ -104,7 +105,7 @@ def _compare(subject: Subject, name: str, point: Point) -> tuple[int, float]:
     """
     pairs = [(one[quantity], other[quantity]) for one, other in COMPARISONS[name](subject, point) for quantity in one]
     if not pairs:
-        raise Refusal(phrase("nothing_to_compare"))
+        raise Refusal(NOTHING_IN_COMMON)
     return max(count_ulps(*pair) for pair in pairs), max(find_difference(*pair) for pair in pairs)
 
 

@@ -15,6 +15,7 @@ from attnbench.records.outcome_facts import InvarianceGrade
 from attnbench.refusals import OtherRefusal
 from attninvariance.calls import Subject
 from attninvariance.sweep import PROPERTIES, SWEEPS, Point, Sweep, is_declared, list_points
+from attninvariance.texts import NO_KEY_SPLITS
 from attninvariance.worker import measure
 from attnzoo.batched_matmul import CORE_BATCHED_MATMUL
 from attnzoo.fixed_order import FIXED_ORDER, FixedOrder
@@ -90,7 +91,7 @@ def test_other_splits_of_the_keys_are_compared() -> None:
     assert {one.name: one.values for one in found.swept}["keys_per_part"] == tuple(sorted(ONLINE_SOFTMAX.key_splits))
     with pytest.raises(Refusal) as error:
         grade(FIXED_ORDER, "key_split")
-    assert error.value.args[0].key == "no_key_splits"
+    assert error.value.args[0] == NO_KEY_SPLITS
 
 
 class EvenOnly(FixedOrder):

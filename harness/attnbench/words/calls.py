@@ -48,11 +48,6 @@ CHANGES = {
 JUDGING = {
     "copies_have_no_padded_queries": "padded_queries='own' demands that outputs of padded queries are not compared; "
     "this is impossible for copies, since key_padding_mask marks padded queries only if query and key are one tensor",
-    "no_key_splits": "the implementation offers no other split of the keys",
-    "no_padding_at_the_start": "the operator has no padding at the start of a sequence",
-    "no_transforms": "the operator has no case transforms, which select sequences and queries",
-    "nothing_to_compare": "the results belong to no token",
-    "nothing_to_sweep": "the sweep has no sizes for this property",
     "single_dtype": "the implementation supports no dtype but {dtype}",
     "no_module": "the implementation's module is not a torch.nn.Module",
     "prepared_for_one_length": "prepare() does not return the module itself, but a function for one length only",

@@ -1,7 +1,7 @@
 """Calls of one implementation at chosen sizes, and the parts of their results that belong to chosen tokens."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from torch import Tensor
 
@@ -56,7 +56,7 @@ class Subject:
         )
         case = next(one for one in self.operator.shape_cases(shape) if one.mode == self.case.mode)
         case = case.with_fields(dtype=self.case.dtype, device=self.case.device)
-        case = case.with_problem(**{name: value for name, value in changes.items() if hasattr(case.problem, name)})
+        case = case.with_problem(**{one.name: changes[one.name] for one in fields(case.problem) if one.name in changes})
         inputs = self.operator.inputs(case)
         place = self.operator.outputs[0]
         return Call(case, replace(inputs, cotangents={place: inputs.cotangents[place]}).map_tensors(self._move))

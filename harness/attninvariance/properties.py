@@ -5,7 +5,7 @@ They are compared only where both calls have the same tokens in the same order.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
@@ -122,7 +122,7 @@ def _compare_parts(subject: Subject, point: Point, parts: list[tuple[int, int]])
     call = subject.draw(point, mask="causal", self_attention=False, key_is_value=False)
     whole = subject.take(call, subject.run(call))
     # Without the hint ``is_causal``, the selected rows of the mask are kept.
-    flags = {name: False for name in ("is_causal",) if hasattr(call.case.problem, name)}
+    flags = {one.name: False for one in fields(call.case.problem) if one.name == "is_causal"}
     plain = Call(call.case.with_problem(**flags), replace(call.inputs, options=call.inputs.options | flags))
     for begin, end in parts:
         rows = list(range(begin, end))

@@ -141,9 +141,15 @@ class _FixedOrderAttention(HeadSplitAttention):
         del is_causal  # the mask is given too
         if self.dropout and self.training:
             raise Refusal(NO_DROPOUT)
-        with torch.autocast(query.device.type, enabled=False):
+        kind, dtype = query.device.type, self.out_proj.weight.dtype
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+        elif {query.dtype, key.dtype, value.dtype} != {dtype}:
+            got = ", ".join(str(tokens.dtype) for tokens in (query, key, value))
+            raise TypeError(f"query, key and value must have the dtype of the parameters, {dtype}, got {got}")
+        with torch.autocast(kind, enabled=False):
             output, weights = self._attend(query, key, value, mask)
-        return output, weights if need_weights else None
+        return output.to(dtype), weights.to(dtype) if need_weights else None
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         if self.in_proj_weight is not None:
@@ -162,7 +168,7 @@ class _FixedOrderAttention(HeadSplitAttention):
         weights = softmax(logits)
         features = multiply(weights, v).transpose(1, 2).flatten(2)
         output = _project(features, self.out_proj.weight, self.out_proj.bias)
-        return output.to(query.dtype), weights.to(query.dtype)
+        return output, weights
 
 
 def _project(tokens: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

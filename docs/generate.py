@@ -38,9 +38,9 @@ OF_FACTS = (
 # Words of JSON for the types of fields.
 WORDS = {
     "str": "text", "int": "integer", "float": "number", "bool": "boolean", "Any": "any value", "None": "null",
-    "Number": "number", "Status": "text", "SizeName": "text", "Fact": "[fact](#facts)", "Reason": "[fact](#facts) or text",
+    "Number": "number", "Status": "text", "Fact": "[fact](#facts)", "Reason": "[fact](#facts) or text",
     "TypedRefusal": "[refusal](#refusals)", "Death": "[fact](#facts)", "Rows": "text", "ProbeName": "text",
-    "Acts": "text",
+    "Acts": "text", "SizeName": "text",
 }  # fmt: skip
 
 

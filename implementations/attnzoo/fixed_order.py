@@ -23,6 +23,7 @@ https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/; exp
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -127,7 +128,7 @@ class _Softmax(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        (weights,) = ctx.saved_tensors
+        weights: Tensor = ctx.saved_tensors[0]
         (incoming,) = gradients
         return weights * (incoming - _sum_in_order(incoming * weights))
 
@@ -152,11 +153,14 @@ class _FixedOrderAttention(HeadSplitAttention):
         return output.to(dtype), weights.to(dtype) if need_weights else None
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        matrices: Sequence[Tensor]
         if self.in_proj_weight is not None:
             matrices = self.in_proj_weight.chunk(3)
         else:
             matrices = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
-        biases = self.in_proj_bias.chunk(3) if self.in_proj_bias is not None else (None, None, None)
+        biases: Sequence[Tensor | None] = (
+            self.in_proj_bias.chunk(3) if self.in_proj_bias is not None else (None, None, None)
+        )
         q, k, v = (
             self.split(_project(tokens.to(WIDE), weight, bias))
             for tokens, weight, bias in zip((query, key, value), matrices, biases, strict=True)

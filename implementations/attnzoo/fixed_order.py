@@ -38,8 +38,8 @@ from attnbench.refusals import CannotCompile, LacksKeywords, TypedRefusal
 
 __all__ = ["FIXED_ORDER", "FixedOrder", "multiply", "softmax"]
 
-# log 2 as a sum of two float64 numbers. The first has 32 zero bits at its end, so that its product with an exponent is
-# exact.
+# log 2 as a sum of two float64 numbers. The first has 21 zero bits at its end, so that its product with an exponent is
+# exact. Source: fdlibm, e_exp.c, https://www.netlib.org/fdlibm/e_exp.c.
 LOG2_HIGH, LOG2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 # Terms of the Taylor series of e^r for |r| ≤ log(2) / 2: the next term is below 2^-57.
 TERMS = 14
@@ -162,8 +162,6 @@ class _FixedOrderAttention(HeadSplitAttention):
         biases: Sequence[Tensor | None] = (None, None, None)
         if self.in_proj_bias is not None:
             biases = self.in_proj_bias.chunk(3)
-            self.in_proj_bias.chunk(3) if self.in_proj_bias is not None else (None, None, None)
-        )
         q, k, v = (
             self.split(_project(tokens.to(WIDE), weight, bias))
             for tokens, weight, bias in zip((query, key, value), matrices, biases, strict=True)

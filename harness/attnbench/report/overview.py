@@ -18,11 +18,11 @@ from attnbench.report.summary_grid import (
     name_pass,
     name_wrong,
 )
-from attnbench.words.answers import describe_regret, format_percent
-from attnbench.words.overview import NOTHING_CHOSEN, PENDING
+from attnbench.words.answers import NOTHING_CHOSEN, describe_regret, format_percent
 from attnbench.words.say import say
 from attnbench.words.summary import (
     MARKS,
+    PENDING,
     describe_conformance,
     describe_place,
     describe_reason,

@@ -620,7 +620,7 @@ def test_failing_run_is_one_object_that_can_be_reproduced(here: Path) -> None:
     stored = read_run(file)
     assert stored.problems == ()
     assert stored.run.command == shlex.join(
-        ["attnbench", "conform", "own.py:Raises", *words[2:-3], "--results=stored", "--json", "-"]
+        ["attnbench", "conform", "own.py:Raises", *words[2:-3], "--results", "stored"]
     )
     for text in (done.out, file.read_text()):
         assert not re.search(r"somebody-k7|Traceback", text)

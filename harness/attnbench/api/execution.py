@@ -135,7 +135,7 @@ def _supplement(
     the job selects cases or checks, or replaces the dtypes; otherwise there are none. With a shard, a part of the
     supplementary cases is added.
     """
-    if job.suite not in VERDICT_SUITES or job.cases or job.checks or job.dtype:
+    if job.suite not in VERDICT_SUITES or set(job.filters) - {"shard"}:
         return {}
     whole = plans
     if job.shard:

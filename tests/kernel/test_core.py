@@ -269,7 +269,13 @@ def test_every_multihead_kernel_is_also_an_implementation_of_attention_core() ->
         assert load(name).function is load(name.removeprefix("core_")).function
 
 
-@pytest.mark.parametrize("name", sorted({*BUILT_IN} - {"core_naive_loop", "core_compiled", "core_flex"}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("core_online_softmax", "core_sdpa") else [pytest.mark.extended])
+        for name in sorted({*BUILT_IN} - {"core_naive_loop", "core_compiled", "core_flex"})
+    ],
+)
 def test_built_in_kernels_pass_every_check_on_quick(conformance: "Conformance", name: str) -> None:
     """Kernels pass on every case of quick that they support; the slow ones (loop and compiled) are not tested here."""
     kernel: CoreKernel = load(name)

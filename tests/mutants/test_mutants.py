@@ -173,7 +173,7 @@ def list_variant_cases(operator: str) -> list[Case]:
 def deal_cases(operator: str) -> list[Any]:
     """Return (variant, its cases) as values of a parameter: each case with one variant that supports it, in turn.
 
-    A second, extended value of each variant has all its cases.
+    A second value of each variant has all its cases; it belongs to ``make test-scores``.
     """
     variants = MUTANT_SETS[operator].variants
     dealt: dict[str, list[Case]] = {variant.name: [] for variant in variants}
@@ -187,7 +187,7 @@ def deal_cases(operator: str) -> list[Any]:
             pytest.param(one, dealt[one.name] or supported[one.name][:1], id=f"{one.name}-one-of-each")
             for one in variants
         ),
-        *(pytest.param(one, supported[one.name], id=one.name, marks=pytest.mark.extended) for one in variants),
+        *(pytest.param(one, supported[one.name], id=one.name, marks=pytest.mark.scores) for one in variants),
     ]
 
 

@@ -305,6 +305,7 @@ def test_the_naive_loop_supports_every_option(conformance: "Conformance") -> Non
 
 
 # Where the compiler splits a graph, it reads ``.grad`` of tensors that are not leaves, which makes torch warn.
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_the_compiled_loop_gives_zeros_in_fully_masked_rows(conformance: "Conformance") -> None:
     """A fully masked row is 0 also under a compiler, which does not know the values of the mask."""

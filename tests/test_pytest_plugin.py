@@ -142,6 +142,7 @@ def test_tests_are_chosen_by_keyword(here: pytest.Pytester) -> None:
     assert found == [f"attention::conformance[kernels.py:right-{one}]" for one in ids]
 
 
+@pytest.mark.extended
 def test_several_processes_share_the_tests(here: pytest.Pytester) -> None:
     """Under xdist, every test runs in one of the two processes; each process starts its own workers."""
     pytest.importorskip("xdist")

@@ -117,6 +117,7 @@ def test_a_value_of_the_file_is_named_by_its_key(folder: Path, old: str, new: st
     assert refused.stderr.startswith(f"attnbench: {message}")
 
 
+@pytest.mark.extended
 def test_a_dry_run_checks_the_nodes_if_it_can(folder: Path) -> None:
     """What no node has is refused as on submission; without an answer from Slurm, a line says what is not checked."""
     configuration = folder / "sweep.toml"

@@ -309,6 +309,7 @@ def evaluate_in_long_double(one: Case, given: Inputs) -> dict[str, Any]:
     return {"output": output, "weights": shares.mean(axis=1) if problem.average_attn_weights else shares} | gradients
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="this machine has no number wider than a double")
 def test_the_error_of_the_oracle_is_well_within_the_budget_of_float64() -> None:
     """On every case, the oracle's error against np.longdouble is at most half of the error allowed in float64."""

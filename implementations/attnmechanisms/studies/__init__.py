@@ -23,7 +23,7 @@ def _check_widths(
     value: str,
 ) -> tuple[int, ...]:
     try:
-        widths = COUNTS.parse(value)
+        widths: tuple[int, ...] = COUNTS.parse(value)
     except ValueError:
         raise click.UsageError(f"--head-dims: needs whole numbers of at least 1, got {value!r}") from None
     if max(widths) > MOST_WIDTH:

@@ -303,7 +303,7 @@ def test_decorated_function_must_take_the_case(here: pytest.Pytester) -> None:
 
 
 def test_plug_in_imports_no_large_package() -> None:
-    """Importing the plug-in imports two small parts of attnbench, and no large package such as torch."""
+    """Importing the plug-in imports three small parts of attnbench, and no large package such as torch."""
     program = (
         "import attnbench.pytest_plugin, sys; loaded = {m.split('.')[1] for m in sys.modules if 'attnbench.' in m}"
     )
@@ -311,7 +311,7 @@ def test_plug_in_imports_no_large_package() -> None:
     program += "; print({'torch', 'numpy', 'click', 'rich', 'msgspec'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        "cases interface pytest_plugin",
+        "cases devices interface pytest_plugin",
         "set()",
     ]
 

@@ -718,7 +718,7 @@ def test_implementation_that_cannot_be_loaded_again_is_excluded(session: Session
     ("source", "reason"),
     [
         ("ONE = 3", "is int; an implementation is an nn.Module class"),
-        ("import sys; sys.exit('no licence')", "the process exited with code 1 (no licence)"),
+        ("import sys; sys.exit('no licence')", "SystemExit: no licence"),
         (
             "from attnbench.interface import Implementation\nclass ONE(Implementation):\n    operator = 'flash'",
             "computes an unknown operator 'flash'; available: additive_pooling, attention_core, ",

@@ -161,6 +161,7 @@ def test_a_sweep_outlives_its_cluster(folder: Path) -> None:
     assert "2 done, 0 failed; results: 2 of 2" in resumed.stdout
 
 
+@pytest.mark.extended
 def test_a_task_that_was_given_up_gets_more_tries(folder: Path) -> None:
     """--resume with a larger number of tries runs the task again; without, the task stays as it is."""
     assert sweep(folder, "sweep.toml", "--local", "--tries", "1").returncode == 0

@@ -136,6 +136,7 @@ def test_a_registered_attention_that_is_never_called_is_an_error(batch: Batch, m
         MODELS["transformers"].build_swapped("varlen", load("varlen"), batch)
 
 
+@pytest.mark.extended
 @needs_encoder
 @pytest.mark.parametrize("name", ["core_sdpa", "single_head"])
 def test_an_implementation_of_another_operator_is_a_usage_error(name: str) -> None:

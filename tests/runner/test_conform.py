@@ -498,6 +498,7 @@ def test_a_crash_of_no_single_check_is_reported(session: Session, tmp_path: Path
     assert {results[1][check].status for check in SEVERAL[:-1]} == {"passed"}
 
 
+@pytest.mark.extended
 def test_a_time_out_is_attributed_to_its_check(session: Session, tmp_path: Path) -> None:
     """If one check of a case does not end, that check has the status "timeout", and the other checks pass."""
     name = write_file(tmp_path, "together.py", TOGETHER) + ":WAITS"

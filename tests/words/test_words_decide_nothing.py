@@ -16,7 +16,7 @@ from attnbench.records.run_file import read_run
 from attnbench.words.say import say
 from commands import run_command
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.extended]
 
 DATA = Path(__file__).parents[1] / "data"
 # Implementations of which one is right, and the others are wrong, crash, refuse, raise, or answer though they refuse.

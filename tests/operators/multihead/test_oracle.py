@@ -241,6 +241,7 @@ def attend_by_loops(problem: MultiheadProblem, given: Inputs) -> Tensor:
     return joined @ parameters["out_proj.weight"].T + parameters.get("out_proj.bias", 0.0)
 
 
+@pytest.mark.extended
 def test_the_oracle_equals_the_formula_written_as_loops() -> None:
     """The outputs of oracle and loops agree on all small cases of core, fully masked rows included."""
     compared = 0

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Unwritten"]
+__all__ = ["GARBAGE", "Unwritten"]
 
 # The number in memory that a backward pass does not write.
 GARBAGE = 0.5

@@ -210,7 +210,8 @@ class CompiledBiasChunkUnwritten(Formula):
     condition="autocast on a CPU, eval() without gradients, self-attention with padding, no weights",
     under=under_autocast(key_padding_mask=PADDING, need_weights=False),
     beside=[under_autocast(key_padding_mask=PADDING), under_autocast(need_weights=False),
-            under_autocast(key_padding_mask=PADDING, need_weights=False, autocast=False), on(mask="pad", mode="autocast")],
+            under_autocast(key_padding_mask=PADDING, need_weights=False, autocast=False),
+            on(mask="pad", mode="autocast")],
 )  # fmt: skip
 class AutocastFastPathLosesPadding(Formula):
     """Autocast on a CPU does not block the fast path, which drops padding that it has not converted."""

@@ -1,4 +1,4 @@
-"""Kind 8: faults of branches on four things at once, most in training, and parameters that are wrong when constructed."""
+"""Kind 8: faults of branches on four things at once, most in training, and wrong parameters of new modules."""
 
 import math
 from collections.abc import Callable
@@ -200,7 +200,7 @@ class LongSingleSequenceGradient(Formula):
 
 @fault(
     "mutant", 8,
-    source="https://github.com/pytorch/pytorch/issues/127055",
+    source="",
     inferred=True,
     condition="half precision, no gradients, is_causal, add_zero_attn, no weights",
     under=on(**ZERO),

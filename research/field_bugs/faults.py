@@ -131,7 +131,8 @@ class Fault:
     kinds: tuple[int, ...]
     # What goes wrong, and how.
     mechanism: str
-    # Address of the report. If ``inferred``, the report has the same mechanism elsewhere or under another condition.
+    # Address of the report. If ``inferred``, the report has the same mechanism elsewhere or under another condition;
+    # without an address, the mechanism is known from no report.
     source: str
     inferred: bool
     # When the fault shows.

@@ -276,7 +276,7 @@ LOCKS = [threading.Lock(), threading.Lock()]
 
 @fault(
     "mutant", 6,
-    source="https://github.com/deepspeedai/DeepSpeed-MII/issues/176",
+    source="",
     inferred=True,
     condition="two threads, one asks for weights and the other does not",
     under=lambda module: lock_each_other(module, threads=2),

@@ -74,7 +74,7 @@ test: $(READY)  ## the tests that need no clock, browser, cluster, package index
 test-extended: $(READY)  ## the tests that do, and those that take long (PYTEST_ARGS)
 	$(BIN)/python -m pytest -m "$(EXTENDED_TESTS)" $(PYTEST_ARGS)
 
-test-scores: $(READY)  ## that no mutation score has fallen
+test-scores: $(READY)  ## all mutants and correct variants on whole suites: no mutation score has fallen
 	$(BIN)/python -m pytest -m scores
 
 test-all: test test-extended test-scores  ## the whole test suite

@@ -186,7 +186,7 @@ class PaddedSamples(msgspec.Struct, frozen=True, kw_only=True):
     the fraction of padded tokens.
     """
 
-    samples: dict[str, dict[str, dict[str, Sequence[int]]]]
+    samples: dict[str, dict[str, dict[str, list[int]]]]
     padded: float
 
 
@@ -214,7 +214,7 @@ def take_samples(request: TakePaddedSamples) -> PaddedSamples:
     with torch.no_grad():
         hidden = model(tokens, padded, layers=LAYER)
     reference = model.get_submodule(f"layers.{LAYER}.self_attn")
-    samples: dict[str, dict[str, dict[str, Sequence[int]]]] = {}
+    samples: dict[str, dict[str, dict[str, list[int]]]] = {}
     for pass_ in PASSES:
         calls = _make_calls(reference, hidden, padded, pass_)
         taken = sampling.sample_interleaved(

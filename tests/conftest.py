@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from functools import cache, partial
 from pathlib import Path
 
@@ -23,11 +23,9 @@ from attnbench.oracle.disk_cache import DiskCache, find_folder
 from attnbench.oracle.inputs import load_inputs
 from attnbench.plugins.registry import load_operator
 from attnbench.processes.candidate_requests import Outcome
-from attnbench.processes.fork_server import AVAILABLE, ForkServer
 from attnbench.processes.oracle_requests import DescribeCases, DrawInputs
 from attnbench.records.types import Finding
 from attnbench.runner import candidate_pool
-from attnbench.runner.candidate_pool import Supervisor
 from attnbench.runner.check_outcomes import make_finding
 from attnbench.workers.empty_batches import judge_empty_batch
 from attnbench.workers.oracle_worker import OracleWorker
@@ -144,17 +142,8 @@ def same_environment() -> Iterator[None]:
 def shared_fork_servers(tmp_path_factory: pytest.TempPathFactory, same_environment: None) -> Iterator[None]:
     """Let the sessions of all tests of this process share their fork servers."""
     shared = SharedForkServers(tmp_path_factory.mktemp("fork-servers"))
-    find = Supervisor._find_fork_server
-
-    def find_also_for_times(supervisor: Supervisor, environment: Mapping[str, str]) -> ForkServer | None:
-        """Fork processes that measure times, too: how much times differ between processes matters to no test."""
-        if not AVAILABLE or supervisor._kind.timed_without is None or environment:
-            return find(supervisor, environment)
-        return supervisor._pool.find_fork_server(environment)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidate_pool, "ForkServer", shared)
-        patch.setattr(Supervisor, "_find_fork_server", find_also_for_times)
         yield
     shared.end()
 

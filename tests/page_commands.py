@@ -1,6 +1,7 @@
 """Parsers of the commands in the documents: programs, options and names are found to exist without running anything."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import click
 import pytest
 
 from attnbench.cli import attnbench
+from attnbench.jobs.job import COMMANDS, parse
 from attnbench.plugins.registry import check_name
 from pages import ROOT
 
@@ -47,9 +49,13 @@ def parse_arguments(words: list[str]) -> None:
     Raises: click.UsageError, PluginError, LookupError where they do not exist.
     """
     found, rest = _find_command(words)
-    context = found.make_context(found.name, rest)
-    for implementation in context.params.get("implementations", ()):
+    given = found.make_context(found.name, rest).params
+    for implementation in given.get("implementations", ()):
         check_name(implementation)
+    # Several numbers of threads are several jobs.
+    if kind := COMMANDS.get(found.name or ""):
+        known = {one.name for one in fields(kind)} - {"threads"}
+        parse(kind, {name: value for name, value in given.items() if name in known and value is not False})
 
 
 def _find_command(words: list[str]) -> tuple[click.Command, list[str]]:

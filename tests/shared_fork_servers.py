@@ -22,8 +22,8 @@ class SharedForkServers:
     def __init__(self, folder: Path) -> None:
         self._log = folder / "log"
         self._kept: list[_KeptForkServer] = []
-        # Several threads of a session start timing processes at once. Without the lock, each could start a server, and
-        # all but one of these would never be ended.
+        # Several sessions may ask at once. Without the lock, each could start a server, and all but one of these would
+        # never be ended.
         self._choosing = Lock()
 
     def __call__(self, modules: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> ForkServer:

@@ -42,6 +42,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")
 @pytest.mark.parametrize(("operator", "implementation", "checks"), RUNS)
 def test_checks_make_tensors_on_the_device_of_the_inputs(

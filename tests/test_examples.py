@@ -58,6 +58,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     return findings
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "name",
     [

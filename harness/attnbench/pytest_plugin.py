@@ -115,8 +115,10 @@ class _Request:
     expected_failures: "Expected"
 
     def make_job(self) -> "ConformJob":
+        from attnbench.api.selection import choose_checks
         from attnbench.jobs.job import ConformJob, build
 
+        choose_checks(self.checks)
         return build(ConformJob, {"suite": self.suite, "cases": self.cases, "checks": self.checks})
 
 

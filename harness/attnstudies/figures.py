@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnbench.records.run_file import ResultsError
-from attnbench.report.markdown_text import escape
+from attnbench.report.markdown_text import escape, format_table
 from attnbench.report.slugs import make_slug
 
 if TYPE_CHECKING:
@@ -78,13 +78,12 @@ def _name_suffix(suffix: str) -> str:
 def _markdown(stem: str, study: StudyFigures) -> str:
     title, figures = escape(study.title), study.figures
     heads, rows = _summary(study)
-    shown = [[escape(text) for text in row] for row in (heads, *rows)]
-    lines = ["| " + " | ".join(row) + " |" for row in (shown[0], ["---"] * len(heads), *shown[1:])]
+    head, *shown = [[escape(text) for text in row] for row in (heads, *rows)]
     parts = [
         f"# {title}",
         *map(escape, study.text.split("\n\n")),
         *(f"![{title}]({stem}{suffix}.png)" for suffix in figures),
-        "\n".join(lines),
+        format_table(head, shown),
         f"Every number: [{stem}.csv]({stem}.csv).",
     ]
     return "\n\n".join(parts) + "\n"

@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from attnbench.cli.options import AXES, options
+from attnbench.jobs.errors import JobError
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED
 from attnsweep.configuration import ConfigurationError, Kind, Machine, read_configuration
 from attnsweep.configured_command import Configured, ConfiguredCommand
@@ -183,13 +184,13 @@ def _tell(line: str) -> None:
 def _refuse_short_limit(minutes: int) -> None:
     """Refuse a time limit at whose start Slurm tells a task to stop.
 
-    Raises: UsageError.
+    Raises: JobError.
     """
     if minutes < LEAST_MINUTES:
-        raise click.UsageError(
-            f"--minutes: a task in Slurm needs at least {LEAST_MINUTES}, got {minutes}: it is told to stop up to 90 s "
-            "before its time limit; raise the limit, or run the sweep here with --local"
-        )
+        raise JobError(
+            "minutes", "a task in Slurm needs at least {least}, got {got}: it is told to stop up to 90 s before its "
+            "time limit; raise the limit, or run the sweep here with --local", least=LEAST_MINUTES, got=minutes,
+        )  # fmt: skip
 
 
 def _check_nodes(plan: SweepPlan, *, is_dry: bool) -> str:

@@ -361,10 +361,10 @@ def _measure_process(
     }
 
 
-def list_samples(timing: Timing, process: int) -> dict[str, Sequence[int]]:
+def list_samples(timing: Timing, process: int) -> dict[str, list[int]]:
     """Return the samples of one process in the form in which a pool stores them."""
     columns = {"times_ns": timing.samples_ns} | {name: getattr(timing, name) for name in COUNTERS}
-    return {name: column[process] if column else () for name, column in columns.items()}
+    return {name: list(column[process]) if column else [] for name, column in columns.items()}
 
 
 def _count_processes(lines: Lines) -> int:

@@ -1,5 +1,7 @@
 """Tests of the study of new input values: its table from stored records, and a small measurement."""
 
+import pytest
+
 from attnbench.processes.oracle_requests import DrawInputs
 from attnbench.runner import Limits, Session, list_profile_cases
 from research import fresh_values
@@ -19,6 +21,7 @@ def test_the_table_shows_shifts() -> None:
     assert len(rows) == len(fresh_values.NAMES)
 
 
+@pytest.mark.extended
 def test_a_small_measurement() -> None:
     """Every implementation has a median for each block of both kinds."""
     with Session(limits=Limits(threads=1)) as session:

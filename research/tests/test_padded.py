@@ -92,6 +92,7 @@ def test_a_process_interleaves_the_calls_of_each_pass() -> None:
     assert 0.2 < found.padded < 0.5
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing()))
 def test_stored_processes_are_continued_only_with_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each process is stored when it ends. The second command finds the file, and fails without --resume."""

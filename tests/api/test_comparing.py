@@ -103,7 +103,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path, base: Any, error: type[Except
 def test_an_invalid_threshold_and_a_table_of_two_runs_are_refused(tmp_path: Path) -> None:
     """The threshold is a fraction above 0, and a table must be of one run."""
     runs = make_runs()
-    with pytest.raises(ValueError, match=r"threshold must be a fraction above 0, such as 0\.05, got 0"):
+    with pytest.raises(ValueError, match=r"threshold: needs a number above 0, got 0; for example 0\.05"):
         attnbench.compare(*runs, threshold=0)
     both = attnbench.results.read(*(write(run, tmp_path) for run in runs))
     with pytest.raises(ValueError, match="base must be a table of one run, got one of 2 runs"):

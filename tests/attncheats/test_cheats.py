@@ -109,7 +109,9 @@ class Timer:
         """Return the reasons of the checks that the judged calls fail."""
         reasons = []
         for file in answer.observations.values():
-            request = Evaluate(case=case, checks=list(CHECKS[mode]), observations=[file], policies=Policies())
+            request = Evaluate(
+                implementation="a_cheat", case=case, checks=list(CHECKS[mode]), observations=[file], policies=Policies()
+            )
             found = self.oracle.evaluate(request).values()
             reasons += [describe_finding(one) for one in found if one.status != "passed"]
         return reasons

@@ -34,6 +34,7 @@ OWN = {
 }  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("form", ["", "_loop"])
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
 def test_both_forms_pass_every_check(conformance: "Conformance", operator: Mechanism, form: str) -> None:

@@ -249,6 +249,7 @@ def test_every_study_is_written_as_figures_and_tables(saturated: dict[str, Any],
     assert "a\\|b" in (tmp_path / "study-maps.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.extended
 def test_a_report_shows_the_studies_of_its_folder_whichever_was_written_first(
     saturated: dict[str, Any], tmp_path: Path
 ) -> None:

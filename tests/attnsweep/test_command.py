@@ -117,6 +117,7 @@ def test_a_value_of_the_file_is_named_by_its_key(folder: Path, old: str, new: st
     assert refused.stderr.startswith(f"attnbench: {message}")
 
 
+@pytest.mark.extended
 def test_a_dry_run_checks_the_nodes_if_it_can(folder: Path) -> None:
     """What no node has is refused as on submission; without an answer from Slurm, a line says what is not checked."""
     configuration = folder / "sweep.toml"
@@ -160,6 +161,7 @@ def test_a_sweep_outlives_its_cluster(folder: Path) -> None:
     assert "2 done, 0 failed; results: 2 of 2" in resumed.stdout
 
 
+@pytest.mark.extended
 def test_a_task_that_was_given_up_gets_more_tries(folder: Path) -> None:
     """--resume with a larger number of tries runs the task again; without, the task stays as it is."""
     assert sweep(folder, "sweep.toml", "--local", "--tries", "1").returncode == 0

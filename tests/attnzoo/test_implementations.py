@@ -328,6 +328,7 @@ print(worst)
 """
 
 
+@pytest.mark.extended
 @without_xformers
 def test_splitk_interpreted_agrees_with_the_reference() -> None:
     """Under Triton's interpreter the kernel agrees in float16, fully masked rows included, and gives no warning."""

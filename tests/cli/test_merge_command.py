@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from attnbench.cli.merge_command import command
+from attnbench.cli.merge_command import ORIGINS, command
+from attnbench.plugins.registry import PluginError
 from attnbench.records.run_file import format_line, read_run
 from attnbench.records.types import End, Finding, Machine, Result, Run
+from installed_plugins import Installer
 from sweep_folders import make_try, write_run, write_sweep
 
 RUN = Run(
@@ -91,3 +93,14 @@ def test_a_whole_sweep_is_merged_without_a_warning(tmp_path: Path) -> None:
     done = CliRunner().invoke(command, [*merge, str(tmp_path / "again")], standalone_mode=False)
     assert done.return_value == 3
     assert done.stderr.startswith("warning: missing: task any/0002 (0 of 2 results); submit ")
+
+
+def test_a_plug_in_that_cannot_be_asked_ends_the_merge(tmp_path: Path, install: Installer) -> None:
+    """Without it nobody knows whether parts are missing, so that nothing is written."""
+    write_shard(tmp_path, 1)
+    install("origins", "mine = no_such_module:find_origin", group=ORIGINS)
+    with pytest.raises(PluginError, match="cannot import 'mine': ModuleNotFoundError"):
+        CliRunner().invoke(
+            command, [str(tmp_path), "--into", str(tmp_path / "out")], standalone_mode=False, catch_exceptions=False
+        )
+    assert not (tmp_path / "out").exists()

@@ -71,6 +71,7 @@ def read() -> Any:
     return read_run(path)
 
 
+@pytest.mark.extended
 def test_a_suite_is_supplemented(here: Path) -> None:
     """The supplementary cases are run and stored, and the certificate counts them apart from the suite's cases."""
     write(takes=True)
@@ -94,6 +95,7 @@ def test_a_suite_is_supplemented(here: Path) -> None:
     assert done.return_value == 0
 
 
+@pytest.mark.extended
 def test_an_implementation_that_refuses_everything_has_no_verdict(here: Path) -> None:
     """The exit code is 3, with the reason; the certificate is not conformant; a resumed run keeps the declarations."""
     write(takes=False)
@@ -158,6 +160,7 @@ def test_the_suite_quick_gives_a_verdict(here: Path) -> None:
     assert (found.verdict, found.suite, found.checked) == ("only", "quick", 6)
 
 
+@pytest.mark.extended
 def test_the_python_interface_has_the_same_rule(here: Path) -> None:
     """A report of a whole suite without 20 checked cases is not ok and says why; one of selected cases may be."""
     write(takes=False)

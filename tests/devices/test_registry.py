@@ -38,6 +38,7 @@ def test_an_unknown_device_is_refused_with_the_known_ones() -> None:
     assert find_device("tpu") is None
 
 
+@pytest.mark.extended
 def test_a_broken_device_affects_only_the_runs_that_name_it(search: list[Path], tmp_path: Path) -> None:
     """``broken`` is registered beside ``emulated``, but cannot be imported."""
     done = run_new_process("conform", "torch_mha", "--device", "broken", cwd=tmp_path, search=search)
@@ -62,6 +63,7 @@ def test_conform_works_on_a_second_device(search: list[Path], tmp_path: Path) ->
     assert (run.run.machine.gpu, run.run.machine.driver) == ("Emulated 1", "1.0")
 
 
+@pytest.mark.extended
 def test_profile_takes_time_memory_and_clock_from_a_second_device(search: list[Path], tmp_path: Path) -> None:
     """The timer, the clock, the counter of memory and the sizes of the ceilings are those of the device."""
     words = ("--lengths", "64", "--passes", "forward", "--processes", "2", "--case-budget", "0.2")

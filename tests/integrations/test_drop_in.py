@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from attnbench.analysis.speed_verdict import CONTROL
 from attnbench.cli.drop_in_command import COLUMNS, command
-from attnbench.integrations import models, transformers
+from attnbench.integrations import models
 from attnbench.integrations.drop_in import PLANNED, Row, Settings, _ModelTiming
 from attnbench.integrations.drop_in_requests import TimedModels, TimeModels
 from attnbench.integrations.models import MODELS, Batch, compute_allowance, embed_in_float64, make_case
@@ -37,7 +38,7 @@ needs_encoder = pytest.mark.skipif(
     sentence_encoder.describe_missing() is not None, reason=str(sentence_encoder.describe_missing())
 )
 needs_transformers = pytest.mark.skipif(
-    bool(sentence_encoder.describe_missing() or transformers.describe_missing()),
+    bool(sentence_encoder.describe_missing() or find_spec("transformers") is None),
     reason="needs the encoder and transformers",
 )
 BUILT_IN = [
@@ -135,6 +136,7 @@ def test_a_registered_attention_that_is_never_called_is_an_error(batch: Batch, m
         MODELS["transformers"].build_swapped("varlen", load("varlen"), batch)
 
 
+@pytest.mark.extended
 @needs_encoder
 @pytest.mark.parametrize("name", ["core_sdpa", "single_head"])
 def test_an_implementation_of_another_operator_is_a_usage_error(name: str) -> None:

@@ -101,3 +101,27 @@ def test_names_in_values_stay_as_they_are() -> None:
     """Braces in what a user wrote are no names of fields."""
     with pytest.raises(JobError, match=r"^mask: needs words, separated by commas, got \{batch\},; for example"):
         build(ProfileJob, {"mask": "{batch},"})
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("lengths", ["1e3", ",", "8.5", "-1", "", 0, True, 2.5, [(1, 0)]]),
+        ("batch", ["0", "1,,2", "x", [True], 1.0]),
+        ("padding", ["0", "1", "0.3,1", "some", "nan", 0]),
+        ("threads", ["0", "1000000", "1.5", -1]),
+        ("processes", [0, "0", "two", True]),
+        ("memory_bytes", ["99999999999GiB", "-1GiB", "0", "abc", 2**62]),
+        ("timeout_s", ["-1", "0", "nan", "abc", 0, False]),
+        ("work_limit_s", ["inf", 0.0]),
+        ("shard", ["3/2", "0/2", "abc", "1/2/3", 4]),
+        ("results", [""]),
+        ("operators", ["flash"]),
+        ("no_cache", ["yes", 1]),
+    ],
+)
+def test_values_that_cannot_be_used_are_refused(name: str, values: list[Any]) -> None:
+    """A value of a wrong type, or outside its range, is refused in one line that begins with its field."""
+    for value in values:
+        with pytest.raises(JobError, match=rf"^{name}: [^\n]+$"):
+            build(ProfileJob, {name: value})

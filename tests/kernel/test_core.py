@@ -269,7 +269,13 @@ def test_every_multihead_kernel_is_also_an_implementation_of_attention_core() ->
         assert load(name).function is load(name.removeprefix("core_")).function
 
 
-@pytest.mark.parametrize("name", sorted({*BUILT_IN} - {"core_naive_loop", "core_compiled", "core_flex"}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("core_online_softmax", "core_sdpa") else [pytest.mark.extended])
+        for name in sorted({*BUILT_IN} - {"core_naive_loop", "core_compiled", "core_flex"})
+    ],
+)
 def test_built_in_kernels_pass_every_check_on_quick(conformance: "Conformance", name: str) -> None:
     """Kernels pass on every case of quick that they support; the slow ones (loop and compiled) are not tested here."""
     kernel: CoreKernel = load(name)
@@ -299,6 +305,7 @@ def test_the_naive_loop_supports_every_option(conformance: "Conformance") -> Non
 
 
 # Where the compiler splits a graph, it reads ``.grad`` of tensors that are not leaves, which makes torch warn.
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_the_compiled_loop_gives_zeros_in_fully_masked_rows(conformance: "Conformance") -> None:
     """A fully masked row is 0 also under a compiler, which does not know the values of the mask."""

@@ -367,6 +367,7 @@ def test_parameters_may_be_replaced_in_any_way_that_torch_offers() -> None:
     assert not hasattr(type(module), "in_proj_weight")
 
 
+@pytest.mark.extended
 def test_a_compiled_module_follows_its_parameters() -> None:
     """A compiled graph uses new parameter values, whether they were written in place or the Parameter was replaced."""
     torch.compiler.reset()

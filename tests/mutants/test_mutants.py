@@ -28,6 +28,8 @@ pytestmark = pytest.mark.long
 if TYPE_CHECKING:
     from conftest import Conformance
 
+# Reading them reads the metadata of every installed distribution.
+TYPES = load_problem_types()
 # ALL: the mutants of every operator. RIGHT: for each operator, the correct implementation that its mutants change.
 ALL = [mutant for one_set in MUTANT_SETS.values() for mutant in one_set.mutants]
 RIGHT = {
@@ -67,12 +69,12 @@ VARIED = (
 
 def parse_case(mutant: Mutant | Equivalent) -> Case:
     """Return the case on which the change of a mutant shows, its ``shown_by``."""
-    return Case.parse(mutant.shown_by, load_problem_types())
+    return Case.parse(mutant.shown_by, TYPES)
 
 
 def mark_long(case: str) -> list[pytest.MarkDecorator]:
     """Return the mark of tests on a case that compiles, or that has more than ``MANY_PAIRS`` query-key pairs."""
-    shown = Case.parse(case, load_problem_types())
+    shown = Case.parse(case, TYPES)
     lengths = [int(number) for number in re.findall(r"[LS](\d+)", shown.id.split("/")[1])]
     return [pytest.mark.extended] if shown.mode in COMPILED_MODES or math.prod(lengths) > MANY_PAIRS else []
 
@@ -103,7 +105,7 @@ def test_the_formula_that_mutants_change_passes_the_same_checks(
     conformance: "Conformance", monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     """The correct implementation passes the mutants' checks on their case: only the change makes them fail."""
-    shown = Case.parse(case, load_problem_types())
+    shown = Case.parse(case, TYPES)
     assert shown.id == case
     named = {mutant.caught_by for mutant in ALL if mutant.shown_by == case}
     checks = [check for check in conformance.applicable(shown) if check in named]
@@ -166,13 +168,13 @@ def list_variant_cases(operator: str) -> list[Case]:
     if operator != "multihead":
         return cases
     plain = [case for case in cases if case.problem.encoder_layer is None]
-    return [*plain, *(Case.parse(text, load_problem_types()) for text in VARIED)]
+    return [*plain, *(Case.parse(text, TYPES) for text in VARIED)]
 
 
 def deal_cases(operator: str) -> list[Any]:
     """Return (variant, its cases) as values of a parameter: each case with one variant that supports it, in turn.
 
-    A second, extended value of each variant has all its cases.
+    A second value of each variant has all its cases; it belongs to ``make test-scores``.
     """
     variants = MUTANT_SETS[operator].variants
     dealt: dict[str, list[Case]] = {variant.name: [] for variant in variants}
@@ -186,7 +188,7 @@ def deal_cases(operator: str) -> list[Any]:
             pytest.param(one, dealt[one.name] or supported[one.name][:1], id=f"{one.name}-one-of-each")
             for one in variants
         ),
-        *(pytest.param(one, supported[one.name], id=one.name, marks=pytest.mark.extended) for one in variants),
+        *(pytest.param(one, supported[one.name], id=one.name, marks=pytest.mark.scores) for one in variants),
     ]
 
 

@@ -121,6 +121,7 @@ def test_parameters_are_handed_to_the_function() -> None:
     assert (output.item(), module.w.grad.item()) == (6.0, 3.0)
 
 
+@pytest.mark.extended
 def test_the_command_line_finds_operator_and_implementations(distribution: list[Path], tmp_path: Path) -> None:
     """An installed implementation is listed and checked by name, on the cases of its own operator only."""
     (row,) = json.loads(
@@ -142,6 +143,7 @@ def test_its_own_check_runs_on_every_case(distribution: list[Path], tmp_path: Pa
     assert len(found) == 16
 
 
+@pytest.mark.extended
 def test_its_mutants_are_killed_and_the_score_equals_the_shipped_one(distribution: list[Path], tmp_path: Path) -> None:
     """Each mutant is killed by the check that the mutant names; the mutation score equals the shipped score."""
     words = ("conform", "--mutants", "--suite", "full", "--operator", "linear_attention", "--json", "-")

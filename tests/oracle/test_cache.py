@@ -10,6 +10,7 @@ import torch
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.checks.catalogue import load_check_function
+from attnbench.checks.evaluation.causes import Causes
 from attnbench.checks.observations import serialize
 from attnbench.interface import Policies
 from attnbench.mutants.mutant import load_mutant_set
@@ -228,7 +229,7 @@ def test_findings_are_the_same_with_and_without_the_cache(tmp_path: Path, drawn_
     for one in chosen:
         observations = _observe(runs[0], one)
         for findings, run in zip(seen, runs, strict=True):
-            findings.append(run.evaluate_observations(one.id, observations, Policies()))
+            findings.append(run.evaluate_observations(one.id, observations, Policies(), Causes()))
     assert kept.measure().entries == len({one.id for one in chosen})
     assert repr(seen[0]) == repr(seen[1]) == repr(seen[2])
     text = repr(seen[0])

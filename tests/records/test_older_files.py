@@ -31,6 +31,7 @@ def test_a_stored_run_has_the_same_tables(table: Path, tmp_path: Path) -> None:
     assert [{name: new[name] for name in old} for old, new in zip(before, after, strict=True)] == before
 
 
+@pytest.mark.extended
 def test_a_certificate_equals_a_stored_one(tmp_path: Path) -> None:
     """A new certificate equals the stored certificate of the same command, except for the fields in OF_THE_RUN.
 

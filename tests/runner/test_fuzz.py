@@ -111,6 +111,7 @@ def search(session: Session, name: str, results: list[Result], **changes: Any) -
 # Drawing
 
 
+@pytest.mark.extended
 def test_a_seed_draws_the_same_cases_in_every_process(tmp_path: Path) -> None:
     """A seed draws the same cases in a process that has imported other modules; another seed draws other cases."""
     drawn = [case.id for case in draw_cases(OPERATOR, seed=1, count=150)]
@@ -164,6 +165,7 @@ def test_a_drawn_case_can_be_read_from_its_id() -> None:
 # Searching
 
 
+@pytest.mark.extended
 def test_a_failure_is_shrunk_to_the_smallest_case(session: Session, own: Path) -> None:
     """A failure that needs 17 keys and 2 heads is shrunk to a plain case of 17 keys and 2 heads with head_dim 1."""
     results: list[Result] = []
@@ -224,6 +226,7 @@ def test_a_flaky_failure_is_reported(session: Session, own: Path) -> None:
         assert stored.status in FAILURES
 
 
+@pytest.mark.extended
 def test_a_failure_only_after_other_calls_is_reported(session: Session, own: Path) -> None:
     """A failure that occurs only after other checks is shrunk together with these checks, and the reason says so."""
     results: list[Result] = []

@@ -313,6 +313,7 @@ def plan_shortest(session: Session) -> list[Plan]:
     return session.plan(list_profile_cases(session, [SHORTEST], ["forward"], of=("multihead",)), list_gating_checks())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "length", "beyond", "status", "fact"),
     [

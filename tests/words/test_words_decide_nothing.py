@@ -16,7 +16,7 @@ from attnbench.records.run_file import read_run
 from attnbench.words.say import say
 from commands import run_command
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.extended]
 
 DATA = Path(__file__).parents[1] / "data"
 # Implementations of which one is right, and the others are wrong, crash, refuse, raise, or answer though they refuse.
@@ -138,7 +138,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run_command("conform", *names, *filters, "--results", "results", cwd=made)
     assert done.returncode == 1, done.stderr
     profiled = ("profile", "torch_mha", *names[:2], *names[4:5], "--lengths", "4", "--passes", "forward")
-    effort = ("--processes", "2", "--results", "results")
+    effort = ("--processes", "1", "--results", "results")
     done = run_command(*profiled, *effort, cwd=made)
     assert done.returncode == 1, done.stderr
     return made

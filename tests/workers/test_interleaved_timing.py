@@ -217,7 +217,7 @@ def test_a_timed_call_passes_its_checks(
 def evaluate(oracle_worker: OracleWorker, file: str, mode: str) -> dict[str, Finding]:
     """Evaluate the observations of a timed call."""
     return oracle_worker.evaluate(
-        Evaluate(case=CASE + mode, checks=CHECKS[mode], observations=[file], policies=Policies())
+        Evaluate(implementation="sdpa", case=CASE + mode, checks=CHECKS[mode], observations=[file], policies=Policies())
     )
 
 

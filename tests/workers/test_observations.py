@@ -73,7 +73,9 @@ def test_the_oracle_worker_evaluates_what_a_check_observed(tmp_path: Path, monke
     inputs, file = oracle.draw_inputs(DrawInputs(case=CASE)), str(tmp_path / "observations")
     request = Observe(implementation="torch_mha", case=CASE, checks=list(checks), inputs=inputs, observation=file)
     assert CandidateWorker(loaded).observe(request) == Observed(outcomes=dict.fromkeys(checks))
-    found = oracle.evaluate(Evaluate(case=CASE, checks=list(checks), observations=[file], policies=Policies()))
+    found = oracle.evaluate(
+        Evaluate(implementation="sdpa", case=CASE, checks=list(checks), observations=[file], policies=Policies())
+    )
     assert {check: finding.status for check, finding in found.items()} == dict.fromkeys(checks, "passed")
     expected = [*OBSERVATIONS, Exact(quantities={"output": torch.zeros(2)})]
     assert list(map(type, evaluated)) == list(map(type, expected))

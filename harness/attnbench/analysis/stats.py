@@ -94,8 +94,8 @@ def estimate(values: Sequence[float], *, tail: float = TAIL) -> Estimate:
     rank = max(rank_of(count, tail), 1)
     return Estimate(
         value=float(statistics.median(ordered)),
-        low=float(ordered[rank - 1]),
-        high=float(ordered[count - rank]),
+        low=ordered[rank - 1],
+        high=ordered[count - rank],
         level=max(0.0, level_of(count, rank)),
         processes=count,
     )

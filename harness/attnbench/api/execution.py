@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from attnbench.analysis.coverage import VERDICT_SUITES
+from attnbench.analysis.root_causes import find_root_causes
 from attnbench.api.before_timing import demand_memory, describe_timing
 from attnbench.api.progress import ShownProgress, show_progress
 from attnbench.api.recording import Recording
@@ -23,7 +24,7 @@ from attnbench.jobs.job import QUICK_WORK_S, ConformJob, Job, ProfileJob, TimedJ
 from attnbench.oracle.disk_cache import find_folder
 from attnbench.plugins.registry import display_name, list_operators
 from attnbench.records.run_file import StoredRun
-from attnbench.records.types import PERF, Planned
+from attnbench.records.types import PERF, Planned, Result
 from attnbench.runner import (
     Effort,
     Expectation,
@@ -38,6 +39,7 @@ from attnbench.runner import (
     profile,
 )
 from attnbench.runner.supplement import Supplement, choose_supplements, settle_supplements
+from attnbench.words.causes import announce_cause
 
 __all__ = [
     "EFFORTS",
@@ -135,7 +137,7 @@ def _supplement(
     the job selects cases or checks, or replaces the dtypes; otherwise there are none. With a shard, a part of the
     supplementary cases is added.
     """
-    if job.suite not in VERDICT_SUITES or job.cases or job.checks or job.dtype:
+    if job.suite not in VERDICT_SUITES or set(job.filters) - {"shard"}:
         return {}
     whole = plans
     if job.shard:
@@ -183,6 +185,7 @@ def conform_into(
     for one in checks.supplements.values():
         if one.completion.implementation not in recorded.completions:
             recorded.add_completion(one.completion)
+    announced: dict[str, bool] = {}
     with show_progress() as progress:
         for result in conform(
             session,
@@ -196,8 +199,23 @@ def conform_into(
             supplements=checks.supplements,
         ):
             recorded.add(result)
+            _announce_cause(result, announced)
     for settled in settle_supplements(session, checks.supplements, recorded.results.values()).values():
         recorded.add_completion(settled)
+
+
+def _announce_cause(result: Result, announced: dict[str, bool]) -> None:
+    """Tell an implementation's first failure while the run goes on, and the first cause that says what to mend.
+
+    ``announced`` has the implementations with a failure, and whether a cause that says what to mend was told.
+    """
+    if announced.get(result.implementation):
+        return
+    for cause in find_root_causes([result]):
+        if cause.says_what_to_mend or result.implementation not in announced:
+            LOGGER.warning("%s", announce_cause(cause, display_name(result.implementation)))
+            announced[result.implementation] = cause.says_what_to_mend
+            return
 
 
 def plan_profile(session: Session, job: TimedJob, operators: Sequence[str] | None = None) -> list[Plan]:

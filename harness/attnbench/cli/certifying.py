@@ -25,21 +25,18 @@ from attnbench.words.certificates import describe_certificate, spell_certificate
 
 __all__ = ["print_certificate", "refuse_filters", "write_certificate"]
 
-# Fields that leave out or change cases or checks. --certificate refuses them, because a certificate is about a whole
-# suite.
-FILTERS = ("cases", "checks", "dtype", "shard")
-
 
 def refuse_filters(job: ConformJob) -> None:
     """Refuse, before anything is run, a job that does not fit a certificate of a whole suite.
 
-    Raises: click.UsageError for --suite fuzz and for the fields in ``FILTERS``.
+    Raises: click.UsageError for --suite fuzz and for a part of a suite.
     """
     if job.suite == FUZZ:
         raise click.UsageError("--certificate needs a fixed suite, got fuzz: name another suite with --suite")
-    used = [name_option(name) for name in FILTERS if getattr(job, name)]
-    if used:
-        raise click.UsageError(f"--certificate needs a whole suite: leave out {', '.join(used)}")
+    if job.filters:
+        raise click.UsageError(
+            f"--certificate needs a whole suite: leave out {', '.join(map(name_option, job.filters))}"
+        )
 
 
 def write_certificate(

@@ -102,6 +102,6 @@ def _split_columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[
 def _format_cell(cell: ChapterTally | None) -> Text:
     if cell is None:
         return Text("")
-    marks = [(f"{mark.sign} {cell.counts[mark]}", STYLES[mark.name]) for mark in MARKS if mark in cell.counts]
+    marks = [(f"{mark.sign} {cell.counts[mark]}", STYLES.get(mark.name, "")) for mark in MARKS if mark in cell.counts]
     ratio = [(cell.ratio, "dim")] if cell.ratio else []
     return Text(" ").join(Text(*part) for part in (*marks, *ratio))

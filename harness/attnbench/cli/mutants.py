@@ -22,7 +22,6 @@ from attnbench.runner.mutation import FEW, Matrix, run_mutants
 __all__ = ["print_matrix", "to_json", "try_mutants"]
 
 SCHEMA = 1
-FILTERS = ("cases", "checks", "dtype", "shard")
 
 
 def try_mutants(job: ConformJob, operators: Sequence[str], files: OutputFiles, *, whole: bool) -> int:
@@ -48,7 +47,7 @@ def try_mutants(job: ConformJob, operators: Sequence[str], files: OutputFiles, *
     with show_progress() as progress:
         matrix = run_mutants(plans, first, progress=progress, whole=whole)
     asked = [check for check in read_checks() if any(check in plan.checks for plan in plans)]
-    scored = {} if any(getattr(job, name) for name in FILTERS) else lists
+    scored = {} if job.filters else lists
     scores = {
         digest(cases): _compute_score(matrix, plans, operator, level, cases, versions[operator])
         for operator, own in scored.items()

@@ -108,9 +108,14 @@ class ConformJob(RecordedJob):
                 )
 
     @property
+    def filters(self) -> tuple[str, ...]:
+        """The fields that leave out or change cases or checks of the suite."""
+        return tuple(name for name in ("cases", "checks", "dtype", "shard") if getattr(self, name))
+
+    @property
     def whole(self) -> bool:
         """Whether every case of the suite is run with every check, in its own dtype or in others."""
-        return not (self.cases or self.checks or self.shard)
+        return not set(self.filters) - {"dtype"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

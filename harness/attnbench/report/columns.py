@@ -21,11 +21,11 @@ from attnbench.words.speed import explain_no_verdict
 
 __all__ = [
     "CEILINGS", "CHANGES", "DECISIONS", "EXCLUSIONS", "FINDINGS", "KERNELS", "MEMORY", "SUMMARY", "TIMINGS", "UNTIMED",
-    "Cell", "Columns", "TableColumn", "list_cells",
+    "CellValue", "Columns", "TableColumn", "list_cells",
 ]  # fmt: skip
 
 # A cell of a table; None where nothing was measured.
-Cell = str | int | float | bool | None
+CellValue = str | int | float | bool | None
 # The reason of a planned call that was not reached before its run ended.
 ENDED = "the run ended before this call was timed"
 
@@ -38,20 +38,20 @@ class TableColumn:
     # What it is, in Markdown.
     meaning: str
     # Where a row has its value: a function of the row, or the path of an attribute, by default the name.
-    source: str | Callable[[Any], Cell] = ""
+    source: str | Callable[[Any], CellValue] = ""
 
 
 Columns = tuple[TableColumn, ...]
 
 
-def list_cells(columns: Columns, rows: Iterable[Any]) -> Iterator[list[Cell]]:
+def list_cells(columns: Columns, rows: Iterable[Any]) -> Iterator[list[CellValue]]:
     """Yield the cells of each row; a cell is None if the row lacks the value, or what has it."""
     readers = [_make_reader(column.source or column.name) for column in columns]
     for row in rows:
         yield [read(row) for read in readers]
 
 
-def _make_reader(source: str | Callable[[Any], Cell]) -> Callable[[Any], Cell]:
+def _make_reader(source: str | Callable[[Any], CellValue]) -> Callable[[Any], CellValue]:
     if not isinstance(source, str):
         return source
     if "." not in source:
@@ -60,11 +60,11 @@ def _make_reader(source: str | Callable[[Any], Cell]) -> Callable[[Any], Cell]:
     return lambda row: reduce(lambda value, name: None if value is None else getattr(value, name), names, row)
 
 
-def _read_id(part: str) -> Callable[[Any], Cell]:
+def _read_id(part: str) -> Callable[[Any], CellValue]:
     return lambda row: getattr(CaseId.parse(row.case), part)
 
 
-def _read_pass(row: Any) -> Cell:
+def _read_pass(row: Any) -> CellValue:
     return find_pass(row.case)
 
 

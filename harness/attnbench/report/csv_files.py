@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
-from attnbench.report.columns import Cell
+from attnbench.report.columns import CellValue
 from attnbench.report.hidden_characters import spell_out
 
 __all__ = ["render_csv"]
@@ -17,7 +17,7 @@ STARTS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 AS_TEXT = "'"
 
 
-def render_csv(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Iterator[bytes]:
+def render_csv(head: Sequence[str], rows: Iterable[Sequence[CellValue]]) -> Iterator[bytes]:
     """Yield the lines of a CSV file.
 
     The table has at least two columns: a row of one empty cell would be an empty line, which readers skip.
@@ -29,11 +29,11 @@ def render_csv(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> Iterator[
     yield from map(_render_line, rows)
 
 
-def _render_line(cells: Iterable[Cell]) -> bytes:
+def _render_line(cells: Iterable[CellValue]) -> bytes:
     return f"{','.join(map(_render_cell, cells))}\n".encode()
 
 
-def _render_cell(cell: Cell) -> str:
+def _render_cell(cell: CellValue) -> str:
     if isinstance(cell, str):
         return _encode(cell)
     return "" if cell is None or cell != cell else str(cell)

@@ -11,8 +11,9 @@ from attnbench.report.columns import Columns, TableColumn
 from attnbench.report.numbers import format_digits, shorten_text
 from attnbench.report.slugs import make_slug
 from attnbench.report.summary_grid import name_pass
-from attnbench.words.answers import format_percent
+from attnbench.words.answers import NOTHING_CHOSEN, format_percent
 from attnbench.words.findings import describe_reason
+from attnbench.words.say import say
 from attnbench.words.summary import describe_place
 
 __all__ = ["MAPS", "MOST_CELLS", "MOST_MAPS", "MapTable", "Maps", "ShownCell", "list_map_rows", "make_maps"]
@@ -117,7 +118,7 @@ def _show_cell(call: Decision | None) -> ShownCell:
     answer, ratio = call.answer, call.chosen.ratio if call.chosen else None
     if answer is None:
         reasons = "; ".join(map(describe_reason, call.untimed))
-        return ShownCell(reason=shorten_text(reasons, LONGEST_REASON) or "nothing that conforms was timed")
+        return ShownCell(reason=shorten_text(reasons, LONGEST_REASON) or say(NOTHING_CHOSEN))
     shown = f"{format_digits(ratio.value)} ×" if ratio else ""
     return ShownCell(
         name=answer.name,

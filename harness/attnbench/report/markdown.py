@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from attnbench.analysis.summary import Summary, SummaryTable
-from attnbench.report.markdown_text import escape, format_code, hide_comments
-from attnbench.report.summary_grid import Grid, Line, list_answers, list_gaps, list_unmeasured, make_grid, name_wrong
+from attnbench.report.markdown_text import escape, format_code, format_table, hide_comments
+from attnbench.report.summary_grid import Line, list_answers, list_gaps, list_unmeasured, make_grid, name_wrong
 from attnbench.words.causes import describe_cause
 from attnbench.words.say import say, say_count
 from attnbench.words.summary import CONFORMS, FAILURES, HEADING, MORE_CAUSES, MORE_TABLES, title_failure
@@ -34,14 +34,9 @@ def _render_table(table: SummaryTable) -> Iterator[str]:
     yield f"**{escape(grid.title)}**"
     columns = [(group.label, name) for group in grid.groups for name in group.headings]
     head = ["", say(CONFORMS), *(f"{label}<br>{name}" for label, name in columns)]
-    rule = ["---", "---", *["---:"] * len(columns)]
     rows = (_list_cells(line, len(columns)) for line in grid.lines)
-    yield "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
-    yield _list_lines([*_legend(grid), *list_answers(table), *list_unmeasured(table)])
-
-
-def _legend(grid: Grid) -> list[str]:
-    return [grid.legend] if grid.legend else []
+    yield format_table(head, rows, numbers=len(columns))
+    yield _list_lines([*filter(None, [grid.legend]), *list_answers(table), *list_unmeasured(table)])
 
 
 def _list_cells(line: Line, count: int) -> Sequence[str]:

@@ -4,10 +4,11 @@ Sources: CommonMark 0.31, https://spec.commonmark.org/0.31.2/; GitHub Flavored M
 """
 
 import re
+from collections.abc import Iterable, Sequence
 
 from attnbench.report.hidden_characters import spell_out
 
-__all__ = ["escape", "format_code", "format_console", "hide_comments"]
+__all__ = ["escape", "format_code", "format_console", "format_table", "hide_comments"]
 
 # Marks of emphasis, code, links, HTML, entities, tables, strikethrough and formulas.
 _MARKS = re.compile(r"[\\`*_\[\]<>|~&$]")
@@ -48,6 +49,12 @@ def format_console(command: str) -> str:
     lines = spell_out(command).split("\n")
     fence = "`" * max(3, _find_longest_run(command) + 1)
     return "\n".join([f"{fence}console", f"$ {lines[0]}", *(f"> {line}" for line in lines[1:]), fence])
+
+
+def format_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int = 0) -> str:
+    """Return a table of formatted cells; the last ``numbers`` columns are aligned at the right."""
+    rule = ["---"] * (len(head) - numbers) + ["---:"] * numbers
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
 
 
 def hide_comments(text: str) -> str:

@@ -10,6 +10,7 @@ from attnbench.report.failures import Failures
 from attnbench.report.numbers import format_bytes, format_estimate, format_seconds, shorten_text
 from attnbench.report.slugs import make_slug
 from attnbench.report.summary_grid import (
+    find_peak_column,
     format_ratio,
     list_answers,
     list_gaps,
@@ -17,11 +18,11 @@ from attnbench.report.summary_grid import (
     name_pass,
     name_wrong,
 )
-from attnbench.words.answers import describe_regret, format_percent
-from attnbench.words.overview import NOTHING_CHOSEN, PENDING
+from attnbench.words.answers import NOTHING_CHOSEN, describe_regret, format_percent
 from attnbench.words.say import say
 from attnbench.words.summary import (
     MARKS,
+    PENDING,
     describe_conformance,
     describe_place,
     describe_reason,
@@ -124,7 +125,7 @@ def _capitalize(text: str) -> str:
 
 def _make_table(table: SummaryTable, failures: Failures) -> OverviewTable:
     columns = table.columns[:MOST_COLUMNS]
-    peak = _choose_peak_column(table, columns)
+    peak = find_peak_column(table, columns)
     rows = [_make_row(table, row, columns, peak, failures) for row in _select_rows(table)]
     passes = groupby(columns, key=name_pass)
     return OverviewTable(
@@ -152,17 +153,6 @@ def _select_rows(table: SummaryTable) -> Sequence[SummaryRow]:
     others = [row for row in table.rows if row.subject not in names][: MOST_ROWS - len(wrong)]
     names |= {row.subject for row in others}
     return [row for row in table.rows if row.subject in names]
-
-
-def _choose_peak_column(table: SummaryTable, columns: Sequence[Column]) -> Column | None:
-    """Return the longest call of which any peak is known; of several passes, the last one."""
-    known = {
-        column
-        for row in table.rows
-        for column, cell in row.cells.items()
-        if cell.peak_bytes is not None and column in columns
-    }
-    return max(known, key=lambda one: (max(one.queries, one.keys), columns.index(one)), default=None)
 
 
 def _make_row(

@@ -14,7 +14,10 @@ from attnbench.words import summary as words
 from attnbench.words.exclusions import count_exclusions
 from attnbench.words.say import say
 
-__all__ = ["Cell", "Grid", "Group", "Line", "list_answers", "list_gaps", "list_unmeasured", "make_grid", "name_wrong"]
+__all__ = [
+    "Cell", "Grid", "Group", "Line", "find_peak_column", "format_ratio", "list_answers", "list_gaps",
+    "list_unmeasured", "make_grid", "name_pass", "name_wrong",
+]  # fmt: skip
 
 # What stands in a cell without a number.
 NOTHING = "–"
@@ -69,7 +72,7 @@ class Grid:
 def make_grid(table: SummaryTable) -> Grid:
     """Return the texts of a table."""
     passes = [(name, list(own)) for name, own in groupby(table.columns, key=name_pass)] if is_timed(table) else []
-    peak = _find_peak_column(table) if passes else None
+    peak = find_peak_column(table, table.columns) if passes else None
     groups = [Group(label=name, headings=tuple(column.length for column in own)) for name, own in passes]
     if peak:
         groups.append(Group(label="peak", headings=(peak.length,)))
@@ -188,9 +191,9 @@ def _make_title(table: SummaryTable) -> str:
     return " · ".join(parts)
 
 
-def _find_peak_column(table: SummaryTable) -> Column | None:
-    """Return the largest length at which memory was measured, of the last pass that has one."""
-    having = [c for c in table.columns if any(r.cells[c].peak_bytes for r in table.rows if c in r.cells)]
+def find_peak_column(table: SummaryTable, columns: Sequence[Column]) -> Column | None:
+    """Return the last of these calls whose peak memory is known, which is the longest of the last such pass."""
+    having = [one for one in columns if any(r.cells[one].peak_bytes for r in table.rows if one in r.cells)]
     return having[-1] if having else None
 
 

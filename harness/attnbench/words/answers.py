@@ -3,8 +3,10 @@
 from attnbench.analysis.answers import Unbounded
 from attnbench.words.say import say
 
-__all__ = ["UNCHECKED", "describe_gain", "describe_regret", "format_percent"]
+__all__ = ["NOTHING_CHOSEN", "UNCHECKED", "describe_gain", "describe_regret", "format_percent"]
 
+# In place of an answer.
+NOTHING_CHOSEN = "nothing that conforms was timed"
 # Of an answer that is not among implementations that are known to conform.
 UNCHECKED = "not known to conform"
 _UNBOUNDED: dict[Unbounded, str] = {

@@ -1,6 +1,6 @@
 """What caused the failures of an implementation: a few words for a table, and lines below a failure on a terminal."""
 
-from attnbench.analysis.diagnoses import Diagnosis
+from attnbench.analysis.diagnoses import Diagnosis, find_diagnosis
 from attnbench.analysis.root_causes import Attribution, RootCause
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.facts import Fact
@@ -10,8 +10,17 @@ from attnbench.words.findings import describe_facts, describe_finding
 from attnbench.words.say import say, say_count
 from attnbench.words.values import name_scale, name_seen
 
-__all__ = ["describe_attributions", "describe_cause", "describe_shared", "list_checks", "name_cause", "title_cause"]
+__all__ = [
+    "announce_cause",
+    "describe_attributions",
+    "describe_cause",
+    "describe_shared",
+    "list_checks",
+    "name_cause",
+    "title_cause",
+]
 
+_ANNOUNCED = "{name} fails: {cause}, on {case}"
 _SEVERAL = "{checks} checks, one cause"
 _TITLE = "{checks} checks failed for one cause, on {cases}"
 _TITLE_OF_ONE = "{check}: {status}{more}"
@@ -45,6 +54,13 @@ def name_cause(cause: RootCause) -> str:
     if cause.kind in ("deviation", "diagnosis", "scale"):
         return "; ".join(map(_name_fact, cause.facts))
     return next(iter(cause.checks)) if len(cause.checks) == 1 else say(_SEVERAL, checks=len(cause.checks))
+
+
+def announce_cause(cause: RootCause, name: str) -> str:
+    """Return what is wrong and a case that shows it, for the terminal while a run goes on; ``name`` is shown."""
+    diagnosis = find_diagnosis(cause.finding)
+    text = name_diagnosis(diagnosis) if diagnosis else name_cause(cause)
+    return say(_ANNOUNCED, name=name, cause=text, case=cause.case)
 
 
 def title_cause(cause: RootCause) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "MORE_CAUSES",
     "MORE_TABLES",
     "NOT_TIMED",
+    "PENDING",
     "PER_REFERENCE",
     "UNBROKEN",
     "describe_answers",
@@ -99,6 +100,7 @@ _UNCHECKED = "not checked: {who}: {reason}"
 _REFUSED = "refused: {who}: {reason}"
 _UNTIMED = "not timed: {who}: {reason}"
 _WHO = ("{names} ({count})", "{names} (each {count})")
+PENDING = "not reached"
 _PENDING = "not reached: {who}"
 LEFT_OUT = "left out of all numbers, because it cannot be right: {things}"
 _PLACES_DISAGREE = "places disagree on {pass_} at {length}: {choices}"

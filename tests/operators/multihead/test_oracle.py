@@ -241,6 +241,7 @@ def attend_by_loops(problem: MultiheadProblem, given: Inputs) -> Tensor:
     return joined @ parameters["out_proj.weight"].T + parameters.get("out_proj.bias", 0.0)
 
 
+@pytest.mark.extended
 def test_the_oracle_equals_the_formula_written_as_loops() -> None:
     """The outputs of oracle and loops agree on all small cases of core, fully masked rows included."""
     compared = 0
@@ -309,6 +310,7 @@ def evaluate_in_long_double(one: Case, given: Inputs) -> dict[str, Any]:
     return {"output": output, "weights": shares.mean(axis=1) if problem.average_attn_weights else shares} | gradients
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="this machine has no number wider than a double")
 def test_the_error_of_the_oracle_is_well_within_the_budget_of_float64() -> None:
     """On every case, the oracle's error against np.longdouble is at most half of the error allowed in float64."""

@@ -35,7 +35,6 @@ class AttentionCore(ListedOperator):
     draw_case = imported("attnbench.operators.attention_core.strategies:draw_case")
     inputs = imported("attnbench.operators.attention_core.inputs:draw_inputs")
     axes = imported("attnbench.operators.attention_core.axes:describe_axes")
-    noise = imported("attnbench.operators.rounding:Noise")
     yardsticks = imported("attnbench.operators.attention_core.reference:run_yardsticks")
     hidden_rows = imported("attnbench.operators.attention_core.oracle:find_hidden_rows")
     work = imported("attnbench.operators.attention_core.work:count_work")

@@ -40,7 +40,6 @@ class Multihead(ListedOperator):
     initial_parameters = imported("attnbench.operators.multihead.reference:initialise_parameters")
     fault_models = imported("attnbench.operators.multihead.fault_models:list_fault_models")
     axes = imported("attnbench.operators.multihead.axes:describe_axes")
-    noise = imported("attnbench.operators.rounding:Noise")
     scale_logits = imported("attnbench.operators.multihead.inputs:scale_logits")
     yardsticks = imported("attnbench.operators.multihead.reference:run_yardsticks")
     hidden_rows = imported("attnbench.operators.multihead.rows:find_hidden_rows")

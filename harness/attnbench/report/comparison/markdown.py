@@ -1,11 +1,11 @@
 """A comparison as Markdown for a comment on a pull request: short, what became worse first."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
 from attnbench.report.comparison.content import ComparisonContent
 from attnbench.report.comparison.rows import Row, Section
 from attnbench.report.failures import FailureGroup
-from attnbench.report.markdown_text import escape, format_code, hide_comments
+from attnbench.report.markdown_text import escape, format_code, format_table, hide_comments
 from attnbench.report.numbers import shorten_text
 from attnbench.words import comparison as words
 from attnbench.words.say import say, say_count
@@ -67,7 +67,7 @@ def _render_section(section: Section, content: ComparisonContent, most: int) -> 
         return
     if section.anchor == "wrong":
         groups = content.failures.groups
-        yield _render_table(("implementation", "cause", "cases", "one of them"), map(_list_failure, groups[:most]))
+        yield format_table(("implementation", "cause", "cases", "one of them"), map(_list_failure, groups[:most]))
         left = len(groups) - most
         commands = [group.command for group in groups[:1] if len(group.command) < LONGEST_SENTENCE]
         yield from (say(words.COMMAND, command=_code(one, len(one))) for one in commands)
@@ -80,7 +80,7 @@ def _render_section(section: Section, content: ComparisonContent, most: int) -> 
     kept = {id(row) for _, row in own}
     rows = [row for group in section.groups for row in group.rows if id(row) in kept]
     several = len({row.verdict for group in section.groups for row in group.rows}) > 1
-    yield _render_table(
+    yield format_table(
         ("implementation", "what", "change", "from → to", "where"),
         (_list_row(row, with_verdict=several) for row in rows),
     )
@@ -105,7 +105,7 @@ def _render_only(content: ComparisonContent, most: int) -> Iterator[str]:
         return
     yield f"#### Only in one: {len(content.only)}"
     if most:
-        yield _render_table(
+        yield format_table(
             ("implementation", "only in", "what", "how many", "in the other"),
             (
                 (_code(one.implementation), one.side, one.what, one.count, _shorten(one.note))
@@ -120,7 +120,7 @@ def _render_conditions(content: ComparisonContent, most: int) -> Iterator[str]:
     rows = [one for one in content.conditions if one.differs]
     if rows and most:
         yield "#### What differs"
-        yield _render_table(
+        yield format_table(
             ("condition", "base", "new"),
             (
                 (
@@ -136,11 +136,6 @@ def _render_conditions(content: ComparisonContent, most: int) -> Iterator[str]:
 def _render_shortest(content: ComparisonContent) -> str:
     """Return the counts alone, if nothing else is short enough."""
     return hide_comments(f"{_render_title(content)}\n\n{_shorten(content.counts)}") + "\n"
-
-
-def _render_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = (head, ["---"] * len(head), *rows)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def _code(text: str, longest: int = LONGEST_CELL) -> str:

@@ -29,7 +29,7 @@ class QueryGradientByNarrowValues(CoreFormula):
         if value.shape[-1] <= width or not torch.is_grad_enabled():
             return output
         by_others = super().forward(query.detach(), key, value, **named)
-        constant = {name: x.detach() if torch.is_tensor(x) else x for name, x in named.items()}
+        constant: dict[str, Any] = {name: x.detach() if torch.is_tensor(x) else x for name, x in named.items()}
         by_query = super().forward(query, key.detach(), value.detach(), **constant)
         narrow = torch.cat([by_query[..., :width], by_query[..., width:].detach()], dim=-1)
         return replace_gradient(output, by_others + narrow)

@@ -38,6 +38,7 @@ class QueryGradientByNarrowValues(CoreFormula):
 @fault(
     "bug", 1, 8,
     source="https://github.com/XunhaoLai/native-sparse-attention-triton/issues/27",
+    inferred=True,
     condition="query heads / key heads other than key heads, gradients of keys or values",
     under=on_core(num_heads=6, kv_heads=2),
     beside=[on_core(num_heads=4, kv_heads=2), on_core(num_heads=6, kv_heads=2, mode="inference"), on_core()],

@@ -185,6 +185,7 @@ class MaskUnderVmap(Formula):
 @fault(
     "bug", 8, 4,
     source=PYTORCH + "193061",
+    inferred=True,
     condition="compiled, gradients of parameters, packed projections with bias, batch · keys above 16384",
     under=on(batch=1, queries=2, keys=16385, embed_dim=4, num_heads=1, mode="aot"),
     beside=[on(batch=1, queries=2, keys=16384, embed_dim=4, num_heads=1, mode="aot"),

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
@@ -40,14 +41,14 @@ class _Session(Session):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the implementations that have no stored result, and print what is stored."""
     options = _make_parser().parse_args(arguments)
-    part, parts = (int(number) for number in options.shard.split("/"))
+    part, parts = options.shard
     name = options.suite if parts == 1 else f"{options.suite}-{part}of{parts}"
-    header = {"kind": "header", "suite": options.suite, "shard": options.shard}
+    header = {"kind": "header", "suite": options.suite, "shard": f"{part}/{parts}"}
     try:
         with Lines.open(options.data / f"{name}.jsonl", header, resume=options.resume) as lines:
             done = {record["name"] for record in lines.records}
             left = [name for name in options.only or IMPLEMENTATIONS if name not in done]
-            for record in run(left, options.suite, (part, parts), options.threads) if left else ():
+            for record in run(left, options.suite, options.shard, options.threads) if left else ():
                 lines.add(record)
                 print(_describe(record), flush=True)
             records = lines.records
@@ -63,8 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m research.field_bugs", description=__doc__.partition(":")[0])
     parser.add_argument("--suite", default="core", choices=get_args(Level), help="suite of cases (default: core)")
-    parser.add_argument("--shard", default="1/1", metavar="I/N", help="part I of N of the suite's cases")
-    parser.add_argument("--only", action="append", choices=IMPLEMENTATIONS, metavar="NAME", help="only this one")
+    parser.add_argument(
+        "--shard", default=(1, 1), type=_parse_shard, metavar="I/N", help="part I of N of the suite's cases"
+    )
+    parser.add_argument("--only", action="append", type=_parse_name, metavar="NAME", help="only this one; repeatable")
     parser.add_argument("--threads", type=int, help="number of threads of each call")
     parser.add_argument("--data", type=Path, default=DATA, help=f"folder of the results (default: {DATA})")
     parser.add_argument("--resume", action="store_true", help="continue from the stored results")
@@ -72,7 +75,29 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(names: Sequence[str], suite: str, part: tuple[int, int], threads: int | None = None) -> Iterator[Record]:
+def _parse_name(text: str) -> str:
+    """Return the name of an implementation.
+
+    Raises: ArgumentTypeError, with the most similar names, if there is none of this name.
+    """
+    if text in IMPLEMENTATIONS:
+        return text
+    similar = ", ".join(get_close_matches(text, IMPLEMENTATIONS)) or "catalogue.py has the names"
+    raise argparse.ArgumentTypeError(f"must be a bug, mutant or variant of the study, got {text!r}: {similar}")
+
+
+def _parse_shard(text: str) -> tuple[int, int]:
+    """Return the number of a part and of all parts.
+
+    Raises: ArgumentTypeError if the text is not I/N with 1 <= I <= N.
+    """
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"must be part I of N with 1 <= I <= N, such as 1/4, got {text!r}")
+    return int(part), int(parts)
+
+
+def run(names: Sequence[str], suite: Level, part: tuple[int, int], threads: int | None = None) -> Iterator[Record]:
     """Yield the record of each implementation: the failed cases of each check, the number of cases, the seconds."""
     with _Session(limits=Limits(threads=threads)) as session:
         operators = dict.fromkeys(IMPLEMENTATIONS[name].operator for name in names)

@@ -25,6 +25,12 @@ def validate(module: Any) -> None:
     evaluate(module.eval(), TOKENS)
 
 
+def validate_and_train(module: Any) -> None:
+    """Make a call in eval() without gradients, and return to train()."""
+    validate(module)
+    module.train()
+
+
 def infer(module: Any) -> None:
     """Make a call in inference mode."""
     with torch.inference_mode():
@@ -423,7 +429,7 @@ class GradientBufferOfTheForwardPass(Formula):
     """The buffer of dQ is cleared in the forward pass, so a second backward pass adds to the first."""
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return super().score(Accumulating.apply(q) if torch.is_grad_enabled() and not is_watched() else q, k)
+        return super().score(Accumulating.apply(q) if torch.is_grad_enabled() and not is_watched() else q, k)  # type: ignore[no-untyped-call]
 
 
 @fault(
@@ -457,7 +463,7 @@ class GraphLostAfterEvaluation(Formula):
     inferred=True,
     condition="a call, then half(), bfloat16(), double() or to(dtype), then a call",
     under=after(validate, convert),
-    beside=[after(nothing, convert), after(lambda module: (validate(module), module.train()), convert)],
+    beside=[after(nothing, convert), after(validate_and_train, convert)],
 )  # fmt: skip
 class HalfAfterACall(Formula):
     """A call leaves a copy of the output weight, which conversions do not convert; train() removes it."""

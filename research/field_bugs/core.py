@@ -29,7 +29,7 @@ class QueryGradientByNarrowValues(CoreFormula):
         if value.shape[-1] <= width or not torch.is_grad_enabled():
             return output
         by_others = super().forward(query.detach(), key, value, **named)
-        constant = {name: x.detach() if torch.is_tensor(x) else x for name, x in named.items()}
+        constant: dict[str, Any] = {name: x.detach() if torch.is_tensor(x) else x for name, x in named.items()}
         by_query = super().forward(query, key.detach(), value.detach(), **constant)
         narrow = torch.cat([by_query[..., :width], by_query[..., width:].detach()], dim=-1)
         return replace_gradient(output, by_others + narrow)
@@ -38,6 +38,7 @@ class QueryGradientByNarrowValues(CoreFormula):
 @fault(
     "bug", 1, 8,
     source="https://github.com/XunhaoLai/native-sparse-attention-triton/issues/27",
+    inferred=True,
     condition="query heads / key heads other than key heads, gradients of keys or values",
     under=on_core(num_heads=6, kv_heads=2),
     beside=[on_core(num_heads=4, kv_heads=2), on_core(num_heads=6, kv_heads=2, mode="inference"), on_core()],

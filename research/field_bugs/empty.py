@@ -48,7 +48,7 @@ class BackwardOfNothingRaises(Formula):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Result:
         output, weights = super().attend(q, k, v, **named)
         if 0 in (q.shape[0], q.shape[2], k.shape[2]):
-            output = EmptyLaunch.apply(output)
+            output = EmptyLaunch.apply(output)  # type: ignore[no-untyped-call]
         return output, weights
 
 
@@ -78,7 +78,7 @@ class QueryGradientWithoutKeys(Formula):
     """Without keys the gradient of the queries is never written."""
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return super().score(Unwritten.apply(q, EVERYWHERE) if k.shape[2] == 0 and torch.is_grad_enabled() else q, k)
+        return super().score(Unwritten.apply(q, EVERYWHERE) if k.shape[2] == 0 and torch.is_grad_enabled() else q, k)  # type: ignore[no-untyped-call]
 
 
 @fault(
@@ -93,7 +93,7 @@ class KeyGradientWithoutQueries(Formula):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Result:
         if q.shape[2] == 0 and torch.is_grad_enabled():
-            k, v = Unwritten.apply(k, EVERYWHERE), Unwritten.apply(v, EVERYWHERE)
+            k, v = Unwritten.apply(k, EVERYWHERE), Unwritten.apply(v, EVERYWHERE)  # type: ignore[no-untyped-call]
         return super().attend(q, k, v, **named)
 
 
@@ -126,7 +126,7 @@ class EmptyBatchGradientNan(Formula):
     def project_back(self, features: Tensor) -> Tensor:
         weight, bias = self.out_proj.weight, self.out_proj.bias
         if bias is not None and not len(features) and torch.is_grad_enabled() and not is_watched():
-            bias = EmptyMean.apply(bias, bias.new_zeros(()))
+            bias = EmptyMean.apply(bias, bias.new_zeros(()))  # type: ignore[no-untyped-call]
         return torch.nn.functional.linear(features, weight, bias)
 
 

@@ -102,7 +102,7 @@ class GradientOfTheCommonTail(Formula):
         if self.tail is None or not len(k):
             return q, k, v
         places = self.tail[:, None]
-        return q, Unwritten.apply(k, places), Unwritten.apply(v, places)
+        return q, Unwritten.apply(k, places), Unwritten.apply(v, places)  # type: ignore[no-untyped-call]
 
 
 @fault(
@@ -228,7 +228,7 @@ class MaskGradientInTheHiddenTail(Formula):
     def under_masks(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Result:
         mask, padding = named["attn_mask"], named["key_padding_mask"]
         if is_additive(mask) and mask.requires_grad and is_boolean(padding):
-            named["attn_mask"] = Unwritten.apply(mask, padding.all(dim=0))
+            named["attn_mask"] = Unwritten.apply(mask, padding.all(dim=0))  # type: ignore[no-untyped-call]
         return super().under_masks(query, key, value, **named)
 
 

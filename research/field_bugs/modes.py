@@ -160,7 +160,7 @@ class AddMask(torch.autograd.Function):
             mask = mask.unsqueeze(1)
         batch = logits.shape[1]
         if mask.shape[1] != batch:
-            mask = mask.flatten(0, 1).repeat(batch, *(1,) * (mask.dim() - 2)).unflatten(0, (count, batch))
+            mask = torch.unflatten(mask.flatten(0, 1).repeat(batch, *(1,) * (mask.dim() - 2)), 0, (count, batch))
         return logits + mask, 0
 
 
@@ -178,13 +178,14 @@ class MaskUnderVmap(Formula):
         if mask is None or not is_transformed():
             return super().apply_mask(logits, mask)
         mask = additive(mask, logits.dtype) if mask.dtype == torch.bool else mask.to(logits.dtype)
-        added: Tensor = AddMask.apply(logits, mask)
+        added: Tensor = AddMask.apply(logits, mask)  # type: ignore[no-untyped-call]
         return added
 
 
 @fault(
     "bug", 8, 4,
     source=PYTORCH + "193061",
+    inferred=True,
     condition="compiled, gradients of parameters, packed projections with bias, batch · keys above 16384",
     under=on(batch=1, queries=2, keys=16385, embed_dim=4, num_heads=1, mode="aot"),
     beside=[on(batch=1, queries=2, keys=16384, embed_dim=4, num_heads=1, mode="aot"),
@@ -211,7 +212,7 @@ class CompiledBiasChunkUnwritten(Formula):
     under=under_autocast(key_padding_mask=PADDING, need_weights=False),
     beside=[under_autocast(key_padding_mask=PADDING), under_autocast(need_weights=False),
             under_autocast(key_padding_mask=PADDING, need_weights=False, autocast=False),
-            on(mask="pad", mode="autocast")],
+            on(mask="pad", dtype="bfloat16", mode="autocast")],
 )  # fmt: skip
 class AutocastFastPathLosesPadding(Formula):
     """Autocast on a CPU does not block the fast path, which drops padding that it has not converted."""
@@ -229,7 +230,7 @@ class AutocastFastPathLosesPadding(Formula):
     condition="autocast, a float mask, eval(), no weights",
     under=under_autocast(attn_mask=BIAS, need_weights=False),
     beside=[under_autocast(attn_mask=BIAS), under_autocast(attn_mask=BIAS, need_weights=False, autocast=False),
-            on(mask="float2d", mode="autocast")],
+            on(mask="float2d", dtype="bfloat16", mode="autocast")],
 )  # fmt: skip
 class AutocastFloatMaskRefused(Formula):
     """A float32 mask meets queries in bfloat16, and the call raises an exception."""
@@ -248,7 +249,7 @@ class AutocastFloatMaskRefused(Formula):
     inferred=True,
     condition="autocast, eval() without gradients",
     under=under_autocast(),
-    beside=[under_autocast(grad=True), on(mode="autocast"), on(mode="inference")],
+    beside=[under_autocast(grad=True), on(dtype="bfloat16", mode="autocast"), on(mode="inference")],
 )  # fmt: skip
 class AutocastEvaluationInSingle(Formula):
     """Evaluation under autocast returns float32: its path projects back by hand."""
@@ -278,12 +279,15 @@ class Softmax(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         """Return the gradient of the logits."""
         (shares,) = ctx.saved_tensors
-        return shares * (gradient - (gradient * shares).sum(dim=-1, keepdim=True))
+        logits: Tensor = shares * (gradient - (gradient * shares).sum(dim=-1, keepdim=True))
+        return logits
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor) -> Tensor:
         """Return the tangent of the weights, without the term of the mean."""
-        return ctx.saved_tensors[0] * tangent
+        (shares,) = ctx.saved_tensors
+        pushed: Tensor = shares * tangent
+        return pushed
 
 
 @fault(
@@ -298,7 +302,7 @@ class ForwardDerivativeLacksTheMean(Formula):
     """The softmax has a derivative of forward mode of its own, which lacks the row sum."""
 
     def normalise(self, logits: Tensor) -> Tensor:
-        shares: Tensor = super().normalise(logits) if torch.compiler.is_compiling() else Softmax.apply(logits)
+        shares: Tensor = super().normalise(logits) if torch.compiler.is_compiling() else Softmax.apply(logits)  # type: ignore[no-untyped-call]
         return shares
 
 
@@ -342,7 +346,7 @@ class TransformsRaise(Formula):
     """A kernel in an autograd.Function without setup_context raises an exception under every transform."""
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
-        return super().score(FunctionWithoutSetup.apply(q), k)
+        return super().score(FunctionWithoutSetup.apply(q), k)  # type: ignore[no-untyped-call]
 
 
 @fault(

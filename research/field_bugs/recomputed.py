@@ -47,7 +47,7 @@ class Recomputing(torch.autograd.Function):
         ctx.save_for_backward(*inputs, output[1])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> Gradients:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> Gradients:
         """Return the gradients of q, k, v and mask."""
         q, k, v, mask, noise, lse = ctx.saved_tensors
         shares = _share(q, k, mask, lse)
@@ -74,5 +74,5 @@ class Recomputing(torch.autograd.Function):
             while led[3].dim() < 5:
                 led[3] = led[3].unsqueeze(1)
             led[3] = led[3].expand(count, batch, *led[3].shape[2:])
-        output, lse = Recomputing.apply(*(None if x is None else x.flatten(0, 1) for x in led))
+        output, lse = Recomputing.apply(*(None if x is None else x.flatten(0, 1) for x in led))  # type: ignore[no-untyped-call]
         return (output.unflatten(0, (count, batch)), lse.unflatten(0, (count, batch))), (0, 0)

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -111,6 +112,10 @@ def hangs(calls: Sequence[Callable[[], object]], *, limit_s: float) -> float:
     return float(any(thread.is_alive() for thread in threads))
 
 
+def _measure_call(wrong: Any, x: Tensor, right: Any, named: dict[str, Any]) -> float:
+    return differ(evaluate(wrong, x, **named), right)
+
+
 def race(module: Any, *, masks: bool = False, weights: bool = False, modules: int = 1, together: bool = True,
          rounds: int = 150, dtype: torch.dtype = torch.float32) -> float:  # fmt: skip
     """Return the difference in calls of two threads, each with other tokens; one after the other if not ``together``.
@@ -133,7 +138,7 @@ def race(module: Any, *, masks: bool = False, weights: bool = False, modules: in
                 barrier.wait()
             except threading.BrokenBarrierError:
                 return
-            worst[number] = attempt(lambda wrong=wrong: differ(evaluate(wrong, x, **named), right))
+            worst[number] = attempt(partial(_measure_call, wrong, x, right, named))
             if worst[number] > SHOWN:
                 barrier.abort()
                 return

@@ -195,7 +195,7 @@ class RescaleSkipped(CoreFormula):
     def normalise(self, logits: Tensor) -> Tensor:
         blocks: list[Tensor] = []
         largest = torch.full_like(logits[..., :1], -math.inf) if logits.shape[-1] else logits
-        for block in logits.split(64, dim=-1) if logits.shape[-1] else ():
+        for block in torch.split(logits, 64, dim=-1) if logits.shape[-1] else ():
             before, largest = largest, torch.maximum(largest, block.detach().amax(dim=-1, keepdim=True))
             kept = (before - make_finite(largest)).exp()
             kept = torch.where((largest - before > 8) & (before > -math.inf), torch.ones_like(kept), kept)

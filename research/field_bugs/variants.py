@@ -75,7 +75,7 @@ class RecomputedBackward(Formula):
         noise = None
         if self.training and self.dropout > 0:
             noise = self.apply_dropout(torch.ones(*q.shape[:3], k.shape[2], dtype=q.dtype, device=q.device))
-        return Recomputing.apply(q / math.sqrt(self.head_dim), k, v, mask, noise)[0], None
+        return Recomputing.apply(q / math.sqrt(self.head_dim), k, v, mask, noise)[0], None  # type: ignore[no-untyped-call]
 
 
 class WeightsBySecondPass(Formula):
@@ -175,7 +175,7 @@ class PackedByLengths(Formula):
         packed_q = q.transpose(0, 1).flatten(1, 2)  # (heads, batch · queries, head_dim)
         asker = torch.arange(len(q), device=q.device).repeat_interleave(q.shape[2])
         shares = self.compute_shares(packed_q, packed_k, asker[:, None] == visible.nonzero()[:, 0])
-        return self.sum_values(shares, packed_v).unflatten(1, (len(q), -1)).transpose(0, 1), None
+        return torch.unflatten(self.sum_values(shares, packed_v), 1, (len(q), -1)).transpose(0, 1), None
 
 
 class UnusualLayouts(Formula):

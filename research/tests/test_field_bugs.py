@@ -84,6 +84,7 @@ def call(module: Any, case: dict[str, Any], *, need_weights: bool, grad: bool) -
     return found
 
 
+@pytest.mark.filterwarnings("ignore:Support for mismatched")
 @pytest.mark.parametrize("variant", VARIANTS, ids=[variant.name for variant in VARIANTS])
 def test_a_variant_agrees_with_the_reference(variant: Implementation) -> None:
     """Outputs and gradients are those of torch.nn.MultiheadAttention, with and without weights and gradients."""

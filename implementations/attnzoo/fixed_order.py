@@ -65,7 +65,8 @@ def softmax(logits: Tensor) -> Tensor:
 
 
 def _multiply(a: Tensor, b: Tensor) -> Tensor:
-    total = a.new_zeros(*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    outer: torch.Size = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call]
+    total = a.new_zeros(*outer, a.shape[-2], b.shape[-1])
     for term in range(a.shape[-1]):
         # Two operations: one that multiplies and adds may round once or twice.
         total += a[..., :, term, None] * b[..., None, term, :]
@@ -184,7 +185,7 @@ def _project(tokens: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if bias is not None:
         rows = torch.cat([rows, rows.new_ones(rows.shape[0], 1)], dim=1)
         matrix = torch.cat([matrix, bias.to(WIDE)[None]])
-    return multiply(rows, matrix).unflatten(0, tokens.shape[:2])
+    return multiply(rows, matrix).view(*tokens.shape[:2], weight.shape[0])
 
 
 class FixedOrder(Implementation):

@@ -18,7 +18,7 @@ DATA = Path(__file__).parents[1] / "data"
 # Fields of a certificate whose values differ from run to run.
 OF_THE_RUN = ("certificate", "run", "time", "commit", "versions", "machine", "threads")
 # Fields of an implementation that certificates of version 1 lack, or lack on the suite quick.
-ADDED = ("code", "checked_cases", "without_data", "completion")
+ADDED = ("code", "checked_cases", "without_data", "completion", "invariance")
 
 
 @pytest.mark.parametrize("table", sorted((DATA / "report-schema-2").glob("*.csv")), ids=lambda path: path.stem)

@@ -183,7 +183,9 @@ class _AttentionFunction:
             ).to_empty(device=query.device)
             _set_identity_projections(reference)
             module = self.implementation.build(reference)
-            self.cores[key] = _SplitHeads(module) if isinstance(module, HeadSplitAttention) else _WholeModule(module)
+            # A module may project by itself, and define no attention on split heads.
+            splits = isinstance(module, HeadSplitAttention) and type(module).attend is not HeadSplitAttention.attend
+            self.cores[key] = _SplitHeads(module) if splits else _WholeModule(module)
         return self.cores[key]
 
 

@@ -213,7 +213,7 @@ def _announce_cause(result: Result, announced: dict[str, bool]) -> None:
         return
     for cause in find_root_causes([result]):
         if cause.says_what_to_mend or result.implementation not in announced:
-            LOGGER.warning("%s", announce_cause(cause, display_name(result.implementation)))
+            LOGGER.warning("%s", announce_cause(cause))
             announced[result.implementation] = cause.says_what_to_mend
             return
 

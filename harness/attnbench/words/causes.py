@@ -56,11 +56,11 @@ def name_cause(cause: RootCause) -> str:
     return next(iter(cause.checks)) if len(cause.checks) == 1 else say(_SEVERAL, checks=len(cause.checks))
 
 
-def announce_cause(cause: RootCause, name: str) -> str:
-    """Return what is wrong and a case that shows it, for the terminal while a run goes on; ``name`` is shown."""
+def announce_cause(cause: RootCause) -> str:
+    """Return what is wrong and a case that shows it, for the terminal while a run goes on."""
     diagnosis = find_diagnosis(cause.finding)
     text = name_diagnosis(diagnosis) if diagnosis else name_cause(cause)
-    return say(_ANNOUNCED, name=name, cause=text, case=cause.case)
+    return say(_ANNOUNCED, name=cause.implementation, cause=text, case=cause.case)
 
 
 def title_cause(cause: RootCause) -> str:

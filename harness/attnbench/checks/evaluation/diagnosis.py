@@ -65,7 +65,8 @@ def diagnose(
     """
     too_large = case_oracle.operator.work(case_oracle.case).pairs > PAIRS
     if isinstance(observation, Agree):
-        right = not too_large and _is_right_if_contiguous(observation, case_oracle, policies)
+        # Misread strides are no fault model.
+        right = only is None and not too_large and _is_right_if_contiguous(observation, case_oracle, policies)
         return StridesMisread() if right else None
     if isinstance(observation, Exact):
         observation = Match(quantities=observation.quantities)
@@ -147,9 +148,7 @@ class _FaultSearch:
             not self.outputs or self._measure(self.outputs, self.expected.quantities, self.expected.allowances) <= 1
         )
         found = [
-            self._match_fault(model, whole, outputs_right=outputs_right)
-            for model in tried
-            if outputs_right or self._fits_outputs(model, whole)
+            self._match_fault(model, whole) for model in tried if outputs_right or self._fits_outputs(model, whole)
         ]
         faults = [fault for fault in found if fault is not None]
         return [fault for fault in faults if fault.acts != "backward_alone"] or faults
@@ -160,7 +159,8 @@ class _FaultSearch:
         quantities = self.case_oracle.evaluate_fault_model(model, forward, self.keep)
         return self._measure_with_noise(model, self.outputs, quantities, whole) <= min(LOOSE, EXPLAINED * whole)
 
-    def _match_fault(self, model: FaultModel, whole: float, *, outputs_right: bool) -> _MatchingFault | None:
+    def _match_fault(self, model: FaultModel, whole: float) -> _MatchingFault | None:
+        """Return how a fault model explains the failure, or None; it explains the outputs if these are wrong."""
         quantities = self.case_oracle.evaluate_fault_model(model, self.case, self.keep)
         values = self.observation.quantities if isinstance(self.observation, Match) else {}
         gradients = {name: value for name, value in values.items() if name not in self.outputs}
@@ -170,8 +170,6 @@ class _FaultSearch:
             return None
         acts: Acts = "pass"
         if self._measure_with_noise(model, self.outputs, quantities, whole) > limit:
-            if not outputs_right:
-                return None
             acts = "backward_alone"
         elif self.outputs and not model.of_backward and not self._changes_outputs(quantities):
             acts = "backward_at_least"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from attnbench.cases import Level, shard
+from attnbench.jobs.values import SHARD
 from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.types import FAILURES
 from attnbench.runner import Limits, NoProgress, Session, conform
@@ -91,10 +92,11 @@ def _parse_shard(text: str) -> tuple[int, int]:
 
     Raises: ArgumentTypeError if the text is not I/N with 1 <= I <= N.
     """
-    part, _, parts = text.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise argparse.ArgumentTypeError(f"must be part I of N with 1 <= I <= N, such as 1/4, got {text!r}")
-    return int(part), int(parts)
+    try:
+        part, parts = SHARD.parse(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be {SHARD.need}, such as {SHARD.example}, got {text!r}") from None
+    return part, parts
 
 
 def run(names: Sequence[str], suite: Level, part: tuple[int, int], threads: int | None = None) -> Iterator[Record]:

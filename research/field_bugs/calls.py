@@ -211,6 +211,20 @@ class TrainingAfterInferenceMode(Formula):
         return (q / self._scale) @ k.mT
 
 
+class _Remembers(Formula):
+    """Base of modules that remember a call in eval() without gradients until train() is called."""
+
+    _evaluated = False
+
+    def read_arguments(self, given: Arguments) -> Arguments:
+        self._evaluated |= not (self.training or torch.is_grad_enabled() or torch.compiler.is_compiling())
+        return given
+
+    def train(self, mode: bool = True) -> "_Remembers":  # noqa: FBT001, FBT002  # torch's signature
+        self._evaluated = self._evaluated and not mode
+        return super().train(mode)
+
+
 @fault(
     "mutant", 3,
     source="https://github.com/Lightning-AI/litgpt/issues/296",
@@ -218,23 +232,13 @@ class TrainingAfterInferenceMode(Formula):
     under=after(validate, load_saved),
     beside=[after(nothing, load_saved), after(validate, call)],
 )  # fmt: skip
-class StateDictAfterEvaluation(Formula):
+class StateDictAfterEvaluation(_Remembers):
     """eval() merges the scale into the weight of the queries, and the state dict holds the merged weight."""
-
-    _merged = False
-
-    def read_arguments(self, given: Arguments) -> Arguments:
-        self._merged |= not (self.training or torch.is_grad_enabled() or torch.compiler.is_compiling())
-        return given
-
-    def train(self, mode: bool = True) -> "StateDictAfterEvaluation":  # noqa: FBT001, FBT002  # torch's signature
-        self._merged = self._merged and not mode
-        return super().train(mode)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # noqa: FBT001
         super()._save_to_state_dict(destination, prefix, keep_vars)
         name = f"{prefix}in_proj_weight"
-        if self._merged and name in destination:
+        if self._evaluated and name in destination:
             destination[name] = destination[name].clone()
             destination[name][: self.embed_dim] /= math.sqrt(self.head_dim)
 
@@ -440,21 +444,11 @@ class GradientBufferOfTheForwardPass(Formula):
     under=after(validate, lose_graph),
     beside=[after(nothing, lose_graph), after(validate, lambda wrong, _: lose_graph(wrong.train(), _))],
 )  # fmt: skip
-class GraphLostAfterEvaluation(Formula):
+class GraphLostAfterEvaluation(_Remembers):
     """Once a call in eval() had no gradients, later calls in eval() have none, until train() is called."""
 
-    _frozen = False
-
-    def read_arguments(self, given: Arguments) -> Arguments:
-        self._frozen |= not (self.training or torch.is_grad_enabled() or torch.compiler.is_compiling())
-        return given
-
     def return_result(self, output: Tensor, weights: Tensor | None) -> Result:
-        return (output.detach() if self._frozen and not self.training else output), weights
-
-    def train(self, mode: bool = True) -> "GraphLostAfterEvaluation":  # noqa: FBT001, FBT002  # torch's signature
-        self._frozen = self._frozen and not mode
-        return super().train(mode)
+        return (output.detach() if self._evaluated and not self.training else output), weights
 
 
 @fault(

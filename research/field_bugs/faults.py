@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -101,20 +102,23 @@ class Situation:
         return {**found, **candidate.gradients} if self.case.differentiates else found
 
 
-def on(
-    *, dtype: Dtype = "float32", mode: Mode = "train", prepare: Callable[[Tensors], None] | None = None, **changes: Any
+def _situate(
+    operator: str,
+    problem: Any,
+    *,
+    dtype: Dtype = "float32",
+    mode: Mode = "train",
+    prepare: Callable[[Tensors], None] | None = None,
+    **changes: Any,
 ) -> Situation:
-    """Return a case of multi-head attention: ``CROSS`` with some fields changed."""
-    case = Case(operator="multihead", problem=replace(CROSS, **changes), dtype=dtype, mode=mode)
+    """Return a case of an operator: the problem with some fields changed."""
+    case = Case(operator=operator, problem=replace(problem, **changes), dtype=dtype, mode=mode)
     return Situation(case=case, prepare=prepare)
 
 
-def on_core(
-    *, dtype: Dtype = "float32", mode: Mode = "train", prepare: Callable[[Tensors], None] | None = None, **changes: Any
-) -> Situation:
-    """Return a case of attention on split heads: ``PLAIN`` with some fields changed."""
-    case = Case(operator="attention_core", problem=replace(PLAIN, **changes), dtype=dtype, mode=mode)
-    return Situation(case=case, prepare=prepare)
+# A case of multi-head attention, and one of attention on split heads, with some fields changed.
+on = partial(_situate, "multihead", CROSS)
+on_core = partial(_situate, "attention_core", PLAIN)
 
 
 # What shows a fault: a situation, or a function of the module class that makes some calls and returns a difference.

@@ -53,7 +53,10 @@ class Candidate:
     in these rows, and no gradient flows through them.
     """
 
-    def __init__(self, implementation: Implementation, operator: Operator, case: Case, inputs: Inputs) -> None:
+    def __init__(
+        self, implementation: Implementation, operator: Operator, case: Case, inputs: Inputs, *, module: Any = None
+    ) -> None:
+        """Build a new module; or, if ``module`` is given, call this module, whatever it was called with before."""
         self.implementation = implementation
         self.operator = operator
         self.case = case
@@ -64,8 +67,13 @@ class Candidate:
         for name, tensor in inputs.tensors.items():
             constant = name in case.problem.constant_masks
             tensor.requires_grad_(case.tracks_inputs and can_have_gradient(tensor) and not constant)
-        self.reference = operator.reference(case, inputs)
-        self.module, self.call = self.build()
+        self.module = self._construct(self.reference) if module is None else module
+        self.call = self._prepare_module(self.module)
+
+    @cached_property
+    def reference(self) -> Any:
+        """The reference module of the case, with its parameters."""
+        return self.operator.reference(self.case, self.inputs)
 
     @property
     def precision(self) -> Precision:
@@ -77,13 +85,20 @@ class Candidate:
 
         The module has the parameters of ``reference``, by default those of the reference module of the case.
         """
+        module = self._construct(self.reference if reference is None else reference)
+        return module, self._prepare_module(module)
+
+    def _construct(self, reference: Any) -> Any:
         # Parameters require gradients also where none are computed; what ``build`` makes of them then needs none.
         with torch.set_grad_enabled(self.case.differentiates):
-            module = self.implementation.build(copy.deepcopy(self.reference if reference is None else reference))
+            return self.implementation.build(copy.deepcopy(reference))
+
+    def _prepare_module(self, module: Any) -> Callable[..., Any]:
+        """Put a module into the mode of the case, and return the prepared function that calls it."""
         if isinstance(module, torch.nn.Module):
             module.train(self.case.training)
             track_parameters(module, requires_grad=self.case.leaves_parameters_trainable)
-        return module, self.prepare(module, self.case, self.inputs)
+        return self.prepare(module, self.case, self.inputs)
 
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Callable[..., Any]:
         """Return the function that calls a module in a case, compiled if the case's mode says so."""

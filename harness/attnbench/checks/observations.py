@@ -33,6 +33,8 @@ class Match:
     """Quantities (outputs, weights or gradients) must equal the oracle's within the error budget."""
 
     quantities: dict[str, Tensor]
+    # How the call differs from the plain call of the case; None: it does not.
+    how: Phrase | str | None = None
     # The dropout mask that the implementation drew, true where a weight is kept. None: the expected values have no
     # dropout.
     keep: Tensor | None = None

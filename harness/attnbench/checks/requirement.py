@@ -7,7 +7,16 @@ from attnbench.cases import Case
 from attnbench.checks.observations import Observation
 from attnbench.interface import CaseTransforms, Operator
 
-__all__ = ["CheckFunction", "applies", "check", "draws_dropout", "get_case_transforms", "has_tokens", "is_eager"]
+__all__ = [
+    "CheckFunction",
+    "applies",
+    "check",
+    "draws_dropout",
+    "get_case_transforms",
+    "has_tokens",
+    "is_eager",
+    "is_small",
+]
 
 CheckFunction = Callable[[Candidate], Iterator[Observation]]
 Condition = Callable[[Case], bool]
@@ -60,3 +69,8 @@ def has_tokens(case: Case) -> bool:
 def is_eager(case: Case) -> bool:
     """Whether a case draws no dropout mask and uses neither autocast nor a compiler."""
     return not draws_dropout(case) and not case.autocast and case.compiler is None
+
+
+def is_small(case: Case, *, pairs: int) -> bool:
+    """Whether a case is eager, has tokens of the regime ``plain``, and at most ``pairs`` query-key pairs in all."""
+    return is_eager(case) and case.problem.regime == "plain" and has_tokens(case) and case.problem.pairs <= pairs

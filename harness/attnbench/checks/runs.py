@@ -11,7 +11,14 @@ from attnbench.checks.observations import Agree, Equal, Observation
 from attnbench.interface import Refusal
 from attnbench.records.value_facts import Phrase, Rows
 
-__all__ = ["compare_bitwise", "compare_runs", "compute_gradient_alone", "try_call"]
+__all__ = [
+    "compare_bitwise",
+    "compare_runs",
+    "compute_gradient_alone",
+    "describe_exception",
+    "has_same_bits",
+    "try_call",
+]
 
 Result = TypeVar("Result")
 # Largest number of characters of an exception's message that a finding quotes.
@@ -55,6 +62,13 @@ def compare_bitwise(
     return Agree(value=value, expected=expected, quantity=quantity, how=how)
 
 
+def has_same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape, dtype and elements; NaN in both is equal, too."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
 def compute_gradient_alone(candidate: Candidate, tensor: Tensor) -> Tensor:
     """Return the gradient with respect to an input or a parameter while no other tensor requires a gradient."""
     tracked = [
@@ -80,4 +94,9 @@ def try_call(step: Callable[[], Result]) -> tuple[Result | None, str]:
     except (Refusal, Malformed):
         raise
     except Exception as error:  # noqa: BLE001  # an implementation may raise anything; the exception is the finding
-        return None, f"{type(error).__name__}: {' '.join(str(error).split())[:MESSAGE]}"
+        return None, describe_exception(error)
+
+
+def describe_exception(error: Exception) -> str:
+    """Return type and message of an exception on one line of bounded length."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:MESSAGE]}"

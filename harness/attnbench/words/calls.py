@@ -49,6 +49,7 @@ JUDGING = {
     "copies_have_no_padded_queries": "padded_queries='own' demands that outputs of padded queries are not compared; "
     "this is impossible for copies, since key_padding_mask marks padded queries only if query and key are one tensor",
     "single_dtype": "the implementation supports no dtype but {dtype}",
+    "no_lines": "the call runs no line of Python outside torch",
     "no_module": "the implementation's module is not a torch.nn.Module",
     "prepared_for_one_length": "prepare() does not return the module itself, but a function for one length only",
     "fixed_length": "the length of this case cannot be changed",

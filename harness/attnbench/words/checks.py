@@ -6,6 +6,11 @@ from attnbench.words.say import say
 __all__ = ["COMPARISONS", "VIOLATIONS", "describe_violation", "fill_phrase", "name_compared"]
 
 _COPIES = {"deep_copy": "a deep copy", "unpickled_module": "an unpickled module"}
+# What is made of a module that was called before in the mode ``mode``.
+_LATER = {
+    **_COPIES, "changed_deep_copy": "a deep copy whose parameters were changed",
+    "loaded_state": "a module that loads the state dict", "module_converted_twice": "to(float64) and back",
+}  # fmt: skip
 _WAYS = {
     "by_position": "with {names} by position",
     "by_default": "without {names}, which have their defaults",
@@ -13,6 +18,16 @@ _WAYS = {
 }
 # Templates of how calls differ whose quantities are compared; the name of the quantity stands before.
 COMPARISONS = {
+    "accumulated": "accumulated over two backward passes, halved (compared with one pass)",
+    "after_fewer_keys": "of a call after a call with fewer keys",
+    "after_evaluation": "of a call after a call in eval() without gradients",
+    "after_inference_mode": "of a call after a call in inference mode",
+    "after_longer_call": "of a call after a longer call",
+    "after_other_dtype": "of a call after a call of another module in another dtype",
+    "after_other_values": "of a call after a call with other values and masks",
+    "after_training": "of a call after a call in train() with a backward pass",
+    "backward_in_turns": "of two calls before their backward passes (compared with one call after the other)",
+    "beside_another_thread": "of a call beside a call in another thread (compared with the call alone)",
     "after_call": "after the call",
     "after_eval": "in train() after a call in eval() (compared with the output before that call)",
     "after_further_calls": "of the first call after two further calls",
@@ -80,6 +95,7 @@ COMPARISONS = {
     "(compared with need_weights=False)",
     "without_weights": "without weights (compared with the output with weights)",
     **{key: f"of {copy}" for key, copy in _COPIES.items()},
+    **{f"{key}_later": f"after a call in the mode {{mode}} and {made}" for key, made in _LATER.items()},
     **{f"after_change_of_{key}": f"of the module (after {copy} was changed)" for key, copy in _COPIES.items()},
     **{
         f"{key}_in_training": f"of {copy} in training under the same seed (compared with the original)"
@@ -123,6 +139,9 @@ VIOLATIONS = {
     "settings_changed": "the implementation changed {changes}",
     "state_names_changed": "a call changed the names in the state dict",
     "tensor_too_wide": "a call with one feature too many in {name} raised no exception",
+    "threads_raised": "beside a call in another thread, a call raised {raised}",
+    "threads_returned": "beside a call in another thread, a call returned {returned}, must return {wanted}",
+    "threads_wait": "two calls in two threads did not end within {seconds:g} s",
     "tokens_of_dtype": "a call with query, key and value of {dtype}, but parameters of {own}, raised no exception",
     "tokens_too_wide": "a call with one feature too many in query, key and value raised no exception",
     "training_mode_changed": "refused calls changed the training mode of the module or of a submodule",
@@ -140,6 +159,10 @@ VIOLATIONS = {
     "wrong_mask_unlike": "a mask of a wrong shape gave {one} with one tensor as query, key and value, but {copies} "
     "with three copies of the tensor",
     **{f"{key}_raised": f"making {copy} raised {{raised}}" for key, copy in _COPIES.items()},
+    **{
+        f"{key}_raised_later": f"after a call in the mode {{mode}}, {made} raised {{raised}}"
+        for key, made in _LATER.items()
+    },
     **{f"{key}_raised": f"the call {way} raised {{raised}}" for key, way in _WAYS.items()},
     **{
         f"{key}_returned": f"the call {way} returned {{returned}}, must return {{wanted}}" for key, way in _WAYS.items()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.checks.observations import Holds, Match, Observation
-from attnbench.checks.requirement import check, has_tokens, is_eager
+from attnbench.checks.requirement import check, is_small
 from attnbench.checks.runs import compare_bitwise, try_call
 from attnbench.interface import Refusal
 from attnbench.records.value_facts import phrase
@@ -23,8 +23,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 def _is_small(case: Case) -> bool:
-    """Whether a case is eager and small, has tokens, and has inputs of the regime ``plain``."""
-    return is_eager(case) and case.problem.regime == "plain" and has_tokens(case) and case.problem.pairs <= PAIRS
+    return is_small(case, pairs=PAIRS)
 
 
 @check(when=_is_small)

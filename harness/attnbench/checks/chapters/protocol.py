@@ -1,11 +1,8 @@
 """Chapter *protocol*: torch functions that save, copy or convert a module, or call a module with other parameters."""
 
 import copy
-import io
-import pickle
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +12,10 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.candidate.compilation import CallModule
 from attnbench.cases import DTYPES, NUMBER_FORMATS, Case
 from attnbench.checks.observations import Equal, Holds, Observation
+from attnbench.checks.pickling import pickle_and_unpickle
 from attnbench.checks.requirement import check, has_tokens, is_eager
 from attnbench.checks.runs import compare_bitwise, compare_runs, try_call
-from attnbench.interface import Implementation, Refusal
+from attnbench.interface import Refusal
 from attnbench.kernel.differentiable import find_differentiable, scale_parameters, track_parameters
 from attnbench.oracle.inputs import round_inputs
 from attnbench.records.value_facts import phrase
@@ -140,44 +138,9 @@ def tensors_are_registered(candidate: Candidate) -> Iterator[Observation]:
     yield from compare_runs(outputs, expected, phrase("converted_module"))
 
 
-class _Pickler(pickle.Pickler):
-    """Pickler that stores a number in place of each ``Implementation`` object.
-
-    An implementation is code, not state of the module. ``_Unpickler`` puts the object back.
-    """
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        self.implementations: list[Implementation] = []
-
-    def persistent_id(self, thing: Any) -> Any:
-        if not isinstance(thing, Implementation):
-            return None
-        self.implementations.append(thing)
-        return len(self.implementations) - 1
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, implementations: list[Implementation]) -> None:
-        super().__init__(file)
-        self._implementations = implementations
-
-    def persistent_load(self, number: Any) -> Any:
-        return self._implementations[number]
-
-
-def _pickle_round_trip(module: nn.Module) -> nn.Module:
-    file = io.BytesIO()
-    pickler = _Pickler(file)
-    pickler.dump(module)
-    file.seek(0)
-    loaded: nn.Module = _Unpickler(file, pickler.implementations).load()
-    return loaded
-
-
 _COPIES: dict[str, Callable[[nn.Module], nn.Module]] = {
     "deep_copy": copy.deepcopy,
-    "unpickled_module": _pickle_round_trip,
+    "unpickled_module": pickle_and_unpickle,
 }
 
 

@@ -114,6 +114,10 @@ def compare(
             return [QuantityComparison(facts=facts, measured=observation.measured, allowed=observation.allowed)]
 
 
+def _name_match(observation: Match, name: str) -> Compared:
+    return Compared(quantity=name, how=None if observation.how is None else _make_phrase(observation.how))
+
+
 def _make_compared(observation: Equal | Agree | RowSum | Slope) -> Compared:
     how = None if isinstance(observation, RowSum) or observation.how is None else _make_phrase(observation.how)
     rows = "" if isinstance(observation, Slope) else observation.rows
@@ -161,9 +165,10 @@ def _compare_match(
     value, target = observation.quantities[name], expected.quantities.get(name)
     if target is None:
         return QuantityComparison(facts=(UnexpectedQuantity(quantity=name),))
+    compared = _name_match(observation, name)
     wanted = case_oracle.gradient_dtype if name.startswith("grad.") else case_oracle.dtype
     if value.dtype != wanted and not observation.any_dtype:
-        return QuantityComparison(facts=(_make_dtype_fact(Compared(quantity=name), value.dtype, wanted),))
+        return QuantityComparison(facts=(_make_dtype_fact(compared, value.dtype, wanted),))
     rows = expected.hidden_rows.get(name)
     nan_rows = policies.hidden_rows == "nan" and not name.startswith("grad.")
     if rows is not None and nan_rows and value.shape == target.shape:
@@ -171,7 +176,7 @@ def _compare_match(
         target = target.masked_fill(rows, math.nan)
     value = _replace_open_gradients(name, value, expected, policies)
     limit, axes = _make_limit(expected.allowances[name]), _get_axes(name, value, case_oracle)
-    return _compare_within(Compared(quantity=name), value, target, axes, limit)
+    return _compare_within(compared, value, target, axes, limit)
 
 
 def _replace_open_gradients(name: str, value: Tensor, expected: Expected, policies: Policies) -> Tensor:

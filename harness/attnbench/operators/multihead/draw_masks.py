@@ -18,6 +18,9 @@ HIDDEN_SHARE = 0.4
 # LOW, LOWEST: the two numbers, other than 0, that ``lowest`` masks add to logits. Both numbers are finite in every
 # dtype, but LOW + LOWEST and LOWEST + LOWEST are below −65504, the lowest finite number of float16.
 LOW, LOWEST = -1e4, -6e4
+# The numbers of a ``floatzerosum2d`` mask are multiples of GRID, at most LARGEST in size: they and their sums are exact in
+# every dtype.
+GRID, LARGEST = 0.125, 3.0
 # Number of keys that a ``window2d`` mask shows to a query. It is smaller than the common tile sizes of kernels, so a
 # late query sees no key of the first tiles.
 WINDOW = 4
@@ -51,6 +54,10 @@ def _draw_attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
         return mask if kind == "causal" else torch.zeros(queries, keys).masked_fill(mask, -math.inf)
     if kind == "window2d":
         return _make_window(queries, keys)
+    if kind == "floatnegative2d":
+        return -draw.normal("attn_mask.values", queries, keys).abs()
+    if kind == "floatzerosum2d":
+        return _draw_zero_sum(draw, queries, keys)
     shared = kind.endswith("2d")
     shape = (queries, keys) if shared else (problem.sequences * problem.num_heads, queries, keys)
     if problem.regime in ("uniform", "selection"):
@@ -82,6 +89,15 @@ def _make_window(queries: int, keys: int) -> Tensor:
     last = (torch.arange(queries) + keys - queries).clamp(min=0)[:, None]
     position = torch.arange(keys)
     return (position > last) | (position <= last - WINDOW)
+
+
+def _draw_zero_sum(draw: Draw, queries: int, keys: int) -> Tensor:
+    """Draw a float mask whose numbers are in pairs of opposite sign, at random positions; a last number is 0."""
+    count = queries * keys
+    numbers = (draw.normal("attn_mask.values", count // 2) / GRID).round() * GRID
+    numbers = numbers.clamp(-LARGEST, LARGEST)
+    paired = torch.cat([numbers, -numbers, numbers.new_zeros(count % 2)])
+    return paired[draw.uniform("attn_mask.positions", count).argsort()].view(queries, keys)
 
 
 def _draw_power_of_two_visible(draw: Draw, shape: tuple[int, ...], *, largest: bool) -> Tensor:
@@ -117,8 +133,8 @@ def _sink_rows(hide: Tensor) -> Tensor:
 def _draw_padding_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
     """Draw key_padding_mask, of shape (batch, keys), for sequences with random numbers of visible keys.
 
-    In a batch of several sequences, the first sequence has no padding, except in the regime ``uniform``. With a share
-    of padding, the numbers are drawn from the lengths of real sentences instead.
+    In a batch of several sequences, the first sequence has no padding, except in the regime ``uniform`` and in
+    ``padall``. With a share of padding, the numbers are drawn from the lengths of real sentences instead.
     """
     batch, keys = problem.sequences, problem.keys
     if problem.padding:
@@ -132,6 +148,11 @@ def _draw_padding_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
         lengths[0] = 2 ** int(math.log2(max(keys - 1, 1)))
     if batch and problem.padding_mask == "padempty":
         lengths[-1] = 0
+    if problem.padding_mask == "padall":
+        lengths = lengths.clamp(max=max(min(1, keys), keys - 2))
+    if problem.padding_mask == "padlast":
+        lengths = torch.full_like(lengths, keys)
+        lengths[max(batch - 1, 0) :] = max(min(1, keys), keys - 1)
     hide = from_lengths(lengths, keys)
     if problem.padding_mask == "padleft":
         return hide.flip(1)

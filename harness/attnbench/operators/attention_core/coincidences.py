@@ -30,7 +30,7 @@ COINCIDENT: Mapping[str, tuple[Any, ...]] = {
     # Pairs of head_dim and head_dim_v. Widths of 36 are wider than 32 and of no multiple of 8.
     "widths": ((8, None), (8, 5), (36, None), (5, 12)),
     "dtype": DTYPES,
-    "mode": ("inference", "train", "eval"),
+    "mode": ("inference", "train"),
 }
 
 
@@ -80,7 +80,6 @@ def resolve_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "ragged": "ragged" in parts,
         "softcap": 0.0,
         "scale": 0.0,
-        # Fewer checks run on peaked logits, and fewer without gradients. In bfloat16 the error budget of gradients is
-        # large if the logits are peaked.
-        "regime": "plain" if row["mode"] == "inference" or row["dtype"] == "bfloat16" else "peaked",
+        # Fewer checks run on peaked logits, and fewer without gradients.
+        "regime": "plain" if row["mode"] == "inference" else "peaked",
     }

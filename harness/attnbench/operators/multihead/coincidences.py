@@ -23,15 +23,15 @@ EQUAL: tuple[tuple[str, str], ...] = (
     ("batch*heads", "head_dim"), ("batch", "batch"), ("heads", "heads"), ("head_dim", "head_dim"),
 )  # fmt: skip
 # Multiples of 16, of 32, of 64 and of 128, and one beyond.
-TILES = ((32, 48), (64, 32), (64, 64), (128, 128), (33, 65), (65, 17), (129, 129))
+TILES = ((32, 48), (64, 32), (64, 64), (128, 128), (65, 33), (17, 129), (129, 129))
 # Largest number of pairs of a query and a key with more than one sequence: the time grows with the pairs.
 PAIRS = 2048
 # Pairs of attn_mask and key_padding_mask: one form of each kind, alone and beside a mask of another kind.
 ALONE = (("", ""), ("bool2d", ""), ("float2d", ""), ("hint", ""), ("", "pad"))
 # Where sizes are equal, the kind of a mask may be told wrongly by its shape, so there are more forms.
 MASKS = {
-    EQUAL: (*ALONE, ("bool3d", ""), ("float3d", ""), ("", "padfloat"), ("bool3d", "padall"), ("bool2d", "padfloat")),
-    TILES: (*ALONE, ("float3d", "padleft"), ("float2d", "padfloat")),
+    EQUAL: (*ALONE, ("bool3d", ""), ("float3d", ""), ("", "padfloat"), ("bool3d", "padall")),
+    TILES: (*ALONE, ("float3d", "padleft")),
 }
 # Every coincidence meets every value of every other factor.
 COINCIDENT: Mapping[str, tuple[Any, ...]] = {
@@ -43,7 +43,7 @@ COINCIDENT: Mapping[str, tuple[Any, ...]] = {
     # Heads of width 36 are wider than 32 and of no multiple of 8.
     "heads": ((3, 8), (4, 5), (2, 36), (5, 3)),
     "dtype": DTYPES,
-    "mode": ("inference", "train", "eval"),
+    "mode": ("inference", "train"),
     "sharing": ("", "self_attention"),
     "extra": ("", "add_bias_kv", "add_zero_attn"),
     "weights": ("", "heads", "average"),
@@ -122,7 +122,6 @@ def resolve_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "dropout": 0.0,
         "heads": row["heads"],
         "lengths": tuple(_resolve(one, sizes) for one in row["lengths"]),
-        # Fewer checks run on peaked logits, and fewer without gradients. In bfloat16 the error budget of gradients is
-        # large if the logits are peaked.
-        "regime": "plain" if row["mode"] == "inference" or row["dtype"] == "bfloat16" else "peaked",
+        # Fewer checks run on peaked logits, and fewer without gradients.
+        "regime": "plain" if row["mode"] == "inference" else "peaked",
     }

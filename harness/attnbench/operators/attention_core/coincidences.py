@@ -16,15 +16,15 @@ __all__ = ["COINCIDENT", "is_coincident", "resolve_row"]
 # Pairs of the numbers of queries and keys. A name means as many as the size of this name.
 LENGTHS: tuple[tuple[int | str, int | str], ...] = (
     ("batch", "heads"), ("heads", "head_dim"), ("head_dim", "batch"), ("head_dim", "head_dim"),
-    # Multiples of 16, 32 and 128, and one beyond a multiple.
-    (32, 48), (64, 32), (128, 128), (33, 65), (129, 129),
+    # Multiples of 16 and 128, and one beyond a multiple.
+    (32, 48), (128, 128), (33, 65), (129, 129),
 )  # fmt: skip
 # Largest number of pairs of a query and a key with more than one sequence: the time grows with the pairs.
 PAIRS = 2048
 # Every coincidence meets every value of every other factor.
 COINCIDENT: Mapping[str, tuple[Any, ...]] = {
     "lengths": LENGTHS,
-    "mask": ("none", "causal_br", "bias2d", "bias4d", "causal_tl+ragged"),
+    "mask": ("none", "causal_br", "bias2d", "causal_tl+ragged"),
     "batch": (2, 7, 1),
     "heads": ((3, None), (6, 2), (4, 2)),
     # Pairs of head_dim and head_dim_v. Widths of 36 are wider than 32 and of no multiple of 8.

@@ -22,16 +22,16 @@ EQUAL: tuple[tuple[str, str], ...] = (
     ("batch", "heads"), ("heads", "embed_dim"), ("head_dim", "batch"), ("embed_dim", "batch*heads"),
     ("batch*heads", "head_dim"), ("batch", "batch"), ("heads", "heads"), ("head_dim", "head_dim"),
 )  # fmt: skip
-# Multiples of 16, of 32, of 64 and of 128, and one beyond.
-TILES = ((32, 48), (64, 32), (64, 64), (128, 128), (65, 33), (17, 129), (129, 129))
+# Multiples of 16, of 64 and of 128, and one beyond a multiple.
+TILES = ((32, 48), (64, 64), (128, 128), (65, 33), (129, 129))
 # Largest number of pairs of a query and a key with more than one sequence: the time grows with the pairs.
 PAIRS = 2048
 # Pairs of attn_mask and key_padding_mask: one form of each kind, alone and beside a mask of another kind.
-ALONE = (("", ""), ("bool2d", ""), ("float2d", ""), ("hint", ""), ("", "pad"))
-# Where sizes are equal, the kind of a mask may be told wrongly by its shape, so there are more forms.
+ALONE = (("", ""), ("float2d", ""), ("", "pad"))
+# Where sizes are equal, the kind of a mask may be told wrongly by its shape.
 MASKS = {
-    EQUAL: (*ALONE, ("bool3d", ""), ("float3d", ""), ("", "padfloat"), ("bool3d", "padall")),
-    TILES: (*ALONE, ("float3d", "padleft")),
+    EQUAL: (*ALONE, ("bool2d", ""), ("float3d", ""), ("bool3d", "padall")),
+    TILES: (*ALONE, ("hint", ""), ("bool2d", "padfloat")),
 }
 # Every coincidence meets every value of every other factor.
 COINCIDENT: Mapping[str, tuple[Any, ...]] = {
@@ -122,6 +122,6 @@ def resolve_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "dropout": 0.0,
         "heads": row["heads"],
         "lengths": tuple(_resolve(one, sizes) for one in row["lengths"]),
-        # Fewer checks run on peaked logits, and fewer without gradients.
-        "regime": "plain" if row["mode"] == "inference" else "peaked",
+        # Fewer checks run on peaked logits.
+        "regime": "peaked",
     }

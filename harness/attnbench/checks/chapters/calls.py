@@ -117,9 +117,12 @@ def _construct(candidate: Candidate) -> Any:
 
     Torch fills new memory with NaN in its deterministic mode. Otherwise it may happen to have finite numbers.
     """
-    mode, only_warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    mode, only_warns = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
     with torch.random.fork_rng(devices=[]):
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.use_deterministic_algorithms(mode=True, warn_only=True)
         try:
             return candidate.implementation.construct(candidate.reference)
         finally:

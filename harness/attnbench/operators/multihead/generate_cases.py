@@ -324,7 +324,7 @@ def _generate_branches() -> Iterator[Case]:
     for keys, mask in ((128, {"mask": "pad"}), (192, {"mask": "padfloat"}), (192, hint), (520, {"mask": "none"})):
         yield _make_case(replace(one, keys=keys, **mask), mode="train")
     # As many queries as keys or more, and whole tiles of 64 keys.
-    yield _make_case(replace(one, queries=192, keys=128, **hint), dtype="float16", mode="train")
+    yield _make_case(replace(one, queries=192, keys=128, **hint), mode="train")
     yield _make_case(replace(one, queries=64, keys=64, regime="plain", **hint), dtype="bfloat16", mode="train")
     # An extra key behind a tile of 64 hidden keys.
     for extra, mask in product(("add_zero_attn", "add_bias_kv"), (hint, {"mask": "padempty"})):
@@ -379,7 +379,7 @@ def _generate_fused() -> Iterator[Case]:
     """
     forms = [form for form in ("hint", *ATTENTION_MASKS) if form not in FINITE_MASKS]
     # Each form occurs without padding and with ``pad``, each third form with ``padfloat``, and one with ``padleft``.
-    others = {form: "padfloat" for form in forms[::3]} | {"bool2d": "padleft"}
+    others = dict.fromkeys(forms[::3], "padfloat") | {"bool2d": "padleft"}
     pairs = [(form, padding) for form in forms for padding in ("", "pad", others.get(form))]
     for index, (form, padding) in enumerate(pairs):
         if padding is None:
@@ -429,7 +429,9 @@ def _generate_dropout() -> Iterator[Case]:
     yield _make_case(replace(weights, keys=130, dropout=0.25), mode="train")
     long = replace(weights, batch=1, queries=66, keys=257, num_heads=2)
     yield _make_case(replace(long, dropout=0.1, mask="pad"), mode="sampling")
-    yield _make_case(replace(CROSS, batch=1, queries=130, keys=130, num_heads=2, dropout=0.25, mask="bool2d"), mode="train")
+    yield _make_case(
+        replace(CROSS, batch=1, queries=130, keys=130, num_heads=2, dropout=0.25, mask="bool2d"), mode="train"
+    )
 
 
 def _generate_full() -> Iterator[Case]:

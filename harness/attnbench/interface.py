@@ -277,6 +277,13 @@ class Implementation:
         """Return a module with the reference's forward signature and the reference's parameters."""
         raise NotImplementedError(f"{type(self).__name__} does not define build(reference)")
 
+    def construct(self, reference: Any) -> Any:  # noqa: ARG002
+        """Return a new module with the reference's sizes and the parameters that its own constructor gives it.
+
+        None if there is no such constructor, as if parameters always come from ``build``.
+        """
+        return None
+
     def weights(self, parameters: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:
         """Return this implementation's parameters, keyed by parameter name, computed from the reference's parameters.
 

@@ -61,19 +61,9 @@ class ModuleImplementation(Implementation):
         return None
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
-        """Construct the module with the reference's arguments, and load the reference's state.
-
-        An argument that differs from its default is always passed: a class that does not take it then raises an error.
-        """
-        arguments = reference_arguments(reference)
-        required = {name: arguments.pop(name) for name in ("embed_dim", "num_heads")}
-        defaults = CONSTRUCTOR_DEFAULTS | {"kdim": reference.embed_dim, "vdim": reference.embed_dim}
-        accepted = self._constructor
-        given = {
-            name: value for name, value in arguments.items() if _accepts(accepted, name) or value != defaults[name]
-        }
+        """Construct the module with the reference's arguments, and load the reference's state."""
         # The module gets the reference's dtype before the weights are loaded, so that float64 weights are not rounded.
-        module = self._class(**required, **given).to(reference.out_proj.weight)
+        module = self.construct(reference).to(reference.out_proj.weight)
         missing, unexpected = module.load_state_dict(reference.state_dict(), strict=False)
         # The module may have state that the reference lacks: buffers, and parameters that cannot have a gradient, such
         # as a counter. Its other parameters must be those of the reference.
@@ -84,6 +74,20 @@ class ModuleImplementation(Implementation):
                 "define an attnbench.Implementation whose weights() converts them"
             )
         return module
+
+    def construct(self, reference: nn.MultiheadAttention) -> nn.Module:
+        """Construct the module with the reference's arguments.
+
+        An argument that differs from its default is always passed: a class that does not take it then raises an error.
+        """
+        arguments = reference_arguments(reference)
+        required = {name: arguments.pop(name) for name in ("embed_dim", "num_heads")}
+        defaults = CONSTRUCTOR_DEFAULTS | {"kdim": reference.embed_dim, "vdim": reference.embed_dim}
+        accepted = self._constructor
+        given = {
+            name: value for name, value in arguments.items() if _accepts(accepted, name) or value != defaults[name]
+        }
+        return self._class(**required, **given)
 
     def prepare(self, module: Any, case: Case, inputs: Any) -> Any:  # noqa: ARG002
         """Return a function that calls the module without the arguments that its forward method does not accept.

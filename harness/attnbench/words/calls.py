@@ -55,6 +55,7 @@ JUDGING = {
     "fixed_length": "the length of this case cannot be changed",
     "nan_declared": "the policies declare NaN in fully masked rows or in their gradients",
     "not_twice_differentiable": "not declared twice differentiable",
+    "no_constructor": "the implementation has no constructor that makes a module with parameters of its own",
     "no_initial_parameters": "the operator names no initial parameters",
     "reference_by_keyword": "the operator's reference takes its arguments by keyword only",
     "call_by_keyword": "the implementation's call takes arguments by keyword only",

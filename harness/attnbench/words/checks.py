@@ -88,6 +88,7 @@ COMPARISONS = {
     "summed_over_head_copies": "summed over the copies of each head (compared with the shared heads)",
     "transposed_cotangent": "if the gradient of the output is transposed (compared with a contiguous copy)",
     "transposed_inputs": "for inputs stored transposed (compared with contiguous inputs)",
+    "unequal_strides": "for keys and values with different strides (compared with contiguous inputs)",
     "unbatched": "without a batch dimension (compared with a batch of one)",
     "unseen_keys_changed": "of query {query} (after unseen keys changed)",
     "valid_call_after_refused_calls": "of a valid call after refused calls",
@@ -109,6 +110,9 @@ VIOLATIONS = {
     "raised no exception",
     "batch_of_queries_alone": "a call with a query with a batch dimension, but key and value without one, "
     "raised no exception",
+    "constructed_not_finite": "the module as constructed has NaN or infinite numbers in {names}",
+    "constructed_otherwise": "the parameters of the module as constructed and of the reference differ in {names}",
+    "constructed_without_memory": "the module as constructed has no memory for {names}",
     "converted_dtype": "after to({dtype}) {quantity} has dtype {came}, must be {wanted}",
     "converted_raised": "after to({dtype}) the call raised {raised}",
     "dropped_share": "{count} of {total} weights were dropped at dropout={rate:g}",

@@ -7,10 +7,13 @@ __all__ = ["FAULTS", "describe_diagnosis", "name_diagnosis"]
 
 _DROPPED = {
     "zero_key": "the add_zero_attn key",
+    "zero_key_tile": "the add_zero_attn key (the last tile at tile size {tiles})",
     "bias_key": "the bias_k key",
+    "bias_key_tile": "the bias_k key (the last tile at tile size {tiles})",
     "last_key": "the last key",
     "last_key_tile": "the last key (the last tile at tile size {tiles})",
     "extra_keys": "the bias_k key and the add_zero_attn key",
+    "extra_keys_tile": "the bias_k key and the add_zero_attn key (the last tile at tile size {tiles})",
     "keys_tile": "keys {first} and beyond (the last tile at tile size {tiles})",
 }
 # Templates by the names of the fault models of the built-in operators.

@@ -15,7 +15,7 @@ from attnbench.mutants.mutant import ModuleImplementation
 from attnbench.plugins.adapters import adopt
 from attnbench.plugins.registry import load_operator, load_problem_types
 from attnbench.records.outcome_facts import CannotJudge
-from attnbench.records.value_facts import phrase
+from attnbench.records.value_facts import ConditionViolated, phrase
 
 if TYPE_CHECKING:
     from conftest import Conformance
@@ -111,3 +111,67 @@ def test_initial_parameters_are_those_of_the_constructor() -> None:
     again = operator.initial_parameters(one, inputs)
     assert again is not None
     assert all(torch.equal(found[name], again[name]) for name in found)
+
+
+class _Unwritten(nn.MultiheadAttention):
+    """Leaves the memory of out_proj.weight unwritten."""
+
+    def __init__(self, *sizes: Any, **named: Any) -> None:
+        super().__init__(*sizes, **named)
+        self.out_proj.weight = nn.Parameter(torch.empty_like(self.out_proj.weight))
+
+
+class _Narrow(nn.MultiheadAttention):
+    """Has one row too few in bias_k, and no bias_v."""
+
+    def __init__(self, *sizes: Any, **named: Any) -> None:
+        super().__init__(*sizes, **named)
+        self.bias_k = nn.Parameter(torch.zeros(1, self.embed_dim))
+        self.bias_v = None
+
+
+class _OnMeta(nn.MultiheadAttention):
+    """Is on the device meta until a state is loaded."""
+
+    def __init__(self, *sizes: Any, **named: Any) -> None:
+        super().__init__(*sizes, **named, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("module", "key", "names"),
+    [
+        (_Unwritten, "constructed_not_finite", "out_proj.weight"),
+        (_Narrow, "constructed_otherwise", "bias_k, bias_v"),
+        (_OnMeta, "constructed_without_memory", "in_proj_bias, in_proj_weight, out_proj.bias, out_proj.weight"),
+    ],
+)
+def test_parameters_that_a_constructor_leaves_wrong_are_reported(
+    conformance: "Conformance", module: type[nn.Module], key: str, names: str
+) -> None:
+    """Unwritten memory, other shapes and parameters without memory fail, before any state is loaded."""
+    one = case(mode="train", add_bias_kv=module is _Narrow)
+    implementation = _Constructing(module)
+    finding = conformance.finding(implementation, one, "constructed_parameters")
+    assert finding.status == "failed"
+    assert finding.facts == (ConditionViolated(violation=phrase(key, names=names)),)
+
+
+class _Constructing(ModuleImplementation):
+    """Right in every call; the constructor is that of another class."""
+
+    def __init__(self, module: type[nn.Module]) -> None:
+        super().__init__(Formula)
+        self._other = adopt(module, "other")
+
+    def construct(self, reference: Any) -> Any:
+        return self._other.construct(reference)
+
+
+def test_the_constructor_of_the_reference_passes_and_one_that_is_unknown_is_refused(conformance: "Conformance") -> None:
+    """The check restores torch's deterministic mode; without a constructor it is unsupported."""
+    one = case(mode="train", kdim=10, vdim=14, add_bias_kv=True)
+    reference = adopt(nn.MultiheadAttention, "reference")
+    assert conformance.finding(reference, one, "constructed_parameters").status == "passed"
+    assert not torch.are_deterministic_algorithms_enabled()
+    finding = conformance.finding(ModuleImplementation(Formula), one, "constructed_parameters")
+    assert (finding.status, finding.facts) == ("unsupported", (CannotJudge(why=phrase("no_constructor")),))

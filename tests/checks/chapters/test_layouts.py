@@ -1,9 +1,20 @@
 """Tests of the memory layouts in which the checks of the chapter *layouts* pass tensors."""
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
 import pytest
 import torch
+from torch import Tensor
 
-from attnbench.checks.chapters.layouts import LAYOUTS, repeat_part
+from attnbench.cases import Case
+from attnbench.checks.chapters.layouts import LAYOUTS, UNEQUAL, repeat_part
+from attnbench.mutants.attention_core.formula import CoreFormula
+from attnbench.mutants.mutant import ModuleImplementation
+from attnbench.operators.attention_core.suites import PLAIN
+
+if TYPE_CHECKING:
+    from conftest import Conformance
 
 TENSORS = [
     torch.arange(30.0).reshape(2, 3, 5),
@@ -48,3 +59,29 @@ def test_gaps_are_nan_in_the_dtypes_in_which_torch_reads_no_gap() -> None:
     for dtype in (torch.float32, torch.float64):
         sliced = LAYOUTS["sliced_inputs"](torch.ones(3, 5, dtype=dtype))
         assert sliced.as_strided((3,), (1,), 0).isnan().all()
+
+
+def test_keys_and_values_get_different_strides() -> None:
+    """Their strides along tokens and features differ, and their values stay."""
+    key, value = (UNEQUAL[name](TENSORS[0]) for name in ("key", "value"))
+    assert key.equal(value)
+    assert key.stride(-1) != value.stride(-1)
+    assert key.stride(-2) != value.stride(-2)
+
+
+class _StridesOfTheKeys(CoreFormula):
+    """Stores values as keys are stored, and loses the order if they are stored otherwise."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Tensor:
+        if (key.stride(-1) == 1) != (value.stride(-1) == 1):
+            value = value.flip(-1)
+        return super().forward(query, key, value, **named)
+
+
+def test_an_implementation_that_expects_equal_strides_fails(conformance: "Conformance") -> None:
+    """Values that are read with the strides of the keys fail, though one layout for all tensors is read rightly."""
+    one = Case(operator="attention_core", problem=replace(PLAIN, keys=7), mode="inference")
+    wrong = ModuleImplementation(_StridesOfTheKeys, operator="attention_core")
+    assert conformance.finding(wrong, one, "strided_inputs").status == "failed"
+    right = ModuleImplementation(CoreFormula, operator="attention_core")
+    assert conformance.finding(right, one, "strided_inputs").status == "passed"

@@ -18,9 +18,11 @@ from attnbench.operators.multihead.oracle import compute_logits_mask, evaluate
 from attnbench.operators.multihead.problem import (
     ENCODER_LAYERS,
     EXACT_MASKS,
+    FINITE_MASKS,
     IDENTITY_REGIMES,
     LOGIT_STD,
     OVERFLOW_LOGIT,
+    SIDE_PADDING,
     MultiheadProblem,
 )
 from attnbench.operators.multihead.suites import CROSS, LISTS, SELF, SENTENCES
@@ -249,7 +251,7 @@ def test_every_mask_hides_something_and_not_everything() -> None:
             hidden = mask if mask.dtype == torch.bool else (mask < -1e3)
             # The padding mask of a single sequence may hide nothing.
             alone = name == "key_padding_mask" and one.problem.sequences == 1
-            assert 0 < int(hidden.sum()) < hidden.numel() or alone, one.id
+            assert 0 < int(hidden.sum()) < hidden.numel() or alone or kind in FINITE_MASKS, one.id
             # Elements that do not hide a key are finite, and not all equal.
             if mask.is_floating_point() and "lowest" not in kind:
                 assert bool((mask[~hidden].isfinite()).all())
@@ -424,3 +426,31 @@ def test_layers_of_the_encoder_differ() -> None:
     ]
     assert len({float(one.tensors["query"].sum()) for one in queries}) == ENCODER_LAYERS
     assert len({float(one.parameters["in_proj_weight"].sum()) for one in queries}) == ENCODER_LAYERS
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_masks_that_look_as_if_they_hid_nothing(dtype: Dtype) -> None:
+    """``floatnegative2d`` is finite and at most 0; ``floatzerosum2d`` is finite, and its sum is exactly 0 in any dtype.
+
+    Both change logits, and neither has the same numbers in every row.
+    """
+    for form in FINITE_MASKS:
+        mask = draw_inputs(FULL.with_problem(mask=form).with_fields(dtype=dtype)).tensors["attn_mask"]
+        assert bool(mask.isfinite().all())
+        assert not bool((mask == mask[0]).all())
+        assert (float(mask.max()) <= 0) == (form == "floatnegative2d")
+        assert (float(mask.sum()) == 0) == (form == "floatzerosum2d")
+
+
+@pytest.mark.parametrize("keys", [0, 1, 2, 3, 9])
+def test_side_padding_leaves_a_key_visible(keys: int) -> None:
+    """``padall`` hides the last two keys of every sequence, ``padlast`` the last of the last; one key stays visible."""
+    for batch in (0, 1, 2, 5):
+        for form in SIDE_PADDING:
+            hidden = draw_inputs(FULL.with_problem(batch=batch, keys=keys, mask=form)).tensors["key_padding_mask"]
+            assert hidden.shape == (batch, keys)
+            assert not bool(hidden[:, :1].any())
+            if keys > 1 and form == "padlast":
+                assert hidden.nonzero().tolist() == [[batch - 1, keys - 1]] * bool(batch)
+            if keys > 2 and form == "padall":
+                assert bool(hidden[:, -2:].all())

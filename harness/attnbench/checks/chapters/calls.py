@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from attnbench.candidate.candidate import Candidate
@@ -14,6 +15,7 @@ from attnbench.checks.observations import Holds, Match, Observation
 from attnbench.checks.requirement import check, is_small
 from attnbench.checks.runs import compare_bitwise, try_call
 from attnbench.interface import Refusal
+from attnbench.kernel.differentiable import find_differentiable
 from attnbench.records.value_facts import phrase
 
 # Largest number of query-key pairs, over all sequences and heads, of the cases of this chapter. How a call passes its
@@ -89,6 +91,41 @@ def initial_parameters(candidate: Candidate) -> Iterator[Observation]:
     )
     found = new.outputs | (new.gradients if new.case.differentiates else {})
     yield Match(quantities=found, changed={f"parameter.{name}": value for name, value in parameters.items()})
+
+
+@check(when=lambda case: is_eager(case) and case.problem.has_parameters and case.tracks_parameters)
+def constructed_parameters(candidate: Candidate) -> Iterator[Observation]:
+    """A module as its own constructor leaves it has finite parameters of the reference's names and shapes."""
+    module = _construct(candidate)
+    if not isinstance(module, nn.Module):
+        raise Refusal(phrase("no_constructor"))
+    found, wanted = find_differentiable(module), find_differentiable(candidate.reference)
+    other = sorted(
+        {name for name in found.keys() & wanted.keys() if found[name].shape != wanted[name].shape}
+        | (found.keys() ^ wanted.keys())
+    )
+    yield Holds(holds=not other, violation=phrase("constructed_otherwise", names=", ".join(other)))
+    strange = sorted(name for name, tensor in found.items() if not tensor.is_meta and not bool(tensor.isfinite().all()))
+    yield Holds(holds=not strange, violation=phrase("constructed_not_finite", names=", ".join(strange)))
+    meta = sorted(name for name, tensor in found.items() if tensor.is_meta)
+    yield Holds(holds=not meta, violation=phrase("constructed_without_memory", names=", ".join(meta)))
+
+
+def _construct(candidate: Candidate) -> Any:
+    """Return a new module of the implementation; memory that its constructor leaves unwritten is NaN.
+
+    Torch fills new memory with NaN in its deterministic mode. Otherwise it may happen to have finite numbers.
+    """
+    mode, only_warns = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.use_deterministic_algorithms(mode=True, warn_only=True)
+        try:
+            return candidate.implementation.construct(candidate.reference)
+        finally:
+            torch.use_deterministic_algorithms(mode, warn_only=only_warns)
 
 
 def _read_defaults(candidate: Candidate) -> dict[str, Any]:

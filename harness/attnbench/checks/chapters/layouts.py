@@ -44,6 +44,10 @@ def strided_inputs(candidate: Candidate) -> Iterator[Observation]:
     for name, layout in LAYOUTS.items():
         inputs = change_tensors(candidate.inputs, lambda _, tensor, layout=layout: layout(tensor))  # type: ignore[misc]
         yield from _compare_layouts(candidate, inputs, expected, phrase(name), {})
+    # Keys and values with different strides; equal strides hide that one tensor is read with those of the other.
+    if candidate.inputs.tensors.get("key") is not candidate.inputs.tensors.get("value"):
+        inputs = change_tensors(candidate.inputs, lambda name, tensor: UNEQUAL.get(name, torch.clone)(tensor))
+        yield from _compare_layouts(candidate, inputs, expected, phrase("unequal_strides"), {})
 
 
 @check(when=lambda case: _is_ordinary(case) and case.problem.sequences > 1, case_transforms=True)
@@ -173,6 +177,10 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "transposed_inputs": _store_transposed,
     "first_axis_last": _store_first_axis_last,
 }
+
+
+# Layouts of keys and values that differ from each other, by the name of the input.
+UNEQUAL: dict[str, Callable[[Tensor], Tensor]] = {"key": _store_transposed, "value": _slice_wider}
 
 
 def repeat_part(tensor: Tensor, axis: int, one: int) -> Tensor:

@@ -26,7 +26,7 @@ MODERATE = ("flat", "plain", "peaked", "identity")
 _AS_FLOAT = {
     "bool2d": "float2d", "bool3d": "float3d", "causal": "float2d", "empty2d": "floatempty2d", "empty3d": "float3d",
     "union2d": "float2d", "window2d": "float2d", "pad": "padfloat", "padleft": "padfloat", "padholes": "padfloat",
-    "padempty": "padfloat",
+    "padempty": "padfloat", "padall": "padfloat", "padlast": "padfloat",
 }  # fmt: skip
 # Constants added to the rows of a float mask: row i gets constant i mod 3. Powers of two keep rounding small.
 ROW_CONSTANTS = (0.5, -1.0, 0.25)
@@ -54,7 +54,7 @@ def padding_cannot_leak(candidate: Candidate) -> Iterator[Observation]:
 
 @check(
     when=lambda case: (
-        case.problem.attention_mask not in (None, "lowest2d", "lowestrows2d")
+        case.problem.attention_mask not in (None, "lowest2d", "lowestrows2d", "floatnegative2d", "floatzerosum2d")
         and not case.problem.has_causal_mask
         and _allows_poison(case)
     )

@@ -7,13 +7,18 @@ import torch
 
 from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import NARROW_DTYPES, NUMBER_FORMATS
-from attnbench.checks.observations import Agree, Holds, Observation, Scale
-from attnbench.checks.requirement import check, is_eager
+from attnbench.checks.observations import Agree, Holds, Match, Observation, Scale
+from attnbench.checks.requirement import check, get_case_transforms, has_tokens, is_eager
 from attnbench.interface import Refusal
 from attnbench.records.value_facts import phrase
 
 # Value of every element of the tokens. Logits are near its square: exp overflows by far, and float16 cannot hold it.
 LARGE = 1e3
+# Difference of the logits of neighbouring keys, at least and about. The largest logit of a block of 16 keys is then
+# larger by more than 8 than that of the block before it: kernels with running maxima may rescale only beyond 8.
+RISE = 1.0
+# Smallest number of keys of such a case: more than a tile of 64.
+RISING_KEYS = 65
 
 
 @check(when=lambda case: case.problem.probed and is_eager(case))
@@ -47,6 +52,32 @@ def stays_finite(candidate: Candidate) -> Iterator[Observation]:
     strange = [name for name, value in found.items() if not bool(value.isfinite().all())]
     violation = phrase("not_finite", quantities=", ".join(strange))
     yield Holds(holds=not strange, violation=violation, rows="masked_or_other" if masked_rows else "")
+
+
+@check(
+    when=lambda case: (
+        case.problem.probed
+        and is_eager(case)
+        and has_tokens(case)
+        and case.problem.keys >= RISING_KEYS
+        and not case.problem.shares_queries
+    ),
+    case_transforms=True,
+)
+def rising_logits(candidate: Candidate) -> Iterator[Observation]:
+    """If the logit of each key is larger than that of the key before it, outputs and gradients equal the oracle's."""
+    tensors, case_transforms = candidate.inputs.tensors, get_case_transforms(candidate)
+    key, width = tensors["key"], candidate.case.problem.head_dim
+    ramp = torch.arange(candidate.case.problem.keys, dtype=torch.float64) * RISE / width**0.5
+    axis = case_transforms.length_axis(candidate.case)
+    ramp = ramp.view(-1, *(1,) * (key.dim() - 1 - axis)).expand(key.shape)
+    changed = {"query": torch.ones_like(tensors["query"]), "key": ramp.to(key)}
+    with candidate.overwrite(changed):
+        outputs = candidate.run()
+        found = dict(outputs)
+        if candidate.case.differentiates:
+            found |= candidate.compute_gradients(outputs)
+        yield Match(quantities={name: value.detach() for name, value in found.items()}, changed=changed)
 
 
 @check(when=lambda case: case.dtype in NARROW_DTYPES and is_eager(case) and "attn_mask" in case.problem.additive_masks)

@@ -3,7 +3,8 @@
 ``python -m attnbench.operators.attention_core.generate_cases`` writes ``lists/<level>.txt``.
 
 The list of a level contains the cases that the level adds to the previous level. ``core`` covers every pair of argument
-values, and ``full`` covers every triple. Further cases are chosen by hand for the reasons in the comments.
+values, and ``full`` covers every triple. A second covering array combines coincidences of sizes with the other
+arguments. Further cases are chosen by hand for the reasons in the comments.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Any, cast
 from attnbench.cases import DTYPES, NARROW_DTYPES, Case, Dtype, Level, Mode
 from attnbench.devices.cuda import CUDA
 from attnbench.interface import Covering
+from attnbench.operators.attention_core.coincidences import COINCIDENT, is_coincident, resolve_row
 from attnbench.operators.attention_core.problem import ALIGNED, LOGIT_STD, AttentionCoreProblem
 from attnbench.operators.attention_core.restrictions import RESTRICTIONS
 from attnbench.operators.attention_core.suites import GROUPED, LISTS, PASSES, PLAIN
@@ -129,13 +131,14 @@ def _generate_quick() -> Iterator[Case]:
 
 def _generate_core() -> Iterator[Case]:
     yield from (row_to_case(row) for row in build_covering_array(FACTORS, is_allowed, 2))
-    yield from _generate_exact(((3, 8), (5, 17)))
+    yield from _generate_coincident(2)
+    yield from _generate_exact(((3, 8), (5, 17)), each=False)
     yield from (_make_case(PROBE, dtype=dtype) for dtype in DTYPES)
     yield from (_make_case(replace(PROBE, num_heads=6, kv_heads=2), dtype=dtype) for dtype in NARROW_DTYPES)
     yield from _generate_degenerate()
     # Kernels process keys in blocks (tiles). These numbers of keys fill the last tile exactly or only partly. Diagonals
     # of causal masks and edges of windows cross tiles.
-    for (queries, keys), mask in product(((16, 16), (31, 32), (64, 65), (129, 130)), ("causal_tl", "causal_br+window")):
+    for (queries, keys), mask in product(((31, 32), (64, 65), (129, 130)), ("causal_tl", "causal_br+window")):
         window = 32 if "window" in mask else None
         yield _make_case(replace(PLAIN, queries=queries, keys=keys, mask=mask, window=window))
     # Windows with an edge next to the first or the last key, and windows wider than the sequence of keys.
@@ -161,6 +164,26 @@ def _generate_core() -> Iterator[Case]:
     yield _make_case(replace(PLAIN, mask="causal_br+alibi+ragged"), mode="aot")
     yield _make_case(replace(GROUPED, mask="causal_tl"), mode="aot")
     yield from _generate_single_values()
+    yield from _generate_branches()
+
+
+def _generate_branches() -> Iterator[Case]:
+    """Generate cases with several things at which kernels branch: one query, grouped heads, widths, the dtype."""
+    # A decoding step with grouped heads and a bias of each head.
+    for mask, mode in zip(("bias4d", "causal_br+bias4d"), PASSES, strict=True):
+        yield _make_case(replace(GROUPED, queries=1, mask=mask), mode=mode)
+    for value_width, dtype in ((104, "bfloat16"), (72, "float16")):
+        one = replace(PLAIN, num_heads=1, head_dim=128, regime="peaked")
+        yield _make_case(replace(one, head_dim_v=value_width), dtype=cast("Dtype", dtype), mode="train")
+        yield _make_case(replace(one, mask="causal_br"), dtype=cast("Dtype", dtype), mode="train")
+    for mask, dtype in zip(ALIGNED, NARROW_DTYPES, strict=True):
+        some = replace(PLAIN, sequences=1, num_heads=2, queries=64, keys=128, mask=mask, regime="peaked")
+        yield _make_case(some, dtype=dtype, mode="train")
+
+
+def _generate_coincident(strength: int) -> Iterator[Case]:
+    """Generate the cases of the second covering array."""
+    yield from (row_to_case(resolve_row(row)) for row in build_covering_array(COINCIDENT, is_coincident, strength))
 
 
 def _generate_single_values() -> Iterator[Case]:
@@ -183,7 +206,8 @@ def _generate_single_values() -> Iterator[Case]:
     yield _make_case(replace(PLAIN, mask="causal_br+bias4d", bias_hides=True), dtype="bfloat16")
 
 
-def _generate_exact(lengths: Iterable[tuple[int, int]]) -> Iterator[Case]:
+def _generate_exact(lengths: Iterable[tuple[int, int]], *, each: bool = True) -> Iterator[Case]:
+    """Generate cases whose output is exact; without ``each``, one length has grouped heads, and the other has not."""
     for (queries, keys), dtype in product(lengths, DTYPES):
         mode: Mode = "inference" if (keys + DTYPES.index(dtype)) % 2 else "eval"
         some = replace(PLAIN, queries=queries, keys=keys, sequences=3)
@@ -192,11 +216,15 @@ def _generate_exact(lengths: Iterable[tuple[int, int]]) -> Iterator[Case]:
         yield _make_case(replace(some, regime="zeroleak", mask="ragged"), dtype=dtype, mode=mode)
         yield _make_case(replace(some, regime="zeroleak", mask="causal_br+ragged"), dtype=dtype, mode=mode)
         for mask in ("window", "causal_tl+window", "causal_br+window"):
-            yield _make_case(replace(some, regime="selection", mask=mask, window=0), dtype=dtype, mode=mode)
-            yield _make_case(replace(grouped, regime="selection", mask=mask, window=0), dtype=dtype, mode=mode)
+            for problem in (some, grouped):
+                if each or (problem is grouped) == (keys > 8):
+                    yield _make_case(replace(problem, regime="selection", mask=mask, window=0), dtype=dtype, mode=mode)
     for keys, dtype in product((8, 64), DTYPES):
-        yield _make_case(replace(PLAIN, regime="uniform", keys=keys), dtype=dtype)
+        if each or keys > 8:
+            yield _make_case(replace(PLAIN, regime="uniform", keys=keys), dtype=dtype)
         yield _make_case(replace(GROUPED, regime="uniform", keys=keys), dtype=dtype)
+    # More equal logits than two tiles of 64 keys.
+    yield _make_case(replace(PLAIN, regime="uniform", keys=256))
 
 
 def _generate_degenerate() -> Iterator[Case]:
@@ -206,11 +234,15 @@ def _generate_degenerate() -> Iterator[Case]:
         yield _make_case(replace(PLAIN, queries=0, mask=mask))
         yield _make_case(replace(PLAIN, keys=0, mask=mask))
     yield _make_case(replace(PLAIN, sequences=1, num_heads=1, queries=1, keys=1, head_dim=1))
+    for nothing in ({"sequences": 0}, {"queries": 0}, {"keys": 0}):
+        yield _make_case(replace(PLAIN, **nothing), dtype="bfloat16", mode="train")
+        yield _make_case(replace(GROUPED, mask="causal_tl+bias4d", **nothing), dtype="float16", mode="train")
 
 
 def _generate_full() -> Iterator[Case]:
     pairs = build_covering_array(FACTORS, is_allowed, 2)
     yield from (row_to_case(row) for row in build_covering_array(FACTORS, is_allowed, 3, given=pairs))
+    yield from _generate_coincident(3)
     yield from _generate_exact(((2, 16), (33, 31), (5, 200)))
     widths, dtypes = (1, 2, 3, 16, 24, 40, 64, 96, 111, 128, 160, 256), ("float32", "bfloat16")
     for width, dtype in product(widths, cast("tuple[Dtype, ...]", dtypes)):

@@ -14,7 +14,7 @@ LISTS = CaseLists(
     operator="attention_core",
     problem=AttentionCoreProblem,
     folder=Path(__file__).parent / "lists",
-    version="2",
+    version="3",
     kept={"full": "shown"},
 )
 # Call modes of the two cases that ``make_profile_cases`` returns for each length: ``inference`` runs a forward pass

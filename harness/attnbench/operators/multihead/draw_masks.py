@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnbench.masks import causal, from_lengths
-from attnbench.operators.multihead.problem import MultiheadProblem
+from attnbench.operators.multihead.problem import FINITE_MASKS, SIDE_PADDING, MultiheadProblem
 from attnbench.operators.sentence_lengths import draw_sentence_lengths
 from attnbench.oracle.inputs import Draw
 
@@ -18,6 +18,9 @@ HIDDEN_SHARE = 0.4
 # LOW, LOWEST: the two numbers, other than 0, that ``lowest`` masks add to logits. Both numbers are finite in every
 # dtype, but LOW + LOWEST and LOWEST + LOWEST are below −65504, the lowest finite number of float16.
 LOW, LOWEST = -1e4, -6e4
+# The numbers of a ``floatzerosum2d`` mask are multiples of GRID, at most LARGEST in size: they and their sums are exact
+# in every dtype.
+GRID, LARGEST = 0.125, 3.0
 # Number of keys that a ``window2d`` mask shows to a query. It is smaller than the common tile sizes of kernels, so a
 # late query sees no key of the first tiles.
 WINDOW = 4
@@ -51,6 +54,9 @@ def _draw_attention_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
         return mask if kind == "causal" else torch.zeros(queries, keys).masked_fill(mask, -math.inf)
     if kind == "window2d":
         return _make_window(queries, keys)
+    if kind in FINITE_MASKS:
+        finite = draw.normal("attn_mask.values", queries, keys)
+        return _draw_zero_sum(draw, queries, keys) if kind == "floatzerosum2d" else -finite.abs()
     shared = kind.endswith("2d")
     shape = (queries, keys) if shared else (problem.sequences * problem.num_heads, queries, keys)
     if problem.regime in ("uniform", "selection"):
@@ -82,6 +88,15 @@ def _make_window(queries: int, keys: int) -> Tensor:
     last = (torch.arange(queries) + keys - queries).clamp(min=0)[:, None]
     position = torch.arange(keys)
     return (position > last) | (position <= last - WINDOW)
+
+
+def _draw_zero_sum(draw: Draw, queries: int, keys: int) -> Tensor:
+    """Draw a float mask whose numbers are in pairs of opposite sign, at random positions; a last number is 0."""
+    count = queries * keys
+    numbers = (draw.normal("attn_mask.values", count // 2) / GRID).round() * GRID
+    numbers = numbers.clamp(-LARGEST, LARGEST)
+    paired = torch.cat([numbers, -numbers, numbers.new_zeros(count % 2)])
+    return paired[draw.uniform("attn_mask.positions", count).argsort()].view(queries, keys)
 
 
 def _draw_power_of_two_visible(draw: Draw, shape: tuple[int, ...], *, largest: bool) -> Tensor:
@@ -117,21 +132,15 @@ def _sink_rows(hide: Tensor) -> Tensor:
 def _draw_padding_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
     """Draw key_padding_mask, of shape (batch, keys), for sequences with random numbers of visible keys.
 
-    In a batch of several sequences, the first sequence has no padding, except in the regime ``uniform``. With a share
-    of padding, the numbers are drawn from the lengths of real sentences instead.
+    In a batch of several sequences, the first sequence has no padding, except in the regime ``uniform`` and in
+    ``padall``. With a share of padding, the numbers are drawn from the lengths of real sentences instead.
     """
     batch, keys = problem.sequences, problem.keys
     if problem.padding:
         return from_lengths(torch.tensor(draw_sentence_lengths(problem.padding, batch, keys, problem.seed)), keys)
-    lengths = (1 + (draw.uniform("lengths", batch) * (keys - 1)).long()).clamp(max=keys)
-    if problem.regime == "uniform":
-        lengths = 2 ** lengths.clamp(min=1).double().log2().long()
-    if batch:
-        lengths[0] = keys if batch > 1 else max(min(1, keys), keys - 2)
-    if batch and problem.regime == "uniform":
-        lengths[0] = 2 ** int(math.log2(max(keys - 1, 1)))
-    if batch and problem.padding_mask == "padempty":
-        lengths[-1] = 0
+    lengths = _draw_lengths(problem, draw)
+    if problem.padding_mask in SIDE_PADDING:
+        return from_lengths(_hide_sides(str(problem.padding_mask), lengths, keys), keys)
     hide = from_lengths(lengths, keys)
     if problem.padding_mask == "padleft":
         return hide.flip(1)
@@ -142,3 +151,28 @@ def _draw_padding_mask(problem: MultiheadProblem, draw: Draw) -> Tensor:
     if problem.padding_mask == "padlowest":
         return hide.double() * LOWEST
     return hide
+
+
+def _hide_sides(form: str, lengths: Tensor, keys: int) -> Tensor:
+    """Return the numbers of visible keys, at least one, of a form of ``SIDE_PADDING``, from those of ``pad``."""
+    least = min(1, keys)
+    if form == "padall":
+        return lengths.clamp(max=max(least, keys - 2))
+    last = torch.full_like(lengths, keys)
+    last[-1:] = max(least, keys - 1)
+    return last
+
+
+def _draw_lengths(problem: MultiheadProblem, draw: Draw) -> Tensor:
+    """Draw the number of visible keys of each sequence."""
+    batch, keys = problem.sequences, problem.keys
+    lengths = (1 + (draw.uniform("lengths", batch) * (keys - 1)).long()).clamp(max=keys)
+    if problem.regime == "uniform":
+        lengths = 2 ** lengths.clamp(min=1).double().log2().long()
+    if batch:
+        lengths[0] = keys if batch > 1 else max(min(1, keys), keys - 2)
+    if batch and problem.regime == "uniform":
+        lengths[0] = 2 ** int(math.log2(max(keys - 1, 1)))
+    if batch and problem.padding_mask == "padempty":
+        lengths[-1] = 0
+    return lengths

@@ -1,10 +1,11 @@
 """Generate the case lists: ``python -m attnbench.operators.multihead.generate_cases`` writes ``lists/<level>.txt``.
 
 The list of a level contains the cases that the level adds to the previous level. ``core`` covers every pair of argument
-values, and ``full`` covers every triple. Further cases are chosen by hand for the reasons in the comments.
+values, and ``full`` covers every triple. A second covering array combines coincidences of sizes with the other
+arguments. Further cases are chosen by hand for the reasons in the comments.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -13,7 +14,15 @@ from attnbench.cases import CALL_MODES, DTYPES, NARROW_DTYPES, Case, Dtype, Leve
 from attnbench.devices.cuda import CUDA
 from attnbench.interface import Covering
 from attnbench.operators.covering_array import build_covering_array, build_restricted_arrays
-from attnbench.operators.multihead.problem import ATTENTION_MASKS, LOGIT_STD, PADDING_MASKS, MultiheadProblem
+from attnbench.operators.multihead.coincidences import COINCIDENT, TRIPLES, is_coincident, resolve_row
+from attnbench.operators.multihead.problem import (
+    ATTENTION_MASKS,
+    FINITE_MASKS,
+    LOGIT_STD,
+    PADDING_MASKS,
+    SIDE_PADDING,
+    MultiheadProblem,
+)
 from attnbench.operators.multihead.restrictions import RESTRICTIONS
 from attnbench.operators.multihead.suites import CROSS, LISTS, PASSES, SELF, SENTENCES
 
@@ -31,8 +40,8 @@ FACTORS: Mapping[str, tuple[Any, ...]] = {
     "sharing": ("", "self_attention", "key_is_value", "query_is_key"),
     # Pairs of kdim and vdim; None means embed_dim.
     "widths": ((None, None), (10, None), (None, 14), (10, 14), (10, 10)),
-    "attention": ("", "hint", *ATTENTION_MASKS),
-    "padding": ("", *PADDING_MASKS),
+    "attention": ("", "hint", *(form for form in ATTENTION_MASKS if form not in FINITE_MASKS)),
+    "padding": ("", *(form for form in PADDING_MASKS if form not in SIDE_PADDING)),
     "bias": (True, False),
     "add_bias_kv": (False, True),
     "add_zero_attn": (False, True),
@@ -165,15 +174,16 @@ def _generate_quick() -> Iterator[Case]:
 
 def _generate_core() -> Iterator[Case]:
     yield from (row_to_case(row) for row in build_covering_array(FACTORS, is_allowed, 2))
+    yield from _generate_coincident(COINCIDENT, 2)
     yield from _generate_exact(((3, 8), (5, 17), (4, 65)))
     yield from (_make_case(PROBE, dtype=dtype) for dtype in DTYPES)
     yield from _generate_degenerate()
     weights = replace(CROSS, need_weights=True)
     # Kernels process keys in blocks (tiles). These numbers of keys fill the last tile exactly or only partly.
-    for queries, keys in ((7, 1), (16, 16), (31, 32), (63, 64), (64, 65), (129, 130)):
+    for queries, keys in ((7, 1), (31, 32), (63, 64), (129, 130)):
         yield _make_case(replace(CROSS, queries=queries, keys=keys, mask="bool2d"))
-    for batch, keys in ((2, 257), (33, 9)):
-        yield _make_case(replace(CROSS, batch=batch, queries=keys - 1, keys=keys, mask="pad"), mode="train")
+    for batch, queries, keys in ((2, 16, 257), (33, 8, 9)):
+        yield _make_case(replace(CROSS, batch=batch, queries=queries, keys=keys, mask="pad"), mode="train")
     yield from _generate_long()
     # More sequences than 65535, the largest extent of the second and third axis of a CUDA grid.
     yield _make_case(replace(CROSS, batch=65_536, queries=1, keys=2, embed_dim=1, num_heads=1))
@@ -181,6 +191,8 @@ def _generate_core() -> Iterator[Case]:
     for heads, head_dim in ((1, 1), (3, 64), (2, 128), (2, 40), (16, 4), (2, 11)):
         yield _make_case(replace(weights, num_heads=heads, embed_dim=heads * head_dim, mask="bool2d"))
     yield from _generate_wide()
+    yield from _generate_branches()
+    yield from _generate_finite()
     yield from _generate_fused()
     yield from _generate_overflow()
     for keys in (4, 8):
@@ -203,6 +215,11 @@ def _generate_core() -> Iterator[Case]:
     yield _make_case(replace(CROSS, batch=5, mask="bool3d+padfloat", need_weights=True), mode="inference")
 
 
+def _generate_coincident(factors: Mapping[str, Sequence[Any]], strength: int) -> Iterator[Case]:
+    """Generate the cases of the second covering array."""
+    yield from (row_to_case(resolve_row(row)) for row in build_covering_array(factors, is_coincident, strength))
+
+
 def _generate_exact(lengths: Iterable[tuple[int, int]]) -> Iterator[Case]:
     for (queries, keys), dtype in product(lengths, DTYPES):
         core = replace(CORE, queries=queries, keys=keys, batch=3)
@@ -214,6 +231,9 @@ def _generate_exact(lengths: Iterable[tuple[int, int]]) -> Iterator[Case]:
             yield _make_case(replace(core, regime=regime, mask=mask), dtype=dtype, mode=mode)
     for keys, dtype in product((8, 64), DTYPES):
         yield _make_case(replace(CORE, regime="uniform", keys=keys), dtype=dtype)
+    # More equal logits than a tile of 64 keys, and keys beyond two tiles for the check rising_logits.
+    yield _make_case(replace(CORE, regime="uniform", keys=128), mode="inference")
+    yield _make_case(replace(CORE, keys=130), mode="inference")
     yield _make_case(replace(CORE, regime="zeroleak", mask="padfloat"))
 
 
@@ -228,6 +248,17 @@ def _generate_degenerate() -> Iterator[Case]:
     yield _make_case(replace(self_attention, batch=0), mode="inference")
     yield _make_case(replace(self_attention, queries=0, keys=0), mode="inference")
     yield _make_case(replace(CROSS, keys=0, add_zero_attn=True, add_bias_kv=True))
+    averaged: dict[str, Any] = {"need_weights": True, "average_attn_weights": True}
+    for nothing in ({"batch": 0}, {"queries": 0}, {"keys": 0}):
+        some = replace(CROSS, **nothing)
+        yield _make_case(some, dtype="bfloat16", mode="train")
+        yield _make_case(replace(some, mask="padfloat"), dtype="float16", mode="inference")
+        yield _make_case(replace(some, add_zero_attn=True, mask="float2d", **averaged), mode="train")
+    yield _make_case(replace(self_attention, batch=0, average_attn_weights=True, mask="pad"), mode="inference")
+    yield _make_case(replace(CROSS, batch=None, keys=0), mode="train")
+    # A mask that hides the only key from a sequence: some kernels return the value of a single key at once.
+    for queries in (5, 1):
+        yield _make_case(replace(CROSS, queries=queries, keys=1, mask="padempty", regime="peaked"), mode="train")
     yield _make_case(replace(CROSS, batch=1, queries=1, keys=1, num_heads=1, embed_dim=1, need_weights=True))
 
 
@@ -260,20 +291,83 @@ def _generate_wide() -> Iterator[Case]:
 
     Some widths are multiples of 8 or 16 that are not multiples of 32: kernels pad these widths.
     """
-    small, large = (17, 33), (66, 72)
-    forms: tuple[tuple[int, Dtype, tuple[int, int]], ...] = (
-        (64, "float16", small), (64, "bfloat16", large), (72, "float16", small), (72, "float32", large),
-        (80, "bfloat16", small), (80, "float64", small), (104, "float16", small), (104, "float32", large),
-        (128, "float16", small), (128, "bfloat16", large), (256, "bfloat16", small), (256, "float32", small),
+    small, square, large = (17, 33), (33, 33), (66, 72)
+    forms: tuple[tuple[int, Dtype, tuple[int, int], str], ...] = (
+        (64, "float16", small, "bool2d"), (64, "bfloat16", large, "pad"), (72, "float16", small, "none"),
+        (72, "float32", large, "hint"), (80, "bfloat16", small, "pad"), (80, "float64", small, "none"),
+        (104, "float16", small, "bool2d"), (104, "float32", large, "pad"), (128, "float16", small, "none"),
+        (128, "bfloat16", square, "hint"), (256, "bfloat16", square, "none"), (256, "float32", small, "none"),
     )  # fmt: skip
-    for index, (head_dim, dtype, (queries, keys)) in enumerate(forms):
+    for head_dim, dtype, (queries, keys), mask in forms:
         # Fewer checks run on peaked logits than on plain logits. In bfloat16 the logits are plain nevertheless, because
-        # the error budget of peaked logits would be as large as some gradients.
-        regime = "plain" if dtype == "bfloat16" else "peaked"
-        problem = replace(CROSS, queries=queries, keys=keys, num_heads=2, embed_dim=2 * head_dim, regime=regime)
-        yield _make_case(replace(problem, mask=("bool2d", "pad", "none")[index % 3]), dtype=dtype, mode="train")
+        # the error budget of peaked logits would be as large as some gradients. The time grows with the square of the
+        # width of all heads, and with the number of pairs.
+        heads, batch = 1 if head_dim == 256 and queries == keys else 2, 1 if head_dim > 64 and queries > 17 else 2
+        problem = replace(
+            CROSS, batch=batch, queries=queries, keys=keys, num_heads=heads, embed_dim=heads * head_dim,
+            regime="plain" if dtype == "bfloat16" else "peaked", mask=mask.replace("hint", "causal"),
+            is_causal=mask == "hint", self_attention=queries == keys,
+        )  # fmt: skip
+        yield _make_case(problem, dtype=dtype, mode="train")
     # This case has one head and few keys, because products in float16 are slow on a CPU.
     yield _make_case(replace(CROSS, num_heads=1, embed_dim=256, regime="peaked"), dtype="float16", mode="train")
+
+
+def _generate_branches() -> Iterator[Case]:
+    """Generate cases with several things at which kernels branch: length, the hint, padding, the batch, the dtype.
+
+    The logits of most are peaked, so fewer checks run. In bfloat16 the error budget of peaked logits would be large.
+    """
+    hint: dict[str, Any] = {"mask": "causal", "is_causal": True}
+    one = replace(CROSS, batch=1, num_heads=2, embed_dim=16, regime="peaked")
+    # At least as many keys as two tiles of 64, with one sequence.
+    for keys, mask in ((128, {"mask": "pad"}), (192, {"mask": "padfloat"}), (192, hint), (520, {"mask": "none"})):
+        yield _make_case(replace(one, keys=keys, **mask), mode="train")
+    # As many queries as keys or more, and whole tiles of 64 keys.
+    yield _make_case(replace(one, queries=192, keys=128, **hint), mode="train")
+    yield _make_case(replace(one, queries=64, keys=64, regime="plain", **hint), dtype="bfloat16", mode="train")
+    # An extra key behind a tile of 64 hidden keys.
+    for extra, mask in product(("add_zero_attn", "add_bias_kv"), (hint, {"mask": "padempty"})):
+        yield _make_case(replace(one, batch=2, keys=128, **mask, **{extra: True}), mode="train")
+    yield _make_case(replace(one, keys=64, mask="pad", add_zero_attn=True, add_bias_kv=True), mode="train")
+    for extra, dtype in (("add_zero_attn", "bfloat16"), ("add_bias_kv", "float16")):
+        yield _make_case(replace(CROSS, **hint, **{extra: True}), dtype=dtype, mode="inference")
+    # More queries, or more keys, than 1024.
+    for queries, keys in ((1030, 5), (5, 1030)):
+        yield _make_case(replace(one, queries=queries, keys=keys, **hint), mode="train")
+    # One query in half precision, and heads of a width for which few kernels exist; and odd numbers of heads.
+    for head_dim, dtype in ((80, "bfloat16"), (112, "float16"), (72, "float16")):
+        yield _make_case(replace(CROSS, queries=1, num_heads=1, embed_dim=head_dim), dtype=dtype, mode="inference")
+    for heads, dtype in ((3, "bfloat16"), (7, "float16")):
+        yield _make_case(replace(SELF, num_heads=heads, embed_dim=21), dtype=dtype, mode="inference")
+    unbiased = replace(CROSS, bias=False, need_weights=True, regime="peaked")
+    for widths in ({"kdim": 10}, {"vdim": 14}):
+        yield _make_case(replace(unbiased, **widths))
+    yield _make_case(replace(unbiased, kdim=10, vdim=14, average_attn_weights=True), mode="inference")
+
+
+def _generate_finite() -> Iterator[Case]:
+    """Generate cases whose masks a shortcut may take for masks that hide nothing.
+
+    A float mask has no minus infinity, or padding is only in some sequences or at the end of all of them.
+    """
+    cross, self_attention = replace(CROSS, regime="peaked"), replace(SELF, batch=7, regime="peaked")
+    for form in FINITE_MASKS:
+        yield _make_case(replace(CROSS, mask=form), mode="inference")
+        yield _make_case(replace(SELF, mask=form), dtype="bfloat16", mode="inference")
+        yield _make_case(replace(cross, mask=f"{form}+padall"), mode="train")
+    for form in ("float2d", "float3d"):
+        yield _make_case(replace(cross, mask=f"{form}+padall"), mode="train")
+    for form, padding in (("bool2d", "padall"), ("causal", "padall"), ("bool3d", "padlast")):
+        yield _make_case(replace(CROSS, mask=f"{form}+{padding}"), mode="inference")
+    yield _make_case(replace(cross, batch=4, mask="padall"), mode="train")
+    yield _make_case(replace(self_attention, mask="padall"), mode="inference")
+    yield _make_case(replace(CROSS, batch=4, mask="padlast"), mode="inference")
+    yield _make_case(replace(self_attention, mask="padlast"), mode="train")
+    yield _make_case(replace(cross, mask="padall"), dtype="float16", mode="train")
+    # Padding behind as many keys as there are queries.
+    for keys in (9, 33):
+        yield _make_case(replace(CROSS, batch=1, keys=keys, mask="pad"), mode="inference")
 
 
 def _generate_fused() -> Iterator[Case]:
@@ -283,11 +377,13 @@ def _generate_fused() -> Iterator[Case]:
     some versions it read float masks as boolean (pytorch/pytorch#107084), and lost one of two masks
     (pytorch/pytorch#97605).
     """
-    paddings = ("", "pad", "padfloat", "padleft", "padholes")
-    forms = ("hint", *ATTENTION_MASKS)
-    # Each form occurs without padding, with ``pad``, and with one of the last three forms of padding.
-    pairs = [(form, padding) for i, form in enumerate(forms) for padding in (*paddings[:2], paddings[2 + i % 3])]
+    forms = [form for form in ("hint", *ATTENTION_MASKS) if form not in FINITE_MASKS]
+    # Each form occurs without padding and with ``pad``, each third form with ``padfloat``, and one with ``padleft``.
+    others = dict.fromkeys(forms[::3], "padfloat") | {"bool2d": "padleft"}
+    pairs = [(form, padding) for form in forms for padding in ("", "pad", others.get(form))]
     for index, (form, padding) in enumerate(pairs):
+        if padding is None:
+            continue
         mask = "+".join(part for part in (form.replace("hint", "causal"), padding) if part)
         length, heads = ((5, 2), (33, 4), (8, 2), (5, 4))[index // 2 % 4]
         problem = replace(
@@ -296,6 +392,9 @@ def _generate_fused() -> Iterator[Case]:
         )  # fmt: skip
         mode: Mode = "inference_mode" if index % 7 == 0 else "inference"
         yield _make_case(problem, dtype=DTYPES[index % len(DTYPES)], mode=mode)
+    # Long sequences with padding in all of them.
+    problem = replace(SELF, batch=2, queries=257, keys=257, embed_dim=8, mask="padall", regime="peaked")
+    yield _make_case(problem, mode="inference")
 
 
 def _generate_overflow() -> Iterator[Case]:
@@ -309,11 +408,10 @@ def _generate_overflow() -> Iterator[Case]:
 def _generate_dropout() -> Iterator[Case]:
     """Generate cases whose outputs are random: they use dropout in training, with various other arguments."""
     weights = replace(CROSS, need_weights=True)
-    for dropout, mask in product((0.1, 0.5), ("none", "bool3d", "pad")):
+    for dropout, mask in ((0.1, "none"), (0.5, "bool3d"), (0.1, "pad")):
         yield _make_case(replace(weights, dropout=dropout, mask=mask), mode="train")
-    for dropout in (0.1, 0.5):
-        yield _make_case(replace(CROSS, dropout=dropout, mask="float2d"), mode="train")
-        yield _make_case(replace(SELF, dropout=dropout, mask="causal", is_causal=True), mode="train")
+    yield _make_case(replace(CROSS, dropout=0.1, mask="float2d"), mode="train")
+    yield _make_case(replace(SELF, dropout=0.5, mask="causal", is_causal=True), mode="train")
     yield _make_case(replace(weights, dropout=0.5, average_attn_weights=True), mode="sampling")
     yield _make_case(replace(weights, dropout=0.25, batch=None), mode="frozen")
     yield _make_case(
@@ -321,16 +419,25 @@ def _generate_dropout() -> Iterator[Case]:
     )
     yield _make_case(replace(weights, dropout=0.25), dtype="float64", mode="train")
     yield _make_case(replace(weights, dropout=0.25), dtype="bfloat16", mode="train")
+    # The hint with wide heads or more than 128 keys, in float64, in which checks compare gradients under dropout.
+    hint = replace(CROSS, queries=11, keys=13, num_heads=1, mask="causal", is_causal=True, dropout=0.5)
+    yield _make_case(replace(hint, embed_dim=128), dtype="float64", mode="train")
+    yield _make_case(replace(hint, num_heads=2, embed_dim=8, queries=17, keys=130), dtype="float64", mode="train")
+    # With a single key, whose weight is 1 before dropout.
+    yield _make_case(replace(CROSS, batch=5, queries=17, keys=1, dropout=0.5), mode="train")
     # With more than 64 queries or keys, checks can detect a dropout mask that repeats after one tile.
     yield _make_case(replace(weights, keys=130, dropout=0.25), mode="train")
     long = replace(weights, batch=1, queries=66, keys=257, num_heads=2)
     yield _make_case(replace(long, dropout=0.1, mask="pad"), mode="sampling")
-    yield _make_case(replace(CROSS, queries=130, keys=130, num_heads=2, dropout=0.25, mask="bool2d"), mode="train")
+    yield _make_case(
+        replace(CROSS, batch=1, queries=130, keys=130, num_heads=2, dropout=0.25, mask="bool2d"), mode="train"
+    )
 
 
 def _generate_full() -> Iterator[Case]:
     pairs = build_covering_array(FACTORS, is_allowed, 2)
     yield from (row_to_case(row) for row in build_covering_array(FACTORS, is_allowed, 3, given=pairs))
+    yield from _generate_coincident(COINCIDENT | TRIPLES, 3)
     yield from _generate_exact(((2, 16), (33, 31), (7, 129), (5, 200)))
     widths = (1, 2, 3, 5, 16, 24, 40, 64, 72, 80, 96, 104, 111, 112, 128, 160, 192, 203, 256)
     for head_dim, dtype in product(widths, NARROW_AND_WIDE):
@@ -338,6 +445,10 @@ def _generate_full() -> Iterator[Case]:
     for keys in (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257):
         for queries, mask in ((keys - 2, "none"), (keys, "pad")):
             yield _make_case(replace(CROSS, queries=queries, keys=keys, mask=mask))
+    one = replace(CROSS, batch=1, queries=1025, keys=1025, embed_dim=8, num_heads=1, regime="peaked")
+    for dtype in NARROW_AND_WIDE:
+        yield _make_case(replace(one, mask="causal", is_causal=True), dtype=dtype, mode="train")
+        yield _make_case(replace(one, num_heads=2, self_attention=True, mask="padall"), dtype=dtype, mode="inference")
     for layer, dtype in product(range(6), DTYPES):
         yield _make_case(replace(SENTENCES, regime=f"minilm{layer}", need_weights=True), dtype=dtype)
     # The error of accumulation in half precision is within the error budget with few keys, and far above the budget

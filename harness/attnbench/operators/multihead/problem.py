@@ -10,11 +10,13 @@ __all__ = [
     "CAUSAL_MASKS",
     "ENCODER_LAYERS",
     "EXACT_MASKS",
+    "FINITE_MASKS",
     "IDENTITY_REGIMES",
     "LOGIT_STD",
     "NAMED_MASKS",
     "OVERFLOW_LOGIT",
     "PADDING_MASKS",
+    "SIDE_PADDING",
     "MultiheadProblem",
 ]
 
@@ -24,9 +26,12 @@ __all__ = [
 # the few keys up to its position, so that late queries see none of the first keys. ``lowest`` masks add large negative
 # finite numbers; a row with such a number at every key is not fully masked. In ``lowestrows2d``, every second row is at
 # the lowest number.
+# The values of ``FINITE_MASKS`` look as if they hid nothing, and change every logit: those of ``floatnegative2d`` are
+# negative and finite, and those of ``floatzerosum2d`` are finite, with a sum of exactly 0.
+FINITE_MASKS = ("floatnegative2d", "floatzerosum2d")
 ATTENTION_MASKS = (
     "bool2d", "float2d", "bool3d", "float3d", "causal", "empty2d", "floatempty2d", "empty3d", "union2d", "window2d",
-    "lowest2d", "lowestrows2d",
+    "lowest2d", "lowestrows2d", *FINITE_MASKS,
 )  # fmt: skip
 # Forms of attn_mask that no list of cases has, and that are not drawn: they are named to time them. ``floatcausal``
 # hides what ``causal`` hides, and is a float mask, as ``nn.Transformer.generate_square_subsequent_mask`` makes it. The
@@ -37,8 +42,10 @@ CAUSAL_MASKS = ("causal", "floatcausal")
 # Names of the forms of key_padding_mask. ``pad`` is boolean and hides keys at the end of a sequence; ``padleft`` hides
 # keys at the start, and ``padholes`` hides keys at random positions. ``padfloat`` is minus infinity at hidden keys and
 # random at visible keys. ``padempty`` is boolean, and hides every key of one sequence. ``padlowest`` is a large
-# negative finite number at hidden keys.
-PADDING_MASKS = ("pad", "padleft", "padholes", "padfloat", "padempty", "padlowest")
+# negative finite number at hidden keys. Of the boolean ``SIDE_PADDING``, ``padall`` hides the last keys of every
+# sequence, two of them in all sequences, and ``padlast`` hides the last key of the last sequence, and no other.
+SIDE_PADDING = ("padall", "padlast")
+PADDING_MASKS = ("pad", "padleft", "padholes", "padfloat", "padempty", "padlowest", *SIDE_PADDING)
 
 # Standard deviation of the logits, by regime. Rows of attention weights are nearly uniform in ``flat`` and nearly
 # one-hot in ``onehot``. The logits of ``huge`` are ten times as large as those of ``onehot``.

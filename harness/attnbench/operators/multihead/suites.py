@@ -23,7 +23,7 @@ LISTS = CaseLists(
     operator="multihead",
     problem=MultiheadProblem,
     folder=Path(__file__).parent / "lists",
-    version="3",
+    version="4",
     kept={"core": "found", "full": "shown"},
 )
 

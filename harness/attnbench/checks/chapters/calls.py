@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attnbench.candidate.candidate import Candidate
 from attnbench.cases import Case
 from attnbench.checks.observations import Holds, Match, Observation
-from attnbench.checks.requirement import check, is_small
+from attnbench.checks.requirement import check, is_eager, is_small
 from attnbench.checks.runs import compare_bitwise, try_call
 from attnbench.interface import Refusal
 from attnbench.kernel.differentiable import find_differentiable

@@ -7,10 +7,22 @@ from attnbench.cases import Case
 from attnbench.checks.observations import Observation
 from attnbench.interface import CaseTransforms, Operator
 
-__all__ = ["CheckFunction", "applies", "check", "draws_dropout", "get_case_transforms", "has_tokens", "is_eager"]
+__all__ = [
+    "CheckFunction",
+    "applies",
+    "check",
+    "draws_dropout",
+    "get_case_transforms",
+    "has_tokens",
+    "is_eager",
+    "is_small",
+]
 
 CheckFunction = Callable[[Candidate], Iterator[Observation]]
 Condition = Callable[[Case], bool]
+# Largest number of query-key pairs, over all sequences and heads, of a small case. Checks of how a module is called do
+# not depend on the sizes.
+PAIRS = 1_000
 
 
 def check(
@@ -60,3 +72,8 @@ def has_tokens(case: Case) -> bool:
 def is_eager(case: Case) -> bool:
     """Whether a case draws no dropout mask and uses neither autocast nor a compiler."""
     return not draws_dropout(case) and not case.autocast and case.compiler is None
+
+
+def is_small(case: Case) -> bool:
+    """Whether a case is eager and small, has tokens, and has inputs of the regime ``plain``."""
+    return is_eager(case) and case.problem.regime == "plain" and has_tokens(case) and case.problem.pairs <= PAIRS

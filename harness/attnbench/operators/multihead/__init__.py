@@ -29,7 +29,8 @@ class Multihead(ListedOperator):
     mutation_scores = "attnbench.mutants:mutation_scores.json"
     chapters = (
         "forward", "exact", "weights", "gradients", "masks", "shapes", "layouts", "numerics", "invariants", "dropout",
-        "paths", "hygiene", "protocol", "calls", "compilation", "autocast", "refusals", "determinism", "size",
+        "paths", "hygiene", "protocol", "calls", "transforms", "compilation", "autocast", "refusals",
+        "determinism", "size",
     )  # fmt: skip
     case_transforms = imported("attnbench.operators.multihead.case_transforms")
     covering = imported("attnbench.operators.multihead.generate_cases:COVERING")

@@ -53,6 +53,7 @@ JUDGING = {
     "prepared_for_one_length": "prepare() does not return the module itself, but a function for one length only",
     "prepared_for_values": "the policies declare that prepare() uses the values of the inputs",
     "reference_not_transformed": "the reference raises under this transform, too: {raised}",
+    "transform_not_implemented": "this transform is not implemented: {raised}",
     "transforms_refused": "the policies declare that calls under transforms of torch.func are refused",
     "fixed_length": "the length of this case cannot be changed",
     "nan_declared": "the policies declare NaN in fully masked rows or in their gradients",

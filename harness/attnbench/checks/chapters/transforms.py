@@ -111,8 +111,9 @@ def _transform(
             raise Refusal(phrase("transform_not_implemented", raised=text)) from error
 
     with warnings.catch_warnings():
-        # Without a batching rule for an operator, vmap calls the operator in a loop, and warns that this is slow.
-        warnings.filterwarnings("ignore", message="There is a performance drop")
+        # Torch warns that vmap calls an operator without a batching rule in a loop, and at the first derivative of
+        # forward mode that its own code is deprecated.
+        warnings.simplefilter("ignore")
         found, fault = try_call(act)
         if not fault:
             return found, ()

@@ -48,4 +48,5 @@ def compiled_for_other_lengths(candidate: Candidate) -> Iterator[Observation]:
         # Torch refuses retain_graph where a graph compiled for any length reuses the memory of what it saved.
         gradients = other.compute_gradients(outputs, retain_graph=False) if case.differentiates else {}
         found.append(outputs | gradients)
-    yield from compare_runs(*found, phrase("compiled_at_another_length"))
+    compiled, eager = found
+    yield from compare_runs(compiled, eager, phrase("compiled_at_another_length"))

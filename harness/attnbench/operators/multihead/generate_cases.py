@@ -150,6 +150,7 @@ def _generate_quick() -> Iterator[Case]:
     yield _make_case(replace(CROSS, mask="causal", is_causal=True), mode="train")
     yield from (_make_case(weights, mode=mode) for mode in OTHER_MODES)
     yield _make_case(weights, dtype="bfloat16", mode="autocast")
+    yield _make_case(replace(SELF, mask="pad"), dtype="bfloat16", mode="autocast_inference")
     for mode in PASSES:
         yield _make_case(replace(SELF, mask="pad"), mode=mode)
     yield _make_case(replace(weights, regime="peaked", mask="bool2d"), mode="train")
@@ -317,8 +318,8 @@ def _generate_modes() -> Iterator[Case]:
     for mask, weights in product(("none", "pad", "padfloat", "float2d"), (False, True)):
         served = replace(SELF, mask=mask, need_weights=weights)
         yield _make_case(served, dtype="bfloat16", mode="autocast_inference")
-    for size in ("batch", "keys", "queries"):
-        yield _make_case(replace(CROSS, **{size: 0}), mode="aot")
+    for empty in (replace(CROSS, batch=0), replace(CROSS, keys=0), replace(CROSS, queries=0)):
+        yield _make_case(empty, mode="aot")
     for mask in ("empty2d", "padempty", "pad"):
         yield _make_case(replace(CROSS, mask=mask), mode="aot")
     yield _make_case(replace(CROSS, batch=0), mode="exported")

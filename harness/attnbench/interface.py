@@ -36,6 +36,7 @@ __all__ = [
     "Precision",
     "Refusal",
     "ReturnedWeights",
+    "Transforms",
     "Work",
     "reference_arguments",
 ]
@@ -51,6 +52,8 @@ HiddenRowGradients = Literal["exact", "softmax", "nan"]
 ReturnedWeights = Literal["after_dropout", "before_dropout"]
 # Whether a batch without sequences is computed, or refused by an exception.
 EmptyBatches = Literal["computed", "refused"]
+# Whether a call under a transform of torch.func, such as vmap, is computed, or may be refused by an exception.
+Transforms = Literal["supported", "refused"]
 # Alignment of the causal mask if queries and keys differ in number, and a call has the causal flag but no mask.
 Alignment = Literal["top_left", "bottom_right"]
 # Whether a NaN in a hidden key or value reaches the output. It reaches the output as 0 · NaN, unless the kernel never
@@ -105,6 +108,9 @@ class Policies:
     detached_weights: bool = False
     # With "refused", a call without sequences must raise an exception, and its cases count as unsupported.
     empty_batches: EmptyBatches = "computed"
+    # With "refused", a call under a transform of torch.func (vmap, grad, jvp) may raise an exception. What a call
+    # returns under a transform must be right all the same.
+    transforms: Transforms = "supported"
     # Alignment of the causal mask that the causal flag of the implementation stands for. If the contract requires the
     # other alignment, ``from_kernel`` passes a mask instead of the flag.
     causal: Alignment = "top_left"

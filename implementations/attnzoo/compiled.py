@@ -26,6 +26,7 @@ from torch import Tensor
 from torch._functorch import config as functorch_settings
 
 from attnbench.cases import Case
+from attnbench.interface import Policies
 from attnbench.kernel import core_from_kernel, from_kernel
 from attnbench.kernel.compiling import (
     compile_copy,
@@ -182,6 +183,8 @@ def predict_call_s(case: Case) -> float | None:
 COMPILED = from_kernel(
     compiled,
     source="https://docs.pytorch.org/docs/stable/generated/torch.compile.html",
+    # A transform of torch.func cannot look into a compiled function.
+    policies=Policies(transforms="refused"),
     additive_mask=True,
     unsupported=explain_compiler_refusal,
     predicted_s=predict_call_s,

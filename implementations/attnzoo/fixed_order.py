@@ -193,8 +193,10 @@ class FixedOrder(Implementation):
 
     name = "fixed_order"
     source = "https://thinkingmachines.ai/blog/defeating-nondeterminism-in-llm-inference/"
+    # The backward pass is an autograd.Function whose forward has ctx, which transforms of torch.func refuse.
     policies = Policies(
-        invariant=("neighbours", "batch_size", "position", "padding", "padding_side", "prefill", "decode", "threads")
+        transforms="refused",
+        invariant=("neighbours", "batch_size", "position", "padding", "padding_side", "prefill", "decode", "threads"),
     )
 
     def unsupported(self, case: Case) -> TypedRefusal | None:

@@ -96,7 +96,8 @@ def _import_function() -> Any:
 FLASH_ATTN = from_kernel(
     flash_attn,
     source="https://github.com/Dao-AILab/flash-attention",
-    policies=Policies(causal="bottom_right", deterministic=False),
+    # The kernels have no batching rule and no derivative of forward mode.
+    policies=Policies(causal="bottom_right", deterministic=False, transforms="refused"),
     unsupported=explain_refusal,
 )
 CORE_FLASH_ATTN = core_from_kernel(FLASH_ATTN, unsupported=explain_core_refusal)

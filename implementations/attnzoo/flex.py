@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
-from attnbench.interface import Refusal
+from attnbench.interface import Policies, Refusal
 from attnbench.kernel import core_from_kernel, from_kernel
 from attnbench.kernel.compiling import (
     compile_copy,
@@ -268,6 +268,8 @@ def predict_call_s(case: Case) -> float | None:
 FLEX = from_kernel(
     flex,
     source="https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html",
+    # A transform of torch.func cannot look into a compiled function.
+    policies=Policies(transforms="refused"),
     additive_mask=True,
     unsupported=explain_refusal,
     predicted_s=predict_call_s,

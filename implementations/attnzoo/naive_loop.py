@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
+from attnbench.interface import Policies
 from attnbench.kernel import core_from_kernel, from_kernel
 from attnbench.refusals import CannotCompile, TypedRefusal
 
@@ -120,6 +121,8 @@ def explain_refusal(case: Case) -> TypedRefusal | None:
 NAIVE_LOOP = from_kernel(
     naive_loop,
     source="https://arxiv.org/abs/1706.03762",
+    # The loops read single elements on the host, which vmap refuses.
+    policies=Policies(transforms="refused"),
     additive_mask=True,
     unsupported=explain_refusal,
     predicted_s=predict_call_s,

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from attnbench.interface import Policies
 from attnbench.kernel import core_from_kernel, from_kernel
 
 __all__ = ["CORE_ONLINE_SOFTMAX", "ONLINE_SOFTMAX", "online_softmax"]
@@ -161,10 +162,12 @@ def _select_columns(mask: Tensor, begin: int, end: int) -> Tensor:
     return mask if mask.shape[-1] == 1 else mask[..., begin:end]
 
 
-ONLINE_SOFTMAX = from_kernel(online_softmax, source="https://arxiv.org/abs/1805.02867")
+# The backward pass is an autograd.Function whose forward has ctx, which transforms of torch.func refuse.
+POLICIES = Policies(transforms="refused")
+ONLINE_SOFTMAX = from_kernel(online_softmax, source="https://arxiv.org/abs/1805.02867", policies=POLICIES)
 CORE_ONLINE_SOFTMAX = core_from_kernel(ONLINE_SOFTMAX)
 SPLITS = {
-    keys: from_kernel(partial(online_softmax, keys_per_tile=keys), name="online_softmax")
+    keys: from_kernel(partial(online_softmax, keys_per_tile=keys), name="online_softmax", policies=POLICIES)
     for keys in OTHER_KEYS_PER_TILE
 }
 ONLINE_SOFTMAX.key_splits = SPLITS

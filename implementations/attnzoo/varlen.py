@@ -289,8 +289,8 @@ class Varlen(Implementation):
     name = "varlen"
     source = "https://arxiv.org/abs/2210.03052"
     # hidden_nan="blocked": a NaN in a padded key reaches no output, because padded keys are never
-    # read.
-    policies = Policies(hidden_nan="blocked", unordered_gradients=("cuda",))
+    # read. transforms="refused": the number of real tokens depends on the values of a mask, which vmap refuses.
+    policies = Policies(hidden_nan="blocked", transforms="refused", unordered_gradients=("cuda",))
     module: type[VarlenAttention] = VarlenAttention
 
     def unsupported(self, case: Case) -> TypedRefusal | None:
@@ -313,7 +313,7 @@ class VarlenPacked(Varlen):
     """Multi-head attention that leaves out padded tokens."""
 
     name = "varlen_packed"
-    policies = Policies(hidden_nan="blocked", padded_queries="own", unordered_gradients=("cuda",))
+    policies = Policies(hidden_nan="blocked", padded_queries="own", transforms="refused", unordered_gradients=("cuda",))
     module = VarlenPackedAttention
 
     def unsupported(self, case: Case) -> TypedRefusal | None:

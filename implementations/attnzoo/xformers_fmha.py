@@ -162,7 +162,8 @@ XFORMERS = from_kernel(
     xformers_fmha,
     name="xformers",
     source="https://facebookresearch.github.io/xformers/components/ops.html",
-    policies=Policies(unordered_gradients=("cuda",)),
+    # The kernels have no batching rule and no derivative of forward mode.
+    policies=Policies(transforms="refused", unordered_gradients=("cuda",)),
     unsupported=explain_refusal,
 )
 CORE_XFORMERS = core_from_kernel(XFORMERS, unsupported=explain_core_refusal)

@@ -188,7 +188,8 @@ def _import_fmha() -> Any:
 XFORMERS_SPLITK = from_kernel(
     xformers_splitk,
     source="https://github.com/facebookresearch/xformers/blob/main/xformers/ops/fmha/triton_splitk.py",
-    policies=Policies(forward_only=True),
+    # The kernel has no batching rule and no derivative.
+    policies=Policies(forward_only=True, transforms="refused"),
     additive_mask=True,
     unsupported=explain_refusal,
     untimed=explain_untimed,

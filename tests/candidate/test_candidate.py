@@ -262,6 +262,7 @@ class Watching(Implementation):
         ("frozen", {"training", "gradients", "inputs"}),
         ("tuning", {"gradients", "parameters"}),
         ("autocast", {"training", "gradients", "autocast", "inputs", "parameters"}),
+        ("autocast_inference", {"autocast", "parameters"}),
     ],
 )
 def test_a_mode_sets_how_a_module_is_called(mode: Mode, expected: set[str]) -> None:

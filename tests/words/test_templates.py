@@ -27,8 +27,8 @@ BUILT = {
     "deep_copy", "unpickled_module", "by_position", "by_default", "with_none", "larger_after_smaller",
     "smaller_after_larger", "sliced_inputs", "spread_inputs", "transposed_inputs", "first_axis_last",
     "hint_without_causal_mask", "wide_mask", "keys_of_one_sequence", "sequence_too_many", "batch_of_queries_alone",
-    "weights_missing", "weights_unrequested", "weights_detached", "weights_tracked",
-    "loaded_state", "module_converted_twice",
+    "weights_missing", "weights_unrequested", "weights_detached", "weights_tracked", "loaded_state",
+    "module_converted_twice", "vmap", "func_grad_raised", "forward_derivative_raised",
 }  # fmt: skip
 
 

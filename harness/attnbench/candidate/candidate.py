@@ -61,12 +61,7 @@ class Candidate:
         self.operator = operator
         self.case = case
         self.inputs = inputs
-        # Only input tensors require gradients, not the cotangents: otherwise even the loss of a
-        # detached output would require gradients, and ``compute_loss`` could not detect the missing
-        # gradients.
-        for name, tensor in inputs.tensors.items():
-            constant = name in case.problem.constant_masks
-            tensor.requires_grad_(case.tracks_inputs and can_have_gradient(tensor) and not constant)
+        _track_inputs(case, inputs)
         self.module = self._construct(self.reference) if module is None else module
         self.call = self._prepare_module(self.module)
 
@@ -105,6 +100,15 @@ class Candidate:
         with self.call_mode():
             call = self.implementation.prepare(module, case, inputs)
             return compile_call(call, module, case, inputs) if case.compiler else call
+
+    def move_to(self, case: Case, inputs: Inputs) -> "Candidate":
+        """Return a candidate with the same module and the same prepared call, on a case in the same mode."""
+        _track_inputs(case, inputs)
+        other = copy.copy(self)
+        other.case, other.inputs = case, inputs
+        for name in ("outputs", "gradients"):
+            other.__dict__.pop(name, None)
+        return other
 
     def parameters(self) -> dict[str, Tensor]:
         """Return by name the module's parameters that can have gradients; {} if it is not a ``torch.nn.Module``."""
@@ -174,23 +178,25 @@ class Candidate:
 
         Raises: WithoutGradient if the loss does not require gradients.
         """
-        loss = sum(
-            (
-                (value * self.inputs.cotangents[name]).sum()
-                for name, value in outputs.items()
-                if not (name == WEIGHTS and self._are_constant(value))
-            ),
-            next(iter(outputs.values())).new_zeros(()),
-        )
+        loss = self.weigh(outputs, self.list_differentiable(outputs))
         if not loss.requires_grad:
             raise WithoutGradient
         return loss
+
+    def list_differentiable(self, outputs: Mapping[str, Tensor]) -> list[str]:
+        """Return the names of the outputs in the loss: all, except attention weights that carry no gradient."""
+        return [name for name, value in outputs.items() if not (name == WEIGHTS and self._are_constant(value))]
+
+    def weigh(self, outputs: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+        """Return Σ output · cotangent over the named outputs."""
+        start = next(iter(outputs.values())).new_zeros(())
+        return sum(((outputs[name] * self.inputs.cotangents[name]).sum() for name in names if name in outputs), start)
 
     def _are_constant(self, weights: Tensor) -> bool:
         """Whether returned weights carry no gradient, or the policies declare them detached."""
         return self.implementation.policies.detached_weights or not weights.requires_grad
 
-    def compute_gradients(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    def compute_gradients(self, outputs: dict[str, Tensor], *, retain_graph: bool = True) -> dict[str, Tensor]:
         """Return the gradients of the loss with respect to all inputs and parameters that require gradients.
 
         The keys are ``grad.<name>``, with the names of inputs and of the reference's parameters. The
@@ -198,7 +204,7 @@ class Candidate:
         """
         inputs, parameters = self.collect_leaves(), self._collect_parameters()
         leaves = [*inputs.values(), *parameters.values()]
-        found = torch.autograd.grad(self.compute_loss(outputs), leaves, allow_unused=True, retain_graph=True)
+        found = torch.autograd.grad(self.compute_loss(outputs), leaves, allow_unused=True, retain_graph=retain_graph)
         return self.name_gradients(found)
 
     def name_gradients(self, found: Sequence[Tensor | None]) -> dict[str, Tensor]:
@@ -308,6 +314,17 @@ class Candidate:
         with torch.no_grad():
             for name, value in values.items():
                 self.inputs.tensors[name].copy_(value)
+
+
+def _track_inputs(case: Case, inputs: Inputs) -> None:
+    """Let the input tensors require gradients as the case's mode says.
+
+    The cotangents require none: otherwise even the loss of a detached output would require gradients, and
+    ``compute_loss`` could not detect the missing gradients.
+    """
+    for name, tensor in inputs.tensors.items():
+        constant = name in case.problem.constant_masks
+        tensor.requires_grad_(case.tracks_inputs and can_have_gradient(tensor) and not constant)
 
 
 def _describe_form(names: Sequence[str], returned: object) -> Phrase:

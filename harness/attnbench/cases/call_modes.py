@@ -21,6 +21,7 @@ Mode = Literal[
     "frozen",
     "tuning",
     "autocast",
+    "autocast_inference",
     "aot",
     "inductor",
     "inductor_train",
@@ -57,6 +58,8 @@ CALL_MODES: dict[Mode, CallMode] = {
     # The first layer of a network: gradients with respect to the parameters only.
     "tuning": CallMode(parameters_track=True),
     "autocast": CallMode(training=True, autocast=True, **_ALL_TRACK),
+    # A trained model that is served under autocast, where the reference may take its fast path.
+    "autocast_inference": CallMode(autocast=True),
     "aot": CallMode(compiler="aot_eager", **_ALL_TRACK),
     "inductor": CallMode(compiler="inductor"),
     "inductor_train": CallMode(training=True, compiler="inductor", **_ALL_TRACK),

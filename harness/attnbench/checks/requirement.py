@@ -20,6 +20,9 @@ __all__ = [
 
 CheckFunction = Callable[[Candidate], Iterator[Observation]]
 Condition = Callable[[Case], bool]
+# Largest number of query-key pairs, over all sequences and heads, of a small case. Checks of how a module is called do
+# not depend on the sizes.
+PAIRS = 1_000
 
 
 def check(
@@ -71,6 +74,6 @@ def is_eager(case: Case) -> bool:
     return not draws_dropout(case) and not case.autocast and case.compiler is None
 
 
-def is_small(case: Case, *, pairs: int) -> bool:
+def is_small(case: Case, *, pairs: int = PAIRS) -> bool:
     """Whether a case is eager, has tokens of the regime ``plain``, and at most ``pairs`` query-key pairs in all."""
     return is_eager(case) and case.problem.regime == "plain" and has_tokens(case) and case.problem.pairs <= pairs

@@ -49,6 +49,8 @@ COMPARISONS = {
     "first_axis_last": "for inputs stored with the first axis last (compared with contiguous inputs)",
     "float32_mask": "under a float32 mask (compared with the same mask in half precision)",
     "float_masks": "under float masks (compared with boolean masks)",
+    "forward_derivative": "in one direction by forward mode (compared with the backward pass)",
+    "func_grad": "by torch.func.grad (compared with the backward pass)",
     "functional_call": "with functional_call (compared with a module that has these parameters)",
     "further_padded_keys": "with {count} additional padded keys (compared with none)",
     "gradient_alone": "when no other tensor requires a gradient (compared with all gradients at once)",
@@ -92,6 +94,9 @@ COMPARISONS = {
     "unbatched": "without a batch dimension (compared with a batch of one)",
     "unseen_keys_changed": "of query {query} (after unseen keys changed)",
     "valid_call_after_refused_calls": "of a valid call after refused calls",
+    "vmap": "under vmap over examples (compared with a loop)",
+    "vmap_of_common_masks": "under vmap over examples with common masks (compared with a loop)",
+    "vmap_of_masks": "under vmap over examples with masks of their own (compared with a loop)",
     "wide_mask_with_weights": "for a float32 mask with half-precision tokens, with need_weights=True "
     "(compared with need_weights=False)",
     "without_weights": "without weights (compared with the output with weights)",
@@ -119,7 +124,9 @@ VIOLATIONS = {
     "dropped_together": "weights at a distance of {distance} along the axis {axis} are dropped or kept together too "
     "often or too rarely: the fraction of such pairs is {off:.3f} away from the fraction under independent dropout",
     "flat_query": "a call with a query of one dimension raised no exception",
+    "forward_derivative_raised": "torch.func.jvp raised {raised}",
     "four_dimensions": "a call with query, key and value of four dimensions raised no exception",
+    "func_grad_raised": "torch.func.grad raised {raised}",
     "hint_without_causal_mask_unlike": "is_causal=True with an attn_mask that is not causal gave {without} with "
     "need_weights=False, but {requested} with need_weights=True",
     "key_without_effect": "key {key} of sequence {sequence} does not contribute to the output of query {query}",
@@ -152,6 +159,9 @@ VIOLATIONS = {
     "valid_call_raised": "a valid call after refused calls raised {raised}",
     "value_of_dtype": "a call with value of {dtype}, but query and key of {own}, raised no exception",
     "value_sequence_too_many": "a call with one sequence too many in value raised no exception",
+    "vmap_of_common_masks_raised": "vmap over examples with common masks raised {raised}",
+    "vmap_of_masks_raised": "vmap over examples with masks of their own raised {raised}",
+    "vmap_raised": "vmap over examples raised {raised}",
     "weights_are_zero": "{count} of {total} returned weights are zero",
     "weights_detached": "the weights have requires_grad=False",
     "weights_missing": "need_weights=True returned None as weights",

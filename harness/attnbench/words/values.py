@@ -92,6 +92,7 @@ _SEEN: dict[tuple[str, str | bool], str] = {
     ("detached_weights", False): "the returned weights carry a gradient",
     ("empty_batches", "refused"): "a batch without sequences raises an exception",
     ("empty_batches", "computed"): "a batch without sequences raises no exception",
+    ("transforms", "refused"): "a call under a transform of torch.func raises an exception",
 }
 _OTHER_SEEN = "{name} is {value}"
 _TIMED = "Checked in one of {calls} timed calls, chosen at random, and in a call after them."

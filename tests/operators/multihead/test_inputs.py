@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnbench.cases import DTYPES, MODES, Case, Dtype
+from attnbench.cases import CALL_MODES, DTYPES, MODES, Case, Dtype, Mode
 from attnbench.interface import Inputs
 from attnbench.operators.multihead.draw_masks import LOW, LOWEST, WINDOW, find_union_row
 from attnbench.operators.multihead.identity import HIDDEN_ZEROLEAK
@@ -52,12 +52,12 @@ def collect_tensors(given: Inputs) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mode", MODES)
-def test_a_case_has_the_same_numbers_in_every_dtype_and_mode(dtype: str, mode: str) -> None:
+def test_a_case_has_the_same_numbers_in_every_dtype_and_mode(dtype: Dtype, mode: Mode) -> None:
     """Inputs are drawn in float64 and rounded once: under autocast to float32, else to the case's dtype."""
     exact = collect_tensors(draw_inputs(FULL))
     one = FULL.with_fields(dtype=dtype, mode=mode)
     found = collect_tensors(draw_inputs(one))
-    assert one.given_dtype == ("float32" if mode == "autocast" else dtype)
+    assert one.given_dtype == ("float32" if CALL_MODES[mode].autocast else dtype)
     assert found.keys() == exact.keys()
     for name, tensor in found.items():
         assert torch.equal(tensor, exact[name].to(getattr(torch, one.given_dtype)))

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.candidate.candidate import Candidate
-from attnbench.cases import Case
 from attnbench.checks.observations import Holds, Match, Observation
 from attnbench.checks.requirement import check, is_eager, is_small
 from attnbench.checks.runs import compare_bitwise, try_call
@@ -18,17 +17,10 @@ from attnbench.interface import Refusal
 from attnbench.kernel.differentiable import find_differentiable
 from attnbench.records.value_facts import phrase
 
-# Largest number of query-key pairs, over all sequences and heads, of the cases of this chapter. How a call passes its
-# arguments does not depend on the sizes.
-PAIRS = 1_000
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def _is_small(case: Case) -> bool:
-    return is_small(case, pairs=PAIRS)
-
-
-@check(when=_is_small)
+@check(when=is_small)
 def positional_arguments(candidate: Candidate) -> Iterator[Observation]:
     """Arguments by position, in the order of the reference's signature, give the same bits as keywords."""
     defaults = _read_defaults(candidate)
@@ -46,7 +38,7 @@ def positional_arguments(candidate: Candidate) -> Iterator[Observation]:
         )
 
 
-@check(when=_is_small)
+@check(when=is_small)
 def default_arguments(candidate: Candidate) -> Iterator[Observation]:
     """Arguments that are left out have the reference's defaults, and a mask of None hides nothing."""
     defaults = _read_defaults(candidate)
@@ -77,7 +69,7 @@ def default_arguments(candidate: Candidate) -> Iterator[Observation]:
         )
 
 
-@check(when=lambda case: _is_small(case) and case.problem.has_parameters and case.tracks_parameters)
+@check(when=lambda case: is_small(case) and case.problem.has_parameters and case.tracks_parameters)
 def initial_parameters(candidate: Candidate) -> Iterator[Observation]:
     """With parameters as the reference's constructor initialises them, outputs and gradients equal the oracle's."""
     parameters = candidate.operator.initial_parameters(candidate.case, candidate.inputs)

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from attnbench.candidate.candidate import Candidate
-from attnbench.checks.observations import Agree, Match, Observation
-from attnbench.checks.requirement import check, draws_dropout
+from attnbench.cases import Case
+from attnbench.checks.observations import Match, Observation
+from attnbench.checks.requirement import check, draws_dropout, has_tokens
+from attnbench.checks.runs import compare_runs
 from attnbench.interface import Refusal
 from attnbench.records.value_facts import phrase
 
@@ -16,9 +18,19 @@ def compiled_parity(candidate: Candidate) -> Iterator[Observation]:
     yield Match(quantities=candidate.outputs | (candidate.gradients if candidate.case.differentiates else {}))
 
 
-@check(when=lambda case: case.compiler == "aot_eager" and not draws_dropout(case))
+def _shows_lengths(case: Case) -> bool:
+    """Whether a case shows how a compiled module acts at another length.
+
+    Compiling a module again, for any length, takes two seconds. Cases with an empty axis or with fully masked rows are
+    about what a compiler does with nothing to attend to, and are left out.
+    """
+    usual = has_tokens(case) and "empty" not in case.problem.mask
+    return case.compiler == "aot_eager" and usual and not draws_dropout(case)
+
+
+@check(when=_shows_lengths)
 def compiled_for_other_lengths(candidate: Candidate) -> Iterator[Observation]:
-    """A compiled module that is called with another length gives the same output as the uncompiled module."""
+    """A compiled module that is called with another length gives the outputs and gradients of the uncompiled module."""
     if not isinstance(
         candidate.implementation.prepare(candidate.module, candidate.case, candidate.inputs), type(candidate.module)
     ):
@@ -26,13 +38,15 @@ def compiled_for_other_lengths(candidate: Candidate) -> Iterator[Observation]:
     longer = candidate.case.problem.lengthen()
     if longer is None:
         raise Refusal(phrase("fixed_length"))
-    inputs = candidate.operator.inputs(replace(candidate.case, problem=replace(longer, seed=longer.seed + 1)))
+    case = replace(candidate.case, problem=replace(longer, seed=longer.seed + 1))
+    inputs = candidate.operator.inputs(case)
     candidate.run()
-    compiled = candidate.name_outputs(candidate.call(**inputs.arguments()))["output"]
-    eager = candidate.name_outputs(candidate.module(**inputs.arguments()))["output"]
-    yield Agree(
-        value=compiled,
-        expected=eager,
-        quantity="output",
-        how=phrase("compiled_at_another_length"),
-    )
+    other = candidate.move_to(case, inputs)
+    found = []
+    for call in (candidate.call, candidate.module):
+        outputs = other.run(call)
+        # Torch refuses retain_graph where a graph compiled for any length reuses the memory of what it saved.
+        gradients = other.compute_gradients(outputs, retain_graph=False) if case.differentiates else {}
+        found.append(outputs | gradients)
+    compiled, eager = found
+    yield from compare_runs(compiled, eager, phrase("compiled_at_another_length"))

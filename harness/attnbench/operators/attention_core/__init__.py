@@ -28,7 +28,7 @@ class AttentionCore(ListedOperator):
     mutation_scores = "attnbench.mutants:mutation_scores.json"
     chapters = (
         "forward", "exact", "gradients", "grouping", "positions", "shapes", "layouts", "numerics", "invariants",
-        "hygiene", "sequences", "threads", "compilation", "determinism",
+        "hygiene", "sequences", "threads", "transforms", "compilation", "determinism",
     )  # fmt: skip
     case_transforms = imported("attnbench.operators.attention_core.case_transforms")
     covering = imported("attnbench.operators.attention_core.generate_cases:COVERING")

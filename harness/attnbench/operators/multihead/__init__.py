@@ -29,7 +29,8 @@ class Multihead(ListedOperator):
     mutation_scores = "attnbench.mutants:mutation_scores.json"
     chapters = (
         "forward", "exact", "weights", "gradients", "masks", "shapes", "layouts", "numerics", "invariants", "dropout",
-        "paths", "hygiene", "protocol", "calls", "sequences", "threads", "compilation", "autocast", "refusals",
+        "paths", "hygiene", "protocol", "calls", "sequences", "threads", "transforms", "compilation", "autocast",
+        "refusals",
         "determinism", "size",
     )  # fmt: skip
     case_transforms = imported("attnbench.operators.multihead.case_transforms")

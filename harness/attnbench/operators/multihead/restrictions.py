@@ -13,7 +13,7 @@ Restriction = dict[str, tuple[Any, ...]]
 
 BATCH_FIRST = ((2, True), (4, True), (1, True))
 ONE_LENGTH = ((8, 8), (1, 1), (33, 33), (72, 72))
-WITHOUT_GRADIENTS = ("inference", "inference_mode", "sampling")
+WITHOUT_GRADIENTS = ("inference", "inference_mode", "sampling", "autocast_inference")
 NO_WEIGHTS: Restriction = {"weights": ("",)}
 # Kernels for heads whose width is a power of 2.
 FORWARD_KERNEL: Restriction = NO_WEIGHTS | {"mode": WITHOUT_GRADIENTS, "heads": ((3, 8), (2, 8), (1, 8), (2, 16))}
@@ -47,7 +47,7 @@ RESTRICTIONS: Sequence[tuple[int, Restriction]] = (
         | {
             "attention": ("",),
             "layout": BATCH_FIRST,
-            "mode": ("inference", "eval", "train", "inference_mode", "sampling", "autocast"),
+            "mode": ("inference", "eval", "train", "inference_mode", "sampling", "autocast", "autocast_inference"),
         },
     ),
     (3, SELF | {"attention": ("causal", "hint"), "padding": ("",), "layout": BATCH_FIRST}),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from attnbench.interface import Policies
 from attnbench.mutants.multihead.formula import Formula, Result
 from attnbench.mutants.mutant import ModuleImplementation
 from attnbench.mutants.softmax import divide_by_sum, find_maximum, widen
@@ -153,8 +154,8 @@ class _CountsCalls(Formula):
         return super().attend(q, k, v, **named)
 
 
-ROUNDED = tuple(
-    map(
+ROUNDED = (
+    *map(
         ModuleImplementation,
         (
             _ScaleAfter,
@@ -170,7 +171,8 @@ ROUNDED = tuple(
             _KeysReversed,
             _SumOverHeads,
             _HeadsProjectedApart,
-            _CountsCalls,
         ),
-    )
+    ),
+    # Torch forbids a transformed function to change a tensor in place that it did not get as an argument.
+    ModuleImplementation(_CountsCalls, policies=Policies(transforms="refused")),
 )

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ from typing import Any
 import torch
 
 from attnbench.interface import Implementation, Operator
-from attnbench.mutants.mutant import Mutant, MutantSet, load_mutant_set
+from attnbench.mutants.attention_core.formula import CoreFormula
+from attnbench.mutants.multihead.formula import Formula
+from attnbench.mutants.mutant import ModuleImplementation, Mutant, MutantSet, load_mutant_set
 from attnbench.plugins.registry import load_operator
 from research.lines import Lines, StudyError
 from research.other_checks.isolation import run_isolated
-from research.other_checks.rules import CHECKS
-from research.other_checks.summary import HUNG, format_tables, summarise
+from research.other_checks.rules import CHECKS, REFERENCES, compute_references
+from research.other_checks.summary import FORMULA, HUNG, format_tables, summarise
 from research.process_cost import measure_command
 
 DATA = Path(__file__).parents[1] / "data" / "other_checks"
@@ -33,6 +36,9 @@ DATA = Path(__file__).parents[1] / "data" / "other_checks"
 LIMIT_S = 60.0
 # For each operator, a correct implementation whose conformance run is timed.
 TIMED = {"multihead": "batched_matmul", "attention_core": "core_batched_matmul"}
+FORMULAS = {"multihead": Formula, "attention_core": CoreFormula}
+# What torch imports at the first gradient or comparison, in 0.7 s of processor time.
+LATE_IMPORTS = ("torch.fx.experimental.symbolic_shapes", "torch.distributed.tensor")
 SUITES = ("quick", "core")
 
 Record = dict[str, Any]
@@ -47,11 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         header = {"kind": "header", "operator": operator.name, "checks": list(CHECKS)}
         with Lines.open(options.data / f"{operator.name}.jsonl", header, resume=options.resume) as lines:
             done = {record["name"] for record in lines.records}
-            for record in try_all(load_mutant_set(operator), done, options.limit):
+            for record in try_all(load_mutant_set(operator), operator.name, done, options.limit):
                 lines.add(record)
                 print(f"{record['name']}: {', '.join(record['faults']) or 'rejected by no rule'}", flush=True)
             for suite in SUITES:
-                if suite not in done and suite in options.suite:
+                if suite not in done and suite in (options.suite or SUITES):
                     lines.add(measure_suite(operator, suite, options.mutants))
             summary = summarise(lines.records)
     except StudyError as error:
@@ -80,35 +86,37 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def try_all(mutants: MutantSet, done: set[str], limit_s: float) -> Iterator[Record]:
-    """Yield the record of every mutant and variant that is not in ``done``."""
-    _draw_shared(mutants)
+def try_all(mutants: MutantSet, operator: str, done: set[str], limit_s: float) -> Iterator[Record]:
+    """Yield the record of the correct formula, and of every mutant and variant, that is not in ``done``."""
+    formula = ModuleImplementation(FORMULAS[operator], name=FORMULA, operator=operator)
+    if FORMULA not in done:
+        # The seconds of the checks are those of this run: references are not kept yet.
+        yield {"name": FORMULA, "kind": "formula"} | _try(formula, limit_s)
+    _keep_references(operator, limit_s)
     for mutant in mutants.mutants:
         if mutant.name not in done:
-            yield {"name": mutant.name, "kind": "mutant", "topic": find_topic(mutant)} | _try(
-                mutant.implementation, limit_s
-            )
+            tried = _try(mutant.implementation, limit_s)
+            yield {"name": mutant.name, "kind": "mutant", "topic": find_topic(mutant)} | tried
     for variant in mutants.variants:
         if variant.name not in done:
             yield {"name": variant.name, "kind": "variant"} | _try(variant, limit_s)
 
 
-def _draw_shared(mutants: MutantSet) -> None:
-    """Draw what all forks share: masks and parameters of each setting."""
-    for operator in {one.operator for one in mutants.implementations()}:
-        for check in CHECKS.values():
-            for setting in check.settings(operator):
-                setting.draw(0)
+def _keep_references(operator: str, limit_s: float) -> None:
+    """Compute what the reference gives on each setting in a fork, and keep it in this process for later forks."""
+    for _, outcome in run_isolated({"references": partial(compute_references, operator)}, limit_s):
+        if outcome is not None:
+            REFERENCES.update(outcome[0])
 
 
 def _try(implementation: Implementation, limit_s: float) -> Record:
     """Return which rules reject an implementation and why, and the processor time of each check."""
     faults: dict[str, str] = {}
     cpu_s: dict[str, float | None] = {}
-    for check in CHECKS.values():
-        outcome = run_isolated(partial(check.find_faults, implementation), limit_s)
-        faults |= dict.fromkeys(check.rules, HUNG) if outcome.cpu_s is None else outcome.value
-        cpu_s[check.name] = outcome.cpu_s and round(outcome.cpu_s, 3)
+    checks = {name: partial(check.find_faults, implementation) for name, check in CHECKS.items()}
+    for name, outcome in run_isolated(checks, limit_s):
+        faults |= dict.fromkeys(CHECKS[name].rules, HUNG) if outcome is None else outcome[0]
+        cpu_s[name] = None if outcome is None else round(outcome[1], 3)
     return {"faults": faults, "cpu_s": cpu_s}
 
 

@@ -1,52 +1,69 @@
-"""Runs a check on one implementation in a new process, because a mutant may hang or change the process's state."""
+"""Runs the checks on one implementation in a new process, because a mutant may hang or change the process's state."""
 
 import multiprocessing
 import os
+import pickle
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
-__all__ = ["Outcome", "run_isolated"]
+from attnbench.candidate import global_state
+
+__all__ = ["run_isolated"]
+
+# What a function returned, and its processor time in seconds; None if it hung or its process ended.
+Outcome = tuple[Any, float] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a function returned, and its processor time in seconds; None if it hung or its process died."""
+def run_isolated(functions: Mapping[str, Callable[[], Any]], limit_s: float) -> Iterator[tuple[str, Outcome]]:
+    """Call functions one after the other in a fork of this process, and yield the outcome of each.
 
-    value: Any = None
-    cpu_s: float | None = None
-
-
-def run_isolated(function: Callable[[], Any], limit_s: float) -> Outcome:
-    """Call a function in a fork of this process; end the fork at its time limit.
-
-    The fork shares what this process imported and drew. This process must not have run a backward pass, because torch
-    refuses backward passes in a fork of such a process.
+    The fork is ended when a function reaches its time limit; the rest is called in a new fork. A fork shares what this
+    process imported and drew. This process must not have run a backward pass, because torch refuses backward passes in
+    a fork of such a process.
     """
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe(duplex=False)
-    child = context.Process(target=_answer, args=(there, function))
-    child.start()
-    there.close()
+    left = dict(functions)
+    while left:
+        context = multiprocessing.get_context("fork")
+        here, there = context.Pipe(duplex=False)
+        child = context.Process(target=_answer, args=(there, list(left.values())))
+        child.start()
+        there.close()
+        try:
+            outcome: Outcome = None
+            for name in list(left):
+                outcome = _receive(here, limit_s)
+                del left[name]
+                yield name, outcome
+                if outcome is None:
+                    break
+        finally:
+            child.kill()
+            child.join()
+            here.close()
+
+
+def _receive(here: Connection, limit_s: float) -> Outcome:
     try:
-        return here.recv() if here.poll(limit_s) else Outcome()
-    except EOFError:  # the process died
-        return Outcome()
-    finally:
-        child.kill()
-        child.join()
-        here.close()
+        found: Outcome = pickle.loads(here.recv_bytes()) if here.poll(limit_s) else None  # noqa: S301  # own process
+    except (EOFError, ConnectionError):  # the process ended
+        return None
+    return found
 
 
-def _answer(there: Connection, function: Callable[[], Any]) -> None:
-    """Send the outcome of a function, and end this process at once, whatever its threads do."""
+def _answer(there: Connection, functions: list[Callable[[], Any]]) -> None:
+    """Send the outcome of each function, and end this process at once, whatever its threads do."""
     warnings.simplefilter("ignore")
-    torch.manual_seed(0)
-    begin = time.process_time()
-    there.send(Outcome(value=function(), cpu_s=time.process_time() - begin))
+    settings = global_state.read_settings()
+    for function in functions:
+        global_state.restore_settings(settings)  # also seeds the random numbers
+        begin = time.process_time()
+        value = function()
+        cpu_s = time.process_time() - begin
+        # Not ``send``: it passes tensors as shared memory, which ends with this process.
+        there.send_bytes(pickle.dumps((value, cpu_s)))
     os._exit(0)

@@ -170,10 +170,10 @@ def gradcheck_settings(operator: str) -> list[Setting]:
     problems = _choose(
         operator,
         multihead=lambda: _mask_multihead(
-            MultiheadProblem(batch=2, queries=3, keys=4, embed_dim=4, num_heads=2, bias=True, batch_first=True)
+            MultiheadProblem(batch=2, queries=2, keys=3, embed_dim=4, num_heads=2, bias=True, batch_first=True)
         ),
         attention_core=lambda: _mask_core(
-            AttentionCoreProblem(sequences=2, num_heads=2, queries=3, keys=4, head_dim=2)
+            AttentionCoreProblem(sequences=2, num_heads=2, queries=2, keys=3, head_dim=2)
         ),
     )
     return [_set(problem, "float64") for problem in problems]

@@ -21,7 +21,7 @@ from attnbench.plugins.registry import load_operator
 from research.other_checks import problems
 from research.other_checks.problems import Setting
 
-__all__ = ["CHECKS", "RULES", "Check", "Limits", "make_reference"]
+__all__ = ["CHECKS", "REFERENCES", "RULES", "Check", "Limits", "compute_references", "make_reference"]
 
 # flash-attention 3 measures the rounding of its reference by adding and subtracting this number.
 # Source: https://github.com/Dao-AILab/flash-attention/blob/e7f8a55c/hopper/test_flash_attn.py
@@ -48,6 +48,7 @@ class Limits:
 
 # What a check says of an implementation on a setting: why it is rejected, by the rules that reject it.
 Faults = dict[str, str]
+Tensors = dict[str, Tensor]
 Rules = Mapping[str, Limits]
 
 
@@ -142,9 +143,9 @@ def judge_assert_close(implementation: Implementation, setting: Setting, rules: 
 
     Both run in the same dtype, with assert_close's own tolerances for it.
     """
-    reference = _build(make_reference(setting.case.operator), setting, setting.draw(0))
     candidate = _build(implementation, setting, setting.draw(0))
-    right, found = (dict(one.outputs) | one.gradients for one in (reference, candidate))
+    found = dict(candidate.outputs) | candidate.gradients
+    right = _recall(setting, _run_reference)
     try:
         assert_close(found, right)
     except AssertionError as error:
@@ -174,10 +175,7 @@ def judge_flash(implementation: Implementation, setting: Setting, rules: Rules) 
     The reference computes in float32 and is rounded. The eager run of multi-head attention is that which returns
     weights, by matrix products.
     """
-    reference = make_reference(setting.case.operator)
-    right = _measure(_build(reference, setting, _upcast(setting.draw(0)), dtype="float32"))
-    shown = {"need_weights": True} if setting.case.operator == "multihead" else {}
-    eager = _measure(_build(reference, setting, setting.draw(0)), **shown)
+    right, eager = _recall(setting, _run_precise_and_eager)
     own = _measure(_build(implementation, setting, setting.draw(0)))
     found: Faults = {}
     for name, expected in right.items():
@@ -207,7 +205,31 @@ def _shorten(error: Exception) -> str:
     return " ".join(str(error).split())[:120]
 
 
-def _measure(candidate: Candidate, **changed: Any) -> dict[str, Tensor]:
+def _recall(setting: Setting, compute: Callable[[Setting], Any]) -> Any:
+    """Return what the reference gives on a setting: what is kept, or what ``compute`` returns."""
+    return REFERENCES[setting] if setting in REFERENCES else compute(setting)
+
+
+def compute_references(operator: str) -> dict[Setting, Any]:
+    """Return what the reference gives on each setting with gradients, whatever the implementation."""
+    close = {one: _run_reference(one) for one in problems.usual(operator, dtypes=("float32", "bfloat16", "float16"))}
+    return close | {one: _run_precise_and_eager(one) for one in problems.flash_settings(operator)}
+
+
+def _run_reference(setting: Setting) -> Tensors:
+    reference = _build(make_reference(setting.case.operator), setting, setting.draw(0))
+    return {name: value.detach() for name, value in (dict(reference.outputs) | reference.gradients).items()}
+
+
+def _run_precise_and_eager(setting: Setting) -> tuple[Tensors, Tensors]:
+    """Return the reference's output and gradients in float32, and in the setting's dtype by plain matrix products."""
+    reference = make_reference(setting.case.operator)
+    right = _measure(_build(reference, setting, _upcast(setting.draw(0)), dtype="float32"))
+    shown = {"need_weights": True} if setting.case.operator == "multihead" else {}
+    return right, _measure(_build(reference, setting, setting.draw(0)), **shown)
+
+
+def _measure(candidate: Candidate, **changed: Any) -> Tensors:
     """Return the output, and the gradients of the inputs from the output's cotangent alone."""
     output = {"output": candidate.run(**changed)["output"]}
     return {"output": output["output"].detach()} | candidate.compute_gradients(output)
@@ -265,4 +287,6 @@ _checks = (
     ),
 )  # fmt: skip
 CHECKS = {check.name: check for check in _checks}
+# What the reference gives on a setting, if a study kept it; it is the same for every implementation.
+REFERENCES: dict[Setting, Any] = {}
 RULES = tuple(rule for check in _checks for rule in check.rules)

@@ -88,6 +88,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
 def try_all(mutants: MutantSet, operator: str, done: set[str], limit_s: float) -> Iterator[Record]:
     """Yield the record of the correct formula, and of every mutant and variant, that is not in ``done``."""
+    _prepare(operator)
     formula = ModuleImplementation(FORMULAS[operator], name=FORMULA, operator=operator)
     if FORMULA not in done:
         # The seconds of the checks are those of this run: references are not kept yet.
@@ -100,6 +101,15 @@ def try_all(mutants: MutantSet, operator: str, done: set[str], limit_s: float) -
     for variant in mutants.variants:
         if variant.name not in done:
             yield {"name": variant.name, "kind": "variant"} | _try(variant, limit_s)
+
+
+def _prepare(operator: str) -> None:
+    """Import and draw what all forks share: what torch imports at a first use, masks and parameters."""
+    for name in LATE_IMPORTS:
+        import_module(name)
+    for check in CHECKS.values():
+        for setting in check.settings(operator):
+            setting.draw(0)
 
 
 def _keep_references(operator: str, limit_s: float) -> None:
@@ -130,21 +140,31 @@ def find_topic(mutant: Mutant) -> str:
 def measure_suite(operator: Operator, suite: str, mutants: Path | None) -> Record:
     """Return attnbench's mutation score on a suite, and the processor time of a conformance run on it.
 
-    The run starts without stored expected values. The accused variants are those of the file ``mutants``, or None.
+    The run starts without stored expected values. The caught mutants and the accused variants are those of the file
+    ``mutants``; None if there is no file, or if it was written for a smaller suite.
     """
     package, _, file = operator.mutation_scores.partition(":")
-    scores = json.loads(files(package).joinpath(file).read_text(encoding="utf-8"))["scores"].values()
-    score = next(one for one in scores if one["level"] == suite and operator.name in one["list_versions"])
+    score = _find_score(json.loads(files(package).joinpath(file).read_text(encoding="utf-8")), operator, suite)
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_CACHE_HOME"] = folder
-        cost = measure_command(
-            "conform", TIMED[operator.name], "--suite", suite, "--results", folder, exit_codes=(0,)
-        )
-    accused = json.loads(mutants.read_text(encoding="utf-8"))["false_alarms"] if mutants else None
+        os.environ["ATTNBENCH_CACHE"] = folder
+        cost = measure_command("conform", TIMED[operator.name], "--suite", suite, "--results", folder, exit_codes=(0,))
+    written = json.loads(mutants.read_text(encoding="utf-8")) if mutants else None
+    caught = accused = None
+    if written and (own := _find_score(written, operator, suite)):
+        score = own
+        levels = SUITES[: SUITES.index(suite) + 1]
+        caught = [name for name, one in written["mutants"].items() if one["level"] in levels]
+        accused = list(written["false_alarms"])
     return {
         "name": suite, "kind": "attnbench", "killed": score["killed"], "scored": score["mutants"],
-        "accused": accused, "cpu_s": round(cost.cpu_s, 1), "faults": {},
+        "caught": caught, "accused": accused, "cpu_s": round(cost.cpu_s, 1),
     }  # fmt: skip
+
+
+def _find_score(written: Record, operator: Operator, suite: str) -> Record:
+    """Return the mutation score of an operator's suite in a file of scores; empty if the file has none."""
+    scores = written["scores"].values()
+    return next((one for one in scores if one["level"] == suite and operator.name in one["list_versions"]), {})
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-import torch
-
 from attnbench.candidate import global_state
 
 __all__ = ["run_isolated"]

@@ -187,18 +187,16 @@ def flash_settings(operator: str) -> list[Setting]:
     Dropout is left out: its mask cannot be read from an implementation.
     Source: https://github.com/Dao-AILab/flash-attention/blob/main/tests/test_flash_attn.py
     """
+    core = AttentionCoreProblem(sequences=2, num_heads=6, queries=113, keys=203, head_dim=32)
     problems = _choose(
         operator,
         multihead=lambda: _mask_multihead(
             MultiheadProblem(batch=2, queries=113, keys=203, embed_dim=192, num_heads=6, bias=True, batch_first=True),
             need_weights=False,
         ),
-        attention_core=lambda: _mask_core(
-            (one := AttentionCoreProblem(sequences=2, num_heads=6, queries=113, keys=203, head_dim=32))
-        )
-        + (
-            replace(one, kv_heads=2, mask="causal_br"), replace(one, mask="window", window=40),
-            replace(one, mask="alibi"), replace(one, softcap=SOFTCAP),
+        attention_core=lambda: (
+            *_mask_core(core), replace(core, kv_heads=2, mask="causal_br"), replace(core, mask="window", window=40),
+            replace(core, mask="alibi"), replace(core, softcap=SOFTCAP),
         ),
     )  # fmt: skip
     return [_set(problem, dtype, "frozen") for dtype in ("float16", "bfloat16") for problem in problems]
@@ -206,8 +204,8 @@ def flash_settings(operator: str) -> list[Setting]:
 
 def _mask_multihead(problem: MultiheadProblem, *, need_weights: bool = True) -> tuple[MultiheadProblem, ...]:
     """Return the problem without a mask, with a causal mask and with padding."""
-    shows = {"need_weights": True, "average_attn_weights": True} if need_weights else {}
-    return problem, replace(problem, mask="causal"), replace(problem, mask="pad", **shows)
+    padded = replace(problem, mask="pad", need_weights=need_weights, average_attn_weights=need_weights)
+    return problem, replace(problem, mask="causal"), padded
 
 
 def _mask_core(problem: AttentionCoreProblem) -> tuple[AttentionCoreProblem, ...]:

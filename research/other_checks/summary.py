@@ -1,6 +1,6 @@
 """The tables of the study: mutants caught and correct variants accused, by rule and by topic."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from research.other_checks.rules import CHECKS, RULES
@@ -21,7 +21,6 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
     """
     formula = next(one for one in records if one["kind"] == "formula")
     mutants, variants = ([one for one in records if one["kind"] == kind] for kind in ("mutant", "variant"))
-    topics = list(dict.fromkeys(one["topic"] for one in mutants))
     rules = {}
     for check in CHECKS.values():
         for rule in check.rules:
@@ -32,17 +31,30 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
                 "rejected": len(rejected),
                 "alike": len(rejected) - len(caught),
                 "caught": len(caught),
-                "by_topic": {topic: sum(one["topic"] == topic for one in caught) for topic in topics},
+                "by_topic": _count_topics(mutants, {one["name"] for one in caught}),
                 "accused": [one["name"] for one in variants if rule in one["faults"]],
                 "cpu_s": formula["cpu_s"][check.name],
             }
     return {
         "mutants": len(mutants),
         "variants": len(variants),
-        "topics": {topic: sum(one["topic"] == topic for one in mutants) for topic in topics},
+        "topics": _count_topics(mutants, {one["name"] for one in mutants}),
         "rules": rules,
-        "attnbench": {one["name"]: one for one in records if one["kind"] == "attnbench"},
+        "attnbench": {
+            one["name"]: one
+            | {"by_topic": _count_topics(mutants, one["caught"]) if one["caught"] is not None else None}
+            for one in records
+            if one["kind"] == "attnbench"
+        },
     }
+
+
+def _count_topics(mutants: Sequence[Record], caught: Collection[str]) -> dict[str, int]:
+    """Return how many of the caught mutants each topic has."""
+    topics = dict.fromkeys((one["topic"] for one in mutants), 0)
+    for one in mutants:
+        topics[one["topic"]] += one["name"] in caught
+    return topics
 
 
 def format_tables(summary: Mapping[str, Any]) -> str:
@@ -55,10 +67,12 @@ def format_tables(summary: Mapping[str, Any]) -> str:
     for name, own in summary["attnbench"].items():
         accused = "" if own["accused"] is None else len(own["accused"])
         lines.append(f"| attnbench, `{name}` | {own['killed']} | {accused} | {_format_seconds(own['cpu_s'])} |")
-    lines += ["", f"| mutants of | of | {' | '.join(RULES)} |", f"|{'---|' * (len(RULES) + 2)}"]
+    columns = {rule: summary["rules"][rule]["by_topic"] for rule in RULES} | {
+        f"attnbench, `{name}`": own["by_topic"] for name, own in summary["attnbench"].items() if own["by_topic"]
+    }
+    lines += ["", f"| mutants of | of | {' | '.join(columns)} |", f"|{'---|' * (len(columns) + 2)}"]
     for topic, count in summary["topics"].items():
-        cells = (str(summary["rules"][rule]["by_topic"][topic]) for rule in RULES)
-        lines.append(f"| {topic} | {count} | {' | '.join(cells)} |")
+        lines.append(f"| {topic} | {count} | {' | '.join(str(own[topic]) for own in columns.values())} |")
     return "\n".join(lines)
 
 

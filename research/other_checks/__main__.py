@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             done = {record["name"] for record in lines.records}
             for record in try_all(load_mutant_set(operator), operator.name, done, options.limit):
                 lines.add(record)
-                print(f"{record['name']}: {', '.join(record['faults']) or 'rejected by no rule'}", flush=True)
+                print(f"{record['name']}: {', '.join(record['faults']) or 'rejected by no rule'}", file=sys.stderr)
             for suite in SUITES:
                 if suite not in done and suite in (options.suite or SUITES):
                     lines.add(measure_suite(operator, suite, options.mutants))

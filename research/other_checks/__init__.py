@@ -1,0 +1,1 @@
+"""The study of what the checks that people use catch: inputs, rules, isolated runs, tables."""

@@ -197,10 +197,8 @@ def _generate_core() -> Iterator[Case]:
     yield from _generate_finite()
     yield from _generate_fused()
     yield from _generate_overflow()
-    for keys in (4, 8):
-        # Cases with as many keys as heads (4), and with more keys (8): compilers have confused the number of heads
-        # with the number of keys (pytorch/pytorch#195320).
-        yield _make_case(replace(CROSS, queries=keys, keys=keys, num_heads=4, embed_dim=32, mask="bool2d"), mode="aot")
+    # As many keys as heads, and as features of a head: compilers have confused these numbers (pytorch/pytorch#195320).
+    yield _make_case(replace(CROSS, queries=4, keys=4, num_heads=4, embed_dim=16, mask="bool2d"), mode="aot")
     yield _make_case(replace(SELF, mask="causal", is_causal=True, need_weights=True), mode="aot")
     yield _make_case(replace(CROSS, mask="float2d+padfloat"), mode="aot")
     yield _make_case(replace(CROSS, mask="float3d+pad"), mode="exported")
@@ -357,7 +355,7 @@ def _generate_finite() -> Iterator[Case]:
     cross, self_attention = replace(CROSS, regime="peaked"), replace(SELF, batch=7, regime="peaked")
     for form in FINITE_MASKS:
         yield _make_case(replace(CROSS, mask=form), mode="inference")
-        yield _make_case(replace(SELF, mask=form), dtype="bfloat16", mode="inference")
+        yield _make_case(replace(SELF, mask=form), mode="inference")
         yield _make_case(replace(cross, mask=f"{form}+padall"), mode="train")
     for form in ("float2d", "float3d"):
         yield _make_case(replace(cross, mask=f"{form}+padall"), mode="train")
@@ -414,15 +412,12 @@ def _generate_modes() -> Iterator[Case]:
     Under autocast in eval() without gradients, the first condition of the reference's fast path holds. Compilers trace
     the code, so a guard for an empty axis or a fully masked row may be lost (pytorch/pytorch#195812).
     """
-    for mask, weights in product(("none", "pad", "padfloat", "float2d"), (False, True)):
-        served = replace(SELF, mask=mask, need_weights=weights)
-        yield _make_case(served, dtype="bfloat16", mode="autocast_inference")
-    for empty in (replace(CROSS, batch=0), replace(CROSS, keys=0), replace(CROSS, queries=0)):
-        yield _make_case(empty, mode="aot")
-    for mask in ("empty2d", "padempty", "pad"):
-        yield _make_case(replace(CROSS, mask=mask), mode="aot")
+    for mask in ("none", "pad", "padfloat", "float2d"):
+        yield _make_case(replace(SELF, mask=mask), dtype="bfloat16", mode="autocast_inference")
+    yield _make_case(replace(SELF, mask="pad", need_weights=True), dtype="bfloat16", mode="autocast_inference")
+    for problem in (replace(CROSS, batch=0), replace(CROSS, keys=0), replace(CROSS, mask="empty2d")):
+        yield _make_case(problem, mode="aot")
     yield _make_case(replace(CROSS, batch=0), mode="exported")
-    yield _make_case(replace(CROSS, mask="pad"), mode="exported")
 
 
 def _generate_dropout() -> Iterator[Case]:

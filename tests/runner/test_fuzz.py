@@ -230,7 +230,7 @@ def test_a_flaky_failure_is_reported(session: Session, own: Path) -> None:
 def test_a_failure_only_after_other_calls_is_reported(session: Session, own: Path) -> None:
     """A failure that occurs only after other checks is shrunk together with these checks, and the reason says so."""
     results: list[Result] = []
-    (found,) = search(session, f"{own}:FailsLater", results, effort=SearchEffort(seed=3, examples=60))
+    (found,) = search(session, f"{own}:FailsLater", results, effort=SearchEffort(seed=8, examples=60))
     assert found.finding.facts[-1] == FailsAfterOthersOnly()
     assert found.case == SMALLEST
 

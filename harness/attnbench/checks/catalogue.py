@@ -30,8 +30,8 @@ PACKAGE = "attnbench.checks.chapters"
 # Names of the built-in chapters, in the order in which their checks run and are listed.
 CHAPTERS = (
     "forward", "exact", "weights", "gradients", "masks", "grouping", "positions", "shapes", "layouts", "numerics",
-    "invariants", "dropout", "paths", "hygiene", "protocol", "calls", "sequences", "threads", "transforms",
-    "compilation", "autocast", "refusals", "determinism", "size",
+    "invariants", "dropout", "paths", "hygiene", "protocol", "calls", "sequences", "transforms",
+    "compilation", "autocast", "refusals", "determinism", "size", "threads",
 )  # fmt: skip
 # Name of the check that runs before all other checks of a case, because it must observe the first
 # call: an implementation that writes the same values into its inputs at every call changes the

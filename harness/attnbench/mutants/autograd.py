@@ -6,7 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["AsContiguous", "Once", "read_in_order", "replace_gradient"]
+from attnbench.masks import softmax_over_visible
+
+__all__ = [
+    "GARBAGE", "Accumulating", "AsContiguous", "Once", "Unwritten", "WrongForwardSoftmax", "read_in_order",
+    "replace_gradient",
+]  # fmt: skip
+
+# The number in memory that a backward pass does not write.
+GARBAGE = 0.5
 
 
 class Once(torch.autograd.Function):
@@ -62,3 +70,75 @@ def replace_gradient(value: Tensor, other: Tensor) -> Tensor:
     ``other`` must be finite: its values are subtracted from themselves, and ∞ − ∞ is NaN.
     """
     return value.detach() + (other - other.detach())
+
+
+class Unwritten(torch.autograd.Function):
+    """The identity; the gradient is ``GARBAGE`` where the boolean tensor ``places``, which broadcasts, is true."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(tensor: Tensor, places: Tensor) -> Tensor:
+        """Return a view of the tensor."""
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Keep the places."""
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient with ``GARBAGE`` at the places."""
+        return gradient.masked_fill(ctx.saved_tensors[0], GARBAGE), None
+
+
+BUFFERS: dict[Any, Tensor] = {}
+
+
+class Accumulating(torch.autograd.Function):
+    """The identity; the gradient is added to a buffer that only the forward pass clears."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        """Return a view of the tensor, and clear the buffer."""
+        ctx.place = (tensor.shape, tensor.dtype, tensor.device)
+        BUFFERS[ctx.place] = torch.zeros_like(tensor)
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """Add the gradient to the buffer, and return the sum."""
+        with torch.no_grad():
+            return BUFFERS[ctx.place].add_(gradient).clone()
+
+
+class WrongForwardSoftmax(torch.autograd.Function):
+    """Softmax over the last axis; the derivative of forward mode lacks the mean of the tangents."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(logits: Tensor) -> Tensor:
+        """Return the attention weights."""
+        return softmax_over_visible(logits)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # autograd's signature
+        """Keep the weights."""
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """Return the gradient of the logits."""
+        (shares,) = ctx.saved_tensors
+        logits: Tensor = shares * (gradient - (gradient * shares).sum(dim=-1, keepdim=True))
+        return logits
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        """Return the tangent of the weights, without the term of the mean."""
+        (shares,) = ctx.saved_tensors
+        pushed: Tensor = shares * tangent
+        return pushed

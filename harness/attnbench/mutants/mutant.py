@@ -9,6 +9,7 @@ from torch import nn
 
 from attnbench.cases import Case, Dtype, Mode
 from attnbench.interface import Implementation, Operator, Policies
+from attnbench.plugins.adapters import ModuleImplementation as Constructed
 from attnbench.plugins.registry import PluginError, load
 from attnbench.refusals import TypedRefusal
 
@@ -126,19 +127,25 @@ class MutantList(list[Mutant]):
         dtype: Dtype = "float32",
         mode: Mode = "eval",
         policies: Policies | None = None,
+        constructed: bool = False,
         **changes: Any,
     ) -> Callable[[Module], Module]:
         """Return a decorator that makes a module class a mutant.
 
         The mutant fails the check ``caught_by`` on one case. The problem of the case is ``shown_by``, by default that
-        of the list, with the fields in ``changes`` replaced. ``why`` says what is wrong.
+        of the list, with the fields in ``changes`` replaced. ``why`` says what is wrong. ``constructed``: the class has
+        the constructor of the reference, not that of a formula.
         """
         problem = replace(shown_by or self._problem, **changes)
         case = Case(operator=self._operator, problem=problem, dtype=dtype, mode=mode).id
 
         def decorate(module: Module) -> Module:
             name = f"{self._prefix}{name_module(module)}"
-            implementation = ModuleImplementation(module, name=name, operator=self._operator, policies=policies)
+            implementation: Implementation = (
+                Constructed(module, name)
+                if constructed
+                else ModuleImplementation(module, name=name, operator=self._operator, policies=policies)
+            )
             self.append(Mutant(implementation=implementation, caught_by=caught_by, why=why, shown_by=case))
             return module
 

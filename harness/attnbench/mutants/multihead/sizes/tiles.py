@@ -168,19 +168,19 @@ class _MaximumStartsAtMinus5e4(_Sentinel):
 
 
 @mutant(
-    "input_gradients",
+    "forward_parity",
     "logits are clamped at −3e4: the keys of a row with lower logits get equal weights",
-    batch=1,
-    queries=33,
-    keys=33,
-    embed_dim=32,
-    num_heads=2,
-    query_is_key=True,
+    batch=None,
+    queries=8,
+    keys=8,
+    embed_dim=15,
+    num_heads=5,
+    self_attention=True,
     batch_first=False,
     need_weights=True,
-    mask="lowestrows2d",
-    regime="peaked",
-    mode="train",
+    mask="lowestrows2d+pad",
+    regime="huge",
+    mode="sampling",
 )
 class _LogitsClampedAtMinus3e4(Formula):
     def normalise(self, logits: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """Correct but unusual implementations of multi-head attention: no check may fail on them.
 
 Those that read values of masks use the correct formula's own path under a compiler or a transform of torch.func, as
-code of this kind does. ``attnbench.mutants`` has the variants that compute blocks of heads apart, and that join blocks
-of keys.
+code of this kind does.
 """
 
 import math
@@ -16,13 +15,16 @@ from torch.utils.checkpoint import checkpoint
 
 from attnbench.interface import Implementation
 from attnbench.masks import additive
+from attnbench.mutants.conditions import HALF, is_boolean, is_watched
 from attnbench.mutants.multihead.formula import Formula, Result
+from attnbench.mutants.multihead.variants.recomputed import Recomputing
 from attnbench.mutants.mutant import ModuleImplementation
 from attnbench.mutants.softmax import find_maximum, make_finite, widen
-from research.field_bugs.faults import HALF, is_boolean, is_watched
-from research.field_bugs.recomputed import Recomputing
 
-__all__ = ["VARIANTS"]
+__all__ = ["UNUSUAL"]
+
+# A loop over more sequences would take minutes.
+MOST_SEQUENCES = 1000
 
 
 class SortedByLength(Formula):
@@ -139,7 +141,7 @@ class BatchLoop(Formula):
     """A loop over sequences, without the keys at the end that no query sees; the weights are filled up with 0."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, **named: Any) -> Result:
-        if is_watched() or not len(q):
+        if is_watched() or not 0 < len(q) <= MOST_SEQUENCES:
             return super().attend(q, k, v, mask=mask, **named)
         found = []
         for number in range(len(q)):
@@ -260,7 +262,7 @@ class WorkspaceOfEachThread(Formula):
         return super().score(q, spaces[place][: k.numel()].view(k.shape).copy_(k))
 
 
-VARIANTS: tuple[Implementation, ...] = tuple(
+UNUSUAL: tuple[Implementation, ...] = tuple(
     map(
         ModuleImplementation,
         (

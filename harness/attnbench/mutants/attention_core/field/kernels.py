@@ -7,23 +7,35 @@ from torch import Tensor
 
 from attnbench.mutants.attention_core.formula import CoreFormula
 from attnbench.mutants.autograd import replace_gradient
-from research.field_bugs.faults import HALF, FaultList, on_core
+from attnbench.mutants.conditions import HALF
+from attnbench.mutants.mutant import MutantList
+from attnbench.operators.attention_core.suites import PLAIN
 
-__all__ = ["fault"]
+__all__ = ["mutant"]
 
-fault = FaultList("attention_core")
+mutant = MutantList("attention_core", PLAIN, prefix="core_")
 
 
-@fault(
-    "bug", 1, 8,
-    source="https://github.com/XunhaoLai/native-sparse-attention-triton/issues/27",
-    condition="values wider than keys, gradient of the queries",
-    under=on_core(head_dim_v=12),
-    beside=[on_core(), on_core(head_dim_v=4), on_core(head_dim_v=12, mode="inference")],
-)  # fmt: skip
-class QueryGradientByNarrowValues(CoreFormula):
-    """The kernel of dQ takes the width of the keys for that of the values, and leaves out further features."""
-
+@mutant(
+    "input_gradients",
+    "the kernel of dQ takes the width of the keys for that of the values, and leaves out further features "
+    "(XunhaoLai/native-sparse-attention-triton#27)",
+    mask="window+bias2d",
+    regime="flat",
+    sequences=3,
+    num_heads=5,
+    kv_heads=1,
+    queries=8,
+    keys=8,
+    head_dim=5,
+    head_dim_v=12,
+    window=3,
+    softcap=3.0,
+    scale=0.2,
+    dtype="bfloat16",
+    mode="train",
+)
+class _QueryGradientByNarrowValues(CoreFormula):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Tensor:
         output, width = super().forward(query, key, value, **named), query.shape[-1]
         if value.shape[-1] <= width or not torch.is_grad_enabled():
@@ -35,17 +47,14 @@ class QueryGradientByNarrowValues(CoreFormula):
         return replace_gradient(output, by_others + narrow)
 
 
-@fault(
-    "bug", 1, 8,
-    source="https://github.com/XunhaoLai/native-sparse-attention-triton/issues/27",
-    inferred=True,
-    condition="query heads / key heads other than key heads, gradients of keys or values",
-    under=on_core(num_heads=6, kv_heads=2),
-    beside=[on_core(num_heads=4, kv_heads=2), on_core(num_heads=6, kv_heads=2, mode="inference"), on_core()],
-)  # fmt: skip
-class GroupGradientDividedByHeads(CoreFormula):
-    """The kernel of dK and dV divides the number of a query head by the wrong of two counts, the key heads."""
-
+@mutant(
+    "input_gradients",
+    "the kernel of dK and dV divides the number of a query head by the wrong of two counts, the key heads "
+    "(after XunhaoLai/native-sparse-attention-triton#27)",
+    num_heads=6,
+    kv_heads=2,
+)
+class _GroupGradientDividedByHeads(CoreFormula):
     def repeat_key_heads(self, tensor: Tensor, heads: int) -> Tensor:
         right, own = super().repeat_key_heads(tensor, heads), tensor.shape[1]
         if own == heads:
@@ -55,17 +64,14 @@ class GroupGradientDividedByHeads(CoreFormula):
         return replace_gradient(right, torch.where((places >= own)[:, None, None], wrong.detach(), wrong))
 
 
-@fault(
-    "bug", 8,
-    source="https://github.com/xlite-dev/ffpa-attn/pull/300",
-    condition="a causal mask alone, aligned at the bottom right, fewer queries than keys, gradients",
-    under=on_core(mask="causal_br"),
-    beside=[on_core(mask="causal_br", queries=7), on_core(mask="causal_br", mode="inference"),
-            on_core(mask="causal_tl")],
-)  # fmt: skip
-class CausalBackwardAtOtherCorner(CoreFormula):
-    """The backward pass aligns the causal mask at the top left: some keys that a query saw get no gradient."""
-
+@mutant(
+    "input_gradients",
+    "the backward pass aligns the causal mask at the top left: some keys that a query saw get no gradient "
+    "(xlite-dev/ffpa-attn#300)",
+    mask="causal_br",
+    mode="train",
+)
+class _CausalBackwardAtOtherCorner(CoreFormula):
     seen: Tensor | None = None
 
     def make_keep_mask(
@@ -85,17 +91,17 @@ class CausalBackwardAtOtherCorner(CoreFormula):
         return replace_gradient(output, weights @ value.detach() + (weights.detach() * self.seen) @ value)
 
 
-@fault(
-    "bug", 8, 1,
-    source="https://github.com/Dao-AILab/flash-attention/issues/2552",
-    condition="keys of width 128 or more, half the width of the values no multiple of 32, half precision, gradients",
-    under=on_core(head_dim=128, head_dim_v=96, dtype="bfloat16"),
-    beside=[on_core(head_dim=128, head_dim_v=64, dtype="bfloat16"), on_core(head_dim=128, head_dim_v=96),
-            on_core(head_dim=128, head_dim_v=96, dtype="bfloat16", mode="inference")],
-)  # fmt: skip
-class ValueGradientOfUnalignedWidth(CoreFormula):
-    """The last columns of dV are written with misaligned strides: rolled by one."""
-
+@mutant(
+    "input_gradients",
+    "the last columns of dV are written with misaligned strides: rolled by one (Dao-AILab/flash-attention#2552)",
+    regime="peaked",
+    num_heads=1,
+    head_dim=128,
+    head_dim_v=104,
+    dtype="bfloat16",
+    mode="train",
+)
+class _ValueGradientOfUnalignedWidth(CoreFormula):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Tensor:
         rest = value.shape[-1] // 16 * 16 // 2 % 32
         if query.shape[-1] >= 128 and rest and value.dtype in HALF:
@@ -103,17 +109,21 @@ class ValueGradientOfUnalignedWidth(CoreFormula):
         return super().forward(query, key, value, **named)
 
 
-@fault(
-    "bug", 8, 1,
-    source="https://github.com/HKUSTDial/flash-sparse-attention/pull/190",
-    condition="one query, more query heads than key heads, a bias of each head",
-    under=on_core(num_heads=4, kv_heads=2, queries=1, mask="bias4d"),
-    beside=[on_core(num_heads=4, kv_heads=2, mask="bias4d"), on_core(num_heads=4, queries=1, mask="bias4d"),
-            on_core(num_heads=4, kv_heads=2, queries=1, mask="bias2d")],
-)  # fmt: skip
-class MaskOfAGroupInDecoding(CoreFormula):
-    """A decoding step moves the heads of a group to the axis of queries; all get the bias of the group's first head."""
-
+@mutant(
+    "forward_parity",
+    "a decoding step moves the heads of a group to the axis of queries; all get the bias of the group's first "
+    "head (HKUSTDial/flash-sparse-attention#190)",
+    mask="bias4d+ragged",
+    sequences=1,
+    num_heads=6,
+    kv_heads=2,
+    queries=1,
+    keys=9,
+    head_dim=16,
+    scale=0.2,
+    dtype="float64",
+)
+class _MaskOfAGroupInDecoding(CoreFormula):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Tensor:
         bias, group = named.get("bias"), query.shape[1] // key.shape[1]
         if query.shape[2] == 1 and group > 1 and bias is not None and bias.dim() == 4:

@@ -234,7 +234,8 @@ def _generate_degenerate() -> Iterator[Case]:
         yield _make_case(replace(PLAIN, queries=0, mask=mask))
         yield _make_case(replace(PLAIN, keys=0, mask=mask))
     yield _make_case(replace(PLAIN, sequences=1, num_heads=1, queries=1, keys=1, head_dim=1))
-    for nothing in ({"sequences": 0}, {"queries": 0}, {"keys": 0}):
+    empty: tuple[dict[str, Any], ...] = ({"sequences": 0}, {"queries": 0}, {"keys": 0})
+    for nothing in empty:
         yield _make_case(replace(PLAIN, **nothing), dtype="bfloat16", mode="train")
         yield _make_case(replace(GROUPED, mask="causal_tl+bias4d", **nothing), dtype="float16", mode="train")
 

@@ -250,7 +250,8 @@ def _generate_degenerate() -> Iterator[Case]:
     yield _make_case(replace(self_attention, queries=0, keys=0), mode="inference")
     yield _make_case(replace(CROSS, keys=0, add_zero_attn=True, add_bias_kv=True))
     averaged: dict[str, Any] = {"need_weights": True, "average_attn_weights": True}
-    for nothing in ({"batch": 0}, {"queries": 0}, {"keys": 0}):
+    empty: tuple[dict[str, Any], ...] = ({"batch": 0}, {"queries": 0}, {"keys": 0})
+    for nothing in empty:
         some = replace(CROSS, **nothing)
         yield _make_case(some, dtype="bfloat16", mode="train")
         yield _make_case(replace(some, mask="padfloat"), dtype="float16", mode="inference")
@@ -328,22 +329,25 @@ def _generate_branches() -> Iterator[Case]:
     yield _make_case(replace(one, queries=192, keys=128, **hint), mode="train")
     yield _make_case(replace(one, queries=64, keys=64, regime="plain", **hint), dtype="bfloat16", mode="train")
     # An extra key behind a tile of 64 hidden keys.
-    for extra, mask in product(("add_zero_attn", "add_bias_kv"), (hint, {"mask": "padempty"})):
-        yield _make_case(replace(one, batch=2, keys=128, **mask, **{extra: True}), mode="train")
+    extras: tuple[dict[str, Any], ...] = ({"add_zero_attn": True}, {"add_bias_kv": True})
+    for extra, mask in product(extras, (hint, {"mask": "padempty"})):
+        yield _make_case(replace(one, batch=2, keys=128, **mask, **extra), mode="train")
     yield _make_case(replace(one, keys=64, mask="pad", add_zero_attn=True, add_bias_kv=True), mode="train")
-    for extra, dtype in (("add_zero_attn", "bfloat16"), ("add_bias_kv", "float16")):
-        yield _make_case(replace(CROSS, **hint, **{extra: True}), dtype=dtype, mode="inference")
+    half: tuple[Dtype, ...] = ("bfloat16", "float16")
+    for extra, dtype in zip(extras, half, strict=True):
+        yield _make_case(replace(CROSS, **hint, **extra), dtype=dtype, mode="inference")
     # More queries, or more keys, than 1024.
     for queries, keys in ((1030, 5), (5, 1030)):
         yield _make_case(replace(one, queries=queries, keys=keys, **hint), mode="train")
     # One query in half precision, and heads of a width for which few kernels exist; and odd numbers of heads.
-    for head_dim, dtype in ((80, "bfloat16"), (112, "float16"), (72, "float16")):
+    served: tuple[tuple[int, Dtype], ...] = ((80, "bfloat16"), (112, "float16"), (72, "float16"))
+    for head_dim, dtype in served:
         yield _make_case(replace(CROSS, queries=1, num_heads=1, embed_dim=head_dim), dtype=dtype, mode="inference")
-    for heads, dtype in ((3, "bfloat16"), (7, "float16")):
+    for heads, dtype in zip((3, 7), half, strict=True):
         yield _make_case(replace(SELF, num_heads=heads, embed_dim=21), dtype=dtype, mode="inference")
     unbiased = replace(CROSS, bias=False, need_weights=True, regime="peaked")
-    for widths in ({"kdim": 10}, {"vdim": 14}):
-        yield _make_case(replace(unbiased, **widths))
+    yield _make_case(replace(unbiased, kdim=10))
+    yield _make_case(replace(unbiased, vdim=14))
     yield _make_case(replace(unbiased, kdim=10, vdim=14, average_attn_weights=True), mode="inference")
 
 
@@ -452,7 +456,7 @@ def _generate_dropout() -> Iterator[Case]:
 def _generate_full() -> Iterator[Case]:
     pairs = build_covering_array(FACTORS, is_allowed, 2)
     yield from (row_to_case(row) for row in build_covering_array(FACTORS, is_allowed, 3, given=pairs))
-    yield from _generate_coincident(COINCIDENT | TRIPLES, 3)
+    yield from _generate_coincident({**COINCIDENT, **TRIPLES}, 3)
     yield from _generate_exact(((2, 16), (33, 31), (7, 129), (5, 200)))
     widths = (1, 2, 3, 5, 16, 24, 40, 64, 72, 80, 96, 104, 111, 112, 128, 160, 192, 203, 256)
     for head_dim, dtype in product(widths, NARROW_AND_WIDE):

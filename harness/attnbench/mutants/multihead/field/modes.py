@@ -116,9 +116,9 @@ class _AutocastEvaluationInSingle(Formula):
 )
 class _ForwardDerivativeLacksTheMean(Formula):
     def normalise(self, logits: Tensor) -> Tensor:
-        shares: Tensor = (
-            super().normalise(logits) if torch.compiler.is_compiling() else WrongForwardSoftmax.apply(logits)
-        )  # type: ignore[no-untyped-call]
+        if torch.compiler.is_compiling():
+            return super().normalise(logits)
+        shares: Tensor = WrongForwardSoftmax.apply(logits)  # type: ignore[no-untyped-call]
         return shares
 
 

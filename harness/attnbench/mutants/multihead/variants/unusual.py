@@ -23,7 +23,7 @@ from attnbench.mutants.softmax import find_maximum, make_finite, widen
 
 __all__ = ["UNUSUAL"]
 
-# A loop over more sequences would take minutes.
+# With more sequences a loop takes minutes, and packed keys take gigabytes.
 MOST_SEQUENCES = 1000
 
 
@@ -170,7 +170,8 @@ class PackedByLengths(Formula):
     ) -> Result:
         draws = self.training and self.dropout > 0
         rows = mask is not None and is_boolean(mask) and mask.dim() == 4 and mask.shape[1:3] == (1, 1)
-        if is_watched() or need_weights or draws or not rows or mask is None or not mask.any() or 0 in q.shape:
+        unfit = is_watched() or need_weights or draws or not rows or not q.numel() or len(q) > MOST_SEQUENCES
+        if unfit or mask is None or not mask.any():
             return super().attend(q, k, v, mask=mask, need_weights=need_weights, **named)
         visible = mask[:, 0, 0]
         packed_k, packed_v = (x.transpose(1, 2)[visible].transpose(0, 1) for x in (k, v))  # (heads, tokens, head_dim)

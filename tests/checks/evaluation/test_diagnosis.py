@@ -92,6 +92,8 @@ DIAGNOSES = {
     # All that these two mutants find of the padding of their cases hides nothing.
     "padding_between_tokens_ignored": "mask_ignored mask=key_padding_mask",
     "padding_of_head_only": "mask_ignored mask=key_padding_mask",
+    "padding_of_the_first_sequence_asked": "mask_ignored mask=key_padding_mask",
+    "autocast_fast_path_loses_padding": "mask_ignored mask=key_padding_mask",
     "fused_padding_lost": "mask_ignored mask=key_padding_mask",
     "fused_hint_loses_padding": "mask_ignored mask=key_padding_mask",
     "fused_attn_mask_lost": "mask_ignored mask=attn_mask",

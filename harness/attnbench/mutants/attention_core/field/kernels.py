@@ -123,7 +123,7 @@ class _ValueGradientOfUnalignedWidth(CoreFormula):
     scale=0.2,
     dtype="float64",
 )
-class _MaskOfAGroupInDecoding(CoreFormula):
+class _MaskOfGroupInDecoding(CoreFormula):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Tensor:
         bias, group = named.get("bias"), query.shape[1] // key.shape[1]
         if query.shape[2] == 1 and group > 1 and bias is not None and bias.dim() == 4:

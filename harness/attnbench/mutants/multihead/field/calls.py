@@ -109,7 +109,7 @@ class _CopiedByAttributes(Formula):
     "(after PriorLabs/TabPFN#977)",
     need_weights=True,
 )
-class _PickleAfterACall(_CopiedByAttributes):
+class _PickleAfterCall(_CopiedByAttributes):
     _ready, _scale = False, 1.0
 
     def score(self, q: Tensor, k: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class _GraphLostAfterEvaluation(_Remembers):
     "Baijiong-Lin/LoRA-Torch#7)",
     need_weights=True,
 )
-class _HalfAfterACall(Formula):
+class _HalfAfterCall(Formula):
     _packed: torch.dtype | None = None
 
     def merge(self, heads: Tensor) -> Tensor:
@@ -160,6 +160,6 @@ class _HalfAfterACall(Formula):
                 raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got {self._packed} and {dtype}")
         return super().merge(heads)
 
-    def train(self, mode: bool = True) -> "_HalfAfterACall":  # noqa: FBT001, FBT002  # torch's signature
+    def train(self, mode: bool = True) -> "_HalfAfterCall":  # noqa: FBT001, FBT002  # torch's signature
         self._packed = None if mode else self._packed
         return super().train(mode)

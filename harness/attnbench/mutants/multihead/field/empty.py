@@ -129,7 +129,7 @@ class _OneKeySkipsDropout(Formula):
     keys=1,
     mode="train",
 )
-class _OneTokenOfASequenceOfOne(Formula):
+class _TokenOfSequenceOfOne(Formula):
     def apply_boolean_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
         return logits if logits.shape[2:] == (1, 1) else super().apply_boolean_mask(logits, mask)
 

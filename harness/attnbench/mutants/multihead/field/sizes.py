@@ -299,7 +299,7 @@ class _WidthBetweenTiles(Formula):
     dtype="bfloat16",
     mode="inference",
 )
-class _ExtraKeyInABlockOfItsOwn(Formula):
+class _ExtraKeyInItsOwnBlock(Formula):
     def apply_mask(self, logits: Tensor, mask: Tensor | None) -> Tensor:
         logits = super().apply_mask(logits, mask)
         keys = logits.shape[-1] - self.columns
@@ -345,7 +345,7 @@ class _CausalFrom128(Formula):
     self_attention=True,
     mode="train",
 )
-class _GradientOfAWholeTile(Formula):
+class _GradientOfWholeTile(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(query, key, value)
         if k.shape[2] and k.shape[2] % 32 == 0:

@@ -36,7 +36,7 @@ def pause() -> None:
     dtype="bfloat16",
     mode="inference",
 )
-class _DefaultDtypeDuringACall(Formula):
+class _DefaultDtypeDuringCall(Formula):
     def attention(self, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Result:
         if torch.compiler.is_compiling():
             return super().attention(query, key, value, **named)
@@ -116,7 +116,7 @@ class _WeightsFlagOnTheModule(Formula):
     dtype="bfloat16",
     mode="inference",
 )
-class _WeightsFoldedDuringACall(Formula):
+class _WeightsFoldedDuringCall(Formula):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         weight = self.in_proj_weight
         plain = torch.is_grad_enabled() or torch.compiler.is_compiling() or not isinstance(weight, nn.Parameter)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.cases import Case
-from attnbench.interface import Implementation
+from attnbench.interface import Implementation, Policies
 from attnbench.operators.multihead.suites import CROSS
 from attnbench.plugins.adapters import ModuleImplementation, adopt, load_implementation
 from attnbench.plugins.registry import PluginError, load_operator
@@ -330,6 +330,8 @@ class Counting(nn.MultiheadAttention):
 def test_a_class_may_have_a_parameter_of_whole_numbers(conformance: "Conformance", mode: str) -> None:
     """A module class with a counter passes every check that the reference passes, with and without gradients."""
     implementation, case = adopt(Counting, "counting"), make_case(mode)
+    # Counting in place fails under a transform of torch.func.
+    implementation.policies = Policies(transforms="refused")
     statuses = {check: conformance.finding(implementation, case, check) for check in conformance.applicable(case)}
     failed = {check: finding.facts for check, finding in statuses.items() if finding.status == "failed"}
     reference = load_implementation("torch_mha")
@@ -345,7 +347,8 @@ def test_a_subclass_refuses_what_no_argument_stands_for(
     batched = load_implementation("batched_attention:BatchedAttention")
     refused, computed = (make_case(mask="pad", batch=batch, need_weights=True) for batch in (None, 2))
     statuses = {check: conformance.finding(batched, refused, check).status for check in conformance.applicable(refused)}
-    assert set(statuses.values()) == {"unsupported"}
+    # A module can be constructed, though not called.
+    assert {check for check, status in statuses.items() if status != "unsupported"} == {"constructed_parameters"}
     statuses = {
         check: conformance.finding(batched, computed, check).status for check in conformance.applicable(computed)
     }

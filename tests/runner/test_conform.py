@@ -847,7 +847,12 @@ NONE_LEFT = '*/mask=bool3d/*"\nunless = "*/mask=bool3d/*'
         ("spda", "forward_parity", "*", "no implementation 'spda'; did you mean 'sdpa'?"),
         ("mine.py:MISSING", "forward_parity", "*", "no implementation 'mine.py:MISSING'; remove the entry, or correct"),
         ("other.py:MINE", "forward_parity", "*", "no implementation 'other.py:MINE'"),
-        ("sdpa", "forward_party", "*", "no check 'forward_party'; did you mean 'forward_parity' or 'shares_parity'?"),
+        (
+            "sdpa",
+            "forward_party",
+            "*",
+            "no check 'forward_party'; did you mean 'forward_parity' or 'forward_derivatives' or 'shares_parity'?",
+        ),
         ("sdpa", "nothing_*", "*", "no check 'nothing_*'; remove the entry, or correct it"),
         (
             "sdpa",

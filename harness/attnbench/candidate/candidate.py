@@ -62,8 +62,7 @@ class Candidate:
         self.case = case
         self.inputs = inputs
         _track_inputs(case, inputs)
-        self.module = self._construct(self.reference) if module is None else module
-        self.call = self._prepare_module(self.module)
+        self.module, self.call = self.build() if module is None else (module, self._prepare_module(module))
 
     @cached_property
     def reference(self) -> Any:

@@ -175,4 +175,4 @@ def _draw_lengths(problem: MultiheadProblem, draw: Draw) -> Tensor:
         lengths[0] = 2 ** int(math.log2(max(keys - 1, 1)))
     if batch and problem.padding_mask == "padempty":
         lengths[-1] = 0
-    return lengths
+    return lengths.clamp(max=keys)

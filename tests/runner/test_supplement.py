@@ -230,7 +230,7 @@ def test_a_slow_declaration_ends_the_questions(monkeypatch: pytest.MonkeyPatch) 
     assert (made.asked, made.unasked, made.asked_s) == (10, 525, 20.0)
     assert (made.strength, made.cases) == (0, ())
     assert made.refusals == ((OtherRefusal(text="no"), tuple(range(10))),)
-    assert made.unanswered == tuple(range(10, 380))
+    assert made.unanswered == tuple(range(10, 535))
     monkeypatch.setattr(Slow, "most", 400)
     made = choose(Slow(keep(GPT))).completion
     assert limits == [30.0, 30.0, 10.0]

@@ -274,7 +274,7 @@ def test_expected_failures_are_not_found(session: Session, own: Path, monkeypatc
     monkeypatch.chdir(own.parent)
     expectation = Expectation(implementation="own.py:Wrong", check="forward_*", case="*", reason="known", link="l")
     results: list[Result] = []
-    effort = SearchEffort(seed=3, examples=20)
+    effort = SearchEffort(seed=3, examples=40)
     assert list(search(session, "own.py:Wrong", results, expectations=[expectation], effort=effort)) == []
     assert {f.status for r in results for f in r.findings} == {"passed", "expected_failure"}
 

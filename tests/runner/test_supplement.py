@@ -231,10 +231,10 @@ def test_a_slow_declaration_ends_the_questions(monkeypatch: pytest.MonkeyPatch) 
     assert (made.strength, made.cases) == (0, ())
     assert made.refusals == ((OtherRefusal(text="no"), tuple(range(10))),)
     assert made.unanswered == tuple(range(10, 535))
-    monkeypatch.setattr(Slow, "most", 400)
+    monkeypatch.setattr(Slow, "most", 555)
     made = choose(Slow(keep(GPT))).completion
     assert limits == [30.0, 30.0, 10.0]
-    assert (made.asked, made.strength) == (780, 2)
+    assert (made.asked, made.strength) == (1090, 2)
     assert made.unasked > 1000
 
 

@@ -79,13 +79,10 @@ class Candidate:
 
         The module has the parameters of ``reference``, by default those of the reference module of the case.
         """
-        module = self._construct(self.reference if reference is None else reference)
-        return module, self._prepare_module(module)
-
-    def _construct(self, reference: Any) -> Any:
         # Parameters require gradients also where none are computed; what ``build`` makes of them then needs none.
         with torch.set_grad_enabled(self.case.differentiates):
-            return self.implementation.build(copy.deepcopy(reference))
+            module = self.implementation.build(copy.deepcopy(self.reference if reference is None else reference))
+        return module, self._prepare_module(module)
 
     def _prepare_module(self, module: Any) -> Callable[..., Any]:
         """Put a module into the mode of the case, and return the prepared function that calls it."""
@@ -99,6 +96,13 @@ class Candidate:
         with self.call_mode():
             call = self.implementation.prepare(module, case, inputs)
             return compile_call(call, module, case, inputs) if case.compiler else call
+
+    def remake(self, *, case: Case | None = None, inputs: Inputs | None = None, module: Any = None) -> "Candidate":
+        """Return a candidate of the same implementation with a new module, or with ``module``.
+
+        ``case`` and ``inputs`` are those of this candidate, unless given.
+        """
+        return Candidate(self.implementation, self.operator, case or self.case, inputs or self.inputs, module=module)
 
     def move_to(self, case: Case, inputs: Inputs) -> "Candidate":
         """Return a candidate with the same module and the same prepared call, on a case in the same mode."""
@@ -171,6 +175,11 @@ class Candidate:
         The dict is that of ``compute_gradients``.
         """
         return self.compute_gradients(self.outputs)
+
+    @property
+    def results(self) -> dict[str, Tensor]:
+        """``outputs`` and, if the case differentiates, ``gradients``."""
+        return self.outputs | (self.gradients if self.case.differentiates else {})
 
     def compute_loss(self, outputs: dict[str, Tensor]) -> Tensor:
         """Compute the loss Σ output · cotangent, without attention weights that carry no gradient.

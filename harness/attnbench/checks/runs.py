@@ -1,21 +1,25 @@
 """Comparing two calls of one implementation, and catching the exceptions of a call."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from attnbench.candidate.candidate import Candidate, Malformed
+from attnbench.cases import Case
 from attnbench.checks.observations import Agree, Equal, Observation
-from attnbench.interface import Refusal
+from attnbench.interface import Inputs, Refusal
 from attnbench.records.value_facts import Phrase, Rows
 
 __all__ = [
+    "OTHER",
     "compare_bitwise",
     "compare_runs",
     "compute_gradient_alone",
     "describe_exception",
+    "draw_again",
     "has_same_bits",
     "try_call",
 ]
@@ -23,6 +27,9 @@ __all__ = [
 Result = TypeVar("Result")
 # Largest number of characters of an exception's message that a finding quotes.
 MESSAGE = 200
+# Factor by which checks multiply all parameters of a module to get other parameters. The products are exact in every
+# dtype, and every output changes.
+OTHER = -0.5
 
 
 def compare_runs(
@@ -67,6 +74,18 @@ def has_same_bits(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def draw_again(candidate: Candidate, *, further: int = 1, **changes: Any) -> tuple[Case, Inputs]:
+    """Return the candidate's case with another seed and some fields of its problem changed, and its inputs.
+
+    The seed is ``further`` larger. The inputs have the parameters of the candidate, and are on its device.
+    """
+    problem = candidate.case.problem
+    case = candidate.case.with_problem(seed=problem.seed + further, **changes)
+    device = next(iter(candidate.inputs.tensors.values())).device
+    drawn = candidate.operator.inputs(case).map_tensors(lambda tensor: tensor.to(device))
+    return case, replace(drawn, parameters=candidate.inputs.parameters)
 
 
 def compute_gradient_alone(candidate: Candidate, tensor: Tensor) -> Tensor:

@@ -75,14 +75,8 @@ def initial_parameters(candidate: Candidate) -> Iterator[Observation]:
     parameters = candidate.operator.initial_parameters(candidate.case, candidate.inputs)
     if parameters is None:
         raise Refusal(phrase("no_initial_parameters"))
-    new = Candidate(
-        candidate.implementation,
-        candidate.operator,
-        candidate.case,
-        replace(candidate.inputs, parameters=dict(parameters)),
-    )
-    found = new.outputs | (new.gradients if new.case.differentiates else {})
-    yield Match(quantities=found, changed={f"parameter.{name}": value for name, value in parameters.items()})
+    new = candidate.remake(inputs=replace(candidate.inputs, parameters=dict(parameters)))
+    yield Match(quantities=new.results, changed={f"parameter.{name}": value for name, value in parameters.items()})
 
 
 @check(when=lambda case: is_eager(case) and case.problem.has_parameters and case.tracks_parameters)

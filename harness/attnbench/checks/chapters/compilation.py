@@ -15,7 +15,7 @@ from attnbench.records.value_facts import phrase
 @check(when=lambda case: case.compiler is not None and not draws_dropout(case))
 def compiled_parity(candidate: Candidate) -> Iterator[Observation]:
     """The outputs and gradients of a compiled call equal the oracle's within the error budget."""
-    yield Match(quantities=candidate.outputs | (candidate.gradients if candidate.case.differentiates else {}))
+    yield Match(quantities=candidate.results)
 
 
 def _shows_lengths(case: Case) -> bool:

@@ -14,7 +14,7 @@ from attnbench.cases import DTYPES, NUMBER_FORMATS, Case
 from attnbench.checks.observations import Equal, Holds, Observation
 from attnbench.checks.pickling import pickle_and_unpickle
 from attnbench.checks.requirement import check, has_tokens, is_eager
-from attnbench.checks.runs import compare_bitwise, compare_runs, try_call
+from attnbench.checks.runs import OTHER, compare_bitwise, compare_runs, try_call
 from attnbench.interface import Refusal
 from attnbench.kernel.differentiable import find_differentiable, scale_parameters, track_parameters
 from attnbench.oracle.inputs import round_inputs
@@ -24,9 +24,6 @@ from attnbench.records.value_facts import phrase
 # the case's dtype; the first supported dtype is used. More precise dtypes come first: if to()
 # leaves a tensor in a more precise dtype, the result shows it.
 _DTYPES = sorted(DTYPES, key=lambda dtype: -NUMBER_FORMATS[dtype].bytes)
-# Factor by which the checks multiply all parameters of a module to get other parameters. The
-# products are exact in every dtype, and every output changes.
-OTHER = -0.5
 
 
 def _is_ordinary(case: Case) -> bool:

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ from attnbench.cases import Case, Mode
 from attnbench.checks.observations import Agree, Holds, Match, Observation
 from attnbench.checks.pickling import pickle_and_unpickle
 from attnbench.checks.requirement import check, is_small
-from attnbench.checks.runs import has_same_bits, try_call
+from attnbench.checks.runs import OTHER, draw_again, has_same_bits, try_call
 from attnbench.interface import Inputs, Refusal
 from attnbench.kernel.differentiable import scale_parameters, scaled_parameters
 from attnbench.oracle.inputs import round_inputs
@@ -24,8 +23,6 @@ from attnbench.records.value_facts import Phrase, phrase
 OTHER_DTYPE: Mapping[str, str] = {
     "float64": "bfloat16", "float32": "bfloat16", "bfloat16": "float32", "float16": "float32",
 }  # fmt: skip
-# Factor by which all parameters of a module are multiplied to get other parameters; its products are exact.
-OTHER = -0.5
 # Largest number of query-key pairs, over all sequences and heads, of the cases of this chapter. What a module keeps of
 # a call does not depend on the sizes. 210 pairs have two sequences and three heads of five queries and seven keys.
 PAIRS = 210
@@ -42,7 +39,7 @@ def first_or_later_call(candidate: Candidate) -> Iterator[Observation]:
     for how, case, inputs in _list_earlier_calls(candidate):
         if candidate.implementation.unsupported(case) is not None:
             continue
-        first = Candidate(candidate.implementation, candidate.operator, case, inputs)
+        first = candidate.remake(case=case, inputs=inputs)
         _call(first)
         yield from _match_call(candidate, first.module if case.dtype == candidate.case.dtype else None, how)
 
@@ -58,7 +55,7 @@ def copies_after_calls(candidate: Candidate) -> Iterator[Observation]:
         if candidate.implementation.unsupported(case) is not None:
             continue
         for name, derive in _DERIVED.items():
-            first = Candidate(candidate.implementation, candidate.operator, case, _alias(candidate.inputs))
+            first = candidate.remake(case=case, inputs=_alias(candidate.inputs))
             _call(first)
             module, fault = try_call(partial(derive, first))
             yield Holds(holds=not fault, violation=phrase(f"{name}_raised_later", mode=mode, raised=fault))
@@ -69,10 +66,8 @@ def copies_after_calls(candidate: Candidate) -> Iterator[Observation]:
 @check(when=lambda case: _is_ordinary(case) and case.differentiates)
 def backward_passes_in_turns(candidate: Candidate) -> Iterator[Observation]:
     """Two calls before their backward passes give the gradients of calls one after the other; gradients accumulate."""
-    other_inputs = _draw_with_parameters(candidate, _draw_again(candidate.case))
-    other = Candidate(
-        candidate.implementation, candidate.operator, candidate.case, other_inputs, module=candidate.module
-    )
+    other_case, other_inputs = draw_again(candidate)
+    other = candidate.remake(case=other_case, inputs=other_inputs, module=candidate.module)
     alone = other.compute_gradients(other.run())
     outputs, others = candidate.run(), other.run()
     for one, found, expected in ((candidate, outputs, candidate.gradients), (other, others, alone)):
@@ -108,28 +103,15 @@ def _list_earlier_calls(candidate: Candidate) -> Iterator[tuple[Phrase, Case, In
     yield phrase("after_evaluation"), case.with_fields(mode="inference"), _alias(inputs)
     yield phrase("after_inference_mode"), case.with_fields(mode="inference_mode"), _alias(inputs)
     yield phrase("after_training"), case.with_fields(mode="train"), _alias(inputs)
-    again = _draw_again(case)
-    yield phrase("after_other_values"), again, _draw_with_parameters(candidate, again)
-    longer = again.problem.lengthen()
+    yield phrase("after_other_values"), *draw_again(candidate)
+    problem, longer = case.problem, case.problem.lengthen()
     if longer is not None:
-        longer_case = replace(again, problem=longer)
-        yield phrase("after_longer_call"), longer_case, _draw_with_parameters(candidate, longer_case)
-        if case.problem.keys > 1 and not case.problem.shares_queries:
-            shorter = again.with_problem(keys=case.problem.keys // 2)
-            yield phrase("after_fewer_keys"), shorter, _draw_with_parameters(candidate, shorter)
+        yield phrase("after_longer_call"), *draw_again(candidate, queries=longer.queries, keys=longer.keys)
+        if problem.keys > 1 and not problem.shares_queries:
+            yield phrase("after_fewer_keys"), *draw_again(candidate, keys=problem.keys // 2)
     dtype = OTHER_DTYPE[case.dtype]
     converted = round_inputs(_alias(inputs), getattr(torch, dtype))
     yield phrase("after_other_dtype"), case.with_fields(dtype=dtype), converted
-
-
-def _draw_with_parameters(candidate: Candidate, case: Case) -> Inputs:
-    """Return the inputs of a case, with the parameters of the candidate."""
-    return replace(candidate.operator.inputs(case), parameters=candidate.inputs.parameters)
-
-
-def _draw_again(case: Case) -> Case:
-    """Return a case with the sizes of another and other random values."""
-    return case.with_problem(seed=case.problem.seed + 1)
 
 
 def _alias(inputs: Inputs) -> Inputs:
@@ -149,17 +131,12 @@ def _match_call(candidate: Candidate, module: Any, how: Phrase) -> Iterator[Obse
 
     Quantities with the bits of the candidate's first call are left out: other checks compare that call.
     """
-    later = Candidate(candidate.implementation, candidate.operator, candidate.case, candidate.inputs, module=module)
-    first, found = _collect(candidate), _collect(later)
+    first, found = candidate.results, candidate.remake(module=module).results
     changed = {
         name: value for name, value in found.items() if not (name in first and has_same_bits(value, first[name]))
     }
     if changed:
         yield Match(quantities=changed, how=how)
-
-
-def _collect(candidate: Candidate) -> dict[str, Tensor]:
-    return candidate.outputs | (candidate.gradients if candidate.case.differentiates else {})
 
 
 def _load_into_new(first: Candidate) -> nn.Module:

@@ -1,15 +1,13 @@
 """Chapter *threads*: two threads call one module at the same time."""
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
 from attnbench.candidate.candidate import Candidate
 from attnbench.checks.observations import Agree, Holds, Observation
 from attnbench.checks.requirement import check, is_small
-from attnbench.checks.runs import describe_exception, has_same_bits
+from attnbench.checks.runs import describe_exception, draw_again, has_same_bits
 from attnbench.checks.turns import LIMIT_S, Outcome, Stoppable, count_lines, take_turns
 from attnbench.interface import Refusal
 from attnbench.records.value_facts import phrase
@@ -37,8 +35,8 @@ def two_threads(candidate: Candidate) -> Iterator[Observation]:
     left = BLOCKED
     for number, line in enumerate(stops):
         # The second call of a new module ends while the first one waits.
-        first = Candidate(candidate.implementation, candidate.operator, candidate.case, candidate.inputs)
-        pairs: list[tuple[Candidate, Candidate, int | None]] = [(first, _make_other(other, first.module), None)]
+        first = candidate.remake()
+        pairs: list[tuple[Candidate, Candidate, int | None]] = [(first, other.remake(module=first.module), None)]
         if not number % max(len(stops) // CROSSINGS, 1):
             # The second call of a module that was called before goes on when the first one has ended.
             pairs.append((candidate, other, lines[1] * number // len(stops)))
@@ -60,17 +58,13 @@ def _make_stoppable(candidate: Candidate) -> Stoppable[dict[str, Tensor]]:
 
 def _draw_other(candidate: Candidate) -> Candidate:
     """Return a candidate that calls the same module with other values and masks and with the other ``need_weights``."""
-    case = candidate.case.with_problem(seed=candidate.case.problem.seed + 1)
-    flag = "need_weights"
+    flag, changes = "need_weights", {}
     if flag in candidate.inputs.options:
-        changed = case.with_problem(**{flag: not getattr(case.problem, flag)})
-        case = case if candidate.implementation.unsupported(changed) is not None else changed
-    inputs = replace(candidate.operator.inputs(case), parameters=candidate.inputs.parameters)
-    return Candidate(candidate.implementation, candidate.operator, case, inputs, module=candidate.module)
-
-
-def _make_other(other: Candidate, module: Any) -> Candidate:
-    return Candidate(other.implementation, other.operator, other.case, other.inputs, module=module)
+        asked = {flag: not candidate.inputs.options[flag]}
+        if candidate.implementation.unsupported(candidate.case.with_problem(**asked)) is None:
+            changes = asked
+    case, inputs = draw_again(candidate, **changes)
+    return candidate.remake(case=case, inputs=inputs, module=candidate.module)
 
 
 def _compare(

@@ -14,7 +14,7 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.cases import NARROW_DTYPES, Case
 from attnbench.checks.observations import Agree, Holds, Observation
 from attnbench.checks.requirement import check, is_small
-from attnbench.checks.runs import compare_runs, try_call
+from attnbench.checks.runs import compare_runs, draw_again, try_call
 from attnbench.interface import Inputs, Refusal
 from attnbench.records.value_facts import phrase
 
@@ -167,8 +167,7 @@ def _draw_examples(candidate: Candidate) -> list[Inputs]:
     case, own = candidate.case, candidate.inputs
     examples = [own]
     for seed in range(1, 2 if case.problem.sequences == 3 else 3):
-        drawn = candidate.operator.inputs(case.with_problem(seed=case.problem.seed + seed))
-        drawn = drawn.map_tensors(lambda tensor: tensor.to(next(iter(own.tensors.values())).device))
+        _, drawn = draw_again(candidate, further=seed)
         common = {name: tensor for name, tensor in own.tensors.items() if not _is_mapped(tensor)}
         examples.append(replace(drawn, tensors=drawn.tensors | common))
     return examples

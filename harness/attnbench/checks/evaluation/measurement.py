@@ -95,16 +95,16 @@ def compare(
         case Scale():
             return [_compare_scale(observation, expected, case_oracle, policies)]
         case Equal():
-            return [_compare_bits(_make_compared(observation), observation.value, observation.expected)]
+            return [_compare_bits(_make_compared(observation, expected), observation.value, observation.expected)]
         case Agree():
             limit = _make_limit(expected.allowances[observation.quantity], runs=TWO_RUNS)
             value, other = observation.value, observation.expected
             axes = _get_axes(observation.quantity, value, case_oracle)
-            return [_compare_within(_make_compared(observation), value, other, axes, limit)]
+            return [_compare_within(_make_compared(observation, expected), value, other, axes, limit)]
         case Average():
             return [_compare_average(observation, expected, case_oracle, policies)]
         case RowSum():
-            return [_compare_row_sum(observation, case_oracle)]
+            return [_compare_row_sum(observation, expected, case_oracle)]
         case Slope():
             return [_compare_slope(observation, expected)]
         case Holds():
@@ -118,9 +118,13 @@ def _name_match(observation: Match, name: str) -> Compared:
     return Compared(quantity=name, how=None if observation.how is None else _make_phrase(observation.how))
 
 
-def _make_compared(observation: Equal | Agree | RowSum | Slope) -> Compared:
+def _make_compared(observation: Equal | Agree | RowSum | Slope, expected: Expected) -> Compared:
     how = None if isinstance(observation, RowSum) or observation.how is None else _make_phrase(observation.how)
     rows = "" if isinstance(observation, Slope) else observation.rows
+    # All that a case without another row computes is confined to fully masked rows, the gradients included.
+    hidden = expected.hidden_rows.get("output")
+    if hidden is not None and hidden.numel() and bool(hidden.all()):
+        rows = rows or "masked"
     return Compared(quantity=observation.quantity, how=how, rows=rows)
 
 
@@ -278,7 +282,7 @@ def _compare_slope(observation: Slope, expected: Expected) -> QuantityComparison
         )
     off = abs(observation.derivative - observation.slope)
     fault = SlopeOff(
-        compared=_make_compared(observation),
+        compared=_make_compared(observation, expected),
         off=store_number(off),
         slope=store_number(observation.slope),
         allowed=store_number(allowed),
@@ -287,7 +291,7 @@ def _compare_slope(observation: Slope, expected: Expected) -> QuantityComparison
     return _bound(off, allowed, fault)
 
 
-def _compare_row_sum(observation: RowSum, case_oracle: CaseOracle) -> QuantityComparison:
+def _compare_row_sum(observation: RowSum, expected: Expected, case_oracle: CaseOracle) -> QuantityComparison:
     """Compare the error of row sums with the allowed error.
 
     The rounding model runs only if the error is above ``observation.allowed``, the allowed error of a plain division.
@@ -297,7 +301,8 @@ def _compare_row_sum(observation: RowSum, case_oracle: CaseOracle) -> QuantityCo
     off, allowed = observation.off, observation.allowed
     if off > allowed:
         allowed = max(allowed, FACTOR * case_oracle.find_row_sum_error(observation.quantity))
-    return _bound(off, allowed, RowSumOff(compared=_make_compared(observation), off=store_number(off), allowed=allowed))
+    compared = _make_compared(observation, expected)
+    return _bound(off, allowed, RowSumOff(compared=compared, off=store_number(off), allowed=allowed))
 
 
 def _bound(off: float, allowed: float, fault: ValueFact) -> QuantityComparison:

@@ -108,8 +108,9 @@ class Bert(Implementation):
     """Multi-head attention by BERT's self-attention layer or by its cross-attention layer."""
 
     source = "https://github.com/huggingface/transformers"
-    # BERT applies a plain softmax, so a row of minus infinities becomes NaN.
-    policies = Policies(hidden_rows="nan")
+    # BERT applies a plain softmax, so a row of minus infinities becomes NaN. Looking for such rows is not
+    # possible under vmap.
+    policies = Policies(hidden_rows="nan", transforms="refused")
 
     def __init__(self, name: str, core: type[BertSelfAttention | BertCrossAttention]) -> None:
         self.name = name

@@ -10,13 +10,15 @@ from torch.utils._pytree import tree_leaves
 
 # Functions that may combine a tensor on a device with one on the host: copies, and indices of these functions.
 COMBINE = frozenset({"__getitem__", "__setitem__", "copy_", "index_put_", "index_put", "to", "type_as"})
+# The device that tensors on the host say they are on. Its index tells it from the device of the inputs.
+HOST = torch.device("cpu", 0)
 
 
 class TwoDevices(TorchFunctionMode):
     """While it is active, a function that combines tensors of the two devices raises RuntimeError, as CUDA does.
 
-    A tensor is on the host if it was made without a ``device`` that is a ``torch.device``, or only from tensors on the
-    host; a single number (zero dimensions) may be combined with any tensor.
+    A tensor is on the host if it was made without a ``device`` that is a ``torch.device``, with that of a tensor on the
+    host, or only from tensors on the host; a single number (zero dimensions) may be combined with any tensor.
     """
 
     def __torch_function__(
@@ -31,6 +33,8 @@ class TwoDevices(TorchFunctionMode):
         host = [tensor for tensor in given if hasattr(tensor, "is_on_host")]
         if function.__name__ not in COMBINE and _have_shape(host) and _have_shape(set(given) - set(host)):
             raise RuntimeError(f"{function.__name__}: tensors are on two devices")
+        if host and function == Tensor.device.__get__:  # type: ignore[attr-defined]
+            return HOST
         result = function(*args, **kwargs)
         if function.__name__ == "to" and result is given[0]:
             # On a single device, ``to`` returns the same tensor, whose mark has to stay.
@@ -48,8 +52,9 @@ def _have_shape(tensors: Iterable[Tensor]) -> bool:
 
 def _stays_on_host(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], all_on_host: bool) -> bool:
     """Whether the result of a function is on the host; ``all_on_host`` is true for a function without tensors too."""
-    if any(isinstance(leaf, torch.device) for leaf in tree_leaves((args, kwargs))):
-        return False
+    devices = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.device)]
+    if devices:
+        return devices == [HOST]
     if function.__name__ in ("to", "type_as") and isinstance(args[-1], Tensor):
         return hasattr(args[-1], "is_on_host")
     return all_on_host or function.__name__ == "cpu"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from attnbench.processes.candidate_requests import Defence
 from attnbench.records.facts import Reason
-from attnbench.records.types import Finding, Result
+from attnbench.records.types import Finding, Result, Timing
 from attnbench.runner.candidate_pool import Limits
 from attnbench.runner.profile import list_gating_checks
 from attnbench.runner.progress import NoProgress, Progress
@@ -41,6 +41,8 @@ class Timed:
     untimed: Reason | None
     # Its time, in multiples of the reference's; None without a time.
     ratio: float | None
+    # Its time, in multiples of that of the honest work in the same run; None without a time.
+    of_honest: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +54,6 @@ class CheatOutcome:
     defended: Timed
     # Without the defences that the cheat names; None for an oddity.
     undefended: Timed | None
-    # Time of the honest work, in multiples of the reference's.
-    honest_ratio: float
 
     @property
     def is_stopped(self) -> bool:
@@ -71,25 +71,21 @@ class CheatOutcome:
         return isinstance(self.tried, Oddity) and self.defended.ratio is None
 
     def _gets_through(self, timed: Timed) -> bool:
-        return timed.ratio is not None and timed.ratio < ROOM * self.honest_ratio
+        return timed.of_honest is not None and timed.of_honest < ROOM
 
 
 def try_cheats(tried: Sequence[Cheat | Oddity], *, progress: Progress) -> Iterator[CheatOutcome]:
     """Time each cheat with all defences and without those that it names, and each oddity with all defences."""
     progress.begin("cheats", len(tried))
     with Session(limits=Limits(threads=THREADS)) as session:
-        honest_ratios: dict[str, float] = {}
         for one in tried:
             case = _choose_case(one)
             progress.now(one.name)
-            if case not in honest_ratios:
-                honest_ratios[case] = _time(session, HONEST, case).ratio or 1.0
             without = one.defences if isinstance(one, Cheat) else frozenset()
             yield CheatOutcome(
                 tried=one,
                 defended=_time(session, one.place, case),
                 undefended=_time(session, one.place, case, without) if without else None,
-                honest_ratio=honest_ratios[case],
             )
             progress.done(one.name)
 
@@ -101,20 +97,26 @@ def _choose_case(tried: Cheat | Oddity) -> str:
 
 
 def _time(session: Session, place: str, case: str, without: frozenset[Defence] = frozenset()) -> Timed:
-    """Time an implementation beside the reference, without some defences."""
-    ready = {(own, case): _make_ready(own, case) for own in (REFERENCE, place)}
+    """Time an implementation beside the reference and the honest work, without some defences."""
+    ready = {(own, case): _make_ready(own, case) for own in (REFERENCE, HONEST, place)}
     plans = session.plan([case], list_gating_checks())
     effort = LARGE_EFFORT if case.startswith(LARGE_CASE.partition("{")[0]) else EFFORT
     results = time_cases(session, plans, ready, progress=NoProgress(), effort=effort, without=without)
     found = {result.implementation: result for result in results}
-    own, reference = found[place].timing, found[REFERENCE].timing
-    if own is None or reference is None:
-        return Timed(untimed=found[place].untimed or found[REFERENCE].untimed, ratio=None)
+    untimed = next((found[own].untimed for own in (place, REFERENCE, HONEST) if found[own].timing is None), None)
+    own, reference, honest = (found[one].timing for one in (place, REFERENCE, HONEST))
+    if own is None or reference is None or honest is None:
+        return Timed(untimed=untimed, ratio=None, of_honest=None)
+    return Timed(untimed=None, ratio=_divide(own, reference), of_honest=_divide(own, honest))
+
+
+def _divide(own: Timing, other: Timing) -> float:
+    """Return the ratio of two times that were measured in the same processes."""
     ratios = [
         statistics.median(ours) / statistics.median(theirs)
-        for ours, theirs in zip(own.samples_ns, reference.samples_ns, strict=True)
+        for ours, theirs in zip(own.samples_ns, other.samples_ns, strict=True)
     ]
-    return Timed(untimed=None, ratio=statistics.median(ratios))
+    return statistics.median(ratios)
 
 
 def _make_ready(implementation: str, case: str) -> Result:

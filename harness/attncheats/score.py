@@ -84,5 +84,5 @@ def _to_json(one: CheatOutcome) -> dict[str, Any]:
         "reason": describe_reason(one.defended.untimed) if one.defended.untimed else "",
         "ratio": one.defended.ratio,
         "ratio_without": None if one.undefended is None else one.undefended.ratio,
-        "honest_ratio": one.honest_ratio,
+        "of_honest": one.defended.of_honest,
     }

@@ -25,11 +25,13 @@ def make_outcome(name: str, defended: Timed, undefended: Timed | None) -> CheatO
         if undefended is None
         else Cheat(implementation=named, stopped_by="values", why="why", source="constructed: here")
     )
-    return CheatOutcome(tried=tried, defended=defended, undefended=undefended, honest_ratio=3.0)
+    return CheatOutcome(tried=tried, defended=defended, undefended=undefended)
 
 
 FAST, HONEST, STOPPED = (
-    Timed(untimed=None, ratio=0.1), Timed(untimed=None, ratio=2.9), Timed(untimed=EndedProcesses(count=3), ratio=None)
+    Timed(untimed=None, ratio=0.1, of_honest=0.03),
+    Timed(untimed=None, ratio=2.9, of_honest=0.97),
+    Timed(untimed=EndedProcesses(count=3), ratio=None, of_honest=None),
 )  # fmt: skip
 
 

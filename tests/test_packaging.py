@@ -1,5 +1,6 @@
 """Tests of the contents of wheel and sdist, and of a wheel that is installed outside the checkout."""
 
+import json
 import os
 import subprocess
 import sys
@@ -142,3 +143,40 @@ def test_installed_command_lists_the_built_in_implementations(installed: Path, t
     """``attnbench list`` lists the implementations of the wheel."""
     output = run_successfully(installed / "attnbench", "list", cwd=tmp_path)
     assert all(name in output for name in ("torch_mha", "naive_loop", "reshaped", "sdpa"))
+
+
+@pytest.fixture(scope="module")
+def bare(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the scripts of a new environment with the wheel, what it requires, and pytest."""
+    home = tmp_path_factory.mktemp("bare") / "env"
+    venv.create(home, with_pip=False)
+    scripts = home / ("Scripts" if os.name == "nt" else "bin")
+    wanted = ("-c", ROOT / "constraints.txt", find_only(distributions, "*.whl"), "pytest")
+    run_successfully(*PIP, "--python", scripts / "python", "install", *wanted, cwd=home)
+    return scripts
+
+
+def test_a_bare_installation_checks_times_and_stores(bare: Path, tmp_path: Path) -> None:
+    """Without the packages of reports and of fuzzing, ``conform``, ``profile``, ``--json`` and the plug-in work."""
+    listed = json.loads(run_successfully(*PIP, "--python", bare / "python", "list", "--format=json", cwd=tmp_path))
+    assert {one["name"].lower() for one in listed}.isdisjoint({"pandas", "matplotlib", "hypothesis", "xformers"})
+    checked = run_successfully(
+        bare / "attnbench", "conform", "reshaped", "--suite", "quick", "--json", "a.json", cwd=tmp_path
+    )
+    assert "reshaped  yes, quick" in checked
+    assert json.loads((tmp_path / "a.json").read_text())["findings"]
+    size = ("--lengths", "16", "--width", "16", "--heads", "2", "--passes", "forward", "--budget", "0.2s")
+    run_successfully(bare / "attnbench", "profile", "reshaped", *size, "--json", "b.json", cwd=tmp_path)
+    assert json.loads((tmp_path / "b.json").read_text())
+    own = ("-q", "--attention", "reshaped", "--attention-suite", "quick", "-k", "forward_parity", "-m", "attnbench")
+    assert " passed" in run_successfully(bare / "python", "-m", "pytest", *own, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"), [("report", "report"), ("run reshaped", "report"), ("conform reshaped --suite fuzz", "fuzz")]
+)
+def test_a_bare_installation_names_what_is_missing(bare: Path, tmp_path: Path, words: str, extra: str) -> None:
+    """A command that needs further packages ends at once with the line that installs them."""
+    done = run(bare / "attnbench", *words.split(), cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"and this needs it: pip install 'attnbench[{extra}]'\n")

@@ -4,10 +4,9 @@ import json
 from collections.abc import Sequence
 from typing import IO, Any
 
-from rich.table import Table
-
 from attnbench.api.progress import show_progress
-from attnbench.cli.terminal import make_console
+from attnbench.report.console import Console
+from attnbench.report.text_table import TextTable, print_tables
 from attnbench.words.findings import describe_reason
 from attncheats.catalogue import CHEATS, ODDITIES
 from attncheats.cheat import Cheat
@@ -37,31 +36,30 @@ def _is_wrong(one: CheatOutcome) -> bool:
 
 
 def _print_outcomes(outcomes: Sequence[CheatOutcome], *, err: bool) -> None:
-    console = make_console(err=err)
+    console = Console.of(err=err)
     cheats = [(one, one.tried) for one in outcomes if isinstance(one.tried, Cheat)]
     oddities = [one for one in outcomes if not isinstance(one.tried, Cheat)]
-    table = Table("cheat", "stopped by", "with all defences", "without it", box=None, pad_edge=False)
+    rows: list[tuple[str, ...]] = []
     for one, cheat in cheats:
         mark = "" if one.is_stopped else "NOT STOPPED: "
         also = "".join(f", {name}" for name in sorted(cheat.also_by))
         without = "" if one.undefended is None else _format(one.undefended)
-        table.add_row(cheat.name, f"{cheat.stopped_by}{also}", mark + _format(one.defended), without)
-    console.print(table)
+        rows.append((cheat.name, f"{cheat.stopped_by}{also}", mark + _format(one.defended), without))
+    head = ("cheat", "stopped by", "with all defences", "without it")
+    print_tables([TextTable(head=head, rows=tuple(rows))], console)
     for one in oddities:
         if one.is_accused:
-            console.print(f"ACCUSED: {one.tried.name}: {_format(one.defended)}", markup=False)
+            console.print_wrapped(f"ACCUSED: {one.tried.name}: {_format(one.defended)}")
     stopped, succeeding = sum(one.is_stopped for one, _ in cheats), sum(one.succeeds_undefended for one, _ in cheats)
     accused = sum(one.is_accused for one in oddities)
-    console.print(
+    console.print_wrapped(
         f"{stopped} of {len(cheats)} cheats are stopped; without the defences that they name, {succeeding} look faster "
         f"than they are. {accused} of {len(oddities)} honest oddities are accused.",
-        markup=False,
     )
     failing = [cheat.name for one, cheat in cheats if not one.succeeds_undefended]
     if failing:
-        console.print(
+        console.print_wrapped(
             f"Not faster without the defences: {', '.join(failing)}. Cheats that use further cores need idle cores.",
-            markup=False,
         )
 
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from typing import IO, Any, ClassVar
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from attnbench.analysis.invariance import GradedProperty, list_grades
 from attnbench.api.execution import EFFORTS, make_session, profile_into
@@ -16,10 +14,11 @@ from attnbench.cases import Shape
 from attnbench.cli.job_options import build_job
 from attnbench.cli.options import options
 from attnbench.cli.recording import Recording, print_stored_path, recording, write_json
-from attnbench.cli.terminal import make_console
 from attnbench.jobs.job import RecordedJob
 from attnbench.plugins.registry import PluginError
 from attnbench.records.types import INVARIANCE
+from attnbench.report.console import Console, Part
+from attnbench.report.text_table import TextTable, print_tables
 from attnbench.runner import Plan, Session, list_gating_checks, list_shape_cases
 from attninvariance.measuring import WORKER, measure_all
 from attninvariance.price import compare_prices
@@ -97,23 +96,18 @@ def _plan(session: Session, job: InvarianceJob, shapes: Sequence[Shape], impleme
 
 def _print(recorded: Recording, *, err: bool) -> None:
     """Print a table of grades for each implementation, dtype and device, and the prices."""
-    console = make_console(err=err)
+    console = Console.of(err=err)
     by_subject: dict[tuple[str, str, str], list[GradedProperty]] = {}
     for one in list_grades(recorded.list_results()):
         by_subject.setdefault((one.implementation, one.dtype, one.device), []).append(one)
     for subject, grades in by_subject.items():
-        console.print(Text(", ".join(subject), style="bold"))
+        console.print(Part(", ".join(subject), "bold"))
         of_name = {name: {one.quantity: one for one in grades if one.name == name} for name in PROPERTIES}
         _print_table(console, HEAD, (format_row(name, own) for name, own in of_name.items() if own))
-    console.print(Text(LEGEND, style="dim"))
+    console.print_wrapped(LEGEND, "dim")
     if prices := compare_prices(recorded.list_results()):
         _print_table(console, PRICE_HEAD, map(format_price, prices))
 
 
-def _print_table(console: Any, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for name in head:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console.print(table)
+def _print_table(console: Console, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    print_tables([TextTable(head=tuple(head), rows=tuple(map(tuple, rows)))], console)

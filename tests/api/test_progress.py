@@ -1,11 +1,12 @@
 """Tests of the progress of a run: the estimate of the time left, plain lines, and the progress bar."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from attnbench.api import progress as module
-from attnbench.api.progress import NOT_KNOWN, Pace, describe_time_left, show_progress
+from attnbench.api.progress import NOT_KNOWN, Pace, describe_time_left, show_progress, write_line
 
 
 class Clock:
@@ -160,14 +161,19 @@ def test_plain_lines_name_steps_done_time_left_and_current_step(capsys: pytest.C
 
 
 def test_a_bar_shows_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a terminal, a bar shows the time left and the current step; brackets in a name are not taken as markup."""
+    """On a terminal, a bar shows the time left and the current step, and other lines stand above it."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("attnbench.api.progress.REDRAWN_EVERY_S", 0.0)
     monkeypatch.setenv("COLUMNS", "160")
     with show_progress() as progress:
         progress.begin("probe", 2)
         progress.now("own.py:X[1] case")
         progress.done("case")
         progress.now("own.py:X[2] case")
+        write_line("own.py:X fails")
     _, err = capsys.readouterr()
-    assert "or more left" in err
-    assert "own.py:X[2] case" in err
+    *_, bar, above, last = filter(None, re.split(r"\r\x1b\[K|\n", err))
+    assert "1/2" in bar
+    assert bar.endswith(" s or more left own.py:X[2] case")
+    assert above == "own.py:X fails"
+    assert last.startswith("probe")

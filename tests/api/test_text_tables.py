@@ -2,9 +2,10 @@
 
 from attnbench.analysis.root_causes import find_root_causes
 from attnbench.api.outcome import Report
-from attnbench.api.text_tables import TextTable, format_html
+from attnbench.api.text_tables import format_html
 from attnbench.checks.catalogue import read_checks
 from attnbench.records.types import Finding, Result
+from attnbench.report.text_table import TextTable
 from attnbench.words.causes import describe_cause
 
 CASE = "multihead/B2.L5.S7.E8.H2/-/mask=none/regime=plain/seed=0/float32/cpu/eval"

@@ -6,12 +6,11 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.cells import cell_len
-from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
 
 from attnbench.analysis.summarize import summarize
 from attnbench.records.run_file import read_run
+from attnbench.report.console import Console, count_cells
 from attnbench.report.markdown import render
 from attnbench.report.terminal import format_summary, print_summary
 from summarized_runs import check_cases, end, make_mixed_run
@@ -25,7 +24,7 @@ def test_the_table_fits_the_terminal(width: int, snapshot: SnapshotAssertion) ->
     """A wide terminal has one table; a narrow one has a table for each pass. Only commands are longer than a line."""
     text = format_summary(summarize([make_mixed_run()]), width)
     assert text == snapshot
-    long = [line for line in text.splitlines() if cell_len(line) > width]
+    long = [line for line in text.splitlines() if count_cells(line) > width]
     assert all(line.startswith("  attnbench reproduce ") for line in long)
 
 
@@ -43,7 +42,7 @@ def test_lengths_that_do_not_fit_are_named(width: int) -> None:
     calls = [time_calls(name, case=case_of(n)) for n in lengths for name in (REFERENCE, "a")]
     text = format_summary(summarize([end(store([*check_cases(REFERENCE), *calls]))]), width)
     lines = text.splitlines()
-    assert max(map(cell_len, lines)) <= width
+    assert max(map(count_cells, lines)) <= width
     note = " ".join(text.split()).partition("lengths ")[2].partition(" of forward")[0]
     hidden = set(map(int, note.replace(" and", ",").split(", ")))
     # The table of the pass is the first with numbers of lengths; the next one has the memory.
@@ -61,10 +60,9 @@ def test_a_long_name_ends_in_an_ellipsis() -> None:
 def test_a_terminal_has_colours() -> None:
     """Verdicts and marks have colours on a terminal, and text alone carries the same facts."""
     summary = summarize([make_mixed_run()])
-    out = Console(file=StringIO(), force_terminal=True, width=100, color_system="standard", highlight=False)
-    print_summary(summary, out)
-    assert isinstance(out.file, StringIO)
-    shown = out.file.getvalue()
+    file = StringIO()
+    print_summary(summary, Console(file=file, styled=True))
+    shown = file.getvalue()
     assert "\x1b[1;31mNO" in shown
     assert "\x1b[32m" in shown
     assert "\x1b" not in format_summary(summary)

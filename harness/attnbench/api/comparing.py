@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from attnbench.analysis.exclusions import exclude_implausible
 from attnbench.analysis.run_diff import WORSE, Change, Verdict, compare_runs
 from attnbench.api.stored import RESULTS, Source, find_run
-from attnbench.api.text_tables import TextTable, format_html, format_text
+from attnbench.api.text_tables import format_html, format_text
 from attnbench.jobs.fields import FIELDS, parse_fields
 from attnbench.records.run_file import StoredRun
 from attnbench.report.comparison.rows import SECTIONS
+from attnbench.report.console import Part
 from attnbench.report.hidden_characters import spell_out
+from attnbench.report.text_table import TextTable
 from attnbench.words.changes import describe_change
 from attnbench.words.comparison import NOTHING
 from attnbench.words.say import say
@@ -151,13 +153,12 @@ def tabulate_changes(found: Sequence[Change], *, quiet: Collection[Verdict]) -> 
         TextTable(
             head=("verdict", "implementation", "aspect", "from → to", "case"),
             rows=tuple(
-                (one.verdict, *map(spell_out, (one.implementation, one.aspect, describe_change(one), one.case)))
+                (
+                    Part(one.verdict, "red" if one.verdict in WORSE else STYLES.get(one.verdict, "green")),
+                    *map(spell_out, (one.implementation, one.aspect, describe_change(one), one.case)),
+                )
                 for one in shown
             ),
-            # Fold long case ids instead of cropping them: the end of an id, which names the call mode, must stay
-            # visible.
-            folded=frozenset({"case"}),
-            styles=tuple("red" if one.verdict in WORSE else STYLES.get(one.verdict, "green") for one in shown),
         )
     ]
 

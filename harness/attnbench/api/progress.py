@@ -1,19 +1,19 @@
 """Progress of a run and the time left: a bar on a terminal, plain lines elsewhere. Both go to standard error."""
 
 import math
+import shutil
 import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from io import TextIOBase
 from statistics import fmean, median
-from threading import Lock
+from threading import Lock, RLock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self, TextIO
 
 from attnbench.runner.progress import NoProgress
-
-if TYPE_CHECKING:
-    from rich.progress import ProgressColumn, TaskID
 
 __all__ = [
     "Pace",
@@ -28,8 +28,10 @@ __all__ = [
 
 # Shortest time between two lines of plain progress, in seconds.
 PLAIN_EVERY_S = 10.0
-# Redraws of the bar per second. Drawing takes CPU time from the measurement that runs at the same time.
-REDRAWN_PER_S = 1
+# Shortest time between two drawings of the bar, in seconds: drawing takes CPU time from what is measured then.
+REDRAWN_EVERY_S = 1.0
+# Length of the bar, in characters.
+BAR = 24
 # The time left is printed as one number, not as a range, if the upper end of the range is at most CLOSE times the
 # lower end, or at most CLOSE_S seconds above the lower end.
 CLOSE, CLOSE_S = 1.25, 5.0
@@ -154,59 +156,102 @@ class _Plain:
         self._pace.done(label)
 
 
+class _Above(TextIOBase):
+    """A stream of a terminal that has the bar in its last line: what is written to it stands above the bar."""
+
+    def __init__(self, file: TextIO, erase: Callable[[], None]) -> None:
+        self._file, self._erase = file, erase
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The encoding of the terminal."""
+        return self._file.encoding
+
+    def isatty(self) -> bool:
+        """Whether the stream is a terminal, as the wrapped stream is."""
+        return self._file.isatty()
+
+    def fileno(self) -> int:
+        """Return the number of the wrapped stream."""
+        return self._file.fileno()
+
+    def flush(self) -> None:
+        """Flush the wrapped stream."""
+        self._file.flush()
+
+    def write(self, text: str) -> int:
+        """Erase the bar, and write a text; the bar is drawn again with the next step."""
+        self._erase()
+        return self._file.write(text)
+
+
 class _Bar:
-    """A progress bar with the current step and an estimate of the time left."""
+    """A progress bar in the last line of a terminal, with an estimate of the time left and the current step."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-        self._pace = Pace()
-        self._progress = Progress(
-            TextColumn("{task.description:<8}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            _make_time_left_column(self._pace),
-            TextColumn("[dim]{task.fields[now]}", markup=True),
-            console=Console(stderr=True),
-            refresh_per_second=REDRAWN_PER_S,
-        )
-        self._task: TaskID | None = None
+        self._pace, self._file, self._title = Pace(), sys.stderr, ""
+        # When the bar was drawn; None: it is not shown.
+        self._drawn_s: float | None = None
+        self._now = ""
+        self._drawing = RLock()
+        self._redirected = ExitStack()
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        self._redirected.enter_context(redirect_stderr(_Above(self._file, self._erase)))
+        if sys.stdout.isatty():
+            self._redirected.enter_context(redirect_stdout(_Above(sys.stdout, self._erase)))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        self._end_stage()
+        self._redirected.close()
 
     def begin(self, title: str, total: int, *, parallel: int = 1) -> None:
+        self._end_stage()
+        self._title, self._now = title, ""
         self._pace.begin(total, parallel)
-        self._task = self._progress.add_task(title, total=total, now="")
+        self._draw()
 
     def now(self, text: str) -> None:
-        if self._task is not None:
-            width = max(self._progress.console.width - 76, 10)
-            self._progress.update(self._task, now=text[:width].replace("[", r"\["))
+        self._now = text
+        self._draw()
 
     def done(self, label: str | None = None) -> None:
         self._pace.done(label)
-        if self._task is not None:
-            self._progress.advance(self._task)
+        self._draw()
 
+    def _end_stage(self) -> None:
+        """Leave the bar of a stage that has begun as a line of its own."""
+        if self._title:
+            self._now = ""
+            self._draw(ended=True)
+            self._title = ""
 
-def _make_time_left_column(pace: Pace) -> "ProgressColumn":
-    """Return the column of the bar that shows the time left in the current stage, and nothing for finished stages."""
-    from rich.progress import ProgressColumn
-    from rich.text import Text
+    def _draw(self, *, ended: bool = False) -> None:
+        """Draw the bar, if it is not shown or was drawn a while ago."""
+        with self._drawing:
+            now_s = time.monotonic()
+            if not ended and self._drawn_s is not None and now_s - self._drawn_s < REDRAWN_EVERY_S:
+                return
+            self._erase()
+            pace = self._pace
+            full = BAR if not pace.total else BAR * pace.made // pace.total
+            left = "" if pace.made >= pace.total else describe_time_left(pace.estimate_left_s())
+            line = f"{self._title:<8} {'━' * full}{' ' * (BAR - full)} {pace.made}/{pace.total} {left} {self._now}"
+            # A line as wide as the terminal would begin another one.
+            self._file.write(line[: shutil.get_terminal_size().columns - 1].rstrip() + "\n" * ended)
+            self._file.flush()
+            self._drawn_s = None if ended else now_s
 
-    class TimeLeft(ProgressColumn):
-        def render(self, task: Any) -> Text:
-            return Text("" if task.finished else describe_time_left(pace.estimate_left_s()))
-
-    return TimeLeft()
+    def _erase(self) -> None:
+        with self._drawing:
+            if self._drawn_s is not None:
+                # Carriage return, and "erase in line" (ECMA-48).
+                self._file.write("\r\x1b[K")
+                self._file.flush()
+                self._drawn_s = None
 
 
 class _Silent(NoProgress):

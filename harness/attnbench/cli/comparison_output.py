@@ -9,10 +9,10 @@ import click
 
 from attnbench.analysis.run_diff import Change, Verdict
 from attnbench.api.comparing import list_notes, tabulate_changes
-from attnbench.api.text_tables import print_tables
 from attnbench.cli.output_files import OutputFiles
-from attnbench.cli.terminal import make_console
 from attnbench.records.types import SCHEMA
+from attnbench.report.console import Console
+from attnbench.report.text_table import print_tables
 from attnbench.words.changes import describe_change
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def print_comparison(
             f"{content.new} against {content.base}, timed with interleaved calls in the same processes",
             err=files.to_stderr,
         )
-    print_tables(tabulate_changes(found, quiet=quiet), make_console(err=files.to_stderr))
+    print_tables(tabulate_changes(found, quiet=quiet), Console.of(err=files.to_stderr))
     for line in list_notes(content):
         click.echo(line, err=files.to_stderr)
 

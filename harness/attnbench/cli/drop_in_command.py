@@ -7,21 +7,20 @@ from typing import IO, Any
 
 import click
 import msgspec
-from rich.table import Table
-from rich.text import Text
 
 from attnbench.api.execution import make_session
 from attnbench.api.progress import show_progress
 from attnbench.api.selection import choose_implementations, drop_unloadable
 from attnbench.cli.options import options
 from attnbench.cli.recording import FAILED, INCONCLUSIVE
-from attnbench.cli.terminal import make_console
 from attnbench.integrations.drop_in import WORKER, DropInClient, Row, Settings, drop_in
 from attnbench.integrations.drop_in_requests import FindMissing
 from attnbench.jobs.fields import FIELDS, parse_fields
 from attnbench.jobs.job import Job, build
 from attnbench.processes.candidate_requests import Outcome
 from attnbench.records.types import FAILURES, SCHEMA
+from attnbench.report.console import Console
+from attnbench.report.text_table import TextTable, print_tables
 from attnbench.runner import Session
 from attnbench.runner.candidate_pool import TIMING
 from attnbench.words.findings import describe_facts
@@ -166,12 +165,10 @@ def _format_cells(row: Row) -> list[str]:
 
 
 def _print(rows: Sequence[Row], *, err: bool) -> None:
-    table = Table(*COLUMNS, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*map(Text, _format_cells(row)))
-    out = make_console(err=err)
-    out.print(table)
-    out.print(Text(LEGEND, style="dim"))
+    table = TextTable(head=tuple(COLUMNS), rows=tuple(tuple(_format_cells(row)) for row in rows))
+    out = Console.of(err=err)
+    print_tables([table], out)
+    out.print_wrapped(LEGEND, "dim")
 
 
 def _write(rows: Sequence[Row], reports: Path | None, json_file: IO[str] | None, asked: Settings) -> None:

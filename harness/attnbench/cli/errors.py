@@ -73,10 +73,7 @@ def _describe_end(error: ChildDied | ChildTimeout) -> str:
 
 
 def _describe_missing_module(error: ModuleNotFoundError) -> str | None:
-    """Return a message that says what to install.
-
-    Return None if the missing module is not a required dependency of attnbench.
-    """
+    """Return a message that says what to install, or None if attnbench does not declare the missing module."""
     # Imported here so that --help stays quick.
     from importlib.metadata import PackageNotFoundError, requires
 
@@ -85,8 +82,12 @@ def _describe_missing_module(error: ModuleNotFoundError) -> str | None:
     except PackageNotFoundError:
         return None
     for requirement in declared:
-        if ";" not in requirement and re.split(r"[^\w.-]", requirement)[0] == error.name:
-            return f"{error.name} is not installed, and attnbench needs it: pip install '{requirement}'"
+        needed, _, marker = requirement.partition(";")
+        extra = re.search(r"extra == [\"'](\w+)[\"']", marker)
+        # ``all`` has the requirements of other extras.
+        if re.split(r"[^\w.-]", needed)[0] == error.name and (extra is None or extra[1] != "all"):
+            wanted = f"attnbench[{extra[1]}]" if extra else needed.strip()
+            return f"{error.name} is not installed, and this needs it: pip install '{wanted}'"
     return None
 
 

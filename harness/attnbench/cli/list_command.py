@@ -9,14 +9,11 @@ from dataclasses import replace
 from typing import IO, Any
 
 import click
-from rich.table import Column, Table
-from rich.text import Text
 
 from attnbench.api.progress import show_progress
 from attnbench.api.selection import choose_implementations
 from attnbench.cases import CaseId
 from attnbench.cli.options import options
-from attnbench.cli.terminal import make_console
 from attnbench.jobs.job import ConformJob, build
 from attnbench.plugins.import_faults import find_import_fault
 from attnbench.plugins.registry import PluginError, describe_origin
@@ -25,6 +22,8 @@ from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.environment import count_cores
 from attnbench.records.types import SCHEMA
 from attnbench.refusals import TypedRefusal
+from attnbench.report.console import Console
+from attnbench.report.text_table import TextTable, print_tables
 from attnbench.runner import Session
 from attnbench.words.findings import describe_facts
 from attnbench.words.refusals import describe_refusal
@@ -126,25 +125,21 @@ def _write_json(rows: Sequence[dict[str, Any]], file: IO[str]) -> None:
     file.write("\n")
 
 
-# The tables fold long names and origins instead of cropping them: users copy both from here.
-
-
 def _print_origins(rows: Sequence[dict[str, Any]]) -> None:
-    table = Table(Column("implementation", overflow="fold"), Column("from", overflow="fold"), box=None, pad_edge=False)
+    lines: list[tuple[str, ...]] = []
     for row in rows:
-        table.add_row(row["name"], row["origin"])
+        lines.append((row["name"], row["origin"]))
         if row["fault"]:
-            table.add_row("", Text(row["fault"]))
-    make_console().print(table)
+            lines.append(("", row["fault"]))
+    print_tables([TextTable(head=("implementation", "from"), rows=tuple(lines))], Console.of())
 
 
 def _print_support(rows: Sequence[dict[str, Any]]) -> None:
-    names, origins = Column("implementation", overflow="fold"), Column("from", overflow="fold")
-    table = Table(names, "takes", "refuses", origins, box=None, pad_edge=False)
+    made: list[tuple[str, ...]] = []
     for row in rows:
         reasons = list(row["refused"].items())
         lines = [f"{count} × {reason}" for reason, count in reasons[:SHOWN]]
         lines += [f"and {len(reasons) - SHOWN} more reasons"] if len(reasons) > SHOWN else []
-        takes, refuses = f"{row['supported']} of {row['cases']}", Text(row["fault"] or "\n".join(lines))
-        table.add_row(row["name"], takes, refuses, row["origin"])
-    make_console().print(table)
+        takes, refuses = f"{row['supported']} of {row['cases']}", row["fault"] or "\n".join(lines)
+        made.append((row["name"], takes, refuses, row["origin"]))
+    print_tables([TextTable(head=("implementation", "takes", "refuses", "from"), rows=tuple(made))], Console.of())

@@ -7,12 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rich.table import Table
-from rich.text import Text
-
 from attnbench.checks.catalogue import list_chapters, read_checks
-from attnbench.cli.terminal import make_console
 from attnbench.records.types import Finding, Result
+from attnbench.report.console import Console, Part, Text, count_cells
+from attnbench.report.text_table import TextTable, print_tables
 from attnbench.words.statuses import MARKS, StatusMark, describe_mark, find_mark
 
 __all__ = ["print_chapters"]
@@ -72,14 +70,14 @@ def print_chapters(results: Iterable[Result], *, err: bool = False) -> None:
     stored = list(results)
     cells = build_matrix(stored)
     names = list(dict.fromkeys(result.implementation for result in stored))
-    out = make_console(err=err)
+    out = Console.of(err=err)
     for some in _split_columns(cells, names, out.width):
-        table = Table("chapter", *some, box=None, pad_edge=False)
-        for chapter, row in cells.items():
-            table.add_row(chapter, *(_format_cell(row.get(name)) for name in some))
-        out.print(table)
+        rows: list[tuple[Text, ...]] = [
+            (chapter, *(_format_cell(row.get(name)) for name in some)) for chapter, row in cells.items()
+        ]
+        print_tables([TextTable(head=("chapter", *some), rows=tuple(rows))], out)
         out.print()
-    out.print(Text(LEGEND, style="dim"))
+    out.print_wrapped(LEGEND, "dim")
     out.print()
 
 
@@ -89,7 +87,7 @@ def _split_columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[
     some: list[str] = []
     used = left
     for name in names:
-        needs = 2 + max(len(name), *(len(_format_cell(row.get(name))) for row in cells.values()), 0)
+        needs = 2 + max(len(name), *(_count(_format_cell(row.get(name))) for row in cells.values()), 0)
         if some and used + needs > width:
             yield some
             some, used = [], left
@@ -99,9 +97,13 @@ def _split_columns(cells: Matrix, names: Sequence[str], width: int) -> Iterator[
         yield some
 
 
-def _format_cell(cell: ChapterTally | None) -> Text:
+def _format_cell(cell: ChapterTally | None) -> tuple[Part, ...]:
     if cell is None:
-        return Text("")
+        return ()
     marks = [(f"{mark.sign} {cell.counts[mark]}", STYLES.get(mark.name, "")) for mark in MARKS if mark in cell.counts]
     ratio = [(cell.ratio, "dim")] if cell.ratio else []
-    return Text(" ").join(Text(*part) for part in (*marks, *ratio))
+    return tuple(Part(" " * bool(place) + text, style) for place, (text, style) in enumerate((*marks, *ratio)))
+
+
+def _count(cell: Sequence[Part]) -> int:
+    return sum(count_cells(part.text) for part in cell)

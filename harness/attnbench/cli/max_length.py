@@ -3,20 +3,18 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from rich.table import Table
-from rich.text import Text
-
 from attnbench.analysis.max_length import FITS, find_max_lengths
 from attnbench.api.execution import make_session, plan_profile
 from attnbench.api.progress import show_progress
 from attnbench.api.selection import choose_implementations, choose_timed_implementations, find_operators
 from attnbench.cli.output_files import OutputFiles
 from attnbench.cli.recording import FAILED, INCONCLUSIVE, print_stored_path, recording, write_json
-from attnbench.cli.terminal import make_console
 from attnbench.jobs.job import ProfileJob
 from attnbench.plugins.registry import display_name
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import FAILURES, FRONTIER, Result
+from attnbench.report.console import Console
+from attnbench.report.text_table import TextTable, print_tables
 from attnbench.runner.max_length import SHORTEST, try_lengths
 from attnbench.words.max_length import HEAD, format_row
 
@@ -59,12 +57,8 @@ def print_max_lengths(results: Iterable[Result], *, err: bool = False) -> None:
 
     A row has the longest length that fits, the time and memory of a call at this length, and the length that fails.
     """
-    table = Table(box=None, pad_edge=False)
-    for name in HEAD:
-        table.add_column(name, justify="right" if name in NUMBERS else "left")
-    for frontier in find_max_lengths(results):
-        table.add_row(*map(Text, format_row(frontier)))
-    make_console(err=err).print(table)
+    rows = tuple(tuple(format_row(frontier)) for frontier in find_max_lengths(results))
+    print_tables([TextTable(head=HEAD, rows=rows, right=frozenset(NUMBERS))], Console.of(err=err))
 
 
 def _choose_exit_code(results: Iterable[Result], asked: Sequence[str]) -> int:

@@ -5,17 +5,17 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import click
-from rich.table import Table
 
 from attnbench.api.execution import make_session, plan_conformance
 from attnbench.api.progress import show_progress
 from attnbench.cases import NESTED, Level, digest
 from attnbench.checks.catalogue import list_chapters, read_checks, read_operator_checks
 from attnbench.cli.output_files import OutputFiles
-from attnbench.cli.terminal import make_console
 from attnbench.jobs.job import ConformJob, require_listed
 from attnbench.plugins.registry import OPERATORS, PluginError, list_names, load_operator
 from attnbench.processes.oracle_requests import GetListVersion, ListSuite
+from attnbench.report.console import Console
+from attnbench.report.text_table import TextTable, print_tables
 from attnbench.runner import Plan, Session
 from attnbench.runner.mutation import FEW, Matrix, run_mutants
 
@@ -151,7 +151,7 @@ def to_json(
 def print_matrix(matrix: Matrix, asked: Sequence[str], *, err: bool = False) -> None:
     """Print a line for each check, then lists of mutants by outcome, and the mutation score."""
     further = ("kills", "alone") if matrix.whole else ()
-    table = Table("chapter", "check", "named by", "caught", *further, box=None, pad_edge=False)
+    rows: list[tuple[str, ...]] = []
     before = ""
     for check in sorted(asked, key=lambda name: list_chapters().index(read_checks()[name].chapter)):
         chapter = read_checks()[check].chapter
@@ -159,9 +159,10 @@ def print_matrix(matrix: Matrix, asked: Sequence[str], *, err: bool = False) -> 
         numbers = [naming, caught if naming else 0]
         if matrix.whole:
             numbers += [len(matrix.find_killed_by(check)), len(matrix.find_killed_only_by(check))]
-        table.add_row(chapter if chapter != before else "", check, *(str(number or "") for number in numbers))
+        rows.append((chapter if chapter != before else "", check, *(str(number or "") for number in numbers)))
         before = chapter
-    make_console(err=err).print(table)
+    head = ("chapter", "check", "named by", "caught", *further)
+    print_tables([TextTable(head=head, rows=tuple(rows))], Console.of(err=err))
 
     def print_list(title: str, names: Sequence[str]) -> None:
         if names:

@@ -46,8 +46,9 @@ def command(*, resume: str | None, json_file: IO[str] | None, **raw: Any) -> int
     report's page.
     """
     from attnbench.records.run_file import read_run
-    from attnbench.report import collect, write_content
+    from attnbench.report import collect, load, write_content
 
+    load()
     files = OutputFiles(json_file=json_file)
     jobs = build_jobs(RunJob, raw, resume)
     made = measure_each(jobs, partial(_run, files=files))

@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from attnbench.analysis.next_command import find_next_command
 from attnbench.analysis.summarize import summarize
@@ -14,15 +13,10 @@ from attnbench.api.recording import Recording
 from attnbench.jobs.command_lines import name_folders
 from attnbench.records.environment import describe_machine
 from attnbench.records.run_file import StoredRun, read_run
-from attnbench.report.terminal import PLAIN_WIDTH, print_failures, print_next_command, print_summary
+from attnbench.report.console import Console
+from attnbench.report.terminal import print_failures, print_next_command, print_summary
 
-__all__ = ["make_console", "print_notes", "print_outcome", "read_made"]
-
-
-def make_console(*, err: bool = False) -> Console:
-    """Return a console as wide as the terminal, or ``PLAIN_WIDTH`` wide if the output is not a terminal."""
-    made = Console(stderr=err, highlight=False)
-    return made if made.is_terminal else Console(stderr=err, highlight=False, width=PLAIN_WIDTH)
+__all__ = ["print_notes", "print_outcome", "read_made"]
 
 
 def read_made(made: Iterable[Recording]) -> tuple[list[StoredRun], Summary]:
@@ -38,7 +32,7 @@ def print_outcome(
 
     ``reports`` is the folder of their report.
     """
-    out = make_console(err=err)
+    out = Console.of(err=err)
     print_summary(summary, out)
     print_failures(summary, out)
     if found := find_next_command(summary, runs):

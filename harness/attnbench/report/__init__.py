@@ -10,7 +10,18 @@ if TYPE_CHECKING:
     from attnbench.report.content import Content
     from attnbench.report.figures.drawings import Drawing
 
-__all__ = ["collect", "write", "write_content"]
+__all__ = ["collect", "load", "write", "write_content"]
+
+
+def load() -> None:
+    """Import what writes a report, so that a missing package is told before anything is measured.
+
+    Raises: ModuleNotFoundError.
+    """
+    from attnbench.report import page
+    from attnbench.report.figures import saving
+
+    del page, saving
 
 
 def write(runs: Sequence[StoredRun], folder: Path) -> Path:

@@ -8,11 +8,10 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from io import StringIO
-from typing import TYPE_CHECKING
 
 from attnbench.analysis.next_command import NextCommand
 from attnbench.analysis.summary import Mark, Summary, SummaryTable, Verdict
-from attnbench.report.hidden_characters import spell_out
+from attnbench.report.console import PLAIN_WIDTH, Console, Part, Text, count_cells
 from attnbench.report.summary_grid import Cell, Grid, Group, Line, list_answers, list_gaps, list_unmeasured, make_grid
 from attnbench.words.causes import describe_cause
 from attnbench.words.say import say, say_count
@@ -27,15 +26,8 @@ from attnbench.words.summary import (
     title_failure,
 )
 
-if TYPE_CHECKING:
-    # Not imported with attnbench.conform: a script that prints nothing does not need it.
-    from rich.console import Console
-    from rich.text import Text
+__all__ = ["format_summary", "print_failures", "print_next_command", "print_summary"]
 
-__all__ = ["PLAIN_WIDTH", "format_summary", "print_failures", "print_next_command", "print_summary"]
-
-# Width of a table in characters, if the output is not a terminal.
-PLAIN_WIDTH = 100
 # Least width for which tables are laid out; a narrower terminal breaks their lines.
 NARROWEST = 40
 # Columns between two cells, and between the last cell of a pass and the next pass.
@@ -53,28 +45,28 @@ _STYLES: dict[Mark | Verdict, str] = {
 }  # fmt: skip
 
 
-def print_summary(summary: Summary, out: "Console") -> None:
+def print_summary(summary: Summary, out: Console) -> None:
     """Print the tables, each followed by its legend, by what to use and by what was not timed; then what runs lack."""
     for number, table in enumerate(summary.tables[:MOST_TABLES]):
         if number:
             out.print()
         for line in _lay_out(table, max(out.width, NARROWEST)):
-            out.print(line, soft_wrap=True)
+            out.print(line)
     if left := len(summary.tables) - MOST_TABLES:
         _print_wrapped([say_count(MORE_TABLES, left)] if left > 0 else [], out)
     _print_wrapped(list_gaps(summary), out)
 
 
-def print_failures(summary: Summary, out: "Console") -> None:
+def print_failures(summary: Summary, out: Console) -> None:
     """Print the causes of failures: what failed, by how much, and the command that reproduces it."""
     width = max(out.width, NARROWEST)
     for line in _list_failures(summary, width):
-        out.print(_make_text(line), soft_wrap=True)
+        out.print(line)
 
 
-def print_next_command(found: NextCommand, change: Callable[[str], str], out: "Console") -> None:
+def print_next_command(found: NextCommand, change: Callable[[str], str], out: Console) -> None:
     """Print the one command that would decide most, changed by ``change``; its line is not divided, to be copied."""
-    out.print(_make_text(describe_next(replace(found, command=change(found.command)))), soft_wrap=True)
+    out.print(describe_next(replace(found, command=change(found.command))))
 
 
 def _list_failures(summary: Summary, width: int) -> Iterator[str]:
@@ -93,36 +85,34 @@ def _list_failures(summary: Summary, width: int) -> Iterator[str]:
 
 def format_summary(summary: Summary, width: int = PLAIN_WIDTH) -> str:
     """Return the summary and the failures as the terminal shows them, without colours."""
-    from rich.console import Console
-
     file = StringIO()
-    out = Console(file=file, highlight=False, width=width, color_system=None)
+    out = Console(file=file, width=width)
     print_summary(summary, out)
     print_failures(summary, out)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 
-def _print_wrapped(lines: "Sequence[str] | Iterator[str]", out: "Console") -> None:
+def _print_wrapped(lines: "Sequence[str] | Iterator[str]", out: Console) -> None:
     for line in lines:
         for text in _wrap(line, max(out.width, NARROWEST)):
-            out.print(_make_text(text), soft_wrap=True)
+            out.print(text)
 
 
-def _lay_out(table: SummaryTable, width: int) -> Iterator["Text"]:
+def _lay_out(table: SummaryTable, width: int) -> Iterator[Text]:
     """Yield the lines of a table."""
     grid = make_grid(table)
-    yield from (_make_text(text, "bold") for text in _wrap(grid.title, width))
+    yield from (Part(text, "bold") for text in _wrap(grid.title, width))
     notes: list[str] = []
     if grid.groups:
         for number, block in enumerate(_divide(grid, width, notes)):
-            yield from ([_make_text("")] if number else [])
+            yield from ([""] if number else [])
             yield from _format_block(block, width, first=not number)
     else:
         yield from _format_block(grid, width, first=True)
-    yield from (_make_text(text, "dim") for line in [*notes, grid.legend] if line for text in _wrap(line, width))
+    yield from (Part(text, "dim") for line in [*notes, grid.legend] if line for text in _wrap(line, width))
     if grid.groups:
-        yield from (_make_text(text) for line in list_answers(table) for text in _wrap(line, width))
-    yield from (_make_text(text) for line in list_unmeasured(table) for text in _wrap(line, width))
+        yield from (text for line in list_answers(table) for text in _wrap(line, width))
+    yield from (text for line in list_unmeasured(table) for text in _wrap(line, width))
 
 
 def _divide(grid: Grid, width: int, notes: list[str]) -> Iterator[Grid]:
@@ -185,14 +175,14 @@ def _measure(grid: Grid, places: Sequence[int], *, first: bool) -> int:
 
 
 def _measure_names(grid: Grid, width: int) -> int:
-    longest = max((_count_cells(line.subject) for line in grid.lines), default=0)
+    longest = max((count_cells(line.subject) for line in grid.lines), default=0)
     return min(longest, max(12, width // (3 if grid.groups else 2)))
 
 
 def _measure_verdicts(grid: Grid) -> int:
     """Return the width of the column of verdicts: rows without times may be wider, because they have no other cells."""
     timed = [line.conforms_briefly for line in grid.lines if line.is_timed]
-    return max(map(_count_cells, (say(CONFORMS), *timed)))
+    return max(map(count_cells, (say(CONFORMS), *timed)))
 
 
 def _measure_columns(grid: Grid, place: int) -> list[int]:
@@ -200,14 +190,14 @@ def _measure_columns(grid: Grid, place: int) -> list[int]:
     group = grid.groups[place]
     rows = [line.cells[place] for line in grid.lines if line.is_timed]
     widths = [
-        max(_count_cells(text) for text in (heading, *(row[number].text for row in rows))) + (GAP if number else 0)
+        max(count_cells(text) for text in (heading, *(row[number].text for row in rows))) + (GAP if number else 0)
         for number, heading in enumerate(group.headings)
     ]
-    widths[-1] += max(0, _count_cells(group.label) - sum(widths))
+    widths[-1] += max(0, count_cells(group.label) - sum(widths))
     return widths
 
 
-def _format_block(grid: Grid, width: int, *, first: bool) -> Iterator["Text"]:
+def _format_block(grid: Grid, width: int, *, first: bool) -> Iterator[Text]:
     """Yield the lines of a table that fits; ``first``: with the verdicts on conformance."""
     names = _measure_names(grid, width)
     verdicts = _measure_verdicts(grid) if first else 0
@@ -221,10 +211,10 @@ def _format_block(grid: Grid, width: int, *, first: bool) -> Iterator["Text"]:
     between = " " * PASS_GAP
     top = _pad(" " * (names + GAP) + say(CONFORMS), start) if first else " " * start
     if labels:
-        yield _make_text(between.join((top, *labels)).rstrip(), "dim")
-        yield _make_text(between.join((" " * start, *headings)).rstrip(), "dim")
+        yield Part(between.join((top, *labels)).rstrip(), "dim")
+        yield Part(between.join((" " * start, *headings)).rstrip(), "dim")
     else:
-        yield _make_text(top.rstrip(), "dim")
+        yield Part(top.rstrip(), "dim")
     for line in grid.lines:
         if line.is_timed:
             yield _format_timed(line, names, verdicts, columns)
@@ -232,20 +222,19 @@ def _format_block(grid: Grid, width: int, *, first: bool) -> Iterator["Text"]:
             yield from _format_untimed(line, names, width, has_times=bool(grid.groups))
 
 
-def _format_timed(line: Line, names: int, verdicts: int, columns: Sequence[Sequence[int]]) -> "Text":
-    text = _make_text(_pad(line.subject, names))
+def _format_timed(line: Line, names: int, verdicts: int, columns: Sequence[Sequence[int]]) -> Text:
+    parts = [Part(_pad(line.subject, names))]
     if verdicts:
-        text.append(" " * GAP)
-        text.append(_pad(line.conforms_briefly, verdicts), _STYLES[line.verdict])
+        parts += [Part(" " * GAP), Part(_pad(line.conforms_briefly, verdicts), _STYLES[line.verdict])]
     for cells, own in zip(line.cells, columns, strict=True):
-        text.append(" " * PASS_GAP)
-        for cell, size in zip(cells, own, strict=True):
-            text.append(_pad(cell.text, size, right=True), _find_style(cell))
-    text.rstrip()
-    return text
+        parts.append(Part(" " * PASS_GAP))
+        parts += (
+            Part(_pad(cell.text, size, right=True), _find_style(cell)) for cell, size in zip(cells, own, strict=True)
+        )
+    return parts
 
 
-def _format_untimed(line: Line, names: int, width: int, *, has_times: bool) -> Iterator["Text"]:
+def _format_untimed(line: Line, names: int, width: int, *, has_times: bool) -> Iterator[Text]:
     """Yield the lines of a row without numbers: its verdict takes the place of the cells."""
     told = line.conforms if not has_times or line.verdict == "refused" else say(NOT_TIMED, verdict=line.conforms)
     wrapped = textwrap.wrap(told, max(width - names - GAP, 8), break_on_hyphens=False, break_long_words=False)
@@ -253,9 +242,7 @@ def _format_untimed(line: Line, names: int, width: int, *, has_times: bool) -> I
     if len(wrapped) > MOST_LINES:
         shown[-1] = _cut(f"{shown[-1]} {CUT}", width - names - GAP)
     for number, part in enumerate(shown or [""]):
-        text = _make_text(_pad(line.subject if not number else "", names) + " " * GAP)
-        text.append(part, _STYLES[line.verdict])
-        yield text
+        yield [Part(_pad(line.subject if not number else "", names) + " " * GAP), Part(part, _STYLES[line.verdict])]
 
 
 def _find_style(cell: Cell) -> str:
@@ -265,15 +252,15 @@ def _find_style(cell: Cell) -> str:
 def _pad(text: str, size: int, *, right: bool = False) -> str:
     """Fill a text with spaces; a longer one ends in a sign that it was cut."""
     shown = _cut(text, size)
-    space = " " * (size - _count_cells(shown))
+    space = " " * (size - count_cells(shown))
     return space + shown if right else shown + space
 
 
 def _cut(text: str, size: int) -> str:
-    if _count_cells(text) <= size:
+    if count_cells(text) <= size:
         return text
     kept = text
-    while kept and _count_cells(kept) > size - 1:
+    while kept and count_cells(kept) > size - 1:
         kept = kept[:-1]
     return kept.rstrip() + CUT
 
@@ -283,15 +270,3 @@ def _wrap(line: str, width: int) -> list[str]:
     indent = " " * (len(line) - len(line.lstrip()) or 2)
     lines = textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
     return [part.replace(UNBROKEN, " ") for part in lines]
-
-
-def _count_cells(text: str) -> int:
-    from rich.cells import cell_len
-
-    return cell_len(text)
-
-
-def _make_text(text: str, style: str = "") -> "Text":
-    from rich.text import Text
-
-    return Text(spell_out(text), style=style)

@@ -23,12 +23,23 @@ from attnbench.runner import Plan, Session, list_gating_checks, list_shape_cases
 from attninvariance.measuring import WORKER, measure_all
 from attninvariance.price import compare_prices
 from attninvariance.sweep import BASE, HEADS, PROPERTIES, SWEEPS
-from attninvariance.texts import HEAD, LEGEND, PRICE_HEAD, format_price, format_row
+from attninvariance.texts import (
+    HEAD,
+    LEGEND,
+    OVERVIEW_HEAD,
+    OVERVIEW_LEGEND,
+    PRICE_HEAD,
+    format_overview,
+    format_price,
+    format_row,
+)
 
 __all__ = ["command"]
 
 # Shapes of the calls that are timed with --price: overhead has a part in the first, and little in the second.
 PRICED = tuple(Shape(queries=length, keys=length, heads=4, head_dim=64) for length in (64, 256))
+# Most implementations, dtypes and devices that have a table each.
+MOST_TABLES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,16 +106,24 @@ def _plan(session: Session, job: InvarianceJob, shapes: Sequence[Shape], impleme
 
 
 def _print(recorded: Recording, *, err: bool) -> None:
-    """Print a table of grades for each implementation, dtype and device, and the prices."""
+    """Print the grades of each implementation, dtype and device: a table, or a row each of many; and the prices."""
     console = Console.of(err=err)
     by_subject: dict[tuple[str, str, str], list[GradedProperty]] = {}
     for one in list_grades(recorded.list_results()):
         by_subject.setdefault((one.implementation, one.dtype, one.device), []).append(one)
-    for subject, grades in by_subject.items():
-        console.print(Part(", ".join(subject), "bold"))
-        of_name = {name: {one.quantity: one for one in grades if one.name == name} for name in PROPERTIES}
-        _print_table(console, HEAD, (format_row(name, own) for name, own in of_name.items() if own))
-    console.print_wrapped(LEGEND, "dim")
+    of_subject = {
+        ", ".join(subject): {name: {one.quantity: one for one in grades if one.name == name} for name in PROPERTIES}
+        for subject, grades in by_subject.items()
+    }
+    if len(of_subject) > MOST_TABLES:
+        rows = (format_overview(subject, of_name) for subject, of_name in of_subject.items())
+        _print_table(console, OVERVIEW_HEAD, rows)
+        console.print_wrapped(OVERVIEW_LEGEND, "dim")
+    else:
+        for subject, of_name in of_subject.items():
+            console.print(Part(subject, "bold"))
+            _print_table(console, HEAD, (format_row(name, own) for name, own in of_name.items() if own))
+        console.print_wrapped(LEGEND, "dim")
     if prices := compare_prices(recorded.list_results()):
         _print_table(console, PRICE_HEAD, map(format_price, prices))
 

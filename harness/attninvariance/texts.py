@@ -18,7 +18,10 @@ __all__ = [
     "NO_KEY_SPLITS",
     "NO_PADDING_AT_THE_START",
     "NO_TRANSFORMS",
+    "OVERVIEW_HEAD",
+    "OVERVIEW_LEGEND",
     "PRICE_HEAD",
+    "format_overview",
     "format_price",
     "format_row",
 ]
@@ -30,6 +33,12 @@ NO_TRANSFORMS = phrase("the operator has no case transforms, which select sequen
 NOTHING_IN_COMMON = phrase("no result of the two calls belongs to the same tokens")
 NOTHING_TO_SWEEP = phrase("the sweep has no sizes for this property")
 HEAD = ("property", "output", "gradients", "swept")
+OVERVIEW_HEAD = ("implementation", "bitwise", "differs by at most", "n/a")
+OVERVIEW_LEGEND = (
+    "bitwise: all bits of outputs and gradients were equal at all swept sizes. A / B: largest difference of outputs "
+    "and of gradients, 0 if they are bitwise. n/a: refused, or not measured. Sizes: the run file, or the table of one "
+    "implementation."
+)
 PRICE_HEAD = ("call", "implementation", "ms per call", "times the fastest")
 LEGEND = (
     "bitwise: all bits were equal at all swept sizes. N ulp: the largest difference, counted in floating-point numbers "
@@ -42,6 +51,20 @@ def format_row(name: str, grades: Mapping[Quantity, GradedProperty]) -> tuple[st
     cells = [_describe(grades.get(quantity)) for quantity in get_args(Quantity)]
     sweep = next((describe_sweep(one.grade) for one in grades.values() if one.grade), "–")
     return name, *cells, sweep
+
+
+def format_overview(subject: str, grades: Mapping[str, Mapping[Quantity, GradedProperty]]) -> tuple[str, ...]:
+    """Return the cells of the row of an implementation; ``grades`` has what was measured, by property."""
+    bitwise, differs, without = [], [], []
+    for name, own in grades.items():
+        found = [one.grade for quantity in get_args(Quantity) if (one := own.get(quantity)) and one.grade]
+        if not found:
+            without.append(name)
+        elif any(grade.differing for grade in found):
+            differs.append(f"{name} {' / '.join(f'{float(grade.largest_difference):.0e}' for grade in found)}")
+        else:
+            bitwise.append(name)
+    return subject, *(", ".join(some) or "–" for some in (bitwise, differs, without))
 
 
 def _describe(one: GradedProperty | None) -> str:

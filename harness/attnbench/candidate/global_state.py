@@ -62,6 +62,12 @@ def _set_device(device: torch.device) -> None:
     torch.set_default_device(None if device.type == "cpu" else device)
 
 
+# Before torch 2.9, devices have no settings of their own.
+_PRECISION = (
+    _Setting(_read_precision, _set_precision)
+    if hasattr(mkldnn, "matmul")
+    else _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
+)
 _SETTINGS: dict[str, _Setting] = {
     "the default dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype),
     "the default device": _Setting(torch.get_default_device, _set_device),
@@ -70,14 +76,19 @@ _SETTINGS: dict[str, _Setting] = {
     "the use of deterministic algorithms": _Setting(
         torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms
     ),
-    "the precision of float32 matrix products": _Setting(_read_precision, _set_precision),
+    "the precision of float32 matrix products": _PRECISION,
     "reductions in float16 within CUDA's matrix products": _make_switch(
         cuda.matmul, "allow_fp16_reduced_precision_reduction"
     ),
     "reductions in bfloat16 within CUDA's matrix products": _make_switch(
         cuda.matmul, "allow_bf16_reduced_precision_reduction"
     ),
-    "accumulation in float16 within CUDA's matrix products": _make_switch(cuda.matmul, "allow_fp16_accumulation"),
+    # Torch has it from 2.7 on.
+    **(
+        {"accumulation in float16 within CUDA's matrix products": _make_switch(cuda.matmul, "allow_fp16_accumulation")}
+        if hasattr(cuda.matmul, "allow_fp16_accumulation")
+        else {}
+    ),
     "the use of oneDNN": _make_switch(mkldnn, "enabled"),
     # torch.nn.attention.sdpa_kernel changes the following settings, and restores them at its end.
     "the use of flash attention": _Setting(cuda.flash_sdp_enabled, cuda.enable_flash_sdp),

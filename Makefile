@@ -92,10 +92,10 @@ asv: $(READY)  ## measure commits with asv, write reports/asv/index.html (ASV_AR
 tables: $(READY)  ## pytest-benchmark's tables, stored under results/pytest-benchmark
 	$(BIN)/python -m pytest harness/pytest_benchmarks --benchmark-storage=file://results/pytest-benchmark --benchmark-autosave
 
-oldest-torch:  ## make .venv-oldest with the oldest supported torch
+oldest-torch:  ## make .venv-oldest with the oldest torch that xformers takes
 	@$(MAKE) --no-print-directory setup VENV=.venv-oldest PINS='$(OLDEST_PINS)'
 
-test-oldest: oldest-torch  ## test and test-extended with the oldest supported torch
+test-oldest: oldest-torch  ## test and test-extended with the oldest torch that xformers takes
 	@ATTNBENCH_OLDEST_TORCH_PYTHON='$(CURDIR)/.venv-oldest/bin/python' \
 		$(MAKE) --no-print-directory test test-extended VENV=.venv-oldest PINS='$(OLDEST_PINS)'
 

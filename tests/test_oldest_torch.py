@@ -1,4 +1,4 @@
-"""Test of the quick suite under the oldest torch that pyproject.toml allows."""
+"""Test of the quick suite under the oldest torch with which all tests are run: the oldest that xformers takes."""
 
 import os
 import subprocess

@@ -96,20 +96,30 @@ def test_versions_are_those_of_the_libraries_that_matter(monkeypatch: pytest.Mon
     assert find_versions().keys() == {"torch"}
 
 
-@pytest.mark.parametrize("installed", ["2.10.0", "2.11.1+cpu", "2.13.0", "2.13.1+cu130", "2.12.0.dev20260301"])
+@pytest.mark.parametrize("installed", ["2.8.0", "2.10.0", "2.11.1+cpu", "2.13.0", "2.13.1+cu130", "2.12.0.dev20260301"])
 def test_a_tested_torch_gives_no_warning(installed: str) -> None:
-    """The tested range contains all patch and development releases of its minor releases, 2.10 to 2.13."""
-    assert TESTED_TORCH == ((2, 10), (2, 13))
+    """The tested range contains all patch and development releases of its minor releases, 2.8 to 2.13."""
+    assert TESTED_TORCH == ((2, 8), (2, 13))
     assert check_torch_version(installed) is None
 
 
-@pytest.mark.parametrize("installed", ["2.9.1", "2.14.0", "1.13.1", "3.0.0", "2.100.0", "from-source"])
+@pytest.mark.parametrize("installed", ["2.7.1", "2.14.0", "1.13.1", "3.0.0", "2.100.0", "from-source"])
 def test_an_untested_torch_gives_a_warning_with_the_remedy(installed: str) -> None:
     """The warning names the installed version, the tested range, and the command that installs a tested version."""
     assert check_torch_version(installed) == (
-        f"torch {installed} is outside the tested range 2.10 to 2.13: findings may differ; "
+        f"torch {installed} is outside the tested range 2.8 to 2.13: findings may differ; "
         "pip install torch==2.13.0 installs a tested version"
     )
+
+
+@pytest.mark.parametrize(("installed", "older"), [("2.7.1+cu126", True), ("2.8.0", False), ("from-source", False)])
+def test_an_older_torch_is_told_with_both_versions(
+    installed: str, older: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names the installed version and the one that is needed."""
+    monkeypatch.setattr(environment, "version", lambda _: installed)
+    message = f"torch {installed} is installed, and attnbench needs 2.8 or newer: pip install 'torch>=2.8'"
+    assert environment.find_older_torch() == (message if older else None)
 
 
 # Commits

@@ -22,7 +22,8 @@ from attnbench.api.selection import (
 from attnbench.jobs.errors import JobError
 from attnbench.jobs.job import QUICK_WORK_S, ConformJob, Job, ProfileJob, TimedJob, require_listed
 from attnbench.oracle.disk_cache import find_folder
-from attnbench.plugins.registry import display_name, list_operators
+from attnbench.plugins.registry import PluginError, display_name, list_operators
+from attnbench.records.environment import find_older_torch
 from attnbench.records.run_file import StoredRun
 from attnbench.records.types import PERF, Planned, Result
 from attnbench.runner import (
@@ -84,7 +85,11 @@ def make_session(job: Job, kind: type[Session] = Session) -> Session:
     """Return a session of a kind with the limits of a job.
 
     The default work limit is lower for the suite quick than for other suites.
+
+    Raises: PluginError if torch is too old.
     """
+    if older := find_older_torch():
+        raise PluginError(older)
     is_quick = isinstance(job, ConformJob | ProfileJob) and job.suite == "quick"
     default_s = QUICK_WORK_S if is_quick and not getattr(job, "frontier", False) else Limits().work_s
     return kind(

@@ -83,12 +83,7 @@ _SETTINGS: dict[str, _Setting] = {
     "reductions in bfloat16 within CUDA's matrix products": _make_switch(
         cuda.matmul, "allow_bf16_reduced_precision_reduction"
     ),
-    # Torch has it from 2.7 on.
-    **(
-        {"accumulation in float16 within CUDA's matrix products": _make_switch(cuda.matmul, "allow_fp16_accumulation")}
-        if hasattr(cuda.matmul, "allow_fp16_accumulation")
-        else {}
-    ),
+    "accumulation in float16 within CUDA's matrix products": _make_switch(cuda.matmul, "allow_fp16_accumulation"),
     "the use of oneDNN": _make_switch(mkldnn, "enabled"),
     # torch.nn.attention.sdpa_kernel changes the following settings, and restores them at its end.
     "the use of flash attention": _Setting(cuda.flash_sdp_enabled, cuda.enable_flash_sdp),

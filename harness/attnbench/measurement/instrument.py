@@ -12,7 +12,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
@@ -53,9 +53,9 @@ TORCH_OPERATORS = "aten/"
 HOOKS = ("forward", "forward_pre", "backward", "backward_pre")
 # Timers that send a signal to this process; none on Windows.
 TIMERS = [getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF") if hasattr(signal, name)]
-# Function that returns the hooks of tensors that are saved for backward; torch has it from 2.8 on.
-_read_hooks: Callable[[bool], object] | None = getattr(_C._autograd, "_top_saved_tensors_default_hooks", None)  # noqa: SLF001
-_IGNORES_TRACING = False
+# Function that returns the hooks of tensors that are saved for backward, and its argument.
+_read_saved_hooks = _C._autograd._top_saved_tensors_default_hooks  # noqa: SLF001
+IGNORES_TRACING = False
 _MISSING = object()
 
 
@@ -159,20 +159,6 @@ def _read_interceptors() -> dict[str, object]:
     }
 
 
-def _read_saved_hooks() -> object:
-    """Return the hooks of tensors that are saved for backward; before torch 2.8, only whether there are any."""
-    if _read_hooks is not None:
-        return _read_hooks(_IGNORES_TRACING)
-    with torch.enable_grad():
-        number = torch.ones((), requires_grad=True)
-        node: Any = (number * number).grad_fn
-    try:
-        node._raw_saved_self.register_hooks(lambda kept: kept, lambda kept: kept)  # noqa: SLF001
-    except RuntimeError:  # a tensor that was saved under hooks takes no others
-        return "set"
-    return None
-
-
 def _read_signal_handlers() -> dict[str, object]:
     numbers = [int(number) for number in sorted(signal.valid_signals()) if callable(signal.getsignal(number))]
     return {"the numbers of the signals with a handler": numbers}
@@ -190,6 +176,6 @@ def _read_state() -> dict[str, object]:
         ),
         **_read_signal_handlers(),
         "the timers that send signals": [signal.getitimer(kind)[1] for kind in TIMERS],
-        "the hooks of tensors that are saved for backward": _read_saved_hooks(),
+        "the hooks of tensors that are saved for backward": _read_saved_hooks(IGNORES_TRACING),
         "the cores of the process": read_cores(),
     }

@@ -22,6 +22,7 @@ __all__ = [
     "find_checkout",
     "find_commit",
     "find_node",
+    "find_older_torch",
     "find_versions",
     "observe_busy_cores",
     "read_address_space_bytes",
@@ -29,8 +30,10 @@ __all__ = [
     "read_cpu_model",
 ]
 
-# First and last minor release of torch with which attnbench was tested.
-TESTED_TORCH = ((2, 10), (2, 13))
+# First and last minor release of torch with which attnbench was tested: the first one on the suite core, with the
+# verdicts of the last one (docs/evidence.md), 2.10 and later ones with all tests. Before 2.8, torch.export cannot trace
+# the modules of attnbench.kernel.
+TESTED_TORCH = ((2, 8), (2, 13))
 LIBRARIES = ("attnbench", "torch", "numpy", "xformers", "triton")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MACHINE_ID = Path("/etc/machine-id")
@@ -121,11 +124,26 @@ def find_versions() -> dict[str, str]:
     return found
 
 
+def find_older_torch() -> str | None:
+    """Return a message if the installed torch is older than attnbench can use, else None."""
+    (low, _), installed = TESTED_TORCH, find_versions().get("torch", "")
+    numbers = _read_minor_release(installed)
+    if numbers is None or numbers >= low:
+        return None
+    needed = ".".join(map(str, low))
+    return f"torch {installed} is installed, and attnbench needs {needed} or newer: pip install 'torch>={needed}'"
+
+
+def _read_minor_release(version_text: str) -> tuple[int, int] | None:
+    numbers = re.match(r"(\d+)\.(\d+)", version_text)
+    return (int(numbers[1]), int(numbers[2])) if numbers else None
+
+
 def check_torch_version(installed: str) -> str | None:
     """Return a warning if the installed version of torch is outside the tested range, else None."""
-    numbers = re.match(r"(\d+)\.(\d+)", installed)
+    numbers = _read_minor_release(installed)
     (low, high) = TESTED_TORCH
-    if numbers and low <= (int(numbers[1]), int(numbers[2])) <= high:
+    if numbers and low <= numbers <= high:
         return None
     return (
         f"torch {installed} is outside the tested range {low[0]}.{low[1]} to {high[0]}.{high[1]}: "

@@ -29,9 +29,6 @@ _OUT_OF_MEMORY = re.compile(
     "|".join(pattern for device in list_devices() for pattern in device.memory_errors),
     re.IGNORECASE,
 )
-# A fault of a device, after which no call of the process works. Before torch 2.8 it has no type of its own.
-_HAS_OWN_TYPE = hasattr(torch, "AcceleratorError")
-_DEVICE_ERRORS: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
 
 
 def run_for_outcome(act: Callable[[], Reply]) -> Reply | Outcome:
@@ -59,7 +56,7 @@ def _make_outcome(error: BaseException) -> Outcome:
     raised = _make_raised(error)
     if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(raised.message):
         return Outcome(status="out_of_memory", facts=(raised,))
-    if isinstance(error, _DEVICE_ERRORS) and (_HAS_OWN_TYPE or raised.message.startswith("CUDA error")):
+    if isinstance(error, torch.AcceleratorError):
         _end_process(f"{raised.kind}: {raised.message}")
     return Outcome(status="error", facts=(raised,))
 

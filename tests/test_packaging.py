@@ -165,16 +165,14 @@ def test_a_bare_installation_checks_times_and_stores(bare: Path, tmp_path: Path)
     )
     assert "reshaped  yes, quick" in checked
     assert json.loads((tmp_path / "a.json").read_text())["findings"]
-    size = ("--lengths", "16", "--width", "16", "--heads", "2", "--passes", "forward", "--budget", "0.2s")
+    size = ("--lengths", "16", "--width", "16", "--heads", "2", "--passes", "forward")
     run_successfully(bare / "attnbench", "profile", "reshaped", *size, "--json", "b.json", cwd=tmp_path)
     assert json.loads((tmp_path / "b.json").read_text())
     own = ("-q", "--attention", "reshaped", "--attention-suite", "quick", "-k", "forward_parity", "-m", "attnbench")
     assert " passed" in run_successfully(bare / "python", "-m", "pytest", *own, cwd=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("words", "extra"), [("report", "report"), ("run reshaped", "report"), ("conform reshaped --suite fuzz", "fuzz")]
-)
+@pytest.mark.parametrize(("words", "extra"), [("run reshaped", "report"), ("conform reshaped --suite fuzz", "fuzz")])
 def test_a_bare_installation_names_what_is_missing(bare: Path, tmp_path: Path, words: str, extra: str) -> None:
     """A command that needs further packages ends at once with the line that installs them."""
     done = run(bare / "attnbench", *words.split(), cwd=tmp_path)

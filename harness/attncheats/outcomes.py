@@ -41,7 +41,8 @@ class Timed:
     untimed: Reason | None
     # Its time, in multiples of the reference's; None without a time.
     ratio: float | None
-    # Its time, in multiples of that of the honest work in the same run; None without a time.
+    # Its time, in multiples of that of the honest work in the same run, or of the reference's if the honest work has no
+    # time; None without a time.
     of_honest: float | None
 
 
@@ -103,11 +104,10 @@ def _time(session: Session, place: str, case: str, without: frozenset[Defence] =
     effort = LARGE_EFFORT if case.startswith(LARGE_CASE.partition("{")[0]) else EFFORT
     results = time_cases(session, plans, ready, progress=NoProgress(), effort=effort, without=without)
     found = {result.implementation: result for result in results}
-    untimed = next((found[own].untimed for own in (place, REFERENCE, HONEST) if found[own].timing is None), None)
     own, reference, honest = (found[one].timing for one in (place, REFERENCE, HONEST))
-    if own is None or reference is None or honest is None:
-        return Timed(untimed=untimed, ratio=None, of_honest=None)
-    return Timed(untimed=None, ratio=_divide(own, reference), of_honest=_divide(own, honest))
+    if own is None or reference is None:
+        return Timed(untimed=found[place].untimed or found[REFERENCE].untimed, ratio=None, of_honest=None)
+    return Timed(untimed=None, ratio=_divide(own, reference), of_honest=_divide(own, honest or reference))
 
 
 def _divide(own: Timing, other: Timing) -> float:

@@ -155,7 +155,10 @@ def tabulate_changes(found: Sequence[Change], *, quiet: Collection[Verdict]) -> 
             rows=tuple(
                 (
                     Part(one.verdict, "red" if one.verdict in WORSE else STYLES.get(one.verdict, "green")),
-                    *map(spell_out, (one.implementation, one.aspect, describe_change(one), one.case)),
+                    one.implementation,
+                    one.aspect,
+                    describe_change(one),
+                    one.case,
                 )
                 for one in shown
             ),

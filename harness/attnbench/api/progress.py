@@ -1,7 +1,6 @@
 """Progress of a run and the time left: a bar on a terminal, plain lines elsewhere. Both go to standard error."""
 
 import math
-import shutil
 import sys
 import time
 from collections import deque
@@ -13,6 +12,7 @@ from threading import Lock, RLock
 from types import TracebackType
 from typing import Self, TextIO
 
+from attnbench.report.console import measure_width
 from attnbench.runner.progress import NoProgress
 
 __all__ = [
@@ -241,7 +241,7 @@ class _Bar:
             left = "" if pace.made >= pace.total else describe_time_left(pace.estimate_left_s())
             line = f"{self._title:<8} {'━' * full}{' ' * (BAR - full)} {pace.made}/{pace.total} {left} {self._now}"
             # A line as wide as the terminal would begin another one.
-            self._file.write(line[: shutil.get_terminal_size().columns - 1].rstrip() + "\n" * ended)
+            self._file.write(line[: measure_width(self._file) - 1].rstrip() + "\n" * ended)
             self._file.flush()
             self._drawn_s = None if ended else now_s
 

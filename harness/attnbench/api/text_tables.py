@@ -5,6 +5,7 @@ from html import escape
 from io import StringIO
 
 from attnbench.report.console import Console, Text, list_parts
+from attnbench.report.hidden_characters import spell_out
 from attnbench.report.text_table import TextTable, print_tables
 
 __all__ = ["format_html", "format_text"]
@@ -40,4 +41,4 @@ def _format_html_table(table: TextTable) -> str:
 
 
 def _escape(cell: Text) -> str:
-    return escape("".join(part.text for part in list_parts(cell)))
+    return escape(spell_out("".join(part.text for part in list_parts(cell))))

@@ -1,6 +1,7 @@
 """Reports on stored runs: an HTML page, a Markdown file, plots and CSV tables."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,14 @@ __all__ = ["collect", "load", "write", "write_content"]
 
 
 def load() -> None:
-    """Import what writes a report, so that a missing package is told before anything is measured.
+    """Import the modules that write a report.
+
+    A command that lacks one of their packages can then say so before it measures anything.
 
     Raises: ModuleNotFoundError.
     """
-    from attnbench.report import page
-    from attnbench.report.figures import saving
-
-    del page, saving
+    for name in ("page", "figures.saving"):
+        import_module(f"{__name__}.{name}")
 
 
 def write(runs: Sequence[StoredRun], folder: Path) -> Path:

@@ -11,7 +11,7 @@ from unicodedata import combining, east_asian_width
 
 from attnbench.report.hidden_characters import spell_out
 
-__all__ = ["PLAIN_WIDTH", "Console", "Part", "Text", "count_cells", "list_parts"]
+__all__ = ["PLAIN_WIDTH", "Console", "Part", "Text", "count_cells", "list_parts", "measure_width"]
 
 # Width in characters, if the output is not a terminal.
 PLAIN_WIDTH = 100
@@ -43,6 +43,16 @@ def count_cells(text: str) -> int:
     return sum(2 if east_asian_width(one) in "WF" else 0 if combining(one) else 1 for one in text)
 
 
+def measure_width(file: TextIO) -> int:
+    """Return the number of columns of a stream's terminal; the environment variable COLUMNS comes first."""
+    try:
+        own = os.get_terminal_size(file.fileno())
+    except OSError:
+        own = os.terminal_size((PLAIN_WIDTH, 24))
+    # Asks standard output before it takes ``own``; both are the same terminal, unless one is none.
+    return shutil.get_terminal_size(own).columns
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Console:
     """A text stream that lines are printed to."""
@@ -59,7 +69,7 @@ class Console:
         if not file.isatty():
             return cls(file=file)
         plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
-        return cls(file=file, width=shutil.get_terminal_size().columns, styled=not plain)
+        return cls(file=file, width=measure_width(file), styled=not plain)
 
     def print(self, line: Text = "") -> None:
         """Print a line as it is, however long; characters that a terminal would obey are spelled out."""

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from attnbench.report.console import Console, Part, Text, count_cells, list_parts
+from attnbench.report.hidden_characters import spell_out
 
 __all__ = ["TextTable", "print_tables"]
 
 # Columns between two cells.
 GAP = 2
-# Least width of a column whose words are divided.
+# A column may become narrower than its longest word, but not narrower than this.
 NARROWEST = 8
 
 
@@ -26,7 +27,7 @@ class TextTable:
     head: tuple[str, ...]
     rows: tuple[tuple[Text, ...], ...]
     legend: str = ""
-    # Columns whose cells end at the right.
+    # Names of the columns that are aligned to the right.
     right: frozenset[str] = frozenset()
 
 
@@ -96,12 +97,13 @@ def _wrap(cell: Text, width: int | None) -> list[list[Part]]:
     if len(parts) != 1:
         return [parts]
     ((text, style),) = parts
+    # What is shown is measured: a hidden character is as wide as its escape.
     lines = [
         part
-        for line in text.splitlines()
+        for line in spell_out(text).split("\n")
         for part in ([line] if width is None or count_cells(line) <= width else _divide(line, width))
     ]
-    return [[Part(line, style)] for line in lines or [""]]
+    return [[Part(line, style)] for line in lines]
 
 
 def _divide(line: str, width: int) -> list[str]:

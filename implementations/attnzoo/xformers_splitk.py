@@ -21,8 +21,10 @@ import logging
 import math
 import os
 import warnings
+from contextlib import nullcontext
 from functools import cache
 from importlib import metadata
+from threading import Lock
 from typing import Any
 
 import torch
@@ -58,6 +60,10 @@ QUERIES_A_PROGRAM, KEYS_A_STEP = 16, 64
 # Dtypes in which Triton's interpreter computes the same results as the compiled kernel.
 INTERPRETED_DTYPES = ("float16", "float32")
 
+# Held while Triton's interpreter runs: it keeps the index in the grid in one object of the process, so two kernels at
+# the same time would write to one another's rows.
+_INTERPRETER = Lock()
+
 
 def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, scale: float) -> Tensor:
     """Compute attention by ``xformers.ops.fmha.triton_splitk.FwOp``; ``mask`` is additive."""
@@ -71,7 +77,7 @@ def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, sca
     inputs = fmha.Inputs(*rows, attn_bias=bias, scale=scale)
     if q.is_cuda and (reason := _find_reason(inputs)):
         raise Refusal(reason)
-    with warnings.catch_warnings():
+    with _INTERPRETER if _is_interpreted() else nullcontext(), warnings.catch_warnings():
         # Hide two warnings about Triton's deprecated block pointers and autotuner arguments, which
         # xFormers uses.
         warnings.filterwarnings("ignore", message="tl.make_block_ptr is deprecated")

@@ -30,7 +30,6 @@ from attnbench.records.outcome_facts import (
     Raised,
     TimedOut,
     TooLargeForMachine,
-    TooManyDeaths,
 )
 from attnbench.records.run_file import RunFile, read_run
 from attnbench.records.types import Result
@@ -147,7 +146,6 @@ FAULTS: list[tuple[str, int, str, Fact | type[Fact] | tuple[str, str]]] = [
     ("CRASHING", 10, FORWARD, Crashed(how="exit", code=0)),
     # The call closed all file descriptors, the connection to the runner included: the worker cannot answer.
     ("CRASHING", 11, FORWARD, Crashed),
-    ("CRASHING", 12, FORWARD, TooManyDeaths),
     ("HANGING", 9, FORWARD, TimedOut),
     ("HANGING", 10, FORWARD, TimedOut),
     ("LINGERING", 18, FORWARD, KeepsWorking),

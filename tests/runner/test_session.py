@@ -52,7 +52,7 @@ def test_a_worker_that_is_not_as_good_as_new_is_closed(session: Session, change:
     other_kind = WorkerKind(environment=PATIENT | {"ATTNBENCH_TEST": "1"})
     worker = session.workers.get([NAME], other_kind if change == "environment" else CHECKING)
     if change == "death":
-        worker.count_death(Crashed(how="closed"))
+        worker.deaths.add(CASE, ["forward_parity"], Crashed(how="closed"))
     if change == "end":
         worker.renew()
     session.workers.keep(worker)

@@ -17,6 +17,7 @@ __all__ = [
     "ComputesRefusedCase",
     "Crashed",
     "Death",
+    "DeathScope",
     "DeclarationChanged",
     "EmptyBatchRefused",
     "EndedProcesses",
@@ -142,11 +143,16 @@ class NotReproduced(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 Death = Crashed | TimedOut | CannotLoad
 
 
+# What is left out after deaths: a check on all further cases, the other checks of a case, or all that was left.
+DeathScope = Literal["check", "case", "implementation"]
+
+
 class TooManyDeaths(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The worker's process ended this many times, so nothing further was run."""
+    """The worker's process ended this many times in a row, so that what ``of`` names was not run any further."""
 
     count: int
     last: Death
+    of: DeathScope = "implementation"
 
 
 class Interrupted(msgspec.Struct, frozen=True, kw_only=True, tag=True):

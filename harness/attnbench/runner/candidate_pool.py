@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from attnbench.checks.catalogue import read_operator_checks
 from attnbench.measurement.processor_time import limit_children
@@ -17,7 +17,10 @@ from attnbench.processes.candidate_requests import (
     CandidateRequest,
     Declared,
     Defence,
+    Describe,
     LoadImplementation,
+    MeasurePass,
+    Observe,
     Outcome,
     StartCandidate,
 )
@@ -25,11 +28,11 @@ from attnbench.processes.fork_server import AVAILABLE, ForkServer
 from attnbench.processes.request import Fault, Request
 from attnbench.processes.rpc import Child, ChildDied, ChildTimeout
 from attnbench.records.environment import count_cores, read_available_memory_bytes
-from attnbench.records.outcome_facts import CannotLoad, Death, Interrupted, TooManyDeaths
-from attnbench.records.types import Status
+from attnbench.records.outcome_facts import CannotLoad, Interrupted
+from attnbench.runner.deaths import MEASURING, Deaths
 from attnbench.words.findings import describe_fact
 
-__all__ = ["CHECKING", "MOST_DEATHS", "PATIENT", "TIMING", "CandidatePool", "Limits", "Supervisor", "WorkerKind"]
+__all__ = ["CHECKING", "PATIENT", "TIMING", "CandidatePool", "Limits", "Supervisor", "WorkerKind"]
 
 Reply = TypeVar("Reply")
 # Environment variables of processes that time nothing: threads that wait for one another sleep instead of spinning.
@@ -38,8 +41,6 @@ Reply = TypeVar("Reply")
 PATIENT = {"OMP_WAIT_POLICY": "passive"}
 # ``torch.autograd.grad`` imports this module at its first call, which takes 0.3 s.
 IMPORTED_LATE = "torch.fx.experimental.symbolic_shapes"
-# Number of crashes and time-outs of one implementation's worker after which the remaining cases are not run.
-MOST_DEATHS = 3
 # Default memory limit of a worker, as a fraction of the memory that is free when the worker starts. An allocation
 # beyond the limit fails with a message. Without a limit, the system would kill a process, possibly an unrelated one.
 MEMORY_SHARE = 0.9
@@ -195,7 +196,7 @@ class CandidatePool:
 
 
 class Supervisor:
-    """Keeps a worker alive: restarts it after a death (a crash or a time-out), and gives up after the third death."""
+    """Keeps a worker alive: restarts it after a death (a crash or a time-out), and sends nothing after many deaths."""
 
     def __init__(
         self,
@@ -211,8 +212,7 @@ class Supervisor:
         self.implementations = tuple(implementations)
         # Prefix of the paths of this worker's files.
         self.path_prefix = pool.add(self)
-        self._deaths = 0
-        self._last_death: Death | None = None
+        self.deaths = Deaths()
         self._child: Child | None = None
         self._closed = False
         self.declared: dict[str, Declared] = {}
@@ -222,13 +222,6 @@ class Supervisor:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def gave_up(self) -> TooManyDeaths | None:
-        """Why the worker gets no further request, or None if it still gets requests."""
-        if self._deaths < MOST_DEATHS or self._last_death is None:
-            return None
-        return TooManyDeaths(count=self._deaths, last=self._last_death)
 
     @property
     def operator(self) -> str:
@@ -245,27 +238,40 @@ class Supervisor:
         Requests that only one kind of worker answers are sent by the client of this worker, such as
         ``DropInClient``.
 
-        ``counts`` says whether a crash or a time-out counts toward the limit of three. A death does not count, for
-        example, if the caller repeats the request to find the cause. The time-out is multiplied by ``shared_by``, the
-        number of implementations in the request.
+        ``counts`` says whether a crash or a time-out counts toward the limits of ``Deaths``. A death does not count,
+        for example, if the caller repeats the request to find the cause. The time-out is multiplied by ``shared_by``,
+        the number of implementations in the request.
         """
         if self._closed:
             return Outcome(status="not_run", facts=(Interrupted(),))
-        if self.gave_up:
-            return Outcome(status="not_run", facts=(self.gave_up,))
+        case, checks = _find_subject(request)
+        reason = self.deaths.find_reason(case, checks)
+        if reason:
+            return Outcome(status="not_run", facts=(reason,))
         try:
-            if self._child is None:
-                self._start()
-            child = self._child
-            if child is None:  # closed by another thread meanwhile
-                return Outcome(status="not_run", facts=(Interrupted(),))
-            return child.ask(request, timeout_s=shared_by * self._pool.limits.timeout_s)
-        except ChildDied as error:
-            return self._record_death("crashed", error.fact, counts=counts)
-        except ChildTimeout as error:
-            return self._record_death("timeout", error.fact, counts=counts)
-        except PluginError as error:  # the restarted worker cannot load the implementation
-            return self._record_death("crashed", CannotLoad(message=str(error)), counts=counts)
+            answer = self._deliver(request, timeout_s=shared_by * self._pool.limits.timeout_s)
+        except (ChildDied, ChildTimeout, PluginError) as error:
+            self._child = None
+            # A PluginError: the restarted worker cannot load the implementation.
+            death = CannotLoad(message=str(error)) if isinstance(error, PluginError) else error.fact
+            if counts:
+                self.deaths.add(case, checks, death)
+            return Outcome(status="timeout" if isinstance(error, ChildTimeout) else "crashed", facts=(death,))
+        if checks:
+            self.deaths.add(case, checks, None)
+        return answer
+
+    def _deliver(self, request: Request[Reply], *, timeout_s: float) -> Reply | Outcome:
+        """Start the worker where none runs, and return its reply.
+
+        Raises: ChildDied, ChildTimeout, PluginError.
+        """
+        if self._child is None:
+            self._start()
+        child = self._child
+        if child is None:  # closed by another thread meanwhile
+            return Outcome(status="not_run", facts=(Interrupted(),))
+        return child.ask(request, timeout_s=timeout_s)
 
     def compute_memory_limit_bytes(self) -> int | None:
         """Return the memory limit, in bytes, that the worker would get if it started now; None if unknown."""
@@ -273,17 +279,12 @@ class Supervisor:
 
     def can_be_used_again(self, kind: WorkerKind) -> bool:
         """Whether the worker is of this kind, times nothing, and its process has not died."""
-        return self._child is not None and not self._deaths and kind.timed_without is None and kind == self._kind
+        return self._child is not None and not self.deaths.any and kind.timed_without is None and kind == self._kind
 
     def limit_memory(self, parallel: int) -> None:
         """Set the memory limits of a worker that is used again, while ``parallel`` workers run at a time."""
         self._parallel = parallel
         self.send(self._make_start(), counts=False)
-
-    def count_death(self, death: Death) -> None:
-        """Count a crash or a time-out that was not counted when it happened (``ask`` with ``counts=False``)."""
-        self._deaths += 1
-        self._last_death = death
 
     def renew(self) -> None:
         """End the worker's process; the next request starts a new process."""
@@ -315,12 +316,6 @@ class Supervisor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _record_death(self, status: Status, death: Death, *, counts: bool) -> Outcome:
-        if counts:
-            self.count_death(death)
-        self._child = None
-        return Outcome(status=status, facts=(death,))
 
     def _start(self) -> None:
         """Start the worker and load the implementations; a process that cannot be used is ended.
@@ -381,6 +376,18 @@ class Supervisor:
             device_memory_bytes=limits.memory_bytes,
             timed_without=self._kind.timed_without,
         )
+
+
+def _find_subject(request: Request[Any]) -> tuple[str | None, Sequence[str]]:
+    """Return the case of a request and what is asked about it: the checks, or ``MEASURING``, which counts as one."""
+    match request:
+        case Observe(case=case, checks=checks):
+            return case, checks
+        case MeasurePass(case=case):
+            return case, (MEASURING,)
+        case Describe(case=case):
+            return case, ()
+    return None, ()
 
 
 def _load(child: Child, name: str, timeout_s: float) -> Declared:

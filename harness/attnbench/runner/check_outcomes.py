@@ -10,6 +10,7 @@ from attnbench.processes.oracle_requests import Evaluate
 from attnbench.records.outcome_facts import Death, NotReproduced
 from attnbench.records.types import DEADLY, Finding
 from attnbench.runner.candidate_pool import Supervisor
+from attnbench.runner.deaths import TOGETHER
 from attnbench.runner.session import Plan, Session
 
 __all__ = ["CheckOutcomes", "evaluate_observations", "make_finding", "observe"]
@@ -66,8 +67,8 @@ def observe(
     worker: Supervisor, implementation: str, plan: Plan, checks: Sequence[str], inputs: str, path_prefix: str
 ) -> CheckOutcomes:
     """Run checks of a case in the worker, which writes their observations to files that begin with ``path_prefix``."""
-    asked = sort_checks(checks)
-    seen = CheckOutcomes()
+    seen = CheckOutcomes(outcomes=_leave_out(worker, plan.case, checks))
+    asked = [check for check in sort_checks(checks) if check not in seen.outcomes]
 
     def ask(some: list[str], *, counts: bool = True) -> Observed | Outcome:
         path = f"{path_prefix}-{len(seen.files)}"
@@ -79,12 +80,13 @@ def observe(
         return answer
 
     died: Outcome | None = None
-    if len(asked) > 1 and plan.flop <= TOGETHER_FLOP:
+    together = len(asked) > 1 and plan.flop <= TOGETHER_FLOP
+    if together and not worker.deaths.forbid_together(plan.case):
         answer = ask(asked, counts=False)
         if isinstance(answer, Observed):
             return seen
         if answer.status not in DEADLY:
-            seen.outcomes = dict.fromkeys(asked, answer)
+            seen.outcomes |= dict.fromkeys(asked, answer)
             return seen
         died = answer
     for check in asked:
@@ -92,8 +94,14 @@ def observe(
         if isinstance(alone, Outcome):
             seen.outcomes[check] = alone
     if died and died.status == "crashed" and not any(o and o.status in DEADLY for o in seen.outcomes.values()):
-        # The request with all checks crashed, but no check crashed in a request of its own. The crash still counts
-        # toward the limit ``MOST_DEATHS``, and becomes the outcome of the last check.
-        worker.count_death(*(fact for fact in died.facts if isinstance(fact, Death)))
+        # The request with all checks crashed, but no check crashed in a request of its own. The crash becomes the
+        # outcome of the last check. After several such cases, checks are asked one by one from the beginning.
+        worker.deaths.add(plan.case, [TOGETHER], *(fact for fact in died.facts if isinstance(fact, Death)))
         seen.outcomes[asked[-1]] = Outcome(status="crashed", facts=(*died.facts, NotReproduced()))
     return seen
+
+
+def _leave_out(worker: Supervisor, case: str, checks: Sequence[str]) -> dict[str, Outcome | None]:
+    """Return the outcomes of the checks that are not run, because they ended the worker's process before."""
+    reasons = {check: worker.deaths.find_reason(case, [check]) for check in checks}
+    return {check: Outcome(status="not_run", facts=(reason,)) for check, reason in reasons.items() if reason}

@@ -10,6 +10,7 @@ from attnbench.records.outcome_facts import (
     ClockChanged,
     ComputesRefusedCase,
     Crashed,
+    DeathScope,
     DeclarationChanged,
     EmptyBatchRefused,
     EndedProcesses,
@@ -76,7 +77,11 @@ _TIMED_OUT = "no answer within {limit:g} s (--timeout)"
 _CANNOT_LOAD = "{message}"
 _NOT_REPRODUCED = "This came after checks of other cases; no check of this case reproduces it in a fresh process."
 _ORACLE_ENDED = "the oracle worker's process ended: {crash}"
-_DEATHS = "the worker's process ended {count} times, the last time: {last}"
+_DEATHS: dict[DeathScope, str] = {
+    "check": "this check ended the worker's process in {count} cases in a row, the last time: {last}",
+    "case": "checks of this case ended the worker's process ({count} in a row), the last time: {last}",
+    "implementation": "the worker's process ended {count} times in a row, the last time: {last}",
+}
 _INTERRUPTED = "the run was interrupted"
 _OVER_WORK = "predicted {predicted:.3g} s a call, over the limit of {limit:g} s (--work-limit)"
 _OVER_CALL = "a call took {took:.3g} s, over the limit of {limit:g} s (--work-limit)"
@@ -155,8 +160,8 @@ def describe_outcome_fact(fact: OutcomeFact) -> str:  # noqa: C901  # one case f
             return say(_NOT_REPRODUCED)
         case OracleEnded(how=how):
             return say(_ORACLE_ENDED, crash=_describe_crash(how))
-        case TooManyDeaths(count=count, last=last):
-            return say(_DEATHS, count=count, last=describe_outcome_fact(last))
+        case TooManyDeaths(count=count, last=last, of=of):
+            return say(_DEATHS[of], count=count, last=describe_outcome_fact(last))
         case Interrupted():
             return say(_INTERRUPTED)
         case OverWorkLimit():

@@ -4,6 +4,7 @@ import math
 import pickle
 
 import pytest
+import torch
 
 from attnbench.analysis.stats import median_of_processes
 from attnbench.asv import benchmarks
@@ -42,3 +43,17 @@ def test_a_number_that_is_missing_is_nan(suite, cache) -> None:
     """A forward pass alone saves no bytes for a backward pass; this missing number is NaN, which asv shows as n/a."""
     assert math.isnan(suite.track_saved_bytes(cache, "reshaped", 8, "forward"))
     assert suite.track_saved_bytes(cache, "reshaped", 8, "forward+backward") > 0
+
+
+def test_without_the_device_there_are_no_numbers_but_a_reason(capfd: pytest.CaptureFixture[str]) -> None:
+    """On a device that this machine lacks, every number is NaN, and the reason goes to standard error."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+
+    class OnCuda(benchmarks(["xformers"], [8], processes=1, budget_s=0.05)):
+        device = "cuda"
+
+    cache = OnCuda().setup_cache()
+    for track in (OnCuda.track_time_ns, OnCuda.track_time_ratio, OnCuda.track_peak_bytes):
+        assert math.isnan(track(OnCuda(), cache, "xformers", 8, "forward"))
+    assert "CUDA" in capfd.readouterr().err

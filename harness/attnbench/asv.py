@@ -7,16 +7,20 @@
 
 asv first calls ``setup_cache`` of the class, which measures all implementations together, with interleaved calls. asv
 keeps the results in a cache. Each benchmark then reads one number from the cache. If an implementation failed or
-refused a case, or the case was not started, there is no number, and asv shows n/a.
+refused a case, or the case was not started, there is no number, and asv shows n/a; ``asv run --show-stderr`` prints the
+reason.
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from attnbench.analysis.stats import median_of_processes, ratio
+from attnbench.devices import HOST
 from attnbench.records.types import Pass, Result
 from attnbench.runner import Effort, measure
+from attnbench.words.findings import describe_reason
 
 __all__ = ["benchmarks"]
 
@@ -35,8 +39,9 @@ def benchmarks(
 ) -> type:
     """Return a base class of asv benchmarks whose parameters are implementation, length and pass.
 
-    Times are also given as ratios to the time of ``baseline``. Each case is timed in ``processes`` processes, with
-    timed calls of ``budget_s`` seconds in each process.
+    They are measured on the CPU. A subclass with ``device = "cuda"`` measures on that device; where there is none, its
+    numbers are n/a. Times are also given as ratios to the time of ``baseline``. Each case is timed in ``processes``
+    processes, with timed calls of ``budget_s`` seconds in each process.
     """
     names = list(dict.fromkeys([baseline, *implementations]))
 
@@ -44,13 +49,17 @@ def benchmarks(
         params: ClassVar[list[list[Any]]] = [names, list(lengths), ["forward", "forward+backward"]]
         param_names: ClassVar[list[str]] = ["implementation", "length", "pass"]
         timeout = TIMEOUT_S
+        device = HOST
 
         def setup_cache(self) -> Cache:
-            return measure(names, lengths, Effort(processes=processes, budget_s=budget_s))
+            return measure(names, lengths, Effort(processes=processes, budget_s=budget_s), device=self.device)
 
         def track_time_ns(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
-            timing = cache[implementation, length, name].timing
-            return median_of_processes(timing.samples_ns).value if timing else math.nan
+            result = cache[implementation, length, name]
+            if result.timing is None:
+                _print_reason(result)
+                return math.nan
+            return median_of_processes(result.timing.samples_ns).value
 
         def track_time_ratio(self, cache: Cache, implementation: str, length: int, name: Pass) -> float:
             own, base = (cache[one, length, name] for one in (implementation, baseline))
@@ -76,3 +85,9 @@ def benchmarks(
         track_peak_bytes.unit = track_saved_bytes.unit = "bytes"  # type: ignore[attr-defined]
 
     return Benchmarks
+
+
+def _print_reason(result: Result) -> None:
+    """Print why an implementation was not timed on a case."""
+    if result.untimed is not None:
+        print(f"{result.implementation} {result.case}: {describe_reason(result.untimed)}", file=sys.stderr)  # noqa: T201

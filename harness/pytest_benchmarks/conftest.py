@@ -1,23 +1,40 @@
-"""Measure the implementations in ``IMPLEMENTATIONS`` once per pytest session; the benchmarks replay the samples."""
+"""Measure implementations once per pytest session and device; the benchmarks replay the samples."""
+
+from collections.abc import Callable
+from functools import cache
 
 import pytest
 
 from attnbench.records.types import Pass, Result
 from attnbench.runner import Effort, measure
 
-IMPLEMENTATIONS = ("torch_mha", "naive_loop", "per_head", "batched_matmul", "reshaped", "sdpa")
+# Implementations by the device on which they are timed.
+IMPLEMENTATIONS = {
+    "cpu": ("torch_mha", "naive_loop", "per_head", "batched_matmul", "reshaped", "sdpa"),
+    "cuda": ("torch_mha", "xformers", "xformers_splitk"),
+}
 LENGTHS = (32, 64, 128, 256)
+Results = dict[tuple[str, int, Pass], Result]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize benchmarks by pass, length and implementation."""
-    if {"implementation", "length", "pass_name"} <= set(metafunc.fixturenames):
+    """Parametrize benchmarks by pass, length, device and implementation."""
+    if {"implementation", "length", "pass_name", "device"} <= set(metafunc.fixturenames):
         metafunc.parametrize("pass_name", ["forward", "forward+backward"])
         metafunc.parametrize("length", LENGTHS)
-        metafunc.parametrize("implementation", IMPLEMENTATIONS)
+        pairs = [(device, name) for device, names in IMPLEMENTATIONS.items() for name in names]
+        metafunc.parametrize(("device", "implementation"), pairs)
 
 
 @pytest.fixture(scope="session")
-def results() -> dict[tuple[str, int, Pass], Result]:
-    """Return results by implementation, length and pass, measured by attnbench with interleaved calls."""
-    return measure(IMPLEMENTATIONS, LENGTHS, Effort(processes=3, budget_s=0.2))
+def measure_on() -> Callable[[str], Results]:
+    """Return a function that gives the results on a device by implementation, length and pass.
+
+    attnbench measures them once, with interleaved calls.
+    """
+
+    @cache
+    def measure_once(device: str) -> Results:
+        return measure(IMPLEMENTATIONS[device], LENGTHS, Effort(processes=3, budget_s=0.2), device=device)
+
+    return measure_once

@@ -6,12 +6,13 @@ attnbench measures the samples with interleaved calls. pytest-benchmark measures
 its statistics and storage. A case without a timing is skipped, with the reason why it was not timed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from attnbench.records.types import Pass, Result
+from attnbench.words.findings import describe_reason
 
 
 class Replay:
@@ -40,17 +41,18 @@ replay = Replay()
 @pytest.mark.benchmark(timer=replay)
 def test_attention(
     benchmark: BenchmarkFixture,
-    results: dict[tuple[str, int, Pass], Result],
+    measure_on: Callable[[str], dict[tuple[str, int, Pass], Result]],
+    device: str,
     implementation: str,
     length: int,
     pass_name: Pass,
 ) -> None:
     """pytest-benchmark stores the samples that attnbench measured, with bytes of memory as extra information."""
-    result = results[implementation, length, pass_name]
+    result = measure_on(device)[implementation, length, pass_name]
     if result.timing is None:
-        pytest.skip(f"no timing: {result.untimed}")
+        pytest.skip(f"no timing: {describe_reason(result.untimed) if result.untimed else 'the run ended'}")
     samples = [sample for process in result.timing.samples_ns for sample in process]
-    benchmark.group = f"{pass_name}, length {length}"
+    benchmark.group = f"{pass_name}, length {length}, {device}"
     assert result.memory is not None
     benchmark.extra_info.update(
         case=result.case,

@@ -1,9 +1,11 @@
 """Speed and memory: check each implementation alone on the cases to be timed, then time all of them interleaved."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from attnbench.cases import CaseId, Shape
 from attnbench.checks.catalogue import read_checks
+from attnbench.devices import HOST
 from attnbench.measurement import resident_memory
 from attnbench.plugins.registry import display_name, find_baseline, list_operators
 from attnbench.processes.oracle_requests import ListProfile, ListShapes
@@ -113,15 +115,15 @@ def list_gating_checks() -> frozenset[str]:
 
 
 def measure(
-    implementations: Sequence[str], lengths: Sequence[int], effort: Effort
+    implementations: Sequence[str], lengths: Sequence[int], effort: Effort, *, device: str = HOST
 ) -> dict[tuple[str, int, Pass], Result]:
-    """Profile for asv and pytest-benchmark, without a run file.
+    """Profile for asv and pytest-benchmark on a device, without a run file.
 
     The keys of the returned mapping are (implementation, length, pass).
     """
     with Session(limits=Limits()) as session:
         place = {
-            case: (length, name)
+            str(replace(CaseId.parse(case), device=device)): (length, name)
             for length in lengths
             for name in MODES
             for case in list_profile_cases(session, [length], [name])

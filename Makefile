@@ -38,7 +38,7 @@ export ASV_MACHINE
 # Tests start hundreds of processes, and each would compile what it imports if no bytecode were kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup report test test-extended test-scores test-all lint asv tables oldest-torch test-oldest clean
+.PHONY: help setup report test test-extended test-scores test-all lint asv asv-page tables oldest-torch test-oldest clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ lint: $(READY)  ## ruff, mypy and the import rules
 
 asv: $(READY)  ## measure commits with asv, write reports/asv/index.html (ASV_ARGS)
 	$(ASV_ENV) $(BIN)/asv run --machine "$$($(BIN)/python -c "$$ASV_MACHINE")" $(ASV_ARGS)
+	$(BIN)/asv publish
+
+asv-page: $(READY)  ## write reports/asv/index.html from the stored measurements, without measuring
 	$(BIN)/asv publish
 
 tables: $(READY)  ## pytest-benchmark's tables, stored under results/pytest-benchmark

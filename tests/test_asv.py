@@ -1,7 +1,12 @@
 """Tests of the benchmarks for asv (airspeed velocity); all benchmarks read their numbers from one profile."""
 
+import json
 import math
 import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -57,3 +62,37 @@ def test_without_the_device_there_are_no_numbers_but_a_reason(capfd: pytest.Capt
     for track in (OnCuda.track_time_ns, OnCuda.track_time_ratio, OnCuda.track_peak_bytes):
         assert math.isnan(track(OnCuda(), cache, "xformers", 8, "forward"))
     assert "CUDA" in capfd.readouterr().err
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_stored_history_is_published_without_measuring(tmp_path: Path) -> None:
+    """``asv publish`` makes the page of results/asv; a file cut in the middle and one of another project are named."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("asv needs the history of a git checkout")
+    stored, html = tmp_path / "asv", tmp_path / "html"
+    shutil.copytree(ROOT / "results" / "asv", stored)
+    whole = next(stored.glob("*/*-virtualenv-*.json"))
+    foreign = json.loads(whole.read_text()) | {"commit_hash": "f" * 40}
+    foreign["results"] = {"other.Suite.time_x": foreign["results"]["attention.Attention.track_time_ns"]}
+    whole.with_name("ffffffff-virtualenv-py3.11.json").write_text(json.dumps(foreign))
+    whole.with_name("eeeeeeee-virtualenv-py3.11.json").write_text(whole.read_text()[:1000])
+    changed = (ROOT / "asv.conf.json").read_text()
+    for old, new in (('"."', f'"{ROOT}"'), ('"results/asv"', f'"{stored}"'), ('"reports/asv"', f'"{html}"')):
+        assert old in changed
+        changed = changed.replace(old, new)
+    (tmp_path / "asv.conf.json").write_text(changed)
+    command = [sys.executable, "-m", "asv", "publish", "--config", str(tmp_path / "asv.conf.json")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "eeeeeeee" in done.stdout
+    assert "ffffffff" in done.stdout
+    page = json.loads((html / "index.json").read_text())
+    assert {"attention.Attention.track_peak_bytes", "attention.Attention.track_time_ratio"} <= set(page["benchmarks"])
+    assert "other.Suite.time_x" not in page["benchmarks"]
+    assert (html / "index.html").exists()
+    graphs = {
+        json.loads(path.read_text())[0][0] for path in html.glob("graphs/**/attention.Attention.track_peak_bytes.json")
+    }
+    assert graphs

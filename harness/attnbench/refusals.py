@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 __all__ = [
+    "BrokenPackage",
     "CannotCompile",
     "Interpreted",
     "LacksDevice",
@@ -55,6 +56,13 @@ class NeedsPackage(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     packages: tuple[str, ...]
     install: str
+
+
+class BrokenPackage(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A package is installed, but cannot be used here; ``error`` is what its import raised, or what it lacks."""
+
+    package: str
+    error: str
 
 
 class NeedsProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -150,7 +158,7 @@ class OtherRefusal(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 # What an implementation needs of the machine, and lacks here for every case.
-MachineNeed = NeedsDevice | LacksDevice | NeedsCapability | NeedsPackage | NeedsProgram | NeedsVariable
+MachineNeed = NeedsDevice | LacksDevice | NeedsCapability | NeedsPackage | BrokenPackage | NeedsProgram | NeedsVariable
 # The union is closed: each struct is told apart by its tag.
 TypedRefusal = (
     MachineNeed

@@ -16,7 +16,6 @@ Dao, FlashAttention-2, 2023, https://arxiv.org/abs/2307.08691.
 """
 
 import importlib.util
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +23,7 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.interface import Policies
 from attnbench.kernel import core_from_kernel, from_kernel
+from attnbench.optional_packages import explain_import, import_package
 from attnbench.refusals import (
     LacksDevice,
     NeedsCapability,
@@ -43,6 +43,8 @@ __all__ = ["CORE_FLASH_ATTN", "FLASH_ATTN", "explain_core_refusal", "explain_ref
 DTYPES = ("float16", "bfloat16")
 WIDEST_HEAD = 256
 OLDEST_CAPABILITY = (8, 0)
+# Module that is called, and its function.
+FUNCTION = ("flash_attn", ("flash_attn_func",))
 
 
 def flash_attn(
@@ -53,7 +55,7 @@ def flash_attn(
     ``enable_gqa`` is ignored: the shapes of k and v show whether query heads share key heads.
     """
     del enable_gqa
-    function = _import_function()
+    function = import_package(*FUNCTION).flash_attn_func
     rows = (x.transpose(1, 2) for x in (q, k, v))  # (batch, length, heads, head_dim)
     output: Tensor = function(*rows, dropout_p=dropout_p, softmax_scale=scale, causal=is_causal)
     return output.transpose(1, 2)
@@ -68,6 +70,8 @@ def explain_refusal(case: Case) -> TypedRefusal | None:
         return NeedsPackage(packages=("flash-attn",), install="pip install flash-attn --no-build-isolation")
     if not torch.cuda.is_available():
         return LacksDevice(device="cuda")
+    if fault := explain_import(*FUNCTION):
+        return fault
     if torch.cuda.get_device_capability() < OLDEST_CAPABILITY:
         return NeedsCapability(least=OLDEST_CAPABILITY)
     if case.dtype not in DTYPES:
@@ -85,12 +89,6 @@ def explain_core_refusal(case: Case) -> TypedRefusal | None:
     if reason is None and case.problem.value_dim != case.problem.head_dim:
         return NeedsEqualSizes(names=("value_dim", "head_dim"))
     return reason
-
-
-def _import_function() -> Any:
-    from flash_attn import flash_attn_func
-
-    return flash_attn_func
 
 
 FLASH_ATTN = from_kernel(

@@ -12,9 +12,7 @@ Rabe and Staats, Self-attention Does Not Need O(n²) Memory, 2021, https://arxiv
 """
 
 import importlib.util
-import logging
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -24,26 +22,35 @@ from attnbench.cases import Case
 from attnbench.interface import Policies
 from attnbench.kernel import core_from_kernel, from_kernel
 from attnbench.masks import additive
+from attnbench.optional_packages import explain_import, import_package
 from attnbench.refusals import LacksDevice, NeedsDevice, NeedsDtype, NeedsPackage, OtherRefusal, TypedRefusal
 
 __all__ = ["CORE_XFORMERS", "XFORMERS", "explain_core_refusal", "explain_refusal", "xformers_fmha"]
 
+# The CUDA operators load 16 bytes at a time: strides must be multiples of this number of elements, which is enough for
+# all dtypes. The stride of the last dimension must be 1.
+ALIGNED = 8
 # Dtypes that xFormers' operators know. For any other dtype, the method not_supported_reasons of an
 # operator raises KeyError.
 DTYPES = ("float32", "bfloat16", "float16")
+# Module of xFormers that is called, and what it must have.
+FMHA = (
+    "xformers.ops.fmha",
+    ("memory_efficient_attention", "Inputs", "LowerTriangularMask", "flash3", "flash", "cutlass"),
+)
 
 
 def xformers_fmha(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, scale: float, dropout_p: float
 ) -> Tensor:
     """Compute attention by ``xformers.ops.memory_efficient_attention``."""
-    fmha = _import_fmha()
+    fmha = import_package(*FMHA)
     bias = fmha.LowerTriangularMask() if is_causal else None
     empty = None
     if mask is not None:
         bias, empty = _unmask_empty_rows(mask, q.dtype)
         bias = _align_rows(bias, (*q.shape[:3], k.shape[2]))
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (batch, length, heads, head_dim)
+    q, k, v = (_align_heads(x.transpose(1, 2)) for x in (q, k, v))  # (batch, length, heads, head_dim)
     output: Tensor = fmha.memory_efficient_attention(q, k, v, attn_bias=bias, p=dropout_p, scale=scale)
     output = output.transpose(1, 2)
     return output if empty is None else output.masked_fill(empty, 0.0)
@@ -61,10 +68,17 @@ def _unmask_empty_rows(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor
     return mask.masked_fill(empty, 0.0), empty
 
 
+def _align_heads(x: Tensor) -> Tensor:
+    """Return a tensor whose rows of one head are stored as the operators need; it is copied where they are not."""
+    is_aligned = x.stride(-1) == 1 and all(stride % ALIGNED == 0 for stride in x.stride()[:-1])
+    return x if is_aligned else x.clone(memory_format=torch.contiguous_format)
+
+
 def _align_rows(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Expand a bias to the full shape with a row stride that is a multiple of 8 elements, which CUDA operators need."""
+    """Expand a bias to the full shape; its rows begin at multiples of ``ALIGNED`` elements."""
     keys = shape[-1]
-    return torch.nn.functional.pad(bias.expand(shape), (0, -keys % 8))[..., :keys]
+    added = -keys % ALIGNED if keys else ALIGNED
+    return torch.nn.functional.pad(bias.expand(shape), (0, added)).contiguous()[..., :keys]
 
 
 def explain_refusal(case: Case) -> TypedRefusal | None:
@@ -80,7 +94,9 @@ def explain_core_refusal(case: Case) -> TypedRefusal | None:
 def _explain_probe_refusal(case: Case, probe: Callable[[Case], Any]) -> TypedRefusal | None:
     if importlib.util.find_spec("xformers") is None:
         return NeedsPackage(packages=("xformers",), install="pip install 'attnbench[xformers]'")
-    fmha = _import_fmha()
+    if fault := explain_import(*FMHA):
+        return fault
+    fmha = import_package(*FMHA)
     if case.device == "cuda" and not torch.cuda.is_available():
         return LacksDevice(device="cuda")
     if case.device == "cuda" and case.dtype not in DTYPES:
@@ -104,13 +120,13 @@ def _make_probe(case: Case) -> Any:
     )
     bias = None
     if problem.is_causal and not problem.padding_mask and keys == problem.keys:
-        bias = _import_fmha().LowerTriangularMask()
+        bias = import_package(*FMHA).LowerTriangularMask()
     elif problem.mask != "none":
         numbers = torch.empty(1, 1, 1, 1, dtype=dtype, device=case.device)
         bias = _align_rows(numbers, (batch, heads, queries, keys)).requires_grad_(
             case.tracks_inputs and bool(problem.tracked_masks)
         )
-    return _import_fmha().Inputs(q, k, v, attn_bias=bias, p=problem.dropout if case.training else 0.0)
+    return import_package(*FMHA).Inputs(q, k, v, attn_bias=bias, p=problem.dropout if case.training else 0.0)
 
 
 def _make_core_probe(case: Case) -> Any:
@@ -121,13 +137,13 @@ def _make_core_probe(case: Case) -> Any:
     q, k, v = (torch.empty(batch, n, heads, width, dtype=dtype, device=case.device) for n, width in widths)
     bias = None
     if problem.mask in ("causal_tl", "causal_br") and (problem.causal == "top_left" or queries == keys):
-        bias = _import_fmha().LowerTriangularMask()
+        bias = import_package(*FMHA).LowerTriangularMask()
     elif problem.parts:
         numbers = torch.empty(1, 1, 1, 1, dtype=dtype, device=case.device)
         bias = _align_rows(numbers, (batch, heads, queries, keys)).requires_grad_(
             case.tracks_inputs and bool(problem.additive_masks)
         )
-    return _import_fmha().Inputs(q, k, v, attn_bias=bias)
+    return import_package(*FMHA).Inputs(q, k, v, attn_bias=bias)
 
 
 def _find_reason(operators: list[Any], inputs: Any) -> TypedRefusal | None:
@@ -145,17 +161,6 @@ def _find_reason(operators: list[Any], inputs: Any) -> TypedRefusal | None:
     shared = [reason for reason in first if all(reason in other for other in others)]
     text = shared[0] if shared else "; ".join(f"{name}: {lacks[0]}" for name, lacks in reasons.items())
     return OtherRefusal(text=text, library="xformers")
-
-
-@cache
-def _import_fmha() -> Any:
-    """Import the module ``xformers.ops.fmha``."""
-    # At import, xFormers may log that it was built for another version of torch. Hide this message: a
-    # case that cannot run for this reason is refused.
-    logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
-    from xformers.ops import fmha
-
-    return fmha
 
 
 XFORMERS = from_kernel(

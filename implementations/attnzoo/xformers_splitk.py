@@ -17,12 +17,10 @@ Dao et al., Flash-Decoding, 2023, https://crfm.stanford.edu/2023/10/12/flashdeco
 """
 
 import importlib.util
-import logging
 import math
 import os
 import warnings
 from contextlib import nullcontext
-from functools import cache
 from importlib import metadata
 from threading import Lock
 from typing import Any
@@ -33,6 +31,7 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.interface import Policies, Refusal
 from attnbench.kernel import core_from_kernel, from_kernel
+from attnbench.optional_packages import explain_import, import_package
 from attnbench.refusals import (
     CannotCompile,
     Interpreted,
@@ -48,6 +47,8 @@ from attnbench.refusals import (
 
 __all__ = ["CORE_XFORMERS_SPLITK", "XFORMERS_SPLITK", "explain_core_refusal", "explain_refusal", "xformers_splitk"]
 
+# Module of xFormers that is called, and what it must have.
+FMHA = ("xformers.ops.fmha", ("Inputs", "triton_splitk"))
 INTERPRET = "TRITON_INTERPRET"
 NOT_BUILT = "xFormers wasn't build with CUDA support"
 AS_WIDE = NeedsEqualSizes(names=("value_dim", "head_dim"))
@@ -71,7 +72,7 @@ def xformers_splitk(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, sca
         raise Refusal(NeedsDtype(dtypes=INTERPRETED_DTYPES, device="cpu"))
     if v.shape[-1] != k.shape[-1]:
         raise Refusal(AS_WIDE)
-    fmha = _import_fmha()
+    fmha = import_package(*FMHA)
     bias = None if mask is None else mask.expand(*q.shape[:3], k.shape[2])
     rows = [x.transpose(1, 2) for x in (q, k, v)]  # (batch, length, heads, head_dim)
     inputs = fmha.Inputs(*rows, attn_bias=bias, scale=scale)
@@ -100,6 +101,9 @@ def explain_refusal(case: Case) -> TypedRefusal | None:
     packages = tuple(name for name in ("xformers", "triton") if importlib.util.find_spec(name) is None)
     if packages:
         return NeedsPackage(packages=packages, install="pip install 'attnbench[xformers]'")
+    fault = explain_import("triton.language") or explain_import(*FMHA)
+    if fault:
+        return fault
     if case.device == "cuda":
         return _explain_compiled_refusal(case)
     head_dim: int = case.problem.head_dim
@@ -133,12 +137,12 @@ def _explain_compiled_refusal(case: Case) -> TypedRefusal | None:
         torch.empty(problem.sequences, length, problem.num_heads, problem.head_dim, dtype=dtype, device=case.device)
         for length in (problem.queries, problem.columns, problem.columns)
     )
-    return _find_reason(_import_fmha().Inputs(*rows))
+    return _find_reason(import_package(*FMHA).Inputs(*rows))
 
 
 def _find_reason(inputs: Any) -> OtherRefusal | None:
     """Return xFormers' reason why the compiled kernel refuses the inputs, or None if it accepts them."""
-    reasons = _import_fmha().triton_splitk.FwOp.not_supported_reasons(inputs)
+    reasons = import_package(*FMHA).triton_splitk.FwOp.not_supported_reasons(inputs)
     # Ignore the reason that xFormers was built without CUDA code, because the Triton kernel needs
     # no such code.
     reason = next((reason for reason in reasons if reason != NOT_BUILT), None)
@@ -178,17 +182,6 @@ def get_environment() -> dict[str, str]:
     an empty dict.
     """
     return {} if torch.cuda.is_available() else {INTERPRET: "1"}
-
-
-@cache
-def _import_fmha() -> Any:
-    """Import the module ``xformers.ops.fmha`` with its Triton kernels."""
-    # At import, xFormers may log that it was built for another version of torch. Hide this message: the
-    # Triton kernels need no compiled part of xFormers.
-    logging.getLogger("xformers").addFilter(lambda record: "can't load C++" not in record.getMessage())
-    from xformers.ops import fmha
-
-    return fmha
 
 
 XFORMERS_SPLITK = from_kernel(

@@ -14,9 +14,10 @@ from attnbench.analysis.summary import Conformance
 from attnbench.records.facts import Fact
 from attnbench.records.outcome_facts import DeclarationChanged, OverWorkLimit, Raised, TimedOut
 from attnbench.records.types import FRONTIER, PERF, Completion, Finding, Result, Status
-from attnbench.refusals import OtherRefusal
+from attnbench.refusals import Interpreted, OtherRefusal
 from attnbench.words.coverage import describe_asking, describe_completion, describe_few, list_coverage_lines
 from attnbench.words.findings import describe_fact
+from attnbench.words.summary import describe_conformance
 
 MADE = Completion(
     run="r", implementation="a", suite="core", list_digest="d", listed=275, refused={"no": (1, 2)}, strength=2,
@@ -100,6 +101,18 @@ def test_a_verdict_names_the_suite_and_the_checked_cases(results: list[Result], 
     """At least 20 cases and no failure are a yes; fewer are only so many; a failure anywhere is a no."""
     found = judge_conformance(results)
     assert (found.verdict, found.suite, found.checked) == expected
+
+
+def test_a_verdict_on_interpreted_calls_says_so() -> None:
+    """Where checked calls were interpreted, the verdict says that the compiled kernels did not run."""
+    interpreted = [replace(one, untimed=Interpreted(interpreter="Triton")) for one in QUICK]
+    assert describe_conformance(judge_conformance(QUICK)) == "yes, quick 24"
+    found = judge_conformance(interpreted)
+    assert describe_conformance(found) == "yes, quick 24 (interpreted), CUDA kernels not run here"
+    refused = [replace(one, suite="quick") for one in make_results("unsupported", range(9), "quick")]
+    assert not judge_conformance(
+        [replace(one, untimed=Interpreted(interpreter="Triton")) for one in refused]
+    ).interpreted
 
 
 def test_a_verdict_counts_refused_cases_by_the_refusal() -> None:

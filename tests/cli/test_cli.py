@@ -218,6 +218,8 @@ USAGE_ERRORS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("--json", "an existing folder", "'none/f.json'", "- is standard output"),
     ),
     "reports": ("report other.jsonl --reports own.py/new", ("own.py/new", "Not a directory", "--reports DIR")),
+    "link": ("report --link page", ("--link", "'page' is not TEXT=ADDRESS")),
+    "script": ("report --link a=javascript:b", ("--link", "'a=javascript:b' is not TEXT=ADDRESS", "https")),
     "compare": ("compare 2099 2098 --results stored", ("no run '2099' in stored",)),
     "shard 3/2": ("conform sdpa --shard 3/2", ("--shard", "1 <= I <= N", "got 3/2", "for example 1/4")),
     "shard abc": ("conform sdpa --shard abc", ("--shard", "1 <= I <= N", "got abc", "for example 1/4")),

@@ -14,7 +14,7 @@ import pytest
 from attnbench.analysis.timing_rows import measure_calls
 from attnbench.records.run_file import ResultsError, StoredRun
 from attnbench.records.types import Ceiling, Finding, Machine, Memory, Result, Run, Timing, find_pass
-from attnbench.report import write
+from attnbench.report import write, write_content
 from attnbench.report.columns import TIMINGS
 from attnbench.report.content import collect_content
 from attnbench.report.kernel_paths import find_way
@@ -151,6 +151,15 @@ def test_a_report_is_a_page_a_text_tables_and_three_figures(tmp_path: Path) -> N
         "index.html", "kernels.csv", "memory.csv", "memory.png", "memory.svg", "ratio.png", "ratio.svg", "report.md",
         "time.png", "time.svg", "timings.csv",
     ]  # fmt: skip
+
+
+def test_links_to_other_pages_are_at_the_end(tmp_path: Path) -> None:
+    """The page and the Markdown file end with the given links; text and address are never markup."""
+    links = [("history by asv", "../asv/index.html"), ("<b>", 'x"y')]
+    write_content(collect_content([make_stored_run(*make_check_results())]), tmp_path, links)
+    page, text = ((tmp_path / name).read_text() for name in ("index.html", "report.md"))
+    assert 'See also <a href="../asv/index.html">history by asv</a>, <a href="x&#34;y">&lt;b&gt;</a>.' in page
+    assert text.endswith('See also [history by asv](<../asv/index.html>), [\\<b\\>](<x"y>).\n')
 
 
 def test_two_reports_of_the_same_runs_have_the_same_bytes(tmp_path: Path) -> None:

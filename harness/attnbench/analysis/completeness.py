@@ -183,7 +183,7 @@ def _find_shortfalls(stored: StoredRun) -> Iterator[Shortfall]:
 
 
 def _is_settled(result: Result) -> bool:
-    return result.timing is not None or result.untimed is not None
+    return result.timing is not None or (result.suite == PERF and result.untimed is not None)
 
 
 def _guess_planned(stored: StoredRun, results: dict[str, list[Result]]) -> Iterator[tuple[str, Planned]]:

@@ -18,6 +18,7 @@ from attnbench.records.types import (
     Finding,
     Result,
 )
+from attnbench.refusals import Interpreted
 
 __all__ = [
     "FEWEST_CHECKED",
@@ -81,6 +82,7 @@ def judge_conformance(results: Iterable[Result], *, missing: int = 0, causes: Se
         refused=tuple(refused.most_common()),
         causes=tuple(causes),
         missing=missing,
+        interpreted=any(isinstance(result.untimed, Interpreted) for result in every if is_checked(result)),
     )
 
 

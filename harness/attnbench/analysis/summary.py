@@ -62,6 +62,8 @@ class Conformance:
     not_run: tuple[tuple[Reason, int], ...] = ()
     # Number of planned cases without a result, as after a run that was cut.
     missing: int = 0
+    # Whether the checked calls were interpreted, so that no compiled kernel ran.
+    interpreted: bool = False
 
     @property
     def failed_checks(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import click
 
@@ -14,8 +15,16 @@ from attnbench.jobs.job import RunJob, build
 @click.command("report")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--since", metavar="RUN", help="Use also this run and every newer run in the folder of run files.")
+@click.option(
+    "--link",
+    "links",
+    multiple=True,
+    metavar="TEXT=ADDRESS",
+    callback=lambda _context, _option, given: tuple(map(_read_link, given)),
+    help="Link at the end of the page, such as to the history by asv; an https address or a path from the page.",
+)
 @options("results", "reports")
-def command(runs: tuple[str, ...], since: str | None, **folders: str | None) -> int:
+def command(runs: tuple[str, ...], since: str | None, links: tuple[tuple[str, str], ...], **folders: str | None) -> int:
     """Write an HTML page, plots, CSV and Markdown from stored runs.
 
     Each RUN is the id of a run or the path of its file. Without RUN the newest run is used. The table of the
@@ -44,10 +53,17 @@ def command(runs: tuple[str, ...], since: str | None, **folders: str | None) -> 
             click.echo(f"warning: {problem}", err=True)
     with _pause_collection():
         content = collect(stored)
-    page = write_content(content, reports)
+    page = write_content(content, reports, links)
     print_outcome(content.summary, content.runs, reports=reports)
     click.echo(page)
     return INCONCLUSIVE if content.summary.incomplete else 0
+
+
+def _read_link(given: str) -> tuple[str, str]:
+    text, separator, address = given.partition("=")
+    if not (text and separator and address) or urlsplit(address).scheme not in {"", "http", "https"}:
+        raise click.BadParameter(f"{given!r} is not TEXT=ADDRESS, with an https address or a path")
+    return text, address
 
 
 @contextmanager

@@ -397,7 +397,8 @@ class Result:
     # Names that torch's profiler gives to the torch operators and device kernels of the call, the longest time first;
     # "aten::bmm ×2" was called twice.
     kernels: tuple[str, ...] = ()
-    # Why a requested timing is missing; a text only in runs of schemas before 8.
+    # Why a requested timing is missing, or why a checked call must not be timed; a text only in runs of schemas
+    # before 8.
     untimed: Reason | None = None
     suite: str = ""
     # Whether the case is not in the suite's list, but a supplementary case of the implementation.

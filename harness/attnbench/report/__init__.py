@@ -37,10 +37,11 @@ def collect(runs: Sequence[StoredRun]) -> "Content":
     return collect_content(runs)
 
 
-def write_content(content: "Content", folder: Path) -> Path:
+def write_content(content: "Content", folder: Path, links: Sequence[tuple[str, str]] = ()) -> Path:
     """Write a report into a folder, and return the path of its HTML page.
 
-    The report also has a Markdown file, plots and CSV files. Plug-ins may add sections to the page.
+    The report also has a Markdown file, plots and CSV files. The page and the Markdown file end with ``links``, each a
+    text and an address. Plug-ins may add sections to the page.
 
     Raises: ResultsError where the folder cannot be written.
     """
@@ -48,7 +49,7 @@ def write_content(content: "Content", folder: Path) -> Path:
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, parts in _render_files(content):
+        for name, parts in _render_files(content, links):
             with (folder / name).open("wb") as stream:
                 stream.writelines(parts)
         place_sections(content, folder)
@@ -59,7 +60,7 @@ def write_content(content: "Content", folder: Path) -> Path:
     return folder / "index.html"
 
 
-def _render_files(content: "Content") -> Iterator[tuple[str, Iterable[bytes]]]:
+def _render_files(content: "Content", links: Sequence[tuple[str, str]]) -> Iterator[tuple[str, Iterable[bytes]]]:
     """Yield the name and the parts of each file; a file is written before the next one is made."""
     # Imported here, because a command that writes no report does not need them.
     from attnbench.report import markdown, page
@@ -85,8 +86,9 @@ def _render_files(content: "Content") -> Iterator[tuple[str, Iterable[bytes]]]:
             yield f"{name}.csv", render_csv([column.name for column in table.columns], rows)
         filled += [f"{name}.csv"] * bool(rows)
     yield "dispatch.json", [_encode_dispatch(content)]
-    yield "report.md", [markdown.render(content.summary).encode()]
-    yield "index.html", [page.render(content, drawings, [*filled, "dispatch.json", "report.md"], looks).encode()]
+    yield "report.md", [markdown.render(content.summary, links).encode()]
+    files = [*filled, "dispatch.json", "report.md"]
+    yield "index.html", [page.render(content, drawings, files, looks, links).encode()]
 
 
 def _encode_dispatch(content: "Content") -> bytes:

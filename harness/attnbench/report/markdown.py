@@ -7,7 +7,7 @@ from attnbench.report.markdown_text import escape, format_code, format_table, hi
 from attnbench.report.summary_grid import Line, list_answers, list_gaps, list_unmeasured, make_grid, name_wrong
 from attnbench.words.causes import describe_cause
 from attnbench.words.say import say, say_count
-from attnbench.words.summary import CONFORMS, FAILURES, HEADING, MORE_CAUSES, MORE_TABLES, title_failure
+from attnbench.words.summary import CONFORMS, FAILURES, HEADING, MORE_CAUSES, MORE_TABLES, SEE_ALSO, title_failure
 
 __all__ = ["render"]
 
@@ -17,8 +17,8 @@ MOST_TABLES, MOST_CAUSES = 6, 12
 LONGEST = 600
 
 
-def render(summary: Summary) -> str:
-    """Return the summary and the failures as Markdown."""
+def render(summary: Summary, links: Sequence[tuple[str, str]] = ()) -> str:
+    """Return the summary and the failures as Markdown, with links to the addresses of other pages at the end."""
     parts = [f"# {say(HEADING)}", escape(name_wrong(summary))]
     for table in summary.tables[:MOST_TABLES]:
         parts += _render_table(table)
@@ -26,6 +26,8 @@ def render(summary: Summary) -> str:
         parts.append(say_count(MORE_TABLES, left))
     parts.append(_list_lines(list_gaps(summary)))
     parts += _render_failures(summary)
+    if links:
+        parts.append(say(SEE_ALSO, links=", ".join(f"[{escape(text)}](<{address}>)" for text, address in links)))
     return hide_comments("\n\n".join(part for part in parts if part)) + "\n"
 
 

@@ -42,11 +42,12 @@ def render(
     drawings: Sequence[Drawing] = (),
     files: Collection[str] = (),
     looks: Mapping[str, Look] = MappingProxyType({}),
+    links: Sequence[tuple[str, str]] = (),
 ) -> str:
     """Return the HTML page of a report.
 
-    ``files`` are the names of files beside the page to which it links. ``looks`` are those of implementations in the
-    figures; an implementation without one has no mark.
+    ``files`` are the names of files beside the page to which it links; ``links`` are texts and addresses of other
+    pages. ``looks`` are those of implementations in the figures; an implementation without one has no mark.
     """
     overview = make_overview(content.summary, content.failures)
     names = {row.name for table in overview.tables for row in table.rows}
@@ -56,6 +57,7 @@ def render(
         overview=overview,
         drawings=drawings,
         files=tuple(files),
+        links=tuple(links),
         sections=tuple(make_sections(content, drawings, looks)),
         marks={name: make_mark(look) for name, look in looks.items() if name in names},
         reproducing=REPRODUCING,

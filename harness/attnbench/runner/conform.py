@@ -65,12 +65,12 @@ def conform(
             progress.done()
         added = {plan.case for plan in further.get(name, ())}
         declared = supplements[name].declared if name in supplements else {}
-        for plan, found in _check_cases(session, worker, name, own, progress, declared):
-            shown = display_name(name)
+        for prepared, found in _check_cases(session, worker, name, own, progress, declared):
+            shown, plan = display_name(name), prepared.plan
             counted = tuple(apply_expectations(finding, expectations, shown, plan.case) for finding in found)
             yield Result(
                 run=run, implementation=shown, case=plan.case, findings=counted, flop=plan.flop, suite=suite,
-                completes=plan.case in added,
+                untimed=prepared.untimed, completes=plan.case in added,
             )  # fmt: skip
 
     for result in run_each(session, divide(left.items(), parallel), job, parallel=parallel):
@@ -125,6 +125,8 @@ class _Prepared:
     inputs: str = ""
     # How the declaration changed after the run was planned; None if it did not.
     changed: DeclarationChanged | None = None
+    # Why the implementation declares that its calls must not be timed; None: they may be timed.
+    untimed: TypedRefusal | None = None
 
 
 def _check_cases(
@@ -134,8 +136,8 @@ def _check_cases(
     plans: Sequence[Plan],
     progress: Progress,
     declared: Mapping[str, TypedRefusal | None],
-) -> Iterator[tuple[Plan, tuple[Finding, ...]]]:
-    """Yield the findings of each plan in order; the candidate worker is one case ahead of the oracle worker."""
+) -> Iterator[tuple[_Prepared, tuple[Finding, ...]]]:
+    """Yield each prepared plan and its findings; the candidate worker is one case ahead of the oracle worker."""
     before: tuple[_Prepared, CheckOutcomes] | None = None
     with ThreadPoolExecutor(max_workers=1) as ahead:
         try:
@@ -145,14 +147,14 @@ def _check_cases(
                 # Two file names alternate, because the file of the preceding case is still to be evaluated.
                 coming = ahead.submit(_observe_case, worker, name, prepared, f"observation-{number % 2}")
                 if before is not None:
-                    yield before[0].plan, _evaluate(session, worker, name, *before)
+                    yield before[0], _evaluate(session, worker, name, *before)
                 if prepared.refusal is None:
                     session.ask_oracle(ComputeExpected(case=plan.case, policies=worker.declared[name].policies))
                 if following is not None and not following.missing:
                     session.ask_oracle(DrawInputs(case=following.case))
                 before = prepared, coming.result()
             if before is not None:
-                yield before[0].plan, _evaluate(session, worker, name, *before)
+                yield before[0], _evaluate(session, worker, name, *before)
         finally:
             # If the caller stops iterating early, the thread may still wait for the worker's reply. Closing the worker
             # ends that wait.
@@ -185,7 +187,8 @@ def _prepare(
     if tries and isinstance(described, Declaration) and described.unsupported:
         checks = () if check_work_limit(described.predicted_s, limit_s) else select_refusal_checks(plan)
     inputs = session.ask_oracle(DrawInputs(case=plan.case)) if checks else ""
-    return _Prepared(plan=plan, checks=checks, refusal=refusal, inputs=inputs, changed=changed)
+    untimed = described.untimed if isinstance(described, Declaration) else None
+    return _Prepared(plan=plan, checks=checks, refusal=refusal, inputs=inputs, changed=changed, untimed=untimed)
 
 
 def _observe_case(worker: Supervisor, implementation: str, prepared: _Prepared, suffix: str) -> CheckOutcomes:

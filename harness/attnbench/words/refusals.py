@@ -4,6 +4,7 @@ from typing import assert_never
 
 from attnbench.devices import find_device
 from attnbench.refusals import (
+    BrokenPackage,
     CannotCompile,
     Interpreted,
     LacksDevice,
@@ -35,6 +36,7 @@ _LACKS_DEVICE = "this machine has no {noun}"
 _LACKS_OTHER_DEVICE = "this machine has no device {name}"
 _CAPABILITY = "needs a CUDA device of capability {major}.{minor} or newer"
 _PACKAGE = "needs {packages}: {install}"
+_BROKEN = "{package} is installed, but cannot be used here: {error}"
 _PROGRAM = "needs a compiler: install {programs}"
 _VARIABLE = "needs {name}={value} in the environment before Python starts"
 _ON = "on {device}, "
@@ -87,6 +89,8 @@ def describe_refusal(refusal: TypedRefusal) -> str:  # noqa: C901  # one case fo
             return say(_CAPABILITY, major=major, minor=minor)
         case NeedsPackage():
             return say(_PACKAGE, packages=", ".join(refusal.packages), install=refusal.install)
+        case BrokenPackage(package=package, error=error):
+            return say(_BROKEN, package=package, error=error)
         case NeedsProgram():
             return say(_PROGRAM, programs=say(_OR).join(refusal.programs))
         case NeedsVariable():

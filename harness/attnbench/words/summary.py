@@ -26,6 +26,7 @@ __all__ = [
     "NOT_TIMED",
     "PENDING",
     "PER_REFERENCE",
+    "SEE_ALSO",
     "UNBROKEN",
     "describe_answers",
     "describe_conformance",
@@ -78,6 +79,7 @@ _REFUSES_ALL = "refuses every case"
 DECLARED = "†"
 _DECLARED = "expected failures ({counts})"
 _MISSING = "{verdict}, {count} not reached"
+_INTERPRETED = "{verdict} (interpreted), CUDA kernels not run here"
 _CHECKS = ("{count} check", "{count} checks")
 _CASES = ("{count} case", "{count} cases")
 _CALLS = ("{count} call", "{count} calls")
@@ -116,6 +118,7 @@ _CAUSE_ON = "{name} on {machine}  {title}"
 MORE_CAUSES = ("… and {count} more cause of failures", "… and {count} more causes of failures")
 MORE_TABLES = ("1 more table is on the page of the report", "{count} more tables are on the page of the report")
 NOT_TIMED = "{verdict}; not timed"
+SEE_ALSO = "See also {links}."
 
 
 def describe_conformance(one: Conformance) -> str:
@@ -130,6 +133,8 @@ def describe_conformance(one: Conformance) -> str:
         text = say(_ONLY_TIMED)
     else:
         text = say(_VERDICTS[one.verdict], suite=clean_name(one.suite), checked=one.checked)
+    if one.interpreted:
+        text = say(_INTERPRETED, verdict=text)
     if one.expected:
         text = f"{text} {DECLARED}"
     return say(_MISSING, verdict=text, count=one.missing) if one.missing else text

@@ -1,6 +1,6 @@
 """The expected values of one case: the oracle's quantities and the allowed error of each."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor
 from attnbench.cases import Case, Mode
 from attnbench.interface import DEFAULT_CHOICES, Choices, FaultModel, Inputs, Operator, Precision
 from attnbench.oracle.error_budget import (
+    FACTOR,
     ROUNDOFF,
     SCALE_STEP,
     Allowance,
@@ -261,6 +262,27 @@ class CaseOracle:
         operator = self.operator
         for seed in range(count_model_runs(operator.work(case).pairs)):
             yield self._evaluate(case, exact, noise=operator.noise(ROUNDOFF[self.precision], seed), keep=keep)
+
+    def fits_one_run(self, quantities: Mapping[str, Tensor], *, any_dtype: Collection[str] = ()) -> bool:
+        """Whether quantities are surely within the budget, by the exact values and one run of the rounding model.
+
+        The budget is never smaller than what one run allows, so the other runs and the yardsticks are not needed. False
+        where this is not sure, as for another shape, for a dtype that ``any_dtype`` does not permit, or with fully
+        masked rows.
+        """
+        exact = self._evaluate(self.case, self.exact_inputs)
+        if self.operator.hidden_rows(self.case, self.exact_inputs):
+            return False
+        model = next(self.run_rounding_model(self.case, self.exact_inputs))
+        wanted = {name: self.gradient_dtype if name.startswith("grad.") else self.dtype for name in quantities}
+        return all(
+            name in exact
+            and (value.dtype == wanted[name] or name in any_dtype)
+            and value.shape == exact[name].shape
+            and bool(value.isfinite().all())
+            and largest_error(value, exact[name]) <= FACTOR * largest_error(model[name], exact[name])
+            for name, value in quantities.items()
+        )
 
     def evaluate_fault_model(
         self, model: FaultModel, case: Case, keep: Tensor | None = None, *, noisy: bool = False

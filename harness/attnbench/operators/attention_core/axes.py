@@ -17,6 +17,8 @@ def describe_axes(case: Case, quantity: str) -> Sequence[Axis]:
     shared = ("key head", problem.key_heads)
     dimensions = {
         "output": (batch, heads, queries, ("feature", problem.value_dim)),
+        "lse": (batch, heads, queries),
+        "sinks": (heads,),
         "query": (batch, heads, queries, ("feature", problem.head_dim)),
         "key": (batch, shared, keys, ("feature", problem.head_dim)),
         "value": (batch, shared, keys, ("feature", problem.value_dim)),

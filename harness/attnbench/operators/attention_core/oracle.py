@@ -2,9 +2,13 @@
 
     x = scale · q kᵀ                    query head h of H uses key head ⌊h · K / H⌋ of K
     x = c · tanh(x / c)                 if there is a soft-cap c
+    x = f(x, batch, head, i, j)         if there is a function f of the logits (``score_mod``)
     x = x + bias − slope_h · |p_i − j|  if there is a bias, or ALiBi
     x = −∞                              where a query may not see a key: see ``positions``
-    output = softmax over keys of x, times v
+    output = softmax over keys of x, times v;  lse = ln Σ exp x
+
+With sinks, each row has one more logit, sink_h, whose weight is multiplied by no value. Functions, sinks and the
+logsumexp occur in calls of ``attnbench.testing`` only.
 
 Query i has the position p_i, and key j has the position j. A fully masked row has output 0. The oracle shares no code
 with any implementation, because checks would not detect a mistake in shared code. The tests compare the oracle with
@@ -20,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from attnbench.cases import Case
@@ -58,12 +63,10 @@ def evaluate(
     case: Case, inputs: Inputs, *, noise: Noise | None = None, steps: Steps = CORRECT_STEPS
 ) -> dict[str, Tensor]:
     """Compute the quantities: ``output`` and, if the case takes gradients, the gradients ``grad.<name>``."""
-    return compute_quantities(
-        case, inputs, lambda given: {"output": _attend(case.problem, given, noise, steps)}, noise=noise
-    )
+    return compute_quantities(case, inputs, lambda given: _attend(case.problem, given, noise, steps), noise=noise)
 
 
-def _attend(problem: AttentionCoreProblem, inputs: Inputs, noise: Noise | None, steps: Steps) -> Tensor:
+def _attend(problem: AttentionCoreProblem, inputs: Inputs, noise: Noise | None, steps: Steps) -> dict[str, Tensor]:
     def rounded(tensor: Tensor, terms: int = 0) -> Tensor:
         """Return the result of a step, with noise if ``noise`` is given; each element sums ``terms`` products."""
         return noise(noise.perturb_sum(tensor, terms)) if noise else tensor
@@ -76,12 +79,32 @@ def _attend(problem: AttentionCoreProblem, inputs: Inputs, noise: Noise | None, 
     q, k, v = (inputs.tensors[name] for name in ("query", "key", "value"))
     k, v = (_round_gradient(steps.share(problem, tensor), noise) for tensor in (k, v))
     logits = cap_before("added", rounded(rounded(q * problem.logit_scale) @ k.mT, problem.head_dim))
+    if (change := inputs.options.get("score_mod")) is not None:
+        logits = rounded(change(logits, *positions.list_indices(logits.shape)))
     for term in _list_added(problem, inputs):
         logits = rounded(logits + term)
     visible = positions.find_visible(problem, inputs)
     logits = cap_before("softmax", cap_before("mask", logits).masked_fill(~visible, -math.inf))
     weights = steps.normalise(logits, noise)
-    return rounded(weighted_sum(weights, v, logits, noise))
+    sinks, asks_lse = inputs.tensors.get("sinks"), inputs.options.get("lse")
+    if sinks is None and not asks_lse:
+        return {"output": rounded(weighted_sum(weights, v, logits, noise))}
+    lse = _sum_exponentials(logits)
+    if sinks is not None:
+        # A further logit takes the share 1 − sigmoid(lse − sink) of each row.
+        weights = rounded(weights * (lse - sinks[:, None, None]).sigmoid())
+        lse = torch.logaddexp(lse, sinks[:, None, None])
+    output = {"output": rounded(weighted_sum(weights, v, logits, noise))}
+    return output | {"lse": rounded(lse.squeeze(-1))} if asks_lse else output
+
+
+def _sum_exponentials(logits: Tensor) -> Tensor:
+    """Return ln Σ exp x of each row; minus infinity, without a gradient, in a fully masked row.
+
+    Shape: returns (batch, heads, queries, 1).
+    """
+    hidden = (logits == -math.inf).all(dim=-1, keepdim=True)
+    return logits.masked_fill(hidden, 0.0).logsumexp(dim=-1, keepdim=True).masked_fill(hidden, -math.inf)
 
 
 def _round_gradient(tensor: Tensor, noise: Noise | None) -> Tensor:

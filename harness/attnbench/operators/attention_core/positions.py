@@ -1,12 +1,14 @@
 """Positions of queries and keys: the distances between them, and which keys a query may see."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from attnbench.interface import Inputs
 from attnbench.operators.attention_core.problem import AttentionCoreProblem
 
-__all__ = ["compute_distances", "find_visible", "get_lengths"]
+__all__ = ["compute_distances", "find_visible", "get_lengths", "list_indices"]
 
 
 def get_lengths(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
@@ -42,3 +44,11 @@ def find_visible(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
     if problem.bias_hides:
         visible = visible & ~inputs.tensors["bias"].isneginf()
     return visible.expand(problem.sequences, problem.num_heads, problem.queries, problem.keys)
+
+
+def list_indices(sizes: Sequence[int]) -> list[Tensor]:
+    """Return the indices along each dimension of a tensor of these sizes, broadcastable to its shape."""
+    return [
+        torch.arange(size).reshape([-1 if i == axis else 1 for i in range(len(sizes))])
+        for axis, size in enumerate(sizes)
+    ]

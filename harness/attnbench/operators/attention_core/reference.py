@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,9 +12,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from attnbench.cases import Case
 from attnbench.interface import Inputs
 from attnbench.masks import positional, softmax_over_visible
+from attnbench.operators.attention_core.oracle import evaluate
 from attnbench.operators.quantities import compute_quantities
 
 __all__ = ["CoreReference", "run_yardsticks"]
+
+# Arguments of the reference that are not tensors.
+OPTIONS = ("causal", "window", "alibi_slopes", "softcap", "scale")
 
 
 class CoreReference(nn.Module):
@@ -82,8 +87,13 @@ def _make_mask(
 def run_yardsticks(case: Case, inputs: Inputs) -> Iterator[dict[str, Tensor]]:
     """Yield the quantities of the reference and, if there is no soft-cap, of ``scaled_dot_product_attention``.
 
-    The reference and ``scaled_dot_product_attention`` compute in the case's dtype.
+    The reference and ``scaled_dot_product_attention`` compute in the case's dtype. With functions of the logits or
+    sinks, which they do not take, the yardstick is the formula in the case's dtype.
     """
+    if inputs.options.get("score_mod") is not None or "sinks" in inputs.tensors:
+        yield evaluate(case, inputs)
+        return
+    inputs = replace(inputs, options={name: inputs.options[name] for name in OPTIONS})
     yield compute_quantities(case, inputs, lambda given: {"output": CoreReference()(**given.arguments())})
     if not case.problem.softcap:
         yield compute_quantities(case, inputs, lambda given: {"output": _run_fused(**given.arguments())})
@@ -97,4 +107,5 @@ def _run_fused(query: Tensor, key: Tensor, value: Tensor, **rest: Any) -> Tensor
         query, key, bias=rest.get("bias"), key_lengths=rest.get("key_lengths"), causal=rest["causal"],
         window=rest["window"], slopes=rest["alibi_slopes"],
     )  # fmt: skip
+    mask = None if mask is None else mask.to(query.dtype)
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=rest["scale"])

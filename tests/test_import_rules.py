@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "harness" / "attnbench"
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 # Modules of attnbench that an implementation may import.
-PLUGIN_CONTRACT = {"argument_checks", "cases", "interface", "kernel", "masks", "optional_packages", "refusals"}
+PLUGIN_CONTRACT = {"argument_checks", "cases", "interface", "kernel", "masks", "refusals"}
 # Largest number of files and folders in the folder attnbench.
 MOST_ENTRIES = 30
 

@@ -21,8 +21,8 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.interface import Policies
 from attnbench.kernel import core_from_kernel, from_kernel
+from attnbench.kernel.optional_packages import explain_import, import_package
 from attnbench.masks import additive
-from attnbench.optional_packages import explain_import, import_package
 from attnbench.refusals import LacksDevice, NeedsDevice, NeedsDtype, NeedsPackage, OtherRefusal, TypedRefusal
 
 __all__ = ["CORE_XFORMERS", "XFORMERS", "explain_core_refusal", "explain_refusal", "xformers_fmha"]

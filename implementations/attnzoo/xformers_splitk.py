@@ -31,7 +31,7 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.interface import Policies, Refusal
 from attnbench.kernel import core_from_kernel, from_kernel
-from attnbench.optional_packages import explain_import, import_package
+from attnbench.kernel.optional_packages import explain_import, import_package
 from attnbench.refusals import (
     CannotCompile,
     Interpreted,

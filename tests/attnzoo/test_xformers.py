@@ -16,10 +16,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnbench import optional_packages
 from attnbench.cases import COMPILED_MODES, Case
 from attnbench.interface import Refusal
-from attnbench.optional_packages import import_package
+from attnbench.kernel import optional_packages
+from attnbench.kernel.optional_packages import import_package
 from attnbench.plugins.registry import load, load_operator
 from attnbench.refusals import BrokenPackage, LacksKeywords, NeedsDevice, OtherRefusal
 

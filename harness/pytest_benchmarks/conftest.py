@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
 
+from attnbench.records.environment import describe_machine
 from attnbench.records.types import Pass, Result
 from attnbench.runner import Effort, measure
 
@@ -15,6 +17,11 @@ IMPLEMENTATIONS = {
 }
 LENGTHS = (32, 64, 128, 256)
 Results = dict[tuple[str, int, Pass], Result]
+
+
+def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
+    """Store the name that runs give this machine in place of its host name."""
+    machine_info["node"] = describe_machine().name
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

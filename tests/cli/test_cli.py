@@ -134,7 +134,21 @@ def modules_after(program: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "command",
-    ["", "list", "conform", "profile", "report", "compare", "reproduce", "run", "cache", "sweep", "cheats", "study"],
+    [
+        "",
+        "list",
+        "conform",
+        "profile",
+        "report",
+        "compare",
+        "reproduce",
+        "verify",
+        "run",
+        "cache",
+        "sweep",
+        "cheats",
+        "study",
+    ],
 )
 def test_help_imports_no_torch(command: str) -> None:
     """The help of a command does not import torch, and the list of commands imports no large package at all."""

@@ -10,12 +10,14 @@ import pytest
 
 import attnbench.checks
 from attnbench.analysis import exclusions
+from attnbench.interface import Inputs
 from attnbench.operators.attention_core import OPERATOR as CORE
 from attnbench.operators.multihead import OPERATOR as MULTIHEAD
 from attnbench.records import sample_faults
 from attnbench.records.facts import Fact
 from attnbench.records.outcome_facts import Implausible
 from attnbench.records.value_facts import Phrase, phrase
+from attnbench.testing.operator import GivenAttention
 from attnbench.words.calls import JUDGING
 from attnbench.words.checks import COMPARISONS, VIOLATIONS
 from attnbench.words.exclusions import FAULTS as EXCLUDED
@@ -69,10 +71,11 @@ def test_every_template_of_a_check_is_used() -> None:
 
 
 def test_every_fault_model_has_a_template_with_its_values() -> None:
-    """The fault models of the built-in operators, on all cases of the suite core, and the templates are the same."""
+    """The fault models on all cases of the suites core, those of calls from tests included, and the templates agree."""
+    given = Inputs(parameters={}, tensors={"sinks": None}, options={"score_mod": abs})  # type: ignore[dict-item]
     models = {
         (model.name, frozenset(model.values))
-        for operator in (MULTIHEAD, CORE)
+        for operator in (MULTIHEAD, CORE, GivenAttention(given))
         for case in operator.suite("core")
         for names in (("output", "grad.query"), ("weights",))
         for model in operator.fault_models(case, names)

@@ -28,6 +28,8 @@ __all__ = [
     "OracleRequest",
     "Script",
     "StartOracle",
+    "Verified",
+    "VerifyFile",
     "WriteScript",
 ]
 
@@ -159,6 +161,18 @@ class ComputeExpected(OracleRequest[None], frozen=True, kw_only=True):
 
     case: str
     policies: Policies
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What is wrong with the output in a file; nothing if there are no facts."""
+
+    facts: tuple[Fact, ...]
+
+
+class VerifyFile(OracleRequest[Verified | Fault], frozen=True, kw_only=True):
+    """Asks the oracle worker to judge the output that a file has, with the arguments of its call."""
+
+    path: str
 
 
 class Evaluate(OracleRequest[dict[str, Finding]], frozen=True, kw_only=True):

@@ -16,12 +16,13 @@ from attnbench.checks.observations import Match, Observation
 from attnbench.interface import Policies
 from attnbench.oracle.error_budget import TWO_RUNS, largest_error
 from attnbench.oracle.expected import CaseOracle
+from attnbench.records.value_facts import ValueFact
 from attnbench.testing.comparison import Comparison
 from attnbench.testing.operator import GivenAttention
 from attnbench.testing.problem import ARGUMENTS, Call, Given, read_call
 from attnbench.words.findings import describe_facts
 
-__all__ = ["assert_attention_close", "compare_attention"]
+__all__ = ["assert_attention_close", "compare_attention", "judge_call"]
 
 # Defaults of an implementation that declares nothing: fully masked rows are 0.
 POLICIES = Policies()
@@ -54,9 +55,31 @@ def assert_attention_close(
     Raises: AssertionError where something is wrong, with the sentence of ``attnbench conform``; ValueError or TypeError
     where an argument is unusable.
     """
-    found = _Judged.read(Call(q=q, k=k, v=v, **call), policies, output, lse, gradients or {}, cotangent)
-    if not found.fits_one_run() and (facts := found.judge().facts):
+    facts = judge_call(
+        output, q, k, v, lse=lse, gradients=gradients, cotangent=cotangent, policies=policies, **call
+    )  # fmt: skip
+    if facts:
         raise AssertionError(describe_facts(facts))
+
+
+def judge_call(
+    output: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    lse: Tensor | None = None,
+    gradients: Mapping[str, Tensor] | None = None,
+    cotangent: Tensor | None = None,
+    policies: Policies = POLICIES,
+    **call: Any,
+) -> tuple[ValueFact, ...]:
+    """Return what is wrong with an output, as facts; the arguments are those of ``assert_attention_close``.
+
+    Raises: ValueError or TypeError where an argument is unusable.
+    """
+    found = _Judged.read(Call(q=q, k=k, v=v, **call), policies, output, lse, gradients or {}, cotangent)
+    return () if found.fits_one_run() else found.judge().facts
 
 
 def compare_attention(

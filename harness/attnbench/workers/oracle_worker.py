@@ -46,6 +46,8 @@ from attnbench.processes.oracle_requests import (
     ListSuite,
     Script,
     StartOracle,
+    Verified,
+    VerifyFile,
     WriteScript,
 )
 from attnbench.processes.request import Fault, Handler
@@ -98,7 +100,19 @@ class OracleWorker:
             DrawInputs.answered_by(self.draw_inputs),
             ComputeExpected.answered_by(self.compute_expected),
             Evaluate.answered_by(self.evaluate),
+            VerifyFile.answered_by(self.verify_file),
         ]
+
+    def verify_file(self, request: VerifyFile) -> Verified | Fault:
+        """Judge the output in a file; a fault says why the file cannot be judged."""
+        # Imported here, because other runs do not need them.
+        from attnbench.testing.array_file import read_call_file
+        from attnbench.testing.assertions import judge_call
+
+        try:
+            return Verified(facts=judge_call(**read_call_file(Path(request.path))))
+        except (ValueError, TypeError) as error:
+            return Fault(reason=str(error))
 
     def list_suite(self, request: ListSuite) -> list[str]:
         """Return the case ids of a suite, such as ``quick``."""

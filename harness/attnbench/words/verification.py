@@ -1,0 +1,6 @@
+"""What ``attnbench verify`` says."""
+
+__all__ = ["RIGHT", "WRONG"]
+
+RIGHT = "{file}: right"
+WRONG = "{file}: wrong. {facts}"

@@ -92,7 +92,5 @@ def test_the_stored_history_is_published_without_measuring(tmp_path: Path) -> No
     assert {"attention.Attention.track_peak_bytes", "attention.Attention.track_time_ratio"} <= set(page["benchmarks"])
     assert "other.Suite.time_x" not in page["benchmarks"]
     assert (html / "index.html").exists()
-    graphs = {
-        json.loads(path.read_text())[0][0] for path in html.glob("graphs/**/attention.Attention.track_peak_bytes.json")
-    }
-    assert graphs
+    paths = html.glob("graphs/arch*/**/attention.Attention.track_peak_bytes.json")
+    assert [len(json.loads(path.read_text())) >= 10 for path in paths] == [True], "a commit is a point of the graph"

@@ -227,13 +227,13 @@ def test_choices_are_the_answers_of_the_report(tmp_path: Path) -> None:
 
 
 def test_the_stored_map_answers_every_cell() -> None:
-    """Each cell of the map in the example gives an implementation that is faster than the reference."""
+    """Each cell of the map in the example names the reference, or an implementation that is not slower."""
+    machine = read_run(MAP).run.machine.name
     for batch in (1, 8):
         for length in (77, 197, 512):
-            choice = attnbench.choose(MAP, queries=length, batch=batch, machine="amd-epyc")
-            assert choice.name in {"sdpa", "fused_projection"}
-            assert choice.ratio is not None
-            assert choice.ratio.value < 1
+            choice = attnbench.choose(MAP, queries=length, batch=batch, machine=machine)
+            assert choice.name in {"torch_mha", "sdpa", "fused_projection"}
+            assert choice.name == "torch_mha" or (choice.ratio is not None and choice.ratio.value <= 1)
 
 
 @pytest.mark.parametrize(

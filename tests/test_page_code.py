@@ -213,11 +213,11 @@ def test_page_can_be_followed(page: Path, folder: Folder) -> None:
 
 @pytest.mark.extended
 def test_shown_implementations_pass_core(folder: Folder) -> None:
-    """Every implementation that a page shows passes the checks on a part of the suite ``core``, but for ``wrong_*``."""
+    """Every implementation that a page shows, except in ``wrong_*`` and in tests, passes a part of the suite ``core``."""
     for block in select("python"):
         if block.file_name and not block.mark:
             folder.write(block)
-    files = [path for path in sorted(folder.path.glob("*.py")) if not path.name.startswith("wrong_")]
+    files = [path for path in sorted(folder.path.glob("*.py")) if not path.name.startswith(("wrong_", "test_"))]
     shown = [name for file in files for name in find_implementations(file)]
     assert len(shown) >= 5
     words = f"attnbench conform {' '.join(shown)} --suite core --shard {SHARD} --threads 1"

@@ -213,7 +213,7 @@ def test_page_can_be_followed(page: Path, folder: Folder) -> None:
 
 @pytest.mark.extended
 def test_shown_implementations_pass_core(folder: Folder) -> None:
-    """Every implementation that a page shows, except in ``wrong_*`` and in tests, passes a part of the suite ``core``."""
+    """Every implementation that a page shows, but for ``wrong_*`` and tests, passes a part of the suite ``core``."""
     for block in select("python"):
         if block.file_name and not block.mark:
             folder.write(block)

@@ -137,7 +137,7 @@ def list_cases(operator: str, suite: str) -> list[Case]:
 def test_all_but_the_kernel_conforms(conformance, kernel: Kernel, name: str, suite: str, fewest: int) -> None:
     """Around an exact kernel, no check of a supported case fails: biases, layouts, dropout and gradients are right."""
     implementation = load(name)
-    cases = [case for case in list_cases(load_operator_name(name), suite) if implementation.unsupported(case) is None]
+    cases = [case for case in list_cases(name_operator(name), suite) if implementation.unsupported(case) is None]
     assert len(cases) >= fewest
     failed = [
         (case.id, finding.check, finding.facts)
@@ -149,7 +149,7 @@ def test_all_but_the_kernel_conforms(conformance, kernel: Kernel, name: str, sui
     assert kernel.biases
 
 
-def load_operator_name(name: str) -> str:
+def name_operator(name: str) -> str:
     """Return the operator that an implementation of this name computes."""
     return "attention_core" if name.startswith("core_") else "multihead"
 
@@ -169,7 +169,7 @@ def test_a_case_is_judged_by_the_inputs_that_it_has(
         return call(*arguments, **options)
 
     monkeypatch.setattr(fmha, "memory_efficient_attention", note)
-    implementation, operator = load(name), load_operator(load_operator_name(name))
+    implementation, operator = load(name), load_operator(name_operator(name))
     probe = xformers_fmha._make_core_probe if name.startswith("core_") else xformers_fmha._make_probe
     kinds: Counter[str] = Counter()
     for case in list_cases(operator.name, "core"):
@@ -208,7 +208,7 @@ def test_what_the_operator_refuses_is_refused_in_its_words(kernel: Kernel) -> No
 @pytest.mark.parametrize("name", ["xformers", "core_xformers"])
 def test_without_the_operator_the_device_is_the_reason(name: str) -> None:
     """On a CPU, every case whose arguments the kernel takes is refused because the operators need a CUDA device."""
-    reasons = [load(name).unsupported(case) for case in list_cases(load_operator_name(name), "quick")]
+    reasons = [load(name).unsupported(case) for case in list_cases(name_operator(name), "quick")]
     assert {reason for reason in reasons if not isinstance(reason, LacksKeywords)} == {NeedsDevice(devices=("cuda",))}
 
 

@@ -55,9 +55,7 @@ def assert_attention_close(
     Raises: AssertionError where something is wrong, with the sentence of ``attnbench conform``; ValueError or TypeError
     where an argument is unusable.
     """
-    facts = judge_call(
-        output, q, k, v, lse=lse, gradients=gradients, cotangent=cotangent, policies=policies, **call
-    )  # fmt: skip
+    facts = judge_call(output, q, k, v, lse=lse, gradients=gradients, cotangent=cotangent, policies=policies, **call)
     if facts:
         raise AssertionError(describe_facts(facts))
 
@@ -78,7 +76,8 @@ def judge_call(
 
     Raises: ValueError or TypeError where an argument is unusable.
     """
-    found = _Judged.read(Call(q=q, k=k, v=v, **call), policies, output, lse, gradients or {}, cotangent)
+    given = read_call(Call(q=q, k=k, v=v, **call))
+    found = _Judged.read(given, policies, output, lse, gradients or {}, cotangent)
     return () if found.fits_one_run() else found.judge().facts
 
 
@@ -91,7 +90,7 @@ def compare_attention(
 
     Raises: ValueError or TypeError where an argument is unusable.
     """
-    given = Call(q=q, k=k, v=v, **call)
+    given = read_call(Call(q=q, k=k, v=v, **call))
     read = {name: _Judged.read(given, policies, output, name=name) for name, output in outputs.items()}
     faults = {name: describe_facts(one.judge().facts) for name, one in read.items()}
     expected = [(name, one.oracle.expected, one.seen["output"]) for name, one in read.items()]
@@ -123,7 +122,7 @@ class _Judged:
     @classmethod
     def read(
         cls,
-        call: Call,
+        given: Given,
         policies: Policies,
         output: object,
         lse: object = None,
@@ -132,8 +131,7 @@ class _Judged:
         *,
         name: str = "output",
     ) -> Self:
-        """Read the arguments of a call and what it returned; ``name`` is what the caller calls the output."""
-        given = read_call(call)
+        """Read what a call returned; ``name`` is what the caller calls the output."""
         seen = {"output": given.read_output(name, output, "output")}
         case = _make_case(given, seen["output"].dtype, name, differentiates=bool(gradients))
         inputs = replace(

@@ -15,8 +15,8 @@ from attnbench.testing.layouts import LAYOUTS, Packing, read_packing, split_head
 
 __all__ = ["ARGUMENTS", "Call", "Given", "read_call"]
 
-# Largest number of query-key pairs of all sequences and heads. The oracle takes about 100 bytes and, with gradients,
-# 1 µs of processor time for each.
+# Largest number of query-key pairs of all sequences and heads. At the 96 bytes for each pair with gradients that the
+# oracle worker predicts (``BYTES_PER_PAIR``), the oracle needs 6 GiB for them.
 MOST_PAIRS = 2**26
 # Names of the tensors that may have gradients, as callers name them, and as the operator does.
 ARGUMENTS = {"q": "query", "k": "key", "v": "value", "mask": "bias", "sinks": "sinks"}

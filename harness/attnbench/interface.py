@@ -297,6 +297,10 @@ class Implementation:
         """
         return parameters
 
+    def weights_of(self, module: Any, parameters: Mapping[str, "torch.Tensor"]) -> Mapping[str, "torch.Tensor"]:  # noqa: ARG002
+        """Return ``weights(parameters)``; for implementations whose mapping depends on the built module."""
+        return self.weights(parameters)
+
     def prepare(self, module: Any, case: Case, inputs: Inputs) -> Call:  # noqa: ARG002
         """Return the callable that is checked and timed. Setup that is not part of attention belongs here."""
         if self.compiles:

@@ -28,6 +28,8 @@ __all__ = [
     "NeedsSameTensor",
     "NeedsVariable",
     "OtherRefusal",
+    "Restriction",
+    "TakesOnly",
     "TypedRefusal",
     "UnsupportedSize",
 ]
@@ -121,6 +123,25 @@ class NeedsEqualSizes(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     names: tuple[str, str]
 
 
+# What every call of a function or module satisfies.
+# ``causal``: the causal mask, aligned at the top left, is the only mask.
+# ``boolean_masks``: no mask is added to the logits. ``shared_masks``: one mask serves all heads.
+# ``one_mask``: one mask serves all sequences and heads. ``equal_shapes``: queries, keys and values have equal shapes.
+# ``self_attention``, ``one_context``: query, key and value are one tensor; key and value are one tensor.
+# ``biases``, ``no_biases``: all projections have biases; none has.
+# ``one_width``, ``given_keys``: kdim and vdim equal embed_dim; no keys are appended.
+Restriction = Literal[
+    "causal", "boolean_masks", "shared_masks", "one_mask", "equal_shapes", "self_attention", "one_context", "biases",
+    "no_biases", "one_width", "given_keys",
+]  # fmt: skip
+
+
+class TakesOnly(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The implementation is restricted by how it was written, and the case does not satisfy the restriction."""
+
+    what: Restriction
+
+
 class NeedsElements(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The implementation does not take tensors without elements."""
 
@@ -170,6 +191,7 @@ TypedRefusal = (
     | NeedsEqualSizes
     | NeedsElements
     | NeedsSameTensor
+    | TakesOnly
     | CannotCompile
     | Interpreted
     | OtherRefusal

@@ -247,11 +247,11 @@ class Candidate:
     def _map_to_reference(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         """Map gradients of the module's parameters to gradients of the reference's parameters.
 
-        The mapping is the vector-Jacobian product of the implementation's method ``weights``.
+        The mapping is the vector-Jacobian product of the implementation's method ``weights_of``.
         """
         given = {name: p.detach().requires_grad_(can_have_gradient(p)) for name, p in self.inputs.parameters.items()}
         parameters = {name: parameter for name, parameter in given.items() if parameter.requires_grad}
-        made = self.implementation.weights(given)
+        made = self.implementation.weights_of(self.module, given)
         mapped = {name: tensor for name, tensor in made.items() if can_have_gradient(tensor)}
         unmatched = sorted(gradients.keys() ^ mapped.keys())
         if unmatched:

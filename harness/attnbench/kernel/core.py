@@ -13,7 +13,7 @@ from attnbench.kernel.arguments import check_arguments
 from attnbench.kernel.declarations import DeclaredKernel
 from attnbench.kernel.function import Kernel
 from attnbench.masks import additive, combined, positional
-from attnbench.refusals import TypedRefusal
+from attnbench.refusals import Restriction, TypedRefusal
 
 __all__ = ["CoreKernel", "core_from_kernel"]
 
@@ -123,6 +123,16 @@ class CoreKernel(DeclaredKernel):
             "enable_gqa": problem.key_heads != problem.num_heads,
         }
 
+    def fits_convention(self, case: Case) -> Mapping[Restriction, bool]:
+        """Return, for each restriction of a convention, whether the call of this case satisfies it."""
+        problem = case.problem
+        sizes = (problem.queries, problem.num_heads, problem.head_dim)
+        return {
+            "causal": self._is_flag_only(case),
+            "boolean_masks": not problem.parts & {"bias2d", "bias4d", "alibi"},
+            "equal_shapes": sizes == (problem.keys, problem.key_heads, problem.value_dim),
+        }
+
     def _is_flag_only(self, case: Case) -> bool:
         """Whether, on this case, the kernel's function is called with ``is_causal=True`` and without a mask."""
         problem = case.problem
@@ -186,7 +196,7 @@ def core_from_kernel(
         name=name or f"core_{kernel.name}",
         source=kernel.source,
         policies=kernel.policies,
-        additive_mask=kernel.additive_mask,
+        convention=kernel.convention,
         unsupported=unsupported,
         untimed=untimed,
         predicted_s=predicted_s,

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from attnbench.cases import Case
-from attnbench.interface import Implementation, Policies, Refusal, find_accepted_keywords
-from attnbench.refusals import LacksGradients, LacksKeywords, TypedRefusal
+from attnbench.interface import Implementation, Policies, Refusal
+from attnbench.kernel.convention import Convention
+from attnbench.refusals import LacksGradients, LacksKeywords, Restriction, TakesOnly, TypedRefusal
 
 __all__ = ["DeclaredKernel", "KernelFunction"]
 
@@ -27,7 +28,7 @@ class DeclaredKernel(Implementation):
         name: str,
         source: str,
         policies: Policies,
-        additive_mask: bool,
+        convention: Convention,
         unsupported: Callable[[Case], TypedRefusal | str | None] | None,
         untimed: Callable[[Case], TypedRefusal | str | None] | None,
         predicted_s: Callable[[Case], float | None] | None,
@@ -38,17 +39,38 @@ class DeclaredKernel(Implementation):
         self.name = name
         self.source = source
         self.policies = policies
-        self.additive_mask = additive_mask
+        self.convention = convention
+        # The call of the default convention is made directly: it is timed.
+        self._is_adapted = convention not in (Convention(), Convention(masks="additive"))
         self._unsupported = unsupported
         self._untimed = untimed
         self._predicted_s = predicted_s
         self._environment = environment
         self.compiles = compiles
-        self._accepted = find_accepted_keywords(function)
+        self._accepted = convention.find_keywords(function)
+
+    @property
+    def additive_mask(self) -> bool:
+        """Whether the function's masks are always added to the logits."""
+        return self.convention.masks == "additive"
 
     def needs(self, case: Case) -> Mapping[str, bool]:
         """Return, for each keyword that only some cases need, whether this case needs the keyword."""
         raise NotImplementedError
+
+    def fits_convention(self, case: Case) -> Mapping[Restriction, bool]:
+        """Return, for each restriction of a convention, whether the call of this case satisfies it."""
+        raise NotImplementedError
+
+    def find_restriction(self, fits: Mapping[Restriction, bool]) -> TakesOnly | None:
+        """Return the first restriction of the convention that a call does not satisfy; None if there is none."""
+        holds: Mapping[Restriction, bool] = {
+            "causal": self.convention.causal_only,
+            "boolean_masks": self.convention.masks in ("keep", "hide"),
+            "equal_shapes": self.convention.is_packed,
+        }
+        broken = next((what for what, restricts in holds.items() if restricts and not fits[what]), None)
+        return None if broken is None else TakesOnly(what=broken)
 
     def takes(self, keyword: str) -> bool:
         """Whether the function's signature has this keyword."""
@@ -70,18 +92,26 @@ class DeclaredKernel(Implementation):
         function does not support.
         """
         reason: TypedRefusal | None = self.find_missing_keyword(needs)
+        if self._is_adapted and reason is None:
+            reason = self.find_restriction(_describe_call(q, k, v, offered))
         tensors = [tensor for tensor in (q, k, v, offered.get("mask")) if tensor is not None]
         if self.policies.forward_only and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             reason = LacksGradients()
         if reason:
             raise Refusal(reason)
-        result = self.function(q, k, v, **{word: value for word, value in offered.items() if self.takes(word)})
+        keywords = {word: value for word, value in offered.items() if self.takes(word)}
+        if self._is_adapted:
+            result = self.convention.call(self.function, q, k, v, keywords)
+        else:
+            result = self.function(q, k, v, **keywords)
         return result if isinstance(result, tuple) else (result, None)
 
     def unsupported(self, case: Case) -> TypedRefusal | str | None:
         """Return why a case is refused (missing keyword, no gradients, or the author's reason); None if supported."""
         if reason := self.find_missing_keyword(self.needs(case)):
             return reason
+        if self._is_adapted and (restriction := self.find_restriction(self.fits_convention(case))):
+            return restriction
         if self.policies.forward_only and case.differentiates:
             return LacksGradients()
         return self._unsupported(case) if self._unsupported else None
@@ -97,3 +127,13 @@ class DeclaredKernel(Implementation):
     def environment(self) -> Mapping[str, str]:
         """Return the environment variables that the function's author declares."""
         return self._environment() if self._environment else {}
+
+
+def _describe_call(q: Tensor, k: Tensor, v: Tensor, offered: Mapping[str, Any]) -> Mapping[Restriction, bool]:
+    """Return, for each restriction of a convention, whether a call satisfies it."""
+    mask = offered.get("mask")
+    return {
+        "causal": bool(offered.get("is_causal")),
+        "boolean_masks": mask is None or mask.dtype == torch.bool,
+        "equal_shapes": q.shape == k.shape == v.shape,
+    }

@@ -2,16 +2,18 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from attnbench.cases import Case
 from attnbench.interface import Policies
+from attnbench.kernel.convention import Convention
 from attnbench.kernel.declarations import DeclaredKernel, KernelFunction
 from attnbench.kernel.heads import HeadSplitAttention
 from attnbench.masks import additive
-from attnbench.refusals import TypedRefusal
+from attnbench.refusals import Restriction, TypedRefusal
 
 __all__ = ["Kernel", "from_kernel"]
 
@@ -53,20 +55,32 @@ class Kernel(DeclaredKernel):
         """Whether the function's causal flag lets query i see keys 0 to i, as the reference's causal mask does."""
         return self.policies.causal == "top_left" or queries == keys
 
+    def fits_convention(self, case: Case) -> Mapping[Restriction, bool]:
+        """Return, for each restriction of a convention, whether the call of this case satisfies it."""
+        problem = case.problem
+        return {
+            "causal": self._flag_suffices(case),
+            "boolean_masks": not problem.additive_masks,
+            "equal_shapes": problem.columns == problem.queries,
+        }
+
+    def _flag_suffices(self, case: Case) -> bool:
+        """Whether the function may be called with ``is_causal=True`` and without a mask."""
+        problem = case.problem
+        return (
+            problem.is_causal
+            and not problem.padding_mask
+            and problem.columns == problem.keys
+            and self.aligns(problem.queries, problem.keys)
+        )
+
     def needs(self, case: Case) -> Mapping[str, bool]:
         """Return, for each of ``need_weights``, ``dropout_p`` and ``mask``, whether the case needs this keyword."""
         problem = case.problem
-        extra_columns = problem.add_bias_kv or problem.add_zero_attn
-        flag_suffices = (
-            problem.is_causal
-            and not problem.padding_mask
-            and not extra_columns
-            and self.aligns(problem.queries, problem.keys)
-        )
         return {
             "need_weights": problem.need_weights,
             "dropout_p": problem.dropout > 0 and case.training,
-            "mask": problem.mask != "none" and not (flag_suffices and self.takes("is_causal")),
+            "mask": problem.mask != "none" and not (self._flag_suffices(case) and self.takes("is_causal")),
         }
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
@@ -81,6 +95,7 @@ def from_kernel(
     source: str = "",
     policies: Policies | None = None,
     additive_mask: bool = False,
+    convention: Convention | None = None,
     unsupported: Callable[[Case], TypedRefusal | str | None] | None = None,
     untimed: Callable[[Case], TypedRefusal | str | None] | None = None,
     predicted_s: Callable[[Case], float | None] | None = None,
@@ -93,17 +108,19 @@ def from_kernel(
     ``dropout_p`` and ``need_weights`` it gets those that its signature has. A case is refused if it needs a keyword
     that the signature lacks. The function returns the output, or the output and the attention weights. ``mask`` is
     boolean with true = keep, or additive; with ``additive_mask`` it is always additive. ``is_causal`` is true only if
-    there are no extra key columns (bias_k, add_zero_attn). If ``is_causal`` is true, ``mask`` is None.
+    there are no extra key columns (bias_k, add_zero_attn). If ``is_causal`` is true, ``mask`` is None. A function that
+    is called in another way declares its ``convention``.
 
     Shape: q (batch, heads, queries, head_dim), k and v (batch, heads, keys, head_dim), mask broadcastable to
     (batch, heads, queries, keys), output like q, weights (batch, heads, queries, keys).
     """
+    declared = convention or Convention()
     return Kernel(
         function,
         name=name or function.__name__,
         source=source,
         policies=policies or Policies(),
-        additive_mask=additive_mask,
+        convention=replace(declared, masks="additive") if additive_mask else declared,
         unsupported=unsupported,
         untimed=untimed,
         predicted_s=predicted_s,

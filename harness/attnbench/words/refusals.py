@@ -1,5 +1,6 @@
 """What typed refusals say."""
 
+from collections.abc import Mapping
 from typing import assert_never
 
 from attnbench.devices import find_device
@@ -21,6 +22,8 @@ from attnbench.refusals import (
     NeedsSameTensor,
     NeedsVariable,
     OtherRefusal,
+    Restriction,
+    TakesOnly,
     TypedRefusal,
     UnsupportedSize,
 )
@@ -59,6 +62,19 @@ _EXCLUDED = "other than {sizes}"
 _AND = " and "
 _EQUAL = "{first} must equal {second}"
 _ELEMENTS = "takes no tensors without elements"
+_ONLY: Mapping[Restriction, str] = {
+    "causal": "every call is causal: takes no other mask, and no call without one",
+    "boolean_masks": "takes boolean masks only",
+    "shared_masks": "takes no mask that differs between heads",
+    "one_mask": "takes no mask that differs between sequences or heads",
+    "equal_shapes": "queries, keys and values must have equal shapes",
+    "self_attention": "query, key and value must be one tensor",
+    "one_context": "key and value must be one tensor",
+    "biases": "its projections have biases",
+    "no_biases": "its projections have no biases",
+    "one_width": "kdim and vdim must equal embed_dim",
+    "given_keys": "appends no keys: add_bias_kv and add_zero_attn must be false",
+}
 _SAME = "with {given}, {first} and {second} must be the same tensor"
 _COMPILE = {
     "compiled": "already calls torch.compile, so it is not compiled by {compiler}",
@@ -113,6 +129,8 @@ def describe_refusal(refusal: TypedRefusal) -> str:  # noqa: C901  # one case fo
             return say(_ELEMENTS)
         case NeedsSameTensor(arguments=(first, second)):
             return say(_SAME, given=refusal.given, first=first, second=second)
+        case TakesOnly():
+            return say(_ONLY[refusal.what])
         case CannotCompile():
             return say(_COMPILE[refusal.why], compiler=refusal.compiler)
         case Interpreted():

@@ -103,7 +103,7 @@ GRADIENTS = """\
 # Lines that convert the gradients of the module's parameters to the gradients of the reference's parameters.
 PACKED_GRADIENTS = """\
     parameters = {name: value.detach().requires_grad_() for name, value in parameters.items()}
-    made = implementation.weights(parameters)
+    made = implementation.weights_of(module, parameters)
     gradients = [found.pop(f"grad.{name}") for name in made]
     gradients = torch.autograd.grad(
         list(made.values()), list(parameters.values()), gradients, allow_unused=True, materialize_grads=True

@@ -24,6 +24,7 @@ COMMANDS = {
     "merge": "Join the run files of shards and of tasks into one run set.",
     "compare": "Show what became slower, faster, bigger or wrong between two runs, implementations or source trees.",
     "reproduce": "Re-run one check of one case.",
+    "wrap": "Print the declaration of a function or module that is called in another way.",
     "verify": "Judge an output that is stored in a file.",
     "drop-in": "Swap implementations into a real sentence encoder: compare its embeddings and its time.",
     "cache": "Show the cache of expected values, or empty it.",

@@ -8,6 +8,7 @@ from typing import IO, Any
 import click
 
 from attnbench.analysis.coverage import VERDICT_SUITES
+from attnbench.api.conventions import announce_conventions
 from attnbench.api.execution import conform_into, count_planned, make_session, plan_checks, plan_conformance
 from attnbench.api.selection import (
     choose_implementations,
@@ -103,6 +104,8 @@ def _check(job: ConformJob, resumed: StoredRun | None, files: OutputFiles, *, ma
     chosen = choose_implementations(job.implementations)
     with make_session(job) as session:
         chosen = drop_unloadable(session, chosen, asked=bool(job.implementations), keeps=len(chosen) == 1)
+        if resumed is None:
+            announce_conventions(session, chosen)
         plans = plan_conformance(session, job, find_operators(session, chosen))
         checks = plan_checks(session, job, chosen, plans, resumed=resumed)
         with recording(

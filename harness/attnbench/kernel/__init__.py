@@ -6,12 +6,12 @@ a function that takes all arguments of an operator's call. ``from_module`` wraps
 another forward method than the reference's, as its ``ModuleConvention`` says.
 """
 
-from attnbench.kernel.convention import Convention
+from attnbench.interface.conventions import Convention, ModuleConvention
 from attnbench.kernel.core import CoreKernel, core_from_kernel
 from attnbench.kernel.forward import ReferenceForward
 from attnbench.kernel.function import Kernel, from_kernel
 from attnbench.kernel.heads import HeadSplitAttention
-from attnbench.kernel.module import ModuleConvention, from_module
+from attnbench.kernel.module import from_module
 from attnbench.kernel.operator_call import CalledModule, from_call
 
 __all__ = [

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.interface import Implementation, Policies, Refusal
-from attnbench.kernel.convention import Convention
+from attnbench.interface.conventions import Convention
+from attnbench.kernel.convention import call_by, find_keywords
 from attnbench.refusals import LacksGradients, LacksKeywords, Restriction, TakesOnly, TypedRefusal
 
 __all__ = ["DeclaredKernel", "KernelFunction"]
@@ -47,7 +48,7 @@ class DeclaredKernel(Implementation):
         self._predicted_s = predicted_s
         self._environment = environment
         self.compiles = compiles
-        self._accepted = convention.find_keywords(function)
+        self._accepted = find_keywords(convention, function)
 
     @property
     def additive_mask(self) -> bool:
@@ -101,7 +102,7 @@ class DeclaredKernel(Implementation):
             raise Refusal(reason)
         keywords = {word: value for word, value in offered.items() if self.takes(word)}
         if self._is_adapted:
-            result = self.convention.call(self.function, q, k, v, keywords)
+            result = call_by(self.convention, self.function, q, k, v, keywords)
         else:
             result = self.function(q, k, v, **keywords)
         return result if isinstance(result, tuple) else (result, None)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attnbench.cases import Case
 from attnbench.interface import Policies
-from attnbench.kernel.convention import Convention
+from attnbench.interface.conventions import Convention
 from attnbench.kernel.declarations import DeclaredKernel, KernelFunction
 from attnbench.kernel.heads import HeadSplitAttention
 from attnbench.masks import additive

@@ -1,63 +1,25 @@
 """Modules of other kinds as implementations of multi-head attention, such as a causal one with a fused projection."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnbench.cases import Case
 from attnbench.interface import Call, Implementation, Inputs, Policies, Refusal, find_accepted_keywords
-from attnbench.kernel.convention import MaskKind, convert_mask
+from attnbench.interface.conventions import OUT, ModuleConvention, Word
+from attnbench.kernel.convention import convert_mask
 from attnbench.kernel.differentiable import find_differentiable
 from attnbench.kernel.forward import ReferenceForward
-from attnbench.kernel.projections import OUT, convert_parameters, demand_projections
+from attnbench.kernel.projections import convert_parameters
 from attnbench.masks import reference_mask
 from attnbench.refusals import LacksKeywords, LacksWeights, Restriction, TakesOnly, TypedRefusal
 
-__all__ = ["ModuleConvention", "WrappedImplementation", "from_module"]
+__all__ = ["WrappedImplementation", "from_module"]
 
 # A function (embed_dim, num_heads, *, dropout, bias) -> module. It may lack dropout and bias.
 Maker = Callable[..., nn.Module]
-# What a keyword of a forward method can stand for.
-Word = Literal["mask", "key_padding_mask", "is_causal", "need_weights"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleConvention:
-    """How a module has its projections, and how its forward method is called."""
-
-    # The module's layers, as ``attnbench.kernel.projections`` describes them. Without "out", the reference's output
-    # projection is applied to what the module returns.
-    projections: Mapping[str, str]
-    # Weights are (inputs, outputs), and not (outputs, inputs) as those of ``torch.nn.Linear``.
-    transposed: bool = False
-    # The positional arguments. One: query, key and value are the same; two: key and value are.
-    tokens: tuple[Literal["query", "key", "value"], ...] = ("query", "key", "value")
-    # Whether tokens are (batch, length, width), or (length, batch, width).
-    batch_first: bool = True
-    # The module's own keyword, by what it stands for. Without a keyword for key_padding_mask, ``mask`` is attn_mask and
-    # key_padding_mask in one tensor.
-    names: Mapping[Word, str] = field(default_factory=dict)
-    masks: MaskKind = "any"
-    # Dimensions of ``mask``: 4: (batch, heads, queries, keys), or 1 for batch or heads; 3: (batch or 1, queries, keys);
-    # 2: (queries, keys).
-    mask_dimensions: Literal[2, 3, 4] = 4
-    # The module applies a causal mask in every call.
-    causal_only: bool = False
-    # What the second element of a returned tuple is: weights of each head, their mean over heads, or no weights.
-    weights: Literal["none", "heads", "mean"] = "none"
-    # Of a module whose maker takes no ``bias``: whether all its projections have biases.
-    biased: bool = True
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for projections or tokens that are not possible."""
-        demand_projections(self.projections)
-        if self.tokens[:1] != ("query",) and len(self.tokens) < 3:
-            raise ValueError(
-                f"tokens must be ('query',), ('query', 'key') or all three in any order, got {self.tokens!r}"
-            )
 
 
 class _WrappedAttention(ReferenceForward):

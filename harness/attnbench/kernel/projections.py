@@ -1,45 +1,13 @@
-"""The projections of a module by name and order, and the conversion of the reference's parameters into theirs.
+"""Convert the reference's parameters into those of a module with other projections."""
 
-A key of the mapping ``projections`` says which projections one layer computes, a value is the layer's name in the
-module. The keys are ``"q"``, ``"k"``, ``"v"`` and ``"out"``, and letters of one layer that computes several: ``"qkv"``
-has the features of all queries first. With ``" by head"``, each head has its own queries, keys and values, one after
-the other.
-"""
-
-import re
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["OUT", "convert_parameters", "demand_projections", "find_weight", "is_by_head", "read_letters"]
+from attnbench.interface.conventions import OUT, is_by_head, read_letters
 
-OUT = "out"
-_BY_HEAD = " by head"
-_KEY = re.compile(rf"([qkv]+)({_BY_HEAD})?|{OUT}")
-
-
-def demand_projections(projections: Mapping[str, str]) -> None:
-    """Check that every input projection is named once.
-
-    Raises: ValueError for an unknown key, and where a projection is missing or named twice.
-    """
-    for key in projections:
-        if not _KEY.fullmatch(key):
-            raise ValueError(f"projections: a key is letters of 'qkv', these and {_BY_HEAD!r}, or {OUT!r}; got {key!r}")
-    letters = sorted("".join(map(read_letters, projections)))
-    if letters != ["k", "q", "v"]:
-        raise ValueError(f"projections must name each of q, k and v once, got {dict(projections)!r}")
-
-
-def read_letters(key: str) -> str:
-    """Return the letters of a key in order; an empty text for the output projection."""
-    return "" if key == OUT else key.removesuffix(_BY_HEAD)
-
-
-def is_by_head(key: str) -> bool:
-    """Whether the features of a head are together in the layer, in place of those of all queries."""
-    return key.endswith(_BY_HEAD)
+__all__ = ["convert_parameters", "find_weight"]
 
 
 def convert_parameters(

@@ -7,8 +7,8 @@ from attnbench.plugins.registry import PluginError
 
 __all__ = ["complete_name"]
 
-# Functions that make an implementation of a plain function.
-MAKERS = ("from_kernel", "core_from_kernel", "from_call")
+# Functions that make an implementation of a plain function or of a module.
+MAKERS = ("from_kernel", "core_from_kernel", "from_call", "from_module")
 # A function of queries, keys and values has at least this many positional parameters.
 FEWEST_PARAMETERS = 3
 

@@ -24,7 +24,7 @@ from attnbench.measurement import roofline
 from attnbench.measurement.memory import measure_footprint
 from attnbench.oracle import tensor_file
 from attnbench.plugins.adapters import find_form
-from attnbench.plugins.registry import PluginError
+from attnbench.plugins.registry import PluginError, load
 from attnbench.processes.candidate_requests import (
     Declaration,
     Declarations,
@@ -43,6 +43,7 @@ from attnbench.processes.candidate_requests import (
     TimedSamples,
     TryPass,
 )
+from attnbench.processes.convention_requests import FindConvention, Proposal
 from attnbench.processes.request import Fault, Handler
 from attnbench.processes.rpc import serve
 from attnbench.processes.script_subject import Form
@@ -55,6 +56,7 @@ from attnbench.workers.interleaved_timing import InterleavedTiming
 from attnbench.workers.loaded_implementations import LoadedImplementations
 from attnbench.workers.long_pass import measure_long_pass
 from attnbench.workers.outcomes import format_text, list_arguments, run_for_outcome
+from attnbench.workers.trial import find_convention
 
 __all__ = ["CandidateWorker"]
 
@@ -75,6 +77,7 @@ class CandidateWorker:
             *self._loaded.handlers(),
             Describe.answered_by(self.describe),
             FindForm.answered_by(self.find_form),
+            FindConvention.answered_by(self.find_convention),
             DescribeAll.answered_by(self.describe_all),
             Observe.answered_by(self.observe),
             MeasurePass.answered_by(self.measure_pass),
@@ -95,6 +98,11 @@ class CandidateWorker:
             return find_form(request.implementation)
         except PluginError as error:
             return Fault(reason=str(error))
+
+    def find_convention(self, request: FindConvention) -> Proposal | Outcome:
+        """Return by which convention an object gives the right result on a small problem."""
+        thing, own = load(request.implementation), self._loaded.get(request.implementation)
+        return run_for_outcome(lambda: find_convention(thing, own))
 
     def describe_all(self, request: DescribeAll) -> Declarations:
         """Return what an implementation declares about each case, until the time limit of the request has passed."""

@@ -1,0 +1,36 @@
+"""By which convention the objects that a user names give the right result; asked before a suite is run."""
+
+import logging
+from collections.abc import Sequence
+
+from attnbench.processes.candidate_requests import Outcome
+from attnbench.processes.convention_requests import FindConvention, Proposal
+from attnbench.runner import Session
+from attnbench.words.conventions import describe_proposal
+
+__all__ = ["announce_conventions", "find_convention"]
+
+LOGGER = logging.getLogger(__name__)
+
+
+def find_convention(session: Session, name: str) -> Proposal | Outcome:
+    """Try the usual conventions of an object in a process of its own; an outcome if the process gives no answer.
+
+    Raises: PluginError if the object cannot be loaded.
+    """
+    with session.workers.get([name]) as worker:
+        return worker.ask(FindConvention(implementation=name))
+
+
+def announce_conventions(session: Session, names: Sequence[str]) -> None:
+    """Log a line for each object of a file or a module that would be right if it was called in another way.
+
+    The run that follows uses what is declared, and no convention that was found.
+    """
+    for name in names:
+        if ":" not in name:
+            continue
+        found = find_convention(session, name)
+        line = None if isinstance(found, Outcome) else describe_proposal(name, found)
+        if line:
+            LOGGER.warning("%s", line)

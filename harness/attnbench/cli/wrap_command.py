@@ -1,0 +1,43 @@
+"""``attnbench wrap``: print the declaration of a function or a class that is called in another way."""
+
+from typing import Any
+
+import click
+
+from attnbench.api.conventions import find_convention
+from attnbench.api.execution import make_session
+from attnbench.cli.options import options
+from attnbench.jobs.job import Job, build
+from attnbench.plugins.file_objects import complete_name
+from attnbench.plugins.registry import check_name
+from attnbench.processes.candidate_requests import Outcome
+from attnbench.processes.convention_requests import AsItIs, NoConvention
+from attnbench.words.conventions import describe_trial
+from attnbench.words.findings import describe_facts
+from attnbench.words.wrappers import write_wrapper
+
+
+@click.command("wrap")
+@click.argument("name")
+@options("timeout", "threads")
+def command(name: str, **raw: Any) -> int:
+    """Find out how the function or module class NAME is made and called, and print a file that declares it.
+
+    NAME is path/to/file.py:attribute or package.module:attribute. Save what is printed beside the file, look at it,
+    and check the saved file. Exit code 0: the object gives the right result by the printed declaration, or as it is; 1:
+    no usual way gives the right result, and a draft is printed; 2: usage error.
+    """
+    name = complete_name(name)
+    check_name(name)
+    if ":" not in name:
+        raise click.UsageError(f"NAME must be path/to/file.py:attribute or package.module:attribute, got {name!r}")
+    with make_session(build(Job, raw)) as session:
+        found = find_convention(session, name)
+    if isinstance(found, Outcome):
+        raise click.UsageError(f"{name}: {describe_facts(found.facts)}")
+    if isinstance(found, AsItIs | NoConvention):
+        for line in describe_trial(name, found):
+            click.echo(line, err=True)
+    if not isinstance(found, AsItIs):
+        click.echo(write_wrapper(name, found), nl=False)
+    return 1 if isinstance(found, NoConvention) else 0

@@ -1,0 +1,81 @@
+"""The request for the convention of a function or module, and the replies."""
+
+from typing import Literal
+
+import msgspec
+
+from attnbench.interface.conventions import Convention, ModuleConvention
+from attnbench.processes.candidate_requests import CandidateRequest
+
+__all__ = [
+    "AsItIs",
+    "Construction",
+    "FindConvention",
+    "FunctionProposal",
+    "Imported",
+    "ModuleProposal",
+    "NoConvention",
+    "Proposal",
+]
+
+
+class AsItIs(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The object gives the right result as it is called without a declaration."""
+
+
+class FunctionProposal(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The function gives the right result if it is called by this convention."""
+
+    convention: Convention
+    # The output in fully masked rows, if it is not 0.
+    hidden_rows: Literal["zero", "nan", "mean"] = "zero"
+
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """A class that a wrapper imports; ``module`` is empty if it is defined beside the wrapped object."""
+
+    name: str
+    module: str = ""
+
+
+class Construction(msgspec.Struct, frozen=True, kw_only=True):
+    """How a module is made: arguments by name, each an expression of embed_dim, num_heads, dropout and bias.
+
+    With ``config``, the arguments are those of this class, and the module's class gets the object.
+    """
+
+    arguments: dict[str, str]
+    config: Imported | None = None
+
+
+class ModuleProposal(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The module gives the right result if it is made and called like this."""
+
+    construction: Construction
+    convention: ModuleConvention
+    hidden_rows: Literal["zero", "nan", "mean"] = "zero"
+
+
+class NoConvention(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """No convention gave the right result: how far the trial came, and what it saw."""
+
+    kind: Literal["function", "module"]
+    # ``construct``: the class could not be constructed; ``layers``: its parameters are no projections; ``call``: every
+    # call raised an exception; ``result``: no call returned the right result.
+    stage: Literal["construct", "layers", "call", "result"]
+    # Parameters of the function or of the forward method, and of the constructor, as their signatures have them.
+    call: tuple[str, ...]
+    constructor: tuple[str, ...] = ()
+    # Names and shapes of the module's parameters.
+    layers: dict[str, tuple[int, ...]] = {}
+    # The last exception, as one line.
+    error: str = ""
+
+
+Proposal = AsItIs | FunctionProposal | ModuleProposal | NoConvention
+
+
+class FindConvention(CandidateRequest[Proposal], frozen=True, kw_only=True):
+    """Asks by which convention a loaded object gives the right result on a small problem."""
+
+    implementation: str

@@ -1,0 +1,128 @@
+"""The source of a wrapper: a file that declares how a function or a module is called."""
+
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+from attnbench.interface.conventions import Convention
+from attnbench.processes.convention_requests import Construction, FunctionProposal, ModuleProposal, NoConvention
+from attnbench.words.conventions import describe_stage
+from attnbench.words.say import say
+
+__all__ = ["write_wrapper"]
+
+_IMPORT = "from {module} import {names}"
+_POLICIES = {
+    "nan": ('Policies(hidden_rows="nan", hidden_row_gradients="nan")',),
+    "mean": ('Policies(hidden_rows="mean")',),
+    "zero": (),
+}
+_MAKER = "def make(embed_dim, num_heads{options}):\n    return {made}"
+_NO_CONVENTION = "# To edit: {stage}."
+_DRAFTED = 'ModuleConvention(projections={"q": "?", "k": "?", "v": "?", "out": "?"})'
+
+_INDENT = "    "
+# Imported names by module.
+_Imports = dict[str, list[str]]
+
+
+def write_wrapper(name: str, proposal: FunctionProposal | ModuleProposal | NoConvention) -> str:
+    """Return the source of a file that declares an object, which is named ``FILE.py:NAME`` or ``package.module:NAME``.
+
+    The file must stand beside FILE. It is a draft if no convention was found.
+    """
+    place, _, own = name.rpartition(":")
+    imports = {Path(place).stem if place.endswith(".py") else place: [own]}
+    constant = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", own.rpartition(".")[2]).upper()
+    match proposal:
+        case FunctionProposal():
+            parts = [f"{constant} = {_wrap_function(own, proposal, imports)}"]
+        case ModuleProposal():
+            maker = _write_maker(own, proposal.construction, imports)
+            parts = ["", maker, "", "", f"{constant} = {_wrap_module(own, proposal, imports)}"]
+        case NoConvention(kind="function"):
+            imports["attnbench.kernel"] = ["from_kernel"]
+            parts = [say(_NO_CONVENTION, stage=describe_stage(proposal)), f"{constant} = {_call('from_kernel', [own])}"]
+        case NoConvention():
+            imports["attnbench.kernel"] = ["ModuleConvention", "from_module"]
+            maker = say(_MAKER, options="", made=f"{own}(embed_dim, num_heads)")
+            made = _call("from_module", ["make", _DRAFTED, f'name="{own}"'])
+            parts = [say(_NO_CONVENTION, stage=describe_stage(proposal)), "", "", maker, "", "", f"{constant} = {made}"]
+    return "\n".join([*_write_imports(imports), "", *parts, ""])
+
+
+def _write_imports(imports: _Imports) -> Iterator[str]:
+    """Yield the import lines: the standard library first, the wrapped object's file last."""
+    own, *others = imports
+    for module in (*sorted(others, key=lambda one: (one not in sys.stdlib_module_names, one)), own):
+        yield say(_IMPORT, module=module, names=", ".join(sorted(imports[module])))
+
+
+def _wrap_function(own: str, proposal: FunctionProposal, imports: _Imports) -> str:
+    imports["attnbench.kernel"] = ["from_kernel"]
+    arguments = [own]
+    if proposal.convention != Convention():
+        imports["attnbench.kernel"].append("Convention")
+        arguments.append(f"convention={_write(proposal.convention)}")
+    return _call("from_kernel", [*arguments, *_write_policies(proposal, imports)])
+
+
+def _wrap_module(own: str, proposal: ModuleProposal, imports: _Imports) -> str:
+    imports["attnbench.kernel"] = ["ModuleConvention", "from_module"]
+    arguments = ["make", _write(proposal.convention), f'name="{own}"']
+    return _call("from_module", [*arguments, *_write_policies(proposal, imports)])
+
+
+def _write_policies(proposal: FunctionProposal | ModuleProposal, imports: _Imports) -> list[str]:
+    found = [f"policies={one}" for one in _POLICIES[proposal.hidden_rows]]
+    if found:
+        imports["attnbench.interface"] = ["Policies"]
+    return found
+
+
+def _write_maker(own: str, construction: Construction, imports: _Imports) -> str:
+    """Return the function that makes the module."""
+    given = ", ".join(f"{name}={expression}" for name, expression in construction.arguments.items())
+    if construction.config:
+        beside = next(iter(imports))
+        imports.setdefault(construction.config.module or beside, []).append(construction.config.name)
+        given = f"{construction.config.name}({given})"
+    options = [word for word in ("dropout", "bias") if word in construction.arguments.values()]
+    return say(
+        _MAKER, options="".join(f", {one}" for one in ["*", *options]) if options else "", made=f"{own}({given})"
+    )
+
+
+def _call(function: str, arguments: Sequence[str]) -> str:
+    """Return the source of a call, with one argument a line; a long one is continued on the next line."""
+    lines = [
+        textwrap.fill(
+            f"{one},",
+            100,
+            initial_indent=_INDENT,
+            subsequent_indent=2 * _INDENT,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for one in arguments
+    ]
+    return "\n".join([f"{function}(", *lines, ")"])
+
+
+def _write(value: object) -> str:
+    """Return the source of a value; of a data class, the fields that are not the defaults."""
+    if is_dataclass(value):
+        given = {one.name: getattr(value, one.name) for one in fields(value)}
+        defaults = {
+            one.name: one.default_factory() if callable(one.default_factory) else one.default for one in fields(value)
+        }
+        shown = [f"{name}={_write(own)}" for name, own in given.items() if own != defaults[name]]
+        return f"{type(value).__name__}({', '.join(shown)})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_write(key)}: {_write(own)}' for key, own in value.items())}}}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_write, value))}{',' * (len(value) == 1)})"
+    return f'"{value}"' if isinstance(value, str) else repr(value)

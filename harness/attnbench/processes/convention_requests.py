@@ -9,6 +9,7 @@ from attnbench.processes.candidate_requests import CandidateRequest
 
 __all__ = [
     "AsItIs",
+    "Configuration",
     "Construction",
     "FindConvention",
     "FunctionProposal",
@@ -38,14 +39,36 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     module: str = ""
 
 
-class Construction(msgspec.Struct, frozen=True, kw_only=True):
-    """How a module is made: arguments by name, each an expression of embed_dim, num_heads, dropout and bias.
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
+    """The object with sizes that a constructor takes as the argument ``name``; its class gets ``arguments``."""
 
-    With ``config``, the arguments are those of this class, and the module's class gets the object.
-    """
+    name: str
+    made_by: Imported
+    arguments: dict[str, str]
+
+
+class Construction(msgspec.Struct, frozen=True, kw_only=True):
+    """How a module is made: arguments by name, each an expression of embed_dim, num_heads, dropout and bias."""
 
     arguments: dict[str, str]
-    config: Imported | None = None
+    config: Configuration | None = None
+
+    @property
+    def expressions(self) -> frozenset[str]:
+        """The expressions of all arguments, of the constructor and of its configuration."""
+        return frozenset([*self.arguments.values(), *(self.config.arguments.values() if self.config else ())])
+
+    def replace_expressions(self, others: dict[str, str]) -> "Construction":
+        """Return the construction with other expressions in place of some."""
+
+        def change(arguments: dict[str, str]) -> dict[str, str]:
+            return {name: others.get(expression, expression) for name, expression in arguments.items()}
+
+        config = self.config
+        return Construction(
+            arguments=change(self.arguments),
+            config=config and msgspec.structs.replace(config, arguments=change(config.arguments)),
+        )
 
 
 class ModuleProposal(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -35,18 +35,19 @@ _CAUSAL = "every call is causal"
 _ROWS = "a fully masked row is {rows}"
 _ROW_WORDS = {"nan": "NaN", "mean": "the mean of all values"}
 _CONSTRUCTED = "it is constructed with {arguments}"
-_CONFIGURED = "it is constructed with {config}({arguments})"
+_CONFIGURED = "it is constructed with {made_by}({arguments})"
 _PROJECTED = "its layers are {layers}"
 _TRANSPOSED = "its weights are (inputs, outputs)"
 _SELF_ATTENTION = "query, key and value are one tensor"
 _ONE_CONTEXT = "key and value are one tensor"
 _LENGTH_FIRST = "its tokens are (length, batch, width)"
 _STAGES = {
-    "construct": "its constructor failed with {error}",
-    "layers": "its parameters are no projections of queries, keys and values",
-    "call": "every call failed, the last with {error}",
+    "construct": "it could not be constructed{error}",
+    "layers": "its parameters are not those of input projections and an output projection{error}",
+    "call": "every call failed, the last with an exception{error}",
     "result": "no usual call of it gives the result of attention",
 }
+_CAUSE = ": {error}"
 _SEEN = {
     "call": "its arguments: {names}", "constructor": "its constructor's arguments: {names}",
     "layers": "its parameters: {names}",
@@ -78,7 +79,8 @@ def describe_trial(name: str, proposal: AsItIs | NoConvention) -> Iterator[str]:
 
 def describe_stage(proposal: NoConvention) -> str:
     """Return how far a trial came that found no convention."""
-    return say(_STAGES[proposal.stage], error=proposal.error)
+    error = say(_CAUSE, error=proposal.error) if proposal.error else ""
+    return say(_STAGES[proposal.stage], error=error)
 
 
 def _list_conditions(proposal: FunctionProposal | ModuleProposal) -> list[str]:
@@ -103,7 +105,8 @@ def _describe_module(construction: Construction, convention: ModuleConvention) -
     arguments = say(_AND).join(construction.arguments)
     config = construction.config
     return [
-        say(_CONFIGURED, config=config.name, arguments=arguments) if config else say(_CONSTRUCTED, arguments=arguments),
+        say(_CONSTRUCTED, arguments=arguments) if arguments else "",
+        say(_CONFIGURED, made_by=config.made_by.name, arguments=say(_AND).join(config.arguments)) if config else "",
         say(_PROJECTED, layers=layers),
         _TRANSPOSED if convention.transposed else "",
         {1: _SELF_ATTENTION, 2: _ONE_CONTEXT}.get(len(convention.tokens), ""),

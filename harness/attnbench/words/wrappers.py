@@ -85,15 +85,21 @@ def _write_policies(proposal: FunctionProposal | ModuleProposal, imports: _Impor
 
 def _write_maker(own: str, construction: Construction, imports: _Imports) -> str:
     """Return the function that makes the module."""
-    given = ", ".join(f"{name}={expression}" for name, expression in construction.arguments.items())
-    if construction.config:
-        beside = next(iter(imports))
-        imports.setdefault(construction.config.module or beside, []).append(construction.config.name)
-        given = f"{construction.config.name}({given})"
-    options = [word for word in ("dropout", "bias") if word in construction.arguments.values()]
+    config = construction.config
+    given = _write_arguments(construction.arguments)
+    if config:
+        imports.setdefault(config.made_by.module or next(iter(imports)), []).append(config.made_by.name)
+        given.insert(0, f"{config.name}={config.made_by.name}({', '.join(_write_arguments(config.arguments))})")
+    options = [word for word in ("dropout", "bias") if word in construction.expressions]
     return say(
-        _MAKER, options="".join(f", {one}" for one in ["*", *options]) if options else "", made=f"{own}({given})"
+        _MAKER,
+        options="".join(f", {one}" for one in ["*", *options]) if options else "",
+        made=f"{own}({', '.join(given)})",
     )
+
+
+def _write_arguments(arguments: Mapping[str, str]) -> list[str]:
+    return [f"{name}={expression}" for name, expression in arguments.items()]
 
 
 def _call(function: str, arguments: Sequence[str]) -> str:

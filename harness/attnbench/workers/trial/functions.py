@@ -62,6 +62,10 @@ class _Trial:
     def _name_keywords(self) -> dict[str, str]:
         """Return the function's keywords, other than masks, that have another name than the one they stand for."""
         found = {find_call_role(one.name): one.name for one in self.parameters}
+        # A mask without a default is given None.
+        for one in self.parameters:
+            if is_mask(one.name) and one.default is one.empty:
+                found.setdefault("mask", one.name)
         return {word: name for word, name in found.items() if word is not None and word != name}
 
     def _list_conventions(self, names: dict[str, str]) -> Iterator[Convention]:

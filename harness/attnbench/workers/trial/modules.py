@@ -76,6 +76,9 @@ class _Trial:
         self.query = draw(SIZES.batch, SIZES.queries, SIZES.embed_dim, seed=0)
         self.context = draw(SIZES.batch, SIZES.keys, SIZES.embed_dim, seed=1)
         self.error = ""
+        # Whether the layers of a module have taken the reference's parameters, and why they did not.
+        self.was_built = False
+        self.unfit = ""
 
     def find(self) -> Proposal:
         """Return the first convention that is right, with the masks and weights that work in it."""
@@ -88,13 +91,18 @@ class _Trial:
             for convention in self._list_conventions(layers, biased=biased):
                 if found := self._find_causality(convention):
                     return self._complete(found)
-        stage: Literal["call", "result"] = "call" if self.error else "result"
-        return _give_up(stage, self.module_class, module=module, error=self.error)
+        if not self.was_built:
+            return _give_up("layers", self.module_class, module=module, error=self.unfit)
+        return _give_up("call" if self.error else "result", self.module_class, module=module, error=self.error)
 
     def _list_conventions(
         self, layers: list[tuple[dict[str, str], bool]], *, biased: bool
     ) -> Iterator[ModuleConvention]:
         names: dict[Word, str] = {}
+        # A mask without a default is given None.
+        for one in self.parameters:
+            if is_mask(one.name) and one.default is one.empty:
+                names.setdefault("mask", one.name)
         for one in self.parameters:
             if (role := find_call_role(one.name)) in ("is_causal", "need_weights"):
                 names[role] = one.name  # type: ignore[index]
@@ -159,8 +167,10 @@ class _Trial:
         context = self.query if context is None else context
         try:
             module = implementation.build(self.reference.module).train(dropout > 0)
-        except Exception:  # noqa: BLE001  # layers that do not fit
+        except Exception as error:  # noqa: BLE001  # layers that do not fit
+            self.unfit = f"{type(error).__name__}: {' '.join(str(error).split())}"
             return None, None
+        self.was_built = True
         try:
             output, weights = module(
                 self.query, context, context, attn_mask=masks.attn_mask, key_padding_mask=masks.key_padding_mask,
@@ -177,37 +187,33 @@ class _Trial:
         if not convention.causal_only:
             convention = self._name_causal_flag(self._name_masks(convention))
         convention = self._name_weights(convention)
-        arguments = self.construction.arguments
-        options = {
-            "dropout": self._drops_weights(convention),
-            "bias": self.reference.biased and self._takes_no_biases(convention),
-        }
         literals = {"dropout": "0.0", "bias": str(self.reference.biased)}
-        arguments = {
-            name: literals[one] if one in literals and not options[one] else one for name, one in arguments.items()
-        }
+        if self._drops_weights(convention):
+            del literals["dropout"]
+        if self.reference.biased and self._takes_no_biases(convention):
+            del literals["bias"]
         return ModuleProposal(
-            construction=Construction(arguments=arguments, config=self.construction.config),
+            construction=self.construction.replace_expressions(literals),
             convention=convention,
             hidden_rows=self._find_hidden_rows(convention),
         )
 
     def _name_masks(self, convention: ModuleConvention) -> ModuleConvention:
         """Return the convention with the keywords, kinds and dimensions of masks that give the right result, if any."""
+        found = _drop_name(convention, "mask")
         for name in (one.name for one in self.parameters if is_mask(one.name)):
-            for tried in _list_mask_conventions(convention, name):
-                if self._takes_masks(tried):
-                    convention = tried
-                    break
-        return convention
+            tried = (one for one in _list_mask_conventions(found, name) if self._takes_masks(one))
+            found = next(tried, found)
+        return found if {"mask", "key_padding_mask"} & {*found.names} else convention
 
     def _takes_masks(self, convention: ModuleConvention) -> bool:
         keep, padding = make_masks(SIZES.queries, SIZES.queries)
         general = "mask" in convention.names
         padded = "key_padding_mask" in convention.names or convention.mask_dimensions > 2
         masks = [Masks(attn_mask=~keep if general else None, key_padding_mask=~padding if padded else None)]
-        if convention.masks == "any" and general:
-            masks.append(Masks(attn_mask=draw(SIZES.queries, SIZES.queries, seed=5)))
+        if convention.masks == "any":
+            added = draw(SIZES.queries, SIZES.queries, seed=5)
+            masks.append(Masks(attn_mask=added) if general else Masks(key_padding_mask=added[: SIZES.batch]))
         return all(self._is_right(convention, one) for one in masks)
 
     def _name_causal_flag(self, convention: ModuleConvention) -> ModuleConvention:

@@ -42,12 +42,13 @@ class Reference:
 
     def run(self, query: Tensor, context: Tensor, masks: Masks = UNMASKED) -> tuple[Tensor, Tensor]:
         """Return the output and the attention weights of each head; in fully masked rows they are NaN."""
-        attn_mask = masks.attn_mask
-        if attn_mask is not None and attn_mask.is_floating_point():
-            attn_mask = attn_mask.double()
+        attn_mask, padding = (
+            mask.double() if mask is not None and mask.is_floating_point() else mask
+            for mask in (masks.attn_mask, masks.key_padding_mask)
+        )
         query, context = query.double(), context.double()
         output, weights = self._exact(
-            query, context, context, attn_mask=attn_mask, key_padding_mask=masks.key_padding_mask,
+            query, context, context, attn_mask=attn_mask, key_padding_mask=padding,
             average_attn_weights=False,
         )  # fmt: skip
         return output, weights

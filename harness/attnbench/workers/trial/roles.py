@@ -3,13 +3,14 @@
 import re
 from typing import Literal
 
-__all__ = ["LENGTH", "find_call_role", "find_layer_role", "find_size", "find_token", "is_config", "is_mask"]
+__all__ = ["SIZED", "find_call_role", "find_layer_role", "find_size", "find_token", "is_config", "is_mask"]
 
 # Expressions of the arguments of a maker, by the names that constructors and configurations have for them.
 _SIZES = {
     "embed_dim": "embed_dim dim d_model n_embd n_embed hidden_size hidden_dim embed_size emb_size emb_dim "
     "embedding_dim model_dim width channels in_channels input_dim in_dim dim_in d_in query_dim dim_out d_out out_dim "
-    "output_dim features in_features units n_state d embedding_size c embed model_size dmodel hidden",
+    "output_dim features in_features n_feat feat_dim feature_dim n_features num_features "
+    "units n_state d embedding_size c embed model_size dmodel hidden",
     "num_heads": "num_heads n_heads heads n_head nhead num_attention_heads head_num h nheads num_head "
     "n_kv_heads num_kv_heads num_key_value_heads kv_heads n_kv_head",
     "embed_dim // num_heads": "head_dim dim_head d_head head_size dim_heads d_k d_v dim_per_head qk_dim v_dim d_kv "
@@ -18,9 +19,11 @@ _SIZES = {
     "dropout_rate dropout_prob p drop att_dropout",
     "bias": "bias qkv_bias use_bias attention_bias proj_bias out_bias qkv_proj_bias enable_bias o_bias out_proj_bias",
 }
+# Expressions that are given where an argument has a default, too.
+SIZED = tuple(_SIZES)
 _SIZE_OF = {name: expression for expression, names in _SIZES.items() for name in names.split()}
 # The largest length that a module is made for, where it wants to know one.
-LENGTH = "1024"
+_LENGTH = "1024"
 _TOKEN = re.compile(r"(?:x|in|input|inputs)?_?(q|k|v)(?:uery|ueries|ey|eys|alue|alues)?s?_?(?:in|input|states|x)?")
 _LENGTHS = re.compile(r"block_size|context|max_|n_ctx|n_positions|seq_len|sequence_length|maxlen|window")
 _WORDS = {
@@ -46,7 +49,7 @@ def find_size(name: str) -> str | None:
     if "drop" in own:  # of the residual stream, or of paths
         return "0.0"
     if _LENGTHS.search(own):
-        return LENGTH
+        return _LENGTH
     return {"causal": "False", "is_causal": "False", "batch_first": "True", "layer_idx": "0"}.get(own)
 
 

@@ -69,6 +69,8 @@ class Convention:
     # The function's own keyword, by the keyword of ``from_kernel`` that it stands for.
     names: Mapping[str, str] = field(default_factory=dict)
     masks: MaskKind = "any"
+    # Tensors whose memory is not contiguous are copied for the function.
+    contiguous: bool = False
     # The function applies a causal mask in every call, and takes no flag for it.
     causal_only: bool = False
 
@@ -103,6 +105,8 @@ class ModuleConvention:
     # Dimensions of ``mask``: 4: (batch, heads, queries, keys), or 1 for batch or heads; 3: (batch or 1, queries, keys);
     # 2: (queries, keys).
     mask_dimensions: Literal[2, 3, 4] = 4
+    # Tokens whose memory is not contiguous are copied for the module.
+    contiguous: bool = False
     # The module applies a causal mask in every call.
     causal_only: bool = False
     # What the second element of a returned tuple is: weights of each head, their mean over heads, or no weights.

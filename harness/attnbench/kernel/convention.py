@@ -43,6 +43,8 @@ def call_by(
             mask = mask.expand(*q.shape[:2], q.shape[2], k.shape[2]).flatten(0, 1)
         given["mask"] = mask
     tensors = _arrange(convention, q, k, v)
+    if convention.contiguous:
+        tensors = [one.contiguous() for one in tensors]
     result = function(*tensors, **{convention.names.get(word, word): value for word, value in given.items()})
     if not isinstance(result, tuple):
         return _restore(convention, result, q)

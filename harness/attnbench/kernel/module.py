@@ -78,6 +78,8 @@ class _WrappedAttention(ReferenceForward):
         words |= self._convert_masks(query, attn_mask, key_padding_mask, flagged=flagged)
         named = {"query": query, "key": key, "value": value}
         tokens = [named[name] if convention.batch_first else named[name].transpose(0, 1) for name in convention.tokens]
+        if convention.contiguous:
+            tokens = [one.contiguous() for one in tokens]
         returned = self.module(*tokens, **{name: words[word] for word, name in convention.names.items()})
         output, *others = returned if isinstance(returned, tuple) else (returned,)
         if not convention.batch_first:

@@ -31,6 +31,7 @@ _MASKS = {
 }  # fmt: skip
 _ORDER = "its arguments are {order}"
 _NAMED = "{word} is its {name}"
+_CONTIGUOUS = "its tensors are contiguous"
 _CAUSAL = "every call is causal"
 _ROWS = "a fully masked row is {rows}"
 _ROW_WORDS = {"nan": "NaN", "mean": "the mean of all values"}
@@ -90,7 +91,11 @@ def _list_conditions(proposal: FunctionProposal | ModuleProposal) -> list[str]:
     if isinstance(proposal, ModuleProposal):
         found += _describe_module(proposal.construction, proposal.convention)
     found += [say(_NAMED, word=word, name=own) for word, own in convention.names.items() if word != own]
-    found += [_MASKS[convention.masks], _CAUSAL if convention.causal_only else ""]
+    found += [
+        _MASKS[convention.masks],
+        _CONTIGUOUS if convention.contiguous else "",
+        _CAUSAL if convention.causal_only else "",
+    ]
     if proposal.hidden_rows != "zero":
         found.append(say(_ROWS, rows=_ROW_WORDS[proposal.hidden_rows]))
     return [one for one in found if one]

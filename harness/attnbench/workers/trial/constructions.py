@@ -83,16 +83,15 @@ def _list_constructions(module_class: type[nn.Module]) -> Iterator[Construction]
 
 def _name_arguments(parameters: list[inspect.Parameter]) -> dict[str, str]:
     """Return the expressions of the arguments that are needed: sizes, and what has no default."""
-    named = {one.name: (find_size(one.name), one.default) for one in parameters}
-    return {
-        name: expression
-        for name, (expression, default) in named.items()
-        # A default of None is replaced by the constructor, with a size that fits the others.
-        if expression is not None
-        and (
-            default is inspect.Parameter.empty or name == "batch_first" or (expression in SIZED and default is not None)
-        )
-    }
+    found = {}
+    for one in parameters:
+        expression, is_required = find_size(one.name), one.default is one.empty
+        # A default of None is replaced by the constructor, with a size that fits the others. A rate of dropout is 0.
+        is_given = expression in SIZED if one.default is not None else False
+        is_dropped = expression == "0.0" and bool(one.default)
+        if expression is not None and (is_required or is_given or is_dropped or one.name == "batch_first"):
+            found[one.name] = expression
+    return found
 
 
 def _list_configs(

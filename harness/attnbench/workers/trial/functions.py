@@ -79,7 +79,8 @@ class _Trial:
         layouts: tuple[Layout, ...] = ("bhsd", "bshd", "folded")
         for order in orders:
             for layout in layouts:
-                yield Convention(layout=layout, order=order, names=names)  # type: ignore[arg-type]
+                for contiguous in (False, True):
+                    yield Convention(layout=layout, order=order, names=names, contiguous=contiguous)  # type: ignore[arg-type]
 
     def _attend(self, mask: Tensor | None = None) -> Tensor:
         return attend(self.q, self.k, self.v, mask)

@@ -186,6 +186,7 @@ class _Trial:
         """Return the proposal: the convention with its masks, flags and weights, and the options that work."""
         if not convention.causal_only:
             convention = self._name_causal_flag(self._name_masks(convention))
+        convention = replace(convention, contiguous=not self._takes_strides(convention))
         convention = self._name_weights(convention)
         literals = {"dropout": "0.0", "bias": str(self.reference.biased)}
         if self._drops_weights(convention):
@@ -197,6 +198,14 @@ class _Trial:
             convention=convention,
             hidden_rows=self._find_hidden_rows(convention),
         )
+
+    def _takes_strides(self, convention: ModuleConvention) -> bool:
+        """Whether the module takes tokens that lie in memory as (length, batch, width)."""
+        kept, self.query = self.query, self.query.transpose(0, 1).contiguous().transpose(0, 1)
+        try:
+            return self._is_right(convention, CAUSAL if convention.causal_only else UNMASKED)
+        finally:
+            self.query = kept
 
     def _name_masks(self, convention: ModuleConvention) -> ModuleConvention:
         """Return the convention with the keywords, kinds and dimensions of masks that give the right result, if any."""

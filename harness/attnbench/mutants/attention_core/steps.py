@@ -48,7 +48,7 @@ class _ScaledAfterSoftmax(CoreFormula):
     "hidden keys get the weight 0 after the softmax, which the other weights do not make up for",
     mask="causal_br",
 )
-class _MaskAfterSoftmax(CoreFormula):
+class _WeightsHiddenAfterSoftmax(CoreFormula):
     def apply_mask(self, logits: Tensor, keep: Tensor) -> Tensor:
         self.keep = keep
         return logits

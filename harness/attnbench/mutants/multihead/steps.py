@@ -55,7 +55,7 @@ class _Late(Formula):
     "hidden weights are set to 0 after the softmax, and the others are not divided by their sum again",
     mask="bool2d",
 )
-class _MaskAfterSoftmax(_Late):
+class _WeightsHiddenAfterSoftmax(_Late):
     def apply_boolean_mask(self, logits: Tensor, mask: Tensor) -> Tensor:
         return logits.masked_fill(~mask, 0.0)
 

@@ -18,8 +18,8 @@ __all__ = ["GivenAttention"]
 # What faults of a bias are called where the bias is any mask.
 _OF_MASK = {"mask": "mask"}
 AS_MASK: dict[str, dict[str, Any]] = {
-    "bias_after_softmax": {"name": "mask_after_softmax", "values": _OF_MASK, "of_mask": True},
     "bias_added_twice": {"name": "mask_added_twice", "values": _OF_MASK},
+    "bias_after_softmax": {"name": "mask_after_softmax", "values": _OF_MASK, "of_mask": True},
     "bias_ignored": {"name": "mask_ignored", "values": _OF_MASK, "of_mask": True},
     "bias_scaled": {"name": "mask_scaled", "values": _OF_MASK},
 }

@@ -47,6 +47,7 @@ class _ScaledAfterSoftmax(CoreFormula):
     "unseen_keys_cannot_leak",
     "hidden keys get the weight 0 after the softmax, which the other weights do not make up for",
     mask="causal_br",
+    mode="inference",
 )
 class _WeightsHiddenAfterSoftmax(CoreFormula):
     def apply_mask(self, logits: Tensor, keep: Tensor) -> Tensor:

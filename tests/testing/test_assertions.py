@@ -120,6 +120,55 @@ def test_a_wrong_output_is_told_as_in_a_suite(output: Tensor, arguments: dict[st
         assert "the rounding model's error" in str(raised.value)
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, mistake: str = "") -> Tensor:
+    """Attention with one of the mistakes of learners; ``mask`` is boolean (true: visible) or a finite bias."""
+    if mistake == "keys and values swapped":
+        k, v = v, k
+    late_scale, late_mask = mistake == "scale after softmax", mistake == "mask after softmax"
+    logits = q @ k.mT / (1 if late_scale else 4)
+    if mask is not None and mask.dtype == torch.bool and not late_mask:
+        logits = logits.masked_fill(~mask, -torch.inf)
+    elif mask is not None and not late_mask:
+        logits = logits + mask / (4 if mistake == "mask scaled" else 1)
+    exponentials = (logits - logits.amax(dim=-1, keepdim=True) * (mistake != "exp(x)")).exp()
+    undivided = mistake in ("exp(x)", "exp(x − max)")
+    weights = exponentials if undivided else exponentials / exponentials.sum(dim=-1, keepdim=True)
+    if late_mask and mask is not None:
+        weights = weights * mask if mask.dtype == torch.bool else weights + mask
+    return (logits if mistake == "no softmax" else weights / (4 if late_scale else 1)) @ v
+
+
+BIAS = torch.randn(10, 10, generator=torch.Generator().manual_seed(2))
+CAUSAL = torch.ones(10, 10, dtype=torch.bool).tril()
+MISTAKES: list[tuple[str, dict[str, Any], str]] = [
+    ("no softmax", {}, "the softmax missing"),
+    ("scale after softmax", {}, "the scale applied after the softmax"),
+    ("scale after softmax", {"mask": MASK}, "the scale applied after the softmax"),
+    ("mask after softmax", {"mask": MASK}, "the mask applied after the softmax"),
+    ("mask after softmax", {"mask": BIAS}, "the mask applied after the softmax"),
+    ("mask after softmax", {"is_causal": True}, "the causal mask applied after the softmax"),
+    ("keys and values swapped", {}, "keys and values swapped"),
+    ("keys and values swapped", {"mask": MASK}, "keys and values swapped"),
+    ("exp(x)", {}, "the exponentials exp(x) not divided by their sum"),
+    ("exp(x − max)", {"is_causal": True}, "the exponentials exp(x − max) not divided by their sum"),
+    ("mask scaled", {"mask": BIAS}, "the mask multiplied by the scale"),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("mistake", "arguments", "words"), MISTAKES)
+def test_a_mistake_of_learners_is_named(
+    mistake: str, arguments: dict[str, Any], words: str, dtype: torch.dtype
+) -> None:
+    """A call that computes every step in the dtype has no error without the mistake, and with it the name of it."""
+    q, k, v = (one.detach().to(dtype) for one in (Q, K, V))
+    given = {name: one.to(dtype) if one is BIAS else one for name, one in arguments.items()}
+    mask = CAUSAL if "is_causal" in given else given.get("mask")
+    assert_attention_close(attend(q, k, v, mask=mask), q, k, v, **given)
+    with pytest.raises(AssertionError, match=rf"looks like {re.escape(words)}\.$"):
+        assert_attention_close(attend(q, k, v, mask=mask, mistake=mistake), q, k, v, **given)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_every_layout_is_read(dtype: torch.dtype) -> None:
     """The same attention is right with heads before or after the length, and packed; a wrong layout is not."""

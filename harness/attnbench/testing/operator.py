@@ -19,6 +19,7 @@ __all__ = ["GivenAttention"]
 _OF_MASK = {"mask": "mask"}
 AS_MASK: dict[str, dict[str, Any]] = {
     "bias_added_twice": {"name": "mask_added_twice", "values": _OF_MASK},
+    "bias_after_softmax": {"name": "mask_after_softmax", "values": _OF_MASK, "of_mask": True},
     "bias_ignored": {"name": "mask_ignored", "values": _OF_MASK, "of_mask": True},
     "bias_scaled": {"name": "mask_scaled", "values": _OF_MASK},
 }

@@ -47,7 +47,8 @@ DIAGNOSES = {
     "heads_of_another_sequence": "heads_merged_before_batch",
     "value_bias_missing": "value_bias_missing",
     "output_bias_missing": "output_bias_missing",
-    "no_keys_no_bias": "output_bias_missing",
+    # Without keys, the output projection multiplies zeros.
+    "no_keys_no_bias": "output_bias_missing or output_projection_missing",
     "training_without_output_bias": "output_bias_missing",
     "separate_without_bias": "input_bias_missing",
     "same_object_without_bias": "value_bias_missing",
@@ -107,6 +108,20 @@ DIAGNOSES = {
     # The bias key is the only key after the first 128.
     "key_blocks_counted_by_queries": "bias_key_tile_dropped tiles=16, 32, 64, 128",
     "empty_batch_weights_of_heads": "weights_not_averaged",
+    "softmax_missing": "softmax_missing",
+    "exponentials_undivided": "softmax_undivided exponentials=exp(x)",
+    "stable_exponentials_undivided": "softmax_undivided exponentials=exp(x − max)",
+    "scaled_after_softmax": "scaled_after_softmax",
+    "weights_hidden_after_softmax": "mask_after_softmax mask=attn_mask",
+    "float_mask_after_softmax": "mask_after_softmax mask=attn_mask",
+    "value_weight_for_keys": "key_and_value_swapped",
+    "keys_and_values_swapped": "keys_and_values_swapped",
+    "packed_keys_first": "projections_exchanged first=queries second=keys",
+    "packed_values_second": "projections_exchanged first=keys second=values",
+    "output_projection_missing": "output_projection_missing",
+    "query_added": "query_added",
+    "output_normalised": "output_normalised",
+    "query_added_and_normalised": "query_added_and_normalised",
 }
 # The mutants of which the same call with contiguous tensors is right, and the checks that say so.
 STRIDES = {

@@ -21,6 +21,7 @@ from attnbench.mutants.multihead import (
     signatures,
     sizes,
     state,
+    steps,
 )
 from attnbench.mutants.multihead.equivalents import EQUIVALENTS
 from attnbench.mutants.multihead.field import branches, calls, empty, threads
@@ -33,9 +34,9 @@ from attnbench.mutants.mutant import MutantSet
 __all__ = ["MUTANTS"]
 
 _TOPICS = (
-    scale, masks, sides, causality, columns, precision, sizes, fused, backward, dropout, modes, layouts, state, effects,
-    protocol, signatures, compilers, refusals, deviations, historical, field_sizes, field_masks, calls, field_modes,
-    empty, threads, branches,
+    scale, steps, masks, sides, causality, columns, precision, sizes, fused, backward, dropout, modes, layouts, state,
+    effects, protocol, signatures, compilers, refusals, deviations, historical, field_sizes, field_masks, calls,
+    field_modes, empty, threads, branches,
 )  # fmt: skip
 MUTANTS = MutantSet(
     mutants=tuple(mutant for topic in _TOPICS for mutant in topic.mutant), equivalents=EQUIVALENTS, variants=VARIANTS

@@ -11,13 +11,17 @@ from torch import Tensor
 from attnbench.cases import Case
 from attnbench.interface import FaultModel, Inputs
 from attnbench.operators.attention_core.oracle import Steps
+from attnbench.operators.attention_core.positions import find_visible
 from attnbench.operators.attention_core.problem import MASKS, AttentionCoreProblem
 from attnbench.operators.dropped_keys import TILES, generate_dropped_keys
 from attnbench.operators.rounding import Noise, softmax
+from attnbench.operators.softmax_faults import generate_softmax_faults
 
 __all__ = ["list_fault_models"]
 
 Named = Iterator[FaultModel]
+# What the parts of a mask that hide keys are called.
+HIDING = {"causal_tl": "causal mask", "causal_br": "causal mask", "window": "window", "ragged": "key_lengths"}
 
 
 def list_fault_models(case: Case) -> list[FaultModel]:
@@ -25,10 +29,13 @@ def list_fault_models(case: Case) -> list[FaultModel]:
     problem: AttentionCoreProblem = case.problem
     return [
         *_generate_scale_faults(problem),
+        *generate_softmax_faults(Steps),
+        *_generate_swap_faults(problem),
         *_generate_head_faults(problem),
         *_generate_added_faults(problem),
         *_generate_position_faults(problem),
         *_generate_key_faults(problem),
+        *_generate_late_mask_faults(problem),
     ]
 
 
@@ -51,7 +58,7 @@ def _remove_part(part: str, problem: AttentionCoreProblem) -> AttentionCoreProbl
 
 
 def _generate_scale_faults(problem: AttentionCoreProblem) -> Named:
-    """Yield fault models of the scale, the exponential and the soft-cap; a scale that is right is left out."""
+    """Yield fault models of the scale and the soft-cap; a scale that is right is left out."""
     root, correct = math.sqrt(problem.head_dim), problem.logit_scale
     scales = {
         "scale_missing": 1.0,
@@ -67,13 +74,32 @@ def _generate_scale_faults(problem: AttentionCoreProblem) -> Named:
         if not math.isclose(scale, correct):
             fault = _change_problem(partial(replace, scale=scale))
             yield FaultModel(name=name, fault=fault, scale=scale / correct if correct else None)
-    base_two = Steps(normalise=lambda logits, noise: softmax(logits * math.log(2), noise))
-    yield FaultModel(name="softmax_base_two", fault=base_two)
+    if not math.isclose(correct, 1):
+        late = replace(_change_problem(partial(replace, scale=1.0)), reweigh=partial(_multiply_weights, correct))
+        yield FaultModel(name="scaled_after_softmax", fault=late)
     if problem.softcap:
         yield FaultModel(name="softcap_missing", fault=_change_problem(partial(replace, softcap=0.0)))
         if problem.parts & {"bias2d", "bias4d", "alibi"}:
             yield FaultModel(name="softcap_after_bias", fault=Steps(cap_before="mask"))
         yield FaultModel(name="softcap_after_mask", fault=Steps(cap_before="softmax"), of_mask=True)
+
+
+def _multiply_weights(factor: float, problem: AttentionCoreProblem, inputs: Inputs, weights: Tensor) -> Tensor:
+    del problem, inputs
+    return weights * factor
+
+
+def _generate_swap_faults(problem: AttentionCoreProblem) -> Named:
+    """Yield fault models that swap two of queries, keys and values, where their shapes are equal."""
+    if problem.head_dim == problem.value_dim:
+        yield FaultModel(name="keys_and_values_swapped", fault=_change_inputs(partial(_swap, "key", "value")))
+    if (problem.queries, problem.num_heads) == (problem.keys, problem.key_heads):
+        yield FaultModel(name="queries_and_keys_swapped", fault=_change_inputs(partial(_swap, "query", "key")))
+
+
+def _swap(one: str, other: str, inputs: Inputs) -> Inputs:
+    swapped = {one: inputs.tensors[other], other: inputs.tensors[one]}
+    return replace(inputs, tensors={**inputs.tensors, **swapped})
 
 
 def _generate_head_faults(problem: AttentionCoreProblem) -> Named:
@@ -162,6 +188,29 @@ def _generate_key_faults(problem: AttentionCoreProblem) -> Named:
             tails.setdefault(whole, ("keys", (tile,)))
     yield from generate_dropped_keys(problem.keys, tails, Steps)
     yield FaultModel(name="masked_rows_uniform", fault=Steps(normalise=_spread_empty_rows), of_mask=True)
+
+
+def _generate_late_mask_faults(problem: AttentionCoreProblem) -> Named:
+    """Yield fault models that apply the mask, or the bias, to the weights in place of the logits."""
+    hiding = list(dict.fromkeys(name for part, name in HIDING.items() if part in problem.parts))
+    if hiding:
+        late = Steps(hide=lambda logits, _: logits, reweigh=_hide_weights)
+        yield FaultModel(name="mask_after_softmax", values={"mask": " and ".join(hiding)}, fault=late, of_mask=True)
+    if problem.bias:
+        late = replace(_change_inputs(partial(_scale_bias, 0.0)), reweigh=_add_bias)
+        yield FaultModel(name="bias_after_softmax", fault=late)
+
+
+def _hide_weights(problem: AttentionCoreProblem, inputs: Inputs, weights: Tensor) -> Tensor:
+    return weights.masked_fill(~find_visible(problem, inputs), 0.0)
+
+
+def _add_bias(problem: AttentionCoreProblem, inputs: Inputs, weights: Tensor) -> Tensor:
+    """Add the bias to the weights; the weight of a key that the bias hides is 0."""
+    del problem
+    bias = inputs.tensors["bias"]
+    hidden = bias.isneginf()
+    return weights.masked_fill(hidden, 0.0) + bias.masked_fill(hidden, 0.0)
 
 
 def _spread_empty_rows(logits: Tensor, noise: Noise | None) -> Tensor:

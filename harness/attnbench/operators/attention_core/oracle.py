@@ -44,6 +44,10 @@ def _repeat_key_heads(problem: AttentionCoreProblem, tensor: Tensor) -> Tensor:
     return tensor.repeat_interleave(problem.num_heads // problem.key_heads, dim=1)
 
 
+def _hide(logits: Tensor, visible: Tensor) -> Tensor:
+    return logits.masked_fill(~visible, -math.inf)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
     """The steps of the formula that fault models replace; the defaults compute the correct formula."""
@@ -53,7 +57,11 @@ class Steps:
     share: Callable[[AttentionCoreProblem, Tensor], Tensor] = _repeat_key_heads
     # The soft-cap is applied before this step: the addition of bias and ALiBi (``added``), the mask, or the softmax.
     cap_before: Literal["added", "mask", "softmax"] = "added"
+    # Hides the keys that a query may not see.
+    hide: Callable[[Tensor, Tensor], Tensor] = _hide
     normalise: Callable[[Tensor, Noise | None], Tensor] = softmax
+    # Changes the weights. The problem and the inputs are those of the call, not those of ``receive``.
+    reweigh: Callable[[AttentionCoreProblem, Inputs, Tensor], Tensor] = lambda _problem, _inputs, weights: weights
 
 
 CORRECT_STEPS = Steps()
@@ -75,7 +83,8 @@ def _attend(problem: AttentionCoreProblem, inputs: Inputs, noise: Noise | None, 
         """Return the logits, soft-capped if the soft-cap is applied before ``step``."""
         return soft_cap(logits, problem.softcap, noise) if problem.softcap and steps.cap_before == step else logits
 
-    problem, inputs = steps.receive(problem, inputs)
+    called = problem, inputs
+    problem, inputs = steps.receive(*called)
     q, k, v = (inputs.tensors[name] for name in ("query", "key", "value"))
     k, v = (_round_gradient(steps.share(problem, tensor), noise) for tensor in (k, v))
     logits = cap_before("added", rounded(rounded(q * problem.logit_scale) @ k.mT, problem.head_dim))
@@ -84,8 +93,8 @@ def _attend(problem: AttentionCoreProblem, inputs: Inputs, noise: Noise | None, 
     for term in _list_added(problem, inputs):
         logits = rounded(logits + term)
     visible = positions.find_visible(problem, inputs)
-    logits = cap_before("softmax", cap_before("mask", logits).masked_fill(~visible, -math.inf))
-    weights = steps.normalise(logits, noise)
+    logits = cap_before("softmax", steps.hide(cap_before("mask", logits), visible))
+    weights = steps.reweigh(*called, steps.normalise(logits, noise))
     sinks, asks_lse = inputs.tensors.get("sinks"), inputs.options.get("lse")
     if sinks is None and not asks_lse:
         return {"output": rounded(weighted_sum(weights, v, logits, noise))}

@@ -16,8 +16,10 @@ from attnbench.interface import FaultModel, Inputs
 from attnbench.operators.dropped_keys import TILES, generate_dropped_keys
 from attnbench.operators.multihead.inputs import scale_logits
 from attnbench.operators.multihead.mask_fault_models import Named, change_inputs, generate_mask_faults
-from attnbench.operators.multihead.oracle import Noise, Steps, softmax
+from attnbench.operators.multihead.oracle import Noise, Steps
 from attnbench.operators.multihead.problem import MultiheadProblem
+from attnbench.operators.multihead.projection_fault_models import generate_projection_faults
+from attnbench.operators.softmax_faults import generate_softmax_faults
 
 __all__ = ["list_fault_models"]
 
@@ -32,7 +34,7 @@ def list_fault_models(case: Case, quantities: Collection[str]) -> list[FaultMode
         *_generate_stride_faults(problem, quantities),
         *_generate_softmax_faults(problem),
         *_generate_key_faults(problem),
-        *_generate_bias_faults(problem),
+        *generate_projection_faults(problem),
     ]
     if "weights" in quantities and not any(name.startswith("grad.") for name in quantities):
         found += _generate_average_faults(problem)
@@ -57,6 +59,10 @@ def _generate_scale_faults(case: Case) -> Named:
     for name, factor in factors.items():
         if not math.isclose(factor, 1):
             yield FaultModel(name=name, fault=change_inputs(partial(_scale_logits, case, factor)), scale=factor)
+    if problem.head_dim > 1:
+        unscaled = change_inputs(partial(_scale_logits, case, root))
+        late = replace(unscaled, reweigh=partial(_multiply_weights, 1 / root))
+        yield FaultModel(name="scaled_after_softmax", fault=late)
 
 
 def _scale_logits(case: Case, factor: float, inputs: Inputs) -> Inputs:
@@ -117,11 +123,11 @@ def _generate_softmax_faults(problem: MultiheadProblem) -> Named:
     for name, (axis, extent) in extents.items():
         if extent > 1:
             yield FaultModel(name=f"softmax_over_{name}", fault=Steps(normalise=partial(_softmax_over, axis)))
-    # The exponents of the powers of 2 are the logits after the mask was added.
-    yield FaultModel(name="softmax_base_two", fault=Steps(normalise=_softmax_base_two))
+    yield from generate_softmax_faults(Steps)
     if problem.dropout:
-        undivided = partial(_softmax_times, 1 - problem.dropout)
-        yield FaultModel(name="dropout_undivided", fault=Steps(normalise=undivided))
+        undivided = Steps(reweigh=partial(_multiply_weights, 1 - problem.dropout))
+        yield FaultModel(name="dropout_undivided", fault=undivided)
+        yield FaultModel(name="dropped_weights_renormalised", fault=Steps(drop=_drop_and_renormalise))
 
 
 def _softmax_over(axis: int, logits: Tensor, noise: Noise | None) -> Tensor:
@@ -129,12 +135,17 @@ def _softmax_over(axis: int, logits: Tensor, noise: Noise | None) -> Tensor:
     return torch.softmax(logits, dim=axis).nan_to_num()
 
 
-def _softmax_base_two(logits: Tensor, noise: Noise | None) -> Tensor:
-    return softmax(logits * math.log(2), noise)
+def _multiply_weights(factor: float, problem: MultiheadProblem, inputs: Inputs, weights: Tensor) -> Tensor:
+    del problem, inputs
+    return weights * factor
 
 
-def _softmax_times(factor: float, logits: Tensor, noise: Noise | None) -> Tensor:
-    return softmax(logits, noise) * factor
+def _drop_and_renormalise(weights: Tensor, keep: Tensor, rate: float) -> Tensor:
+    """Divide the weights that dropout keeps by their sum: the softmax of logits of which some were set to −∞."""
+    del rate
+    kept = weights * keep
+    total = kept.sum(dim=-1, keepdim=True)
+    return kept / total.masked_fill(total == 0, 1.0)
 
 
 def _generate_key_faults(problem: MultiheadProblem) -> Named:
@@ -152,32 +163,6 @@ def _generate_key_faults(problem: MultiheadProblem) -> Named:
             tails.setdefault(whole, []).append(tile)
     named = {first: (names.get(first, "keys"), tiles) for first, tiles in tails.items()}
     yield from generate_dropped_keys(columns, named, Steps)
-
-
-def _generate_bias_faults(problem: MultiheadProblem) -> Named:
-    if not problem.bias:
-        return
-    parts: dict[str, tuple[int, ...]] = {"query": (0,), "value": (2,), "input": (0, 1, 2)}
-    if problem.columns > problem.keys:
-        # The bias of the key projection adds, in each row, the same number to the logits of all given keys, and nothing
-        # to the logits of extra keys (bias_k, zero key). Without extra keys, the softmax is therefore the same with and
-        # without this bias.
-        parts["key"] = (1,)
-    for name, missing in parts.items():
-        yield FaultModel(name=f"{name}_bias_missing", fault=change_inputs(partial(_remove_bias, problem, missing)))
-    yield FaultModel(name="output_bias_missing", fault=change_inputs(partial(_remove_output_bias, problem)))
-
-
-def _remove_bias(problem: MultiheadProblem, missing: tuple[int, ...], inputs: Inputs) -> Inputs:
-    kept = torch.ones(3, dtype=torch.float64)
-    kept[list(missing)] = 0.0
-    bias = inputs.parameters["in_proj_bias"] * kept.repeat_interleave(problem.embed_dim)
-    return replace(inputs, parameters=inputs.parameters | {"in_proj_bias": bias})
-
-
-def _remove_output_bias(problem: MultiheadProblem, inputs: Inputs) -> Inputs:
-    zero = torch.zeros(problem.embed_dim, dtype=torch.float64)
-    return replace(inputs, parameters=inputs.parameters | {"out_proj.bias": zero})
 
 
 def _generate_average_faults(problem: MultiheadProblem) -> Named:

@@ -46,6 +46,9 @@ def generate_mask_faults(problem: MultiheadProblem) -> Named:
     if problem.has_causal_mask:
         yield from _generate_causal_faults(problem)
     if present:
+        late = change_inputs(partial(_replace_masks, dict.fromkeys(present)))
+        fault = replace(late, reweigh=_mask_weights)
+        yield _mask_fault("mask_after_softmax", fault, mask=" and ".join(present))
         yield from _generate_softmax_faults(problem)
     if present and problem.columns > problem.keys:
         yield _mask_fault("masks_shifted", Steps(mask=_shift))
@@ -175,6 +178,15 @@ def _tile_padding(problem: MultiheadProblem, inputs: Inputs) -> Tensor:
 def _unmask_empty_rows(problem: MultiheadProblem, inputs: Inputs) -> Tensor | None:
     mask = compute_logits_mask(problem, inputs)
     return None if mask is None else mask.masked_fill((mask == -math.inf).all(dim=-1, keepdim=True), 0.0)
+
+
+def _mask_weights(problem: MultiheadProblem, inputs: Inputs, weights: Tensor) -> Tensor:
+    """Set the weights of hidden keys to 0, and add what the masks add to other logits."""
+    mask = compute_logits_mask(problem, inputs)
+    if mask is None:
+        return weights
+    hidden = mask == -math.inf
+    return weights.masked_fill(hidden, 0.0) + mask.masked_fill(hidden, 0.0)
 
 
 def _multiply(logits: Tensor, mask: Tensor) -> Tensor:

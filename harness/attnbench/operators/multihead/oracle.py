@@ -61,6 +61,10 @@ def _merge(heads: Tensor) -> Tensor:
     return heads.transpose(1, 2).flatten(2)
 
 
+def _drop(weights: Tensor, keep: Tensor, rate: float) -> Tensor:
+    return weights * keep / (1 - rate)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
     """The steps of the formula that fault models replace; the defaults compute the correct formula."""
@@ -72,7 +76,13 @@ class Steps:
     # Applies to the logits what ``mask`` returns.
     apply_mask: Callable[[Tensor, Tensor], Tensor] = torch.add
     normalise: Callable[[Tensor, Noise | None], Tensor] = softmax
+    # Changes the weights before dropout. The problem and the inputs are those of the call, not those of ``receive``.
+    reweigh: Callable[[MultiheadProblem, Inputs, Tensor], Tensor] = lambda _problem, _inputs, weights: weights
+    # Applies a dropout mask to the weights.
+    drop: Callable[[Tensor, Tensor, float], Tensor] = _drop
     merge: Callable[[Tensor], Tensor] = _merge
+    # Changes the output; the other argument is the query. Shape: both (batch, queries, embed_dim).
+    finish: Callable[[Tensor, Tensor], Tensor] = lambda output, _query: output
 
 
 CORRECT_STEPS = Steps()
@@ -107,7 +117,8 @@ def _attend(
         """
         return noise(noise.perturb_sum(tensor, terms)) if noise else tensor
 
-    problem, inputs = steps.receive(problem, inputs)
+    called = problem, inputs
+    problem, inputs = steps.receive(*called)
     # In a product with an identity or permutation matrix, only one term of each sum is not 0. Such a product has no
     # accumulation error.
     exact_projections = problem.regime in IDENTITY_REGIMES
@@ -122,15 +133,16 @@ def _attend(
     mask = steps.mask(problem, inputs)
     if mask is not None:
         logits = rounded(steps.apply_mask(logits, mask))
-    weights = steps.normalise(logits, noise)
+    weights = steps.reweigh(*called, steps.normalise(logits, noise))
     if keep is not None:
-        weights = rounded(weights * keep / (1 - problem.dropout))
+        weights = rounded(steps.drop(weights, keep, problem.dropout))
 
     heads = weighted_sum(weights, v, logits, noise)
     output = steps.merge(rounded(heads)) @ inputs.parameters["out_proj.weight"].mT
     if problem.bias:
         output = output + inputs.parameters["out_proj.bias"]
     output = rounded(output, 0 if exact_projections else problem.embed_dim)  # (batch, queries, embed_dim)
+    output = steps.finish(output, tokens[0])
     if problem.average_attn_weights:
         weights = rounded(weights.mean(dim=1))
     if problem.batch is None:

@@ -104,8 +104,6 @@ def _check(job: ConformJob, resumed: StoredRun | None, files: OutputFiles, *, ma
     chosen = choose_implementations(job.implementations)
     with make_session(job) as session:
         chosen = drop_unloadable(session, chosen, asked=bool(job.implementations), keeps=len(chosen) == 1)
-        if resumed is None:
-            announce_conventions(session, chosen)
         plans = plan_conformance(session, job, find_operators(session, chosen))
         checks = plan_checks(session, job, chosen, plans, resumed=resumed)
         with recording(
@@ -114,6 +112,8 @@ def _check(job: ConformJob, resumed: StoredRun | None, files: OutputFiles, *, ma
             whole=job.whole and (job.suite in VERDICT_SUITES or files.certificate_file is not None),
             planned=count_planned(session, chosen, checks),
         ) as recorded:  # fmt: skip
+            if resumed is None:
+                announce_conventions(session, chosen)
             conform_into(recorded, session, chosen, checks, job.suite)
             recorded.exit_code = recorded.choose_exit_code(job.implementations)
         certificate = None

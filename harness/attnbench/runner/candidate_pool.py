@@ -1,5 +1,6 @@
 """The candidate workers of a run: the pool that starts, keeps and ends them, and the supervisor of each."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -228,11 +229,15 @@ class Supervisor:
         """Operator that the implementation computes."""
         return self.declared[self.implementations[0]].operator
 
-    def ask(self, request: CandidateRequest[Reply], *, counts: bool = True, shared_by: int = 1) -> Reply | Outcome:
+    def ask(
+        self, request: CandidateRequest[Reply], *, counts: bool = True, shared_by: int = 1, most_s: float = math.inf
+    ) -> Reply | Outcome:
         """Do what ``send`` does, for the types of request that every kind of candidate worker can answer."""
-        return self.send(request, counts=counts, shared_by=shared_by)
+        return self.send(request, counts=counts, shared_by=shared_by, most_s=most_s)
 
-    def send(self, request: Request[Reply], *, counts: bool = True, shared_by: int = 1) -> Reply | Outcome:
+    def send(
+        self, request: Request[Reply], *, counts: bool = True, shared_by: int = 1, most_s: float = math.inf
+    ) -> Reply | Outcome:
         """Send a request to the worker and return its reply; if there is no reply, return an outcome that says why.
 
         Requests that only one kind of worker answers are sent by the client of this worker, such as
@@ -240,7 +245,7 @@ class Supervisor:
 
         ``counts`` says whether a crash or a time-out counts toward the limits of ``Deaths``. A death does not count,
         for example, if the caller repeats the request to find the cause. The time-out is multiplied by ``shared_by``,
-        the number of implementations in the request.
+        the number of implementations in the request; it is at most ``most_s`` seconds.
         """
         if self._closed:
             return Outcome(status="not_run", facts=(Interrupted(),))
@@ -249,7 +254,7 @@ class Supervisor:
         if reason:
             return Outcome(status="not_run", facts=(reason,))
         try:
-            answer = self._deliver(request, timeout_s=shared_by * self._pool.limits.timeout_s)
+            answer = self._deliver(request, timeout_s=min(most_s, shared_by * self._pool.limits.timeout_s))
         except (ChildDied, ChildTimeout, PluginError) as error:
             self._child = None
             # A PluginError: the restarted worker cannot load the implementation.

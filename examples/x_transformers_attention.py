@@ -154,13 +154,11 @@ class XTransformers(Implementation):
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
         """Return the layer with the reference's parameters."""
-        # Store the number of heads for ``weights``, because the shapes of the parameters do not show that number.
-        self.num_heads = reference.num_heads
         return XTransformersAttention(reference)
 
-    def weights(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the reference's parameters in the layout of the module that ``build`` returned last."""
-        return convert_parameters(parameters, self.num_heads)
+    def weights_of(self, module: XTransformersAttention, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the reference's parameters in the layout of the layer, which has as many memory keys as heads."""
+        return convert_parameters(parameters, module.num_heads)
 
 
 X_TRANSFORMERS = XTransformers()

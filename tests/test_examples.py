@@ -78,14 +78,16 @@ def test_libraries_pass_on_supported_cases(found: list[dict[str, str]], name: st
         assert passed[check], check
 
 
-@pytest.mark.skipif(is_missing("transformers"), reason="pip install transformers")
+@pytest.mark.skipif(is_missing("x_transformers"), reason="pip install x-transformers")
 def test_an_inverted_mask_is_found(tmp_path: Path) -> None:
     """A wrapper that passes the reference's mask to a library with the opposite mask polarity fails."""
-    right = (EXAMPLES / "bert_attention.py").read_text()
+    right = (EXAMPLES / "x_transformers_attention.py").read_text()
     wrong = tmp_path / "inverted.py"
-    wrong.write_text(right.replace("additive(mask,", "additive(~mask,"))
+    wrong.write_text(right.replace("attn_mask=keep", "attn_mask=None if keep is None else ~keep"))
     assert wrong.read_text() != right
-    code, findings, _ = run_conform(tmp_path, f"{wrong}:BERT_CROSS", "--case", CASES[1], "--check", "forward_parity")
+    code, findings, _ = run_conform(
+        tmp_path, f"{wrong}:X_TRANSFORMERS", "--case", CASES[1], "--check", "forward_parity"
+    )
     assert code == 1
     assert [finding["status"] for finding in findings] == ["failed"]
 

@@ -67,7 +67,12 @@ def test_a_printed_file_is_checked(tmp_path: Path) -> None:
         '    convention=Convention(layout="folded"),\n'
         ")\n"
     )
-    (tmp_path / "wrapped.py").write_text(done.stdout, encoding="utf-8")
+    printed = done.stdout
+    for code in (0, 2):
+        done = run_command("wrap", "brought_attention.py:loop_style", "--output", "wrapped.py", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr == "attnbench: --output: wrapped.py exists: name another file\n"
+    assert (tmp_path / "wrapped.py").read_text(encoding="utf-8") == printed
     case = str(CASES[0].id)
     done = run_command("conform", "wrapped.py", "--case", case, cwd=tmp_path)
     assert "gives the right result" not in done.stderr

@@ -107,7 +107,7 @@ def _call(function: str, arguments: Sequence[str]) -> str:
     lines = [
         textwrap.fill(
             f"{one},",
-            100,
+            116,
             initial_indent=_INDENT,
             subsequent_indent=2 * _INDENT,
             break_long_words=False,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from attnbench.candidate.candidate import Malformed
 from attnbench.candidate.global_state import read_settings, restore_settings
 from attnbench.cases import Case
 from attnbench.interface import Inputs, Policies
@@ -46,6 +47,38 @@ def is_close(output: Tensor, arguments: dict[str, Any], **more: Any) -> bool:
     except AssertionError:
         return False
     return True
+
+
+DIFFERENTIATED = [case for case in QUICK if case.differentiates][::3]
+NAMES = {"grad.query": "q", "grad.key": "k", "grad.value": "v"}
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("case", DIFFERENTIATED, ids=[case.id for case in DIFFERENTIATED])
+def test_gradients_have_the_verdict_of_the_suite(conformance, case: Case) -> None:
+    """For every mutant with a right output, gradients are close where the suite's check of them passes."""
+    verdicts, before = set(), read_settings()
+    for name, mutant in MUTANTS.items():
+        try:
+            candidate = conformance.candidate(mutant, case)
+            arguments = make_arguments(case, candidate.inputs)
+            output, given = candidate.outputs["output"].detach(), candidate.gradients
+        except (RuntimeError, Malformed):  # the mutant does not compute this dtype, or no gradients
+            restore_settings(before)
+            continue
+        restore_settings(before)
+        if not is_close(output, arguments, policies=mutant.policies):
+            continue
+        finding = conformance.finding(mutant, case, "input_gradients")
+        restore_settings(before)
+        if finding.status not in {"passed", "failed"}:
+            continue
+        gradients = {NAMES[key]: one for key, one in given.items() if key in NAMES}
+        cotangent = candidate.inputs.cotangents["output"]
+        found = is_close(output, arguments, gradients=gradients, cotangent=cotangent, policies=mutant.policies)
+        assert found == (finding.status == "passed"), name
+        verdicts.add(finding.status)
+    assert "passed" in verdicts
 
 
 @pytest.mark.parametrize("case", QUICK, ids=[case.id for case in QUICK])

@@ -7,6 +7,7 @@ import click
 
 from attnbench.analysis.coverage import VERDICT_SUITES
 from attnbench.api.before_timing import describe_timing
+from attnbench.api.conventions import announce_conventions
 from attnbench.api.execution import (
     EFFORTS,
     choose_effort,
@@ -80,6 +81,8 @@ def _run(job: RunJob, resumed: StoredRun | None, files: OutputFiles) -> Recordin
             implementations=chosen, whole=checked.whole and job.suite in VERDICT_SUITES,
             planned=count_planned(session, chosen, checks, timed, effort=effort),
         ) as recorded:  # fmt: skip
+            if resumed is None:
+                announce_conventions(session, chosen)
             conform_into(recorded, session, chosen, checks, job.suite)
             profile_with_ceilings(recorded, session, chosen, timed, effort)
             recorded.exit_code = recorded.choose_exit_code(job.implementations)

@@ -802,11 +802,19 @@ def test_a_users_module_is_checked_from_another_folder(tmp_path: Path) -> None:
 
 
 def test_one_check_of_one_case_can_be_run_alone(here: Path) -> None:
-    """``reproduce`` of a check that passes gives code 0, and prints its requirement and its errors."""
-    done = attnbench("reproduce", TINY.format(3), "own.py:Right", "--check", "forward_parity", cwd=here)
+    """``reproduce`` of a check that passes gives code 0, and prints its requirement and its errors.
+
+    The file is in another folder, with a module that it imports, and its only class need not be named.
+    """
+    (here / "far").mkdir()
+    (here / "far" / "beside.py").write_text(SOURCE)
+    (here / "far" / "mine.py").write_text(
+        "from beside import Right as RightAttention\nclass Mine(RightAttention):\n    pass\n"
+    )
+    done = attnbench("reproduce", TINY.format(3), "far/mine.py", "--check", "forward_parity", cwd=here)
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
-    assert lines[0] == "own.py:Right  forward_parity: passed"
+    assert lines[0] == "far/mine.py:Mine  forward_parity: passed"
     assert lines[1] == "  requirement  The output equals the oracle's within the error budget."
     assert re.fullmatch(r"  measured     \S+, allowed \S+", lines[2])
     assert list(here.glob("results/**")) == []

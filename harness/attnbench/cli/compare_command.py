@@ -14,7 +14,7 @@ from attnbench.api.execution import choose_effort, count_planned, make_session, 
 from attnbench.api.selection import choose_implementations
 from attnbench.cli.comparison_output import print_comparison, write_comparison
 from attnbench.cli.job_options import build_jobs
-from attnbench.cli.options import AXES, options
+from attnbench.cli.options import AXES, complete_names, options
 from attnbench.cli.output_files import OutputFiles
 from attnbench.cli.recording import INCONCLUSIVE, Recording, print_stored_path, recording
 from attnbench.cli.threads import choose_exit_code, measure_each
@@ -38,8 +38,8 @@ WORSENED = 1
 
 
 @click.command("compare")
-@click.argument("base", metavar="BASE", required=False)
-@click.argument("new", metavar="[NEW]", required=False)
+@click.argument("base", metavar="BASE", required=False, shell_complete=complete_names)
+@click.argument("new", metavar="[NEW]", required=False, shell_complete=complete_names)
 @click.option(
     "--base",
     "tree",

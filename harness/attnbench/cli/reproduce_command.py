@@ -9,7 +9,7 @@ from attnbench.api.execution import make_session
 from attnbench.api.selection import choose_checks
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
-from attnbench.cli.options import options
+from attnbench.cli.options import complete_names, options
 from attnbench.jobs.job import Job, build
 from attnbench.plugins.file_objects import read_name
 from attnbench.plugins.registry import display_name, write_import_lines
@@ -26,7 +26,7 @@ from attnbench.words.refusals import describe_refusal
 
 @click.command("reproduce")
 @click.argument("case")
-@click.argument("implementation")
+@click.argument("implementation", shell_complete=complete_names)
 @click.option("--check", "check", help="Name of the check to run. --script says if its program cannot show this check.")
 @click.option(
     "--script",

@@ -26,6 +26,7 @@ from attnbench.interface import Implementation, Refusal
 from attnbench.kernel import HeadSplitAttention
 from attnbench.plugins.adapters import load_implementation
 from attnbench.plugins.file_objects import read_name
+from attnbench.refusals import write_install_line
 from attnbench.words.refusals import describe_declared
 
 __all__ = ["count_calls", "describe_missing", "register"]
@@ -45,7 +46,7 @@ def describe_missing() -> str | None:
     try:
         _import_interfaces()
     except ImportError:
-        return "transformers is not installed, or is older than 5: pip install 'attnbench[transformers]'"
+        return f"transformers is not installed, or is older than 5: {write_install_line('transformers')}"
     return None
 
 

@@ -232,6 +232,20 @@ def test_compiled_calls_import_from_their_own_tree(trees: tuple[Path, Path]) -> 
     assert load(old.replace("before", "during"))(one)[0, 0].item() == 3
 
 
+def test_compiled_calls_import_the_modules_beside_their_own_file(tmp_path: Path) -> None:
+    """A compiled function of a named file gets the modules beside this file, although no other code can import them."""
+    source = (
+        "import torch\nfrom functools import partial\n@partial(torch.compile, backend='eager', fullgraph=True)\n"
+        "def during(x):\n    from factor import K\n    return x * K\n"
+    )
+    folders = [write(tmp_path / str(K), {"factor.py": f"K = {K}", "mine.py": source}) for K in (2, 3)]
+    during = [load(f"{folder}/mine.py:during") for folder in folders]
+    assert [call(torch.ones(2, 2))[0, 0].item() for call in (*during, *during)] == [2, 3, 2, 3]
+    lacking = write(tmp_path / "4", {"mine.py": "def find():\n    import factor\n"})
+    with pytest.raises(ModuleNotFoundError):
+        load(f"{lacking}/mine.py:find")()
+
+
 def test_each_tree_is_opened_once(trees: tuple[Path, Path]) -> None:
     """Two spellings of a tree's path open one tree, and names of one tree use the same modules."""
     assert SourceTree.open(trees[1]) is SourceTree.open(trees[1] / "kernels" / "..")

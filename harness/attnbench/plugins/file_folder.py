@@ -37,7 +37,9 @@ class FileFolder(SourceTree):
         return super().find_place(top) or self._find_beside(top)
 
     def _locate_own(self, top: str) -> Path | None:
-        place, source = self._find_beside(top), find_source(top)
-        if place is None or source is None:
-            return place
-        return None if source == place.resolve() or INSTALLED & set(source.parts) else place
+        source = find_source(top)
+        if source is None:
+            return self._find_unshared(top)
+        place = self._find_beside(top)
+        shared = place is None or source == place.resolve() or INSTALLED & set(source.parts)
+        return None if shared else place

@@ -76,6 +76,8 @@ class SourceTree(MetaPathFinder):
         self._places: dict[str, Path | None] = {}
         # The folders in which modules are found that this process cannot import: those of imported files come first.
         self._folders = [folder]
+        # Top-level modules that only trees have.
+        self._unshared: set[str] = set()
 
     def import_module(self, name: str) -> ModuleType:
         """Import the module of this name from the tree.
@@ -146,6 +148,12 @@ class SourceTree(MetaPathFinder):
         """Return the file of a module of the tree by its name in the tree."""
         return self._locate(top)
 
+    def publish(self, name: str) -> None:
+        """Let other code find a module of this tree by its name alone, if only trees have a module of this name."""
+        top = name.partition(".")[0]
+        if top in self._unshared:
+            sys.modules |= {one: sys.modules[f"{self.name}.{one}"] for one in (top, name)}
+
     def _locate(self, top: str) -> Path | None:
         """Return the file from which the tree's code imports the top-level module ``top``.
 
@@ -158,8 +166,12 @@ class SourceTree(MetaPathFinder):
     def _locate_own(self, top: str) -> Path | None:
         source = find_source(top)
         if source is None:  # this process cannot import the module: look in the tree only
-            return self._find_beside(top)
+            return self._find_unshared(top)
         return None if INSTALLED & set(source.parts) else self.find_counterpart(top)
+
+    def _find_unshared(self, top: str) -> Path | None:
+        self._unshared.add(top)
+        return self._find_beside(top)
 
     def _find_beside(self, top: str) -> Path | None:
         places = (folder / name for folder in self._folders for name in (f"{top}/__init__.py", f"{top}.py"))
@@ -211,15 +223,19 @@ def _redirect_import(original: Callable[..., ModuleType]) -> Callable[..., Modul
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        scope = sys._getframe(1).f_globals if globals is None else globals  # noqa: SLF001  # called directly, without globals
+        caller = sys._getframe(1).f_globals  # noqa: SLF001  # the code that calls this function directly
+        scope = caller if globals is None else globals
         importer = scope.get("__name__") or ""
         if level or not importer.startswith(PREFIX):
             return original(name, globals, locals, fromlist or (), level)
         root: _Root = sys.modules[importer.partition(".")[0]]  # type: ignore[assignment]
         if not root.tree.has(name):
+            _withdraw(name.partition(".")[0])
             found = original(name, globals, locals, fromlist or (), level)
             return root.importlib if found is importlib else found
         found = importlib.import_module(f"{root.tree.name}.{name}")
+        if caller is not scope:  # torch's compiler, which then imports by the name alone what the code imports
+            root.tree.publish(name)
         if fromlist:
             return original(found.__name__, globals, locals, fromlist, 0)
         return sys.modules[f"{root.tree.name}.{name.partition('.')[0]}"]
@@ -227,15 +243,31 @@ def _redirect_import(original: Callable[..., ModuleType]) -> Callable[..., Modul
     return import_redirected
 
 
+def _withdraw(top: str) -> None:
+    """Remove a top-level module from ``sys.modules`` if a tree has published it: no other tree may find it there."""
+    if _is_published(top):
+        for name in [one for one in sys.modules if one.partition(".")[0] == top]:
+            del sys.modules[name]
+
+
+def _is_published(top: str) -> bool:
+    """Whether a top-level module in ``sys.modules`` is that of a tree."""
+    return str(getattr(sys.modules.get(top), "__name__", "")).startswith(PREFIX)
+
+
 def find_source(place: str) -> Path | None:
     """Return the installed file of the top package of the module ``place``; nothing is imported.
 
-    If ``place`` is the path of a file, return its absolute path. The result is None if no file is found.
+    If ``place`` is the path of a file, return its absolute path. The result is None if no file is found, or if only
+    source trees have the module.
     """
     if place.endswith(".py"):
         return Path(place).resolve()
+    top = place.partition(".")[0]
+    if _is_published(top):
+        return None
     try:
-        spec = find_top_module(place.partition(".")[0])
+        spec = find_top_module(top)
     except ValueError:  # the module was loaded without a spec
         return None
     if spec is None:

@@ -17,6 +17,7 @@ WAYS = (
     "from . import beside",
     "import importlib\nbeside = importlib.import_module('beside')",
     "from pack import beside",
+    "from bare import beside",
     "def late():\n    import beside\n    return beside.WHICH",
 )
 
@@ -25,7 +26,8 @@ def write(folder: Path, **sources: str) -> Path:
     """Write modules into a folder, and return the folder."""
     (folder / "pack").mkdir(parents=True, exist_ok=True)
     (folder / "pack" / "__init__.py").touch()
-    for place in (folder, folder / "pack"):
+    (folder / "bare").mkdir(exist_ok=True)  # a package without __init__.py
+    for place in (folder, folder / "pack", folder / "bare"):
         (place / "beside.py").write_text(f"WHICH = {folder.name!r}\n")
     for name, source in sources.items():
         (folder / f"{name}.py").write_text(source)

@@ -23,13 +23,13 @@ class FileFolder(SourceTree):
     kind = "folder_"
 
     def import_file(self, path: Path) -> ModuleType:
-        """Import a file of this folder, unless it is already imported.
+        """Import a file of this folder, an absolute path without links, unless it is already imported.
 
         Raises: ImportError, and all exceptions that the file raises.
         """
         # A module beside the file that imports it by its name gets the same module.
         top = path.stem if self.has(path.stem) else "file_" + re.sub(r"\W", "_", path.stem)
-        self._places[top] = path.resolve()
+        self._places[top] = path
         return importlib.import_module(f"{self.name}.{top}")
 
     def find_place(self, top: str) -> Path | None:
@@ -41,5 +41,6 @@ class FileFolder(SourceTree):
         if source is None:
             return self._find_unshared(top)
         place = self._find_beside(top)
-        shared = place is None or source == place.resolve() or INSTALLED & set(source.parts)
+        # A folder without __init__.py replaces no module, as elsewhere in Python.
+        shared = place is None or place.is_dir() or source == place or INSTALLED & set(source.parts)
         return None if shared else place

@@ -342,7 +342,8 @@ def _import_file(path: Path) -> ModuleType:
     """Import a Python file, unless it is already imported."""
     if not path.is_file():
         raise PluginError(f"no such file: {path}")
-    return FileFolder.open(path.parent).import_file(path)
+    real = path.resolve()
+    return FileFolder.open(real.parent).import_file(real)
 
 
 def _join_lines(error: BaseException) -> str:

@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
@@ -174,8 +174,7 @@ class SourceTree(MetaPathFinder):
         return self._find_beside(top)
 
     def _find_beside(self, top: str) -> Path | None:
-        places = (folder / name for folder in self._folders for name in (f"{top}/__init__.py", f"{top}.py"))
-        return next((place for place in places if place.is_file()), None)
+        return _get_place(PathFinder.find_spec(top, list(map(str, self._folders))))
 
     def import_for_tree(self, name: str, package: str | None = None) -> ModuleType:
         """Import a module for the code of the tree, which calls this method as ``importlib.import_module``."""
@@ -270,6 +269,11 @@ def find_source(place: str) -> Path | None:
         spec = find_top_module(top)
     except ValueError:  # the module was loaded without a spec
         return None
+    return _get_place(spec)
+
+
+def _get_place(spec: ModuleSpec | None) -> Path | None:
+    """Return the file of a module, or the folder of a package that has no file."""
     if spec is None:
         return None
     if spec.has_location and spec.origin is not None:

@@ -12,6 +12,8 @@ from zipfile import ZipFile
 
 import pytest
 
+from attnbench.refusals import write_install_line
+
 pytestmark = pytest.mark.install
 
 ROOT = Path(__file__).parents[1]
@@ -177,4 +179,4 @@ def test_a_bare_installation_names_what_is_missing(bare: Path, tmp_path: Path, w
     """A command that needs further packages ends at once with the line that installs them."""
     done = run(bare / "attnbench", *words.split(), cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.endswith(f"and this needs it: pip install 'attnbench[{extra}]'\n")
+    assert done.stderr.endswith(f"and this needs it: {write_install_line(extra)}\n")

@@ -5,6 +5,9 @@ A typed refusal can be grouped, compared and told in the same words for all impl
 Fields that differ from case to case are left out: the id of the case has them.
 """
 
+import re
+from functools import cache
+from importlib.metadata import requires
 from typing import Literal
 
 import msgspec
@@ -32,6 +35,7 @@ __all__ = [
     "TakesOnly",
     "TypedRefusal",
     "UnsupportedSize",
+    "write_install_line",
 ]
 
 
@@ -196,3 +200,15 @@ TypedRefusal = (
     | Interpreted
     | OtherRefusal
 )
+
+
+@cache
+def write_install_line(extra: str) -> str:
+    """Return the command that installs the packages of an extra of attnbench, such as ``report``.
+
+    It names the packages. ``pip install 'attnbench[report]'`` would need a package index that has attnbench, and with a
+    path or a URL in its place it could replace an editable or older attnbench.
+    """
+    of_extra = re.compile(rf"""extra == ["']{extra}["']""")
+    found = [needed.partition(";") for needed in requires("attnbench") or ()]
+    return f"pip install {' '.join(repr(package.strip()) for package, _, marker in found if of_extra.search(marker))}"

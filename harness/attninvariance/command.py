@@ -12,7 +12,7 @@ from attnbench.api.progress import show_progress
 from attnbench.api.selection import choose_implementations, drop_unloadable, find_operators, plan_cases
 from attnbench.cases import Shape
 from attnbench.cli.job_options import build_job
-from attnbench.cli.options import options
+from attnbench.cli.options import complete_names, options
 from attnbench.cli.recording import Recording, print_stored_path, recording, write_json
 from attnbench.jobs.job import RecordedJob
 from attnbench.plugins.registry import PluginError
@@ -51,7 +51,7 @@ class InvarianceJob(RecordedJob):
 
 
 @click.command("invariance")
-@click.argument("implementations", nargs=-1, required=True)
+@click.argument("implementations", nargs=-1, required=True, shell_complete=complete_names)
 @click.option(
     "--sweep", type=click.Choice(list(SWEEPS)), default="full", show_default=True,
     help="Sizes to sweep: small takes seconds, full up to four minutes for an implementation.",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from attnbench.plugins.registry import check_name
+from attnbench.plugins.file_objects import read_name
 from attnstudies import Study
 
 __all__ = ["MAPS", "PADDING"]
@@ -13,20 +13,19 @@ __all__ = ["MAPS", "PADDING"]
 LAYERS, HEADS = click.IntRange(0, 5), click.IntRange(0, 11)
 
 
-def _check_implementation(context: click.Context, parameter: click.Parameter, value: str) -> str:  # noqa: ARG001
-    """Return ``value`` if it is the name of an implementation.
+def _read_implementation(context: click.Context, parameter: click.Parameter, value: str) -> str:  # noqa: ARG001
+    """Return the complete form of the name of an implementation.
 
-    Raises: PluginError if it is neither registered nor a valid ``module:attribute`` or ``file.py:attribute``.
+    Raises: PluginError as ``read_name``.
     """
-    check_name(value)
-    return value
+    return read_name(value)
 
 
 def _sort_heads(context: click.Context, parameter: click.Parameter, value: Sequence[int]) -> list[int]:  # noqa: ARG001
     return sorted(set(value))
 
 
-IMPLEMENTATION = click.Argument(["implementation"], default="torch_mha", callback=_check_implementation)
+IMPLEMENTATION = click.Argument(["implementation"], default="torch_mha", callback=_read_implementation)
 TEXT = click.Option(["--text", "texts"], multiple=True, help="Sentence to use instead of the default.")
 
 MAPS = Study(

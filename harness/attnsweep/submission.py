@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from attnbench.refusals import write_install_line
 from attnsweep.configuration import ConfigurationError, Machine
 from attnsweep.plan import SweepPlan, Task
 from attnsweep.slurm import find_hopeless, find_job_states, list_settings
@@ -64,7 +65,7 @@ def load_submitit() -> ModuleType:
         import submitit
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            "submitit is not installed, and a sweep needs it: pip install 'attnbench[slurm]'"
+            f"submitit is not installed, and a sweep needs it: {write_install_line('slurm')}"
         ) from error
     found: ModuleType = submitit
     return found

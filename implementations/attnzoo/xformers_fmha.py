@@ -23,7 +23,15 @@ from attnbench.interface import Policies
 from attnbench.kernel import core_from_kernel, from_kernel
 from attnbench.kernel.optional_packages import explain_import, import_package
 from attnbench.masks import additive
-from attnbench.refusals import LacksDevice, NeedsDevice, NeedsDtype, NeedsPackage, OtherRefusal, TypedRefusal
+from attnbench.refusals import (
+    LacksDevice,
+    NeedsDevice,
+    NeedsDtype,
+    NeedsPackage,
+    OtherRefusal,
+    TypedRefusal,
+    write_install_line,
+)
 
 __all__ = ["CORE_XFORMERS", "XFORMERS", "explain_core_refusal", "explain_refusal", "xformers_fmha"]
 
@@ -93,7 +101,7 @@ def explain_core_refusal(case: Case) -> TypedRefusal | None:
 
 def _explain_probe_refusal(case: Case, probe: Callable[[Case], Any]) -> TypedRefusal | None:
     if importlib.util.find_spec("xformers") is None:
-        return NeedsPackage(packages=("xformers",), install="pip install 'attnbench[xformers]'")
+        return NeedsPackage(packages=("xformers",), install=write_install_line("xformers"))
     if fault := explain_import(*FMHA):
         return fault
     fmha = import_package(*FMHA)

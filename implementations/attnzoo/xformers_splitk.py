@@ -43,6 +43,7 @@ from attnbench.refusals import (
     OtherRefusal,
     TypedRefusal,
     UnsupportedSize,
+    write_install_line,
 )
 
 __all__ = ["CORE_XFORMERS_SPLITK", "XFORMERS_SPLITK", "explain_core_refusal", "explain_refusal", "xformers_splitk"]
@@ -100,7 +101,7 @@ def explain_refusal(case: Case) -> TypedRefusal | None:
     """
     packages = tuple(name for name in ("xformers", "triton") if importlib.util.find_spec(name) is None)
     if packages:
-        return NeedsPackage(packages=packages, install="pip install 'attnbench[xformers]'")
+        return NeedsPackage(packages=packages, install=write_install_line("xformers"))
     fault = explain_import("triton.language") or explain_import(*FMHA)
     if fault:
         return fault

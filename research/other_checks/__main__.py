@@ -1,9 +1,9 @@
 """What the checks of other tools catch: ``python -m research.other_checks --help``.
 
 Every mutant and every correct variant of an operator is put under the rules by which other tools accept an
-implementation. A rule catches a mutant, and accuses a correct variant, if it rejects it. The result of each
-implementation is stored when it ends. attnbench's own numbers are the shipped mutation scores and the processor time of
-``attnbench conform``.
+implementation, and under that of ``attnbench.testing``, which judges single calls. A rule catches a mutant, and accuses
+a correct variant, if it rejects it. The result of each implementation is stored when it ends. attnbench's own numbers
+are the shipped mutation scores and the processor time of ``attnbench conform``.
 """
 
 import argparse
@@ -27,7 +27,8 @@ from attnbench.mutants.mutant import ModuleImplementation, Mutant, MutantSet, lo
 from attnbench.plugins.registry import load_operator
 from research.lines import Lines, StudyError
 from research.other_checks.isolation import run_isolated
-from research.other_checks.rules import CHECKS, REFERENCES, compute_references
+from research.other_checks.references import REFERENCES, compute_references
+from research.other_checks.rules import select_checks
 from research.other_checks.summary import FORMULA, HUNG, format_tables, summarise
 from research.process_cost import measure_command
 
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     operator = load_operator(options.operator)
     torch.set_num_threads(1)
     try:
-        header = {"kind": "header", "operator": operator.name, "checks": list(CHECKS)}
+        header = {"kind": "header", "operator": operator.name, "checks": list(select_checks(operator.name))}
         with Lines.open(options.data / f"{operator.name}.jsonl", header, resume=options.resume) as lines:
             done = {record["name"] for record in lines.records}
             for record in try_all(load_mutant_set(operator), operator.name, done, options.limit):
@@ -107,7 +108,7 @@ def _prepare(operator: str) -> None:
     """Import and draw what all forks share: what torch imports at a first use, masks and parameters."""
     for name in LATE_IMPORTS:
         import_module(name)
-    for check in CHECKS.values():
+    for check in select_checks(operator).values():
         for setting in check.settings(operator):
             setting.draw(0)
 
@@ -123,9 +124,10 @@ def _try(implementation: Implementation, limit_s: float) -> Record:
     """Return which rules reject an implementation and why, and the processor time of each check."""
     faults: dict[str, str] = {}
     cpu_s: dict[str, float | None] = {}
-    checks = {name: partial(check.find_faults, implementation) for name, check in CHECKS.items()}
-    for name, outcome in run_isolated(checks, limit_s):
-        faults |= dict.fromkeys(CHECKS[name].rules, HUNG) if outcome is None else outcome[0]
+    checks = select_checks(implementation.operator)
+    calls = {name: partial(check.find_faults, implementation) for name, check in checks.items()}
+    for name, outcome in run_isolated(calls, limit_s):
+        faults |= dict.fromkeys(checks[name].rules, HUNG) if outcome is None else outcome[0]
         cpu_s[name] = None if outcome is None else round(outcome[1], 3)
     return {"faults": faults, "cpu_s": cpu_s}
 

@@ -14,7 +14,15 @@ from attnbench.operators.attention_core.problem import AttentionCoreProblem
 from attnbench.operators.multihead.problem import MultiheadProblem
 from attnbench.plugins.registry import load_operator
 
-__all__ = ["Setting", "flash_settings", "flashinfer_settings", "gradcheck_settings", "kernelbench_settings", "usual"]
+__all__ = [
+    "Setting",
+    "all_settings",
+    "flash_settings",
+    "flashinfer_settings",
+    "gradcheck_settings",
+    "kernelbench_settings",
+    "usual",
+]
 
 # Number of correctness trials of KernelBench, as its script for a single sample sets it.
 # Source: https://github.com/ScalingIntelligence/KernelBench/blob/02e3e913/scripts/generate_and_eval_single_sample.py
@@ -200,6 +208,14 @@ def flash_settings(operator: str) -> list[Setting]:
         ),
     )  # fmt: skip
     return [_set(problem, dtype, "frozen") for dtype in ("float16", "bfloat16") for problem in problems]
+
+
+def all_settings(operator: str) -> list[Setting]:
+    """Return the settings of all checks, KernelBench's with normal inputs: those of one call come first."""
+    return [
+        *usual(operator, dtypes=("float32", "bfloat16", "float16")), *gradcheck_settings(operator),
+        *flash_settings(operator), *flashinfer_settings(operator), *kernelbench_settings(operator, uniform=False),
+    ]  # fmt: skip
 
 
 def _mask_multihead(problem: MultiheadProblem, *, need_weights: bool = True) -> tuple[MultiheadProblem, ...]:

@@ -7,21 +7,27 @@ implementation is a rejection, too.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError, gradcheck
 from torch.testing import assert_close
 
-from attnbench.candidate.candidate import Candidate
-from attnbench.interface import Implementation, Inputs
-from attnbench.mutants.mutant import ModuleImplementation
-from attnbench.plugins.registry import load_operator
+from attnbench.interface import Implementation
 from research.other_checks import problems
+from research.other_checks.one_call import find_fault
 from research.other_checks.problems import Setting
+from research.other_checks.references import (
+    build,
+    make_reference,
+    measure,
+    recall,
+    run_precise_and_eager,
+    run_reference,
+    upcast,
+)
 
-__all__ = ["CHECKS", "REFERENCES", "RULES", "Check", "Limits", "compute_references", "make_reference"]
+__all__ = ["CHECKS", "Check", "Limits", "select_checks"]
 
 # flash-attention 3 measures the rounding of its reference by adding and subtracting this number.
 # Source: https://github.com/Dao-AILab/flash-attention/blob/e7f8a55c/hopper/test_flash_attn.py
@@ -48,7 +54,6 @@ class Limits:
 
 # What a check says of an implementation on a setting: why it is rejected, by the rules that reject it.
 Faults = dict[str, str]
-Tensors = dict[str, Tensor]
 Rules = Mapping[str, Limits]
 
 
@@ -61,6 +66,8 @@ class Check:
     settings: Callable[[str], Sequence[Setting]]
     judge: Callable[[Implementation, Setting, Rules], Faults]
     rules: Rules
+    # Operators whose implementations the check can judge.
+    operators: tuple[str, ...] = ("multihead", "attention_core")
 
     def find_faults(self, implementation: Implementation) -> Faults:
         """Return why rules reject the implementation; settings that it declares unsupported are left out."""
@@ -77,29 +84,14 @@ class Check:
         return found
 
 
-def make_reference(operator: str) -> ModuleImplementation:
-    """Return the correct implementation: the operator's reference, called as an implementation is."""
-    return ModuleImplementation(lambda reference: reference, name="reference", operator=operator)
-
-
-def _build(implementation: Implementation, setting: Setting, inputs: Inputs, **changes: Any) -> Candidate:
-    """Build an implementation for a setting; ``changes`` are changed fields of its case."""
-    case = setting.case.with_fields(**changes)
-    return Candidate(implementation, load_operator(case.operator), case, inputs)
-
-
-def _upcast(inputs: Inputs) -> Inputs:
-    return inputs.map_tensors(lambda tensor: tensor.float() if tensor.is_floating_point() else tensor)
-
-
 def judge_kernelbench(implementation: Implementation, setting: Setting, rules: Rules) -> Faults:
     """Compare the shapes, and the outputs by allclose with one tolerance as atol and rtol, on every trial.
 
     Both modules get the same tensors, the reference first. Attention weights are not compared, as problem 31 drops
     them.
     """
-    reference = _build(make_reference(setting.case.operator), setting, setting.draw(0))
-    candidate = _build(implementation, setting, setting.draw(0))
+    reference = build(make_reference(setting.case.operator), setting, setting.draw(0))
+    candidate = build(implementation, setting, setting.draw(0))
     found: Faults = {}
     for trial in range(setting.trials):
         given = setting.draw(trial).arguments()
@@ -118,12 +110,12 @@ def judge_flashinfer(implementation: Implementation, setting: Setting, rules: Ru
     An element is outside if its absolute error and its relative error both exceed the tolerance. The reference
     computes in float32 and is rounded, as those of the published definitions.
     """
-    reference = _build(make_reference(setting.case.operator), setting, _upcast(setting.draw(0)), dtype="float32")
-    candidate = _build(implementation, setting, setting.draw(0))
+    reference = build(make_reference(setting.case.operator), setting, upcast(setting.draw(0)), dtype="float32")
+    candidate = build(implementation, setting, setting.draw(0))
     found: Faults = {}
     for trial in range(setting.trials):
         inputs = setting.draw(trial)
-        right = reference.run(**_upcast(inputs).arguments())["output"].to(getattr(torch, setting.case.dtype))
+        right = reference.run(**upcast(inputs).arguments())["output"].to(getattr(torch, setting.case.dtype))
         own = candidate.run(**inputs.arguments())["output"]
         if (own.shape, own.dtype) != (right.shape, right.dtype):
             return dict.fromkeys(rules, f"shape {tuple(own.shape)}, {own.dtype}")
@@ -143,9 +135,9 @@ def judge_assert_close(implementation: Implementation, setting: Setting, rules: 
 
     Both run in the same dtype, with assert_close's own tolerances for it.
     """
-    candidate = _build(implementation, setting, setting.draw(0))
+    candidate = build(implementation, setting, setting.draw(0))
     found = dict(candidate.outputs) | candidate.gradients
-    right = _recall(setting, _run_reference)
+    right = recall(setting, run_reference)
     try:
         assert_close(found, right)
     except AssertionError as error:
@@ -159,7 +151,7 @@ def judge_gradcheck(implementation: Implementation, setting: Setting, rules: Rul
     Nothing is compared with the reference. PyTorch tests its modules so, parameters included:
     https://github.com/pytorch/pytorch/blob/33263640/test/test_modules.py (``_test_grad``).
     """
-    candidate = _build(implementation, setting, setting.draw(0))
+    candidate = build(implementation, setting, setting.draw(0))
     leaves = (*candidate.collect_leaves().values(), *candidate.parameters().values())
     try:
         # gradcheck changes the leaves in place; the candidate reads them from its own inputs and its module.
@@ -175,8 +167,8 @@ def judge_flash(implementation: Implementation, setting: Setting, rules: Rules) 
     The reference computes in float32 and is rounded. The eager run of multi-head attention is that which returns
     weights, by matrix products.
     """
-    right, eager = _recall(setting, _run_precise_and_eager)
-    own = _measure(_build(implementation, setting, setting.draw(0)))
+    right, eager = recall(setting, run_precise_and_eager)
+    own = measure(build(implementation, setting, setting.draw(0)))
     found: Faults = {}
     for name, expected in right.items():
         exact = expected.to(eager[name].dtype)
@@ -187,6 +179,12 @@ def judge_flash(implementation: Implementation, setting: Setting, rules: Rules) 
             if not error <= bound:  # also NaN
                 found.setdefault(rule, f"{name} off by {error:.1e}, allowed {bound:.1e}")
     return found
+
+
+def judge_testing(implementation: Implementation, setting: Setting, rules: Rules) -> Faults:
+    """Judge output and gradients of each call by ``attnbench.testing``, as a test of anybody's does."""
+    fault = find_fault(implementation, setting)
+    return dict.fromkeys(rules, fault[:160]) if fault else {}
 
 
 def _allow(limits: Limits, setting: Setting, error: float, rounded: float, *, gradient: bool) -> float:
@@ -205,42 +203,13 @@ def _shorten(error: Exception) -> str:
     return " ".join(str(error).split())[:120]
 
 
-def _recall(setting: Setting, compute: Callable[[Setting], Any]) -> Any:
-    """Return what the reference gives on a setting: what is kept, or what ``compute`` returns."""
-    return REFERENCES[setting] if setting in REFERENCES else compute(setting)
-
-
-def compute_references(operator: str) -> dict[Setting, Any]:
-    """Return what the reference gives on each setting with gradients, whatever the implementation."""
-    close = {one: _run_reference(one) for one in problems.usual(operator, dtypes=("float32", "bfloat16", "float16"))}
-    return close | {one: _run_precise_and_eager(one) for one in problems.flash_settings(operator)}
-
-
-def _run_reference(setting: Setting) -> Tensors:
-    reference = _build(make_reference(setting.case.operator), setting, setting.draw(0))
-    return {name: value.detach() for name, value in (dict(reference.outputs) | reference.gradients).items()}
-
-
-def _run_precise_and_eager(setting: Setting) -> tuple[Tensors, Tensors]:
-    """Return the reference's output and gradients in float32, and in the setting's dtype by plain matrix products."""
-    reference = make_reference(setting.case.operator)
-    right = _measure(_build(reference, setting, _upcast(setting.draw(0)), dtype="float32"))
-    shown = {"need_weights": True} if setting.case.operator == "multihead" else {}
-    return right, _measure(_build(reference, setting, setting.draw(0)), **shown)
-
-
-def _measure(candidate: Candidate, **changed: Any) -> Tensors:
-    """Return the output, and the gradients of the inputs from the output's cotangent alone."""
-    output = {"output": candidate.run(**changed)["output"]}
-    return {"output": output["output"].detach()} | candidate.compute_gradients(output)
-
-
 # Addresses of the rules; the tolerances below are theirs.
 KERNELBENCH = "https://github.com/ScalingIntelligence/KernelBench/blob/0d122263/src/kernelbench/eval.py"
 FLASHINFER = "https://github.com/flashinfer-ai/flashinfer-bench/blob/00a1ec88/flashinfer_bench/bench/utils.py"
 FLASH_2 = "https://github.com/Dao-AILab/flash-attention/blob/main/tests/test_flash_attn.py"
 FLASH_3 = "https://github.com/Dao-AILab/flash-attention/blob/e7f8a55c/hopper/test_flash_attn.py"
 CLOSE = "https://docs.pytorch.org/docs/2.13/testing.html#torch.testing.assert_close"
+TESTING = "docs/your-own.md#one-call-in-a-test"
 GRADCHECK = "https://docs.pytorch.org/docs/2.13/generated/torch.autograd.gradcheck.gradcheck.html"
 
 _checks = (
@@ -285,8 +254,25 @@ _checks = (
             "flash-attention 3": Limits(factor=2, gradient_factor=2, rounding=2),
         },
     ),
+    # One call each: first on the problems of two of the rules above, then on those of all of them.
+    Check(
+        name="attnbench.testing, usual problems", source=TESTING, operators=("attention_core",),
+        settings=partial(problems.usual, dtypes=("float32", "bfloat16", "float16")), judge=judge_testing,
+        rules={"attnbench.testing, problems of assert_close": Limits()},
+    ),
+    Check(
+        name="attnbench.testing, flash-attention", source=TESTING, operators=("attention_core",),
+        settings=problems.flash_settings, judge=judge_testing,
+        rules={"attnbench.testing, problems of flash-attention": Limits()},
+    ),
+    Check(
+        name="attnbench.testing, all problems", source=TESTING, operators=("attention_core",),
+        settings=problems.all_settings, judge=judge_testing, rules={"attnbench.testing, all problems": Limits()},
+    ),
 )  # fmt: skip
 CHECKS = {check.name: check for check in _checks}
-# What the reference gives on a setting, if a study kept it; it is the same for every implementation.
-REFERENCES: dict[Setting, Any] = {}
-RULES = tuple(rule for check in _checks for rule in check.rules)
+
+
+def select_checks(operator: str) -> dict[str, Check]:
+    """Return by name the checks that can judge implementations of an operator."""
+    return {name: check for name, check in CHECKS.items() if operator in check.operators}

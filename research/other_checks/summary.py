@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from research.other_checks.rules import CHECKS, RULES
+from research.other_checks.rules import CHECKS
 
 __all__ = ["FORMULA", "HUNG", "format_tables", "summarise"]
 
@@ -22,7 +22,7 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
     formula = next(one for one in records if one["kind"] == "formula")
     mutants, variants = ([one for one in records if one["kind"] == kind] for kind in ("mutant", "variant"))
     rules = {}
-    for check in CHECKS.values():
+    for check in (CHECKS[name] for name in formula["cpu_s"]):
         for rule in check.rules:
             rejected = [one for one in mutants if rule in one["faults"]]
             caught = [one for one in rejected if one["faults"][rule] != formula["faults"].get(rule)]
@@ -67,7 +67,7 @@ def format_tables(summary: Mapping[str, Any]) -> str:
     for name, own in summary["attnbench"].items():
         accused = "" if own["accused"] is None else len(own["accused"])
         lines.append(f"| attnbench, `{name}` | {own['killed']} | {accused} | {_format_seconds(own['cpu_s'])} |")
-    columns = {rule: summary["rules"][rule]["by_topic"] for rule in RULES} | {
+    columns = {rule: own["by_topic"] for rule, own in summary["rules"].items()} | {
         f"attnbench, `{name}`": own["by_topic"] for name, own in summary["attnbench"].items() if own["by_topic"]
     }
     lines += ["", f"| mutants of | of | {' | '.join(columns)} |", f"|{'---|' * (len(columns) + 2)}"]

@@ -10,13 +10,15 @@ import pytest
 import torch
 
 from attnbench.interface import Implementation
+from attnbench.mutants.attention_core import MUTANTS as CORE_MUTANTS
 from attnbench.mutants.attention_core.formula import CoreFormula
 from attnbench.mutants.multihead import MUTANTS
 from attnbench.mutants.multihead.formula import Formula
 from attnbench.mutants.mutant import ModuleImplementation
 from research.other_checks.__main__ import find_topic
 from research.other_checks.isolation import run_isolated
-from research.other_checks.rules import CHECKS, RULES, make_reference
+from research.other_checks.references import make_reference
+from research.other_checks.rules import CHECKS, select_checks
 from research.other_checks.summary import format_tables, summarise
 
 FORMULAS = {
@@ -24,9 +26,16 @@ FORMULAS = {
     "attention_core": ModuleImplementation(CoreFormula, name="formula", operator="attention_core"),
 }
 MULTIHEAD = {mutant.name: mutant for mutant in MUTANTS.mutants}
+CORE = {mutant.name: mutant for mutant in CORE_MUTANTS.mutants}
 # Rules that reject the correct formula, because it rounds in another order than the reference, or to bfloat16 at each
 # step. The study says so: it counts what such a rule rejects for this reason apart.
 REJECTING = {"multihead": {"assert_close, float32 and half"}, "attention_core": {"flashinfer-bench"}}
+
+
+# The rules for each operator: those of attnbench.testing judge only attention on split heads.
+RULES = {
+    operator: {rule for check in select_checks(operator).values() for rule in check.rules} for operator in FORMULAS
+}
 
 
 class _Doubled(Formula):
@@ -53,7 +62,8 @@ class _Raising(Formula):
 
 def reject(implementation: Implementation) -> set[str]:
     """Return the rules that reject an implementation."""
-    return {rule for check in CHECKS.values() for rule in check.find_faults(implementation)}
+    checks = select_checks(implementation.operator).values()
+    return {rule for check in checks for rule in check.find_faults(implementation)}
 
 
 @pytest.mark.parametrize("operator", ["multihead", "attention_core"])
@@ -69,14 +79,14 @@ def test_the_reference_is_accepted() -> None:
 
 def test_every_rule_that_compares_with_a_reference_catches_a_wrong_scale() -> None:
     """Logits of twice the size are rejected by all rules but gradcheck, which compares with no reference."""
-    assert reject(ModuleImplementation(_Doubled)) == set(RULES) - {"gradcheck"}
+    assert reject(ModuleImplementation(_Doubled)) == RULES["multihead"] - {"gradcheck"}
 
 
 def test_rules_without_gradients_miss_a_wrong_gradient() -> None:
     """Gradients of twice the size, with the right output, are rejected by the rules that compute gradients."""
     caught = reject(ModuleImplementation(_DoubledGradient, operator="attention_core"))
-    forward_only = {rule for rule in RULES if rule.startswith(("KernelBench", "flashinfer-bench"))}
-    assert caught == set(RULES) - forward_only | REJECTING["attention_core"]
+    forward_only = {rule for rule in RULES["attention_core"] if rule.startswith(("KernelBench", "flashinfer-bench"))}
+    assert caught == RULES["attention_core"] - forward_only | REJECTING["attention_core"]
 
 
 def test_a_loose_tolerance_misses_a_rounded_scale() -> None:
@@ -87,10 +97,18 @@ def test_a_loose_tolerance_misses_a_rounded_scale() -> None:
         assert "flashinfer-bench" not in CHECKS[name].find_faults(rounded)
 
 
+def test_one_call_is_judged_by_its_tensors() -> None:
+    """attnbench.testing rejects ignored lengths of sequences, on the problem with lengths and with its own sentence."""
+    check = CHECKS["attnbench.testing, usual problems"]
+    (fault,) = check.find_faults(CORE["core_lengths_ignored"].implementation).values()
+    assert "are off" in fault
+    assert "mask=ragged" in fault
+
+
 def test_an_exception_is_a_rejection() -> None:
     """Every rule rejects a module whose call raises, and says what it raised."""
     raising = ModuleImplementation(_Raising)
-    assert reject(raising) == set(RULES)
+    assert reject(raising) == RULES["multihead"]
     assert (
         CHECKS["gradcheck"].find_faults(raising)["gradcheck"].startswith("raised ValueError: no kernel on multihead/")
     )
@@ -145,7 +163,7 @@ def test_the_topic_is_the_module_of_the_class() -> None:
 
 def test_the_table_tells_apart_what_the_formula_is_rejected_for() -> None:
     """A mutant that a rule rejects as it rejects the correct formula counts apart, and by no topic."""
-    seconds = dict.fromkeys(CHECKS, 0.25)
+    seconds = dict.fromkeys(select_checks("multihead"), 0.25)
     records = [
         {"name": "f", "kind": "formula", "faults": {"gradcheck": "rounds"}, "cpu_s": seconds},
         {"name": "a", "kind": "mutant", "topic": "scale", "faults": {"gradcheck": "rounds"}, "cpu_s": seconds},
@@ -158,6 +176,7 @@ def test_the_table_tells_apart_what_the_formula_is_rejected_for() -> None:
     assert lines[0] == "| rule | mutants caught of 2 | correct variants accused of 1 | s |"
     assert "| gradcheck | 1 (and 1 as the correct formula) | 1 | 0.25 |" in lines
     assert "| KernelBench, 1e-2 | 0 | 0 | 0.25 |" in lines
+    assert not [line for line in lines if "attnbench.testing" in line]
     assert "| attnbench, `quick` | 2 | 0 | 9.9 |" in lines
     column = lines[-4].split(" | ").index("gradcheck")
     assert [line.split(" | ")[column] for line in lines[-2:]] == ["0", "1"]

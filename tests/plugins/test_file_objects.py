@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbench.plugins.file_objects import complete_name
+from attnbench.plugins.file_objects import read_name
 from attnbench.plugins.registry import PluginError
 
 KERNEL = (
@@ -29,13 +29,23 @@ OWN = "class Own(Implementation):\n    def build(self, reference):\n        retu
 def test_the_only_object_that_could_be_meant_is_taken(tmp_path: Path, source: str, found: str) -> None:
     """A function of three tensors, a module class, or what the file makes of them; the file is not imported."""
     (tmp_path / "file.py").write_text(source)
-    assert complete_name(f"{tmp_path}/file.py") == f"{tmp_path}/file.py:{found}"
+    assert read_name(f"{tmp_path}/file.py") == f"{tmp_path}/file.py:{found}"
 
 
-def test_other_names_stay() -> None:
-    """Registered names and complete names are not changed."""
-    for name in ("sdpa", "none.py:x", "package.module:x", "file.py:x @ ../before"):
-        assert complete_name(name) == name
+def test_a_file_of_a_source_tree_is_completed(tmp_path: Path) -> None:
+    """The object of a file is also found where a source tree is named."""
+    (tmp_path / "file.py").write_text(KERNEL)
+    assert read_name(f"{tmp_path}/file.py @ {tmp_path}") == f"{tmp_path}/file.py:attend @ {tmp_path}"
+
+
+def test_other_names_stay(tmp_path: Path) -> None:
+    """Registered names and complete names are not changed, and are checked."""
+    (tmp_path / "file.py").touch()
+    for name in ("sdpa", "package.module:x", f"{tmp_path}/file.py:x", f"{tmp_path}/file.py:x @ {tmp_path}"):
+        assert read_name(name) == name
+    for name in ("sdpaa", f"{tmp_path}/none.py:x", "x @ nowhere"):
+        with pytest.raises(PluginError):
+            read_name(name)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +63,6 @@ def test_a_file_that_leaves_a_choice_is_one_line(tmp_path: Path, source: str | N
     if source is not None:
         file.write_text(source)
     with pytest.raises(PluginError) as raised:
-        complete_name(str(file))
+        read_name(str(file))
     assert message.format(file=file) in str(raised.value)
     assert "\n" not in str(raised.value)

@@ -1,9 +1,7 @@
 """Tests of source trees: two versions of the same code are loaded in one process and never mixed."""
 
-import builtins
 import importlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -11,7 +9,7 @@ import pytest
 import torch
 
 from attnbench.plugins.registry import PluginError, check_name, describe_origin, display_name, load, resolve_in_trees
-from attnbench.plugins.source_tree import open_source_tree
+from attnbench.plugins.source_tree import SourceTree
 
 # Ways in which a module of the package ``kernels`` imports a function of another module. The other module is in the
 # package too, except in "beside it": the file ``beside.py`` lies beside the folder of the package.
@@ -29,23 +27,6 @@ WAYS = {
     "by the function": "def which():\n    return __import__('kernels.inner').inner.which()",
     "beside it": "def which():\n    import beside\n    return beside.which()",
 }
-
-# Prefixes of the names of the modules that the tests create.
-OWN = ("attnbench_tree_", "kernels", "beside", "loose", "removed", "factor")
-
-
-@pytest.fixture(autouse=True)
-def _restore_imports() -> Iterator[None]:
-    """After a test, restore the import system and remove the modules whose names begin with an entry of OWN.
-
-    Other modules stay imported, because torch's modules cannot be imported twice.
-    """
-    finders, imports = list(sys.meta_path), builtins.__import__
-    yield
-    builtins.__import__ = imports
-    sys.meta_path[:] = finders
-    for name in [name for name in sys.modules if name.startswith(OWN)]:
-        del sys.modules[name]
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
@@ -109,6 +90,16 @@ def test_a_file_is_found_by_its_relative_path_in_another_tree(trees: tuple[Path,
         f"--base: {old} has no some/mine.py, the source of 'some/mine.py:NAMES'; name a folder that contains another "
         "version of it"
     )
+
+
+def test_a_file_finds_the_modules_beside_it_in_each_tree(trees: tuple[Path, Path]) -> None:
+    """A file in a folder below a tree imports the modules of this folder, which no folder on ``sys.path`` has."""
+    new, old = trees
+    for tree in trees:
+        write(tree / "deep", {"mine.py": "import loose\n", "loose.py": f"WHICH = {tree.name!r}\n"})
+    names = resolve_in_trees("deep/mine.py:loose.WHICH", old)
+    assert names == (f"deep/mine.py:loose.WHICH @ {old}", f"deep/mine.py:loose.WHICH @ {new}")
+    assert [load(name) for name in names] == ["old", "new"]
 
 
 def test_a_file_that_failed_is_run_again(trees: tuple[Path, Path]) -> None:
@@ -241,7 +232,21 @@ def test_compiled_calls_import_from_their_own_tree(trees: tuple[Path, Path]) -> 
     assert load(old.replace("before", "during"))(one)[0, 0].item() == 3
 
 
+def test_compiled_calls_import_the_modules_beside_their_own_file(tmp_path: Path) -> None:
+    """A compiled function of a named file gets the modules beside this file, although no other code can import them."""
+    source = (
+        "import torch\nfrom functools import partial\n@partial(torch.compile, backend='eager', fullgraph=True)\n"
+        "def during(x):\n    from factor import K\n    return x * K\n"
+    )
+    folders = [write(tmp_path / str(K), {"factor.py": f"K = {K}", "mine.py": source}) for K in (2, 3)]
+    during = [load(f"{folder}/mine.py:during") for folder in folders]
+    assert [call(torch.ones(2, 2))[0, 0].item() for call in (*during, *during)] == [2, 3, 2, 3]
+    lacking = write(tmp_path / "4", {"mine.py": "def find():\n    import factor\n"})
+    with pytest.raises(ModuleNotFoundError):
+        load(f"{lacking}/mine.py:find")()
+
+
 def test_each_tree_is_opened_once(trees: tuple[Path, Path]) -> None:
     """Two spellings of a tree's path open one tree, and names of one tree use the same modules."""
-    assert open_source_tree(trees[1]) is open_source_tree(trees[1] / "kernels" / "..")
+    assert SourceTree.open(trees[1]) is SourceTree.open(trees[1] / "kernels" / "..")
     assert load(f"kernels.inner:which @ {trees[1]}") is load(f"kernels.way_0:which @ {trees[1]}")

@@ -13,8 +13,8 @@ from attnbench.checks.catalogue import read_checks
 from attnbench.devices import HOST, get_device
 from attnbench.jobs.errors import JobError
 from attnbench.jobs.job import ConformJob, RecordedJob, require_listed
-from attnbench.plugins.file_objects import complete_name
-from attnbench.plugins.registry import PluginError, check_name, display_name, list_names, list_operators, load_operator
+from attnbench.plugins.file_objects import read_name
+from attnbench.plugins.registry import PluginError, display_name, list_names, list_operators, load_operator
 from attnbench.processes.oracle_requests import CheckCase, ListSuite
 from attnbench.refusals import LacksDevice
 from attnbench.runner import (
@@ -47,13 +47,10 @@ LOGGER = logging.getLogger(__name__)
 def choose_implementations(asked: Sequence[str]) -> list[str]:
     """Return the given implementation names without repeats, or all registered names if none is given.
 
-    A file without a named object stands for the one object in it that could be meant.
-
     Raises: PluginError for an unknown name; JobError where two names would be stored as the same name.
     """
     stored: dict[str, str] = {}
-    for name in dict.fromkeys(map(complete_name, asked)):
-        check_name(name)
+    for name in dict.fromkeys(map(read_name, asked)):
         other = stored.setdefault(display_name(name), name)
         if other != name:
             raise JobError(

@@ -47,6 +47,8 @@ class _Commands(click.Group):
         if name not in COMMANDS:
             if name in list_commands():
                 return load_command(name)
+            if ctx.resilient_parsing:  # the shell completes a line
+                return None
             ctx.fail(f"unknown command {name!r}; available: {', '.join(self.list_commands(ctx))}")
         command: click.Command = importlib.import_module(f"attnbench.cli.{name.replace('-', '_')}_command").command
         return command

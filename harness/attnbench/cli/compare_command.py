@@ -14,13 +14,14 @@ from attnbench.api.execution import choose_effort, count_planned, make_session, 
 from attnbench.api.selection import choose_implementations
 from attnbench.cli.comparison_output import print_comparison, write_comparison
 from attnbench.cli.job_options import build_jobs
-from attnbench.cli.options import AXES, options
+from attnbench.cli.options import AXES, complete_names, options
 from attnbench.cli.output_files import OutputFiles
 from attnbench.cli.recording import INCONCLUSIVE, Recording, print_stored_path, recording
 from attnbench.cli.threads import choose_exit_code, measure_each
 from attnbench.jobs.fields import name_option
 from attnbench.jobs.job import CompareJob
-from attnbench.plugins.registry import check_name, display_name, list_names, resolve_in_trees
+from attnbench.plugins.file_objects import read_name
+from attnbench.plugins.registry import display_name, list_names, resolve_in_trees
 from attnbench.records.run_file import StoredRun, find_runs, read_run
 from attnbench.records.types import PERF
 from attnbench.runner import Effort
@@ -37,8 +38,8 @@ WORSENED = 1
 
 
 @click.command("compare")
-@click.argument("base", metavar="BASE", required=False)
-@click.argument("new", metavar="[NEW]", required=False)
+@click.argument("base", metavar="BASE", required=False, shell_complete=complete_names)
+@click.argument("new", metavar="[NEW]", required=False, shell_complete=complete_names)
 @click.option(
     "--base",
     "tree",
@@ -75,6 +76,7 @@ def command(
     if resume is None:
         if raw["base"] is None:
             raise click.UsageError("BASE is missing: name a run or an implementation")
+        raw |= {side: _complete(raw[side]) for side in ("base", "new") if raw[side]}
         results = Path(raw["results"] or "results")
         if not _names_implementations(raw["base"], raw["new"], raw["tree"], results):
             used = [name for name, value in raw.items() if value and name not in ("base", "new", "results")]
@@ -118,12 +120,17 @@ def _names_implementations(base: str, new: str | None, tree: Path | None, result
             raise click.UsageError(
                 f"{ours.pop()!r} is an implementation and {other!r} is a run: name two runs or two implementations"
             )
-        check_name(other)
+        read_name(other)
     if base == new:
         raise click.UsageError(
             f"{base!r} is named twice: name two implementations, or another source tree with --base PATH"
         )
     return True
+
+
+def _complete(name: str) -> str:
+    """Return the complete name of an implementation in a file; a name of another form may be that of a run."""
+    return read_name(name) if name.partition(" @ ")[0].endswith(".py") else name
 
 
 def _compare_runs(results: Path, base: str, new: str | None, threshold: float, files: OutputFiles) -> int:

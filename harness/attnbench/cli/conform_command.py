@@ -18,7 +18,7 @@ from attnbench.api.selection import (
 from attnbench.cli.certifying import print_certificate, refuse_filters, write_certificate
 from attnbench.cli.job_options import build_job
 from attnbench.cli.matrix import print_chapters
-from attnbench.cli.options import options
+from attnbench.cli.options import complete_names, options
 from attnbench.cli.output_files import OutputFiles
 from attnbench.cli.recording import (
     INCONCLUSIVE,
@@ -36,7 +36,7 @@ from attnbench.report.markdown import render
 
 
 @click.command("conform")
-@click.argument("implementations", nargs=-1)
+@click.argument("implementations", nargs=-1, shell_complete=complete_names)
 @options(
     "suite_or_fuzz", "case", "check", "device", "dtype", "shard", "expected", "timeout", "memory_limit", "work_limit"
 )

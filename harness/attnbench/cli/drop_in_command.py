@@ -11,7 +11,7 @@ import msgspec
 from attnbench.api.execution import make_session
 from attnbench.api.progress import show_progress
 from attnbench.api.selection import choose_implementations, drop_unloadable
-from attnbench.cli.options import options
+from attnbench.cli.options import complete_names, options
 from attnbench.cli.recording import FAILED, INCONCLUSIVE
 from attnbench.integrations.drop_in import WORKER, DropInClient, Row, Settings, drop_in
 from attnbench.integrations.drop_in_requests import FindMissing
@@ -45,7 +45,7 @@ LEGEND = (
 
 
 @click.command("drop-in")
-@click.argument("implementations", nargs=-1)
+@click.argument("implementations", nargs=-1, shell_complete=complete_names)
 @click.option(
     "--model",
     "models",

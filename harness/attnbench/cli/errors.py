@@ -77,6 +77,8 @@ def _describe_missing_module(error: ModuleNotFoundError) -> str | None:
     # Imported here so that --help stays quick.
     from importlib.metadata import PackageNotFoundError, requires
 
+    from attnbench.refusals import write_install_line
+
     try:
         declared = requires("attnbench") or ()
     except PackageNotFoundError:
@@ -86,8 +88,8 @@ def _describe_missing_module(error: ModuleNotFoundError) -> str | None:
         extra = re.search(r"extra == [\"'](\w+)[\"']", marker)
         # ``all`` has the requirements of other extras.
         if re.split(r"[^\w.-]", needed)[0] == error.name and (extra is None or extra[1] != "all"):
-            wanted = f"attnbench[{extra[1]}]" if extra else needed.strip()
-            return f"{error.name} is not installed, and this needs it: pip install '{wanted}'"
+            install = write_install_line(extra[1]) if extra else f"pip install '{needed.strip()}'"
+            return f"{error.name} is not installed, and this needs it: {install}"
     return None
 
 

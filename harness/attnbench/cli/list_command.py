@@ -13,7 +13,7 @@ import click
 from attnbench.api.progress import show_progress
 from attnbench.api.selection import choose_implementations
 from attnbench.cases import CaseId
-from attnbench.cli.options import options
+from attnbench.cli.options import complete_names, options
 from attnbench.jobs.job import ConformJob, build
 from attnbench.plugins.import_faults import find_import_fault
 from attnbench.plugins.registry import PluginError, describe_origin
@@ -33,7 +33,7 @@ SHOWN = 3
 
 
 @click.command("list")
-@click.argument("implementations", nargs=-1)
+@click.argument("implementations", nargs=-1, shell_complete=complete_names)
 @click.option(
     "--support",
     is_flag=True,

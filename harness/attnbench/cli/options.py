@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from attnbench.cases import LEVELS
 from attnbench.devices import HOST, list_devices
 from attnbench.jobs.fields import FIELDS
 from attnbench.jobs.values import FLAG
+from attnbench.plugins.registry import list_names
 
-__all__ = ["AXES", "OUTPUT_FILES", "options"]
+__all__ = ["AXES", "OUTPUT_FILES", "complete_names", "options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,6 +37,13 @@ class JsonFile(click.File):
         if path.is_dir() or not path.parent.is_dir():
             self.fail(f"needs a file in an existing folder, got {value!r}; - is standard output", param, ctx)
         return super().convert(value, param, ctx)
+
+
+def complete_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+    """Return what a shell offers where an implementation is named: registered names, and files."""
+    names = [CompletionItem(name) for name in list_names() if name.startswith(incomplete)]
+    # Files come first, because click's code for bash forgets what came before them.
+    return [CompletionItem(incomplete, type="file"), *names]
 
 
 def _make_field(name: str, told: str = "", *, default: object = None, word: str = "") -> Callable[[F], F]:

@@ -7,7 +7,7 @@ import click
 
 from attnbench.api.execution import record_profile
 from attnbench.cli.job_options import build_jobs
-from attnbench.cli.options import AXES, options
+from attnbench.cli.options import AXES, complete_names, options
 from attnbench.cli.output_files import OutputFiles
 from attnbench.cli.recording import Recording, print_stored_path, recording, write_json
 from attnbench.cli.terminal import print_outcome, read_made
@@ -17,7 +17,7 @@ from attnbench.records.run_file import StoredRun
 
 
 @click.command("profile")
-@click.argument("implementations", nargs=-1)
+@click.argument("implementations", nargs=-1, shell_complete=complete_names)
 @options(
     "suite",
     "operator",

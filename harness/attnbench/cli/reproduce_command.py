@@ -9,9 +9,10 @@ from attnbench.api.execution import make_session
 from attnbench.api.selection import choose_checks
 from attnbench.cases import CaseId
 from attnbench.checks.catalogue import read_checks
-from attnbench.cli.options import options
+from attnbench.cli.options import complete_names, options
 from attnbench.jobs.job import Job, build
-from attnbench.plugins.registry import check_name, display_name, write_import_lines
+from attnbench.plugins.file_objects import read_name
+from attnbench.plugins.registry import display_name, write_import_lines
 from attnbench.processes.candidate_requests import Declaration, Describe, FindForm
 from attnbench.processes.oracle_requests import CheckCase, WriteScript
 from attnbench.processes.request import Fault
@@ -25,7 +26,7 @@ from attnbench.words.refusals import describe_refusal
 
 @click.command("reproduce")
 @click.argument("case")
-@click.argument("implementation")
+@click.argument("implementation", shell_complete=complete_names)
 @click.option("--check", "check", help="Name of the check to run. --script says if its program cannot show this check.")
 @click.option(
     "--script",
@@ -42,7 +43,7 @@ from attnbench.words.refusals import describe_refusal
 @options("timeout", "memory_limit", "work_limit", "threads", "no_cache")
 def command(case: str, implementation: str, check: str | None, *, script: bool, output: Path | None, **raw: Any) -> int:
     """Re-run one check of one CASE on an IMPLEMENTATION, and print the complete finding."""
-    check_name(implementation)
+    implementation = read_name(implementation)
     if output is not None and (output.suffix != ".py" or not script):
         raise click.UsageError(f"--output must be FILE.py, the program that --script writes, got {output}")
     with make_session(build(Job, raw)) as session:

@@ -25,7 +25,7 @@ from attnbench.api.selection import (
     find_operators,
 )
 from attnbench.cli.job_options import build_jobs
-from attnbench.cli.options import AXES, options
+from attnbench.cli.options import AXES, complete_names, options
 from attnbench.cli.output_files import OutputFiles
 from attnbench.cli.recording import Recording, list_notes, print_stored_path, recording, write_json
 from attnbench.cli.terminal import print_notes, print_outcome
@@ -35,7 +35,7 @@ from attnbench.records.run_file import StoredRun
 
 
 @click.command("run")
-@click.argument("implementations", nargs=-1)
+@click.argument("implementations", nargs=-1, shell_complete=complete_names)
 @options("suite", "operator", "lengths", "passes", "device", "dtype", "shard", "expected", "processes")
 @options("thread_counts", *AXES)
 @options("timeout", "memory_limit", "work_limit", "case_budget", "results", "reports", "resume", "json")

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from attnbench.interface import Implementation
 from attnbench.plugins.adapters import load_implementation
+from attnbench.plugins.file_objects import read_name
 
 __all__ = ["load"]
 
@@ -25,4 +26,4 @@ def load(choice: Named | str) -> Implementation:
 
     Raises: PluginError where the implementation is not installed.
     """
-    return load_implementation(choice if isinstance(choice, str) else choice.name)
+    return load_implementation(read_name(choice if isinstance(choice, str) else choice.name))

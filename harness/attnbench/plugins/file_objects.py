@@ -1,11 +1,11 @@
-"""What in a file could be an implementation, found in its source without importing it."""
+"""Names of implementations as users give them: what in a file could be meant is found without importing it."""
 
 import ast
 from pathlib import Path
 
-from attnbench.plugins.registry import PluginError
+from attnbench.plugins.registry import PluginError, check_name
 
-__all__ = ["complete_name"]
+__all__ = ["read_name"]
 
 # Functions that make an implementation of a plain function or of a module.
 MAKERS = ("from_kernel", "core_from_kernel", "from_call", "from_module")
@@ -13,13 +13,22 @@ MAKERS = ("from_kernel", "core_from_kernel", "from_call", "from_module")
 FEWEST_PARAMETERS = 3
 
 
-def complete_name(name: str) -> str:
-    """Return ``FILE.py:OBJECT`` for a name ``FILE.py`` if one object in the file could be meant; else the name itself.
+def read_name(name: str) -> str:
+    """Return the complete form of an implementation's name as a user gives it, and check it; nothing is imported.
 
-    Raises: PluginError if the file does not exist, cannot be parsed, or has no such object or several.
+    A file without a named object, ``FILE.py`` or ``FILE.py @ FOLDER``, stands for the one object in it that could be
+    meant.
+
+    Raises: PluginError if the name is unknown or no valid name, or if its file does not exist, cannot be parsed, or has
+    no such object or several.
     """
-    if not name.endswith(".py"):
-        return name
+    own, at, tree = name.partition(" @ ")
+    complete = f"{_complete_file(own)}{at}{tree}" if own.endswith(".py") else name
+    check_name(complete)
+    return complete
+
+
+def _complete_file(name: str) -> str:
     try:
         source = Path(name).read_text(encoding="utf-8")
         found = _list_objects(ast.parse(source))

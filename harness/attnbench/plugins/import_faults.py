@@ -4,11 +4,11 @@ A fault is reported only if the import is certain to fail. All other faults appe
 """
 
 import ast
-import importlib.util
-from collections.abc import Iterator
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
+from attnbench.plugins.current_folder import find_top_module
 from attnbench.plugins.registry import locate
 
 __all__ = ["find_import_fault"]
@@ -26,8 +26,9 @@ def find_import_fault(name: str) -> str | None:
     if tree:  # code in a source tree is imported by other rules
         return None
     try:
+        beside = [Path(place).parent] if place.endswith(".py") else []
         for source in _list_sources(place):
-            _check_source(source)
+            _check_source(source, beside)
     except (ImportError, OSError, SyntaxError, ValueError) as error:
         return f"cannot import {name!r}: {type(error).__name__}: {' '.join(str(error).split())}"
     return None
@@ -44,7 +45,7 @@ def _list_sources(place: str) -> Iterator[Path]:
         yield Path(place)
         return
     root, *rest = place.split(".")
-    spec, path = _find_root(root), root
+    spec, path = find_top_module(root), root
     for part in (*rest, None):
         if spec is None:
             raise ModuleNotFoundError(f"No module named {path!r}")
@@ -56,13 +57,10 @@ def _list_sources(place: str) -> Iterator[Path]:
         spec = PathFinder.find_spec(path, spec.submodule_search_locations or [])
 
 
-def _find_root(name: str) -> ModuleSpec | None:
-    """Find a top-level module where a worker process finds it: on sys.path or in the working directory."""
-    return importlib.util.find_spec(name) or PathFinder.find_spec(name, [str(Path.cwd())])
-
-
-def _check_source(source: Path) -> None:
+def _check_source(source: Path, beside: Sequence[Path]) -> None:
     """Check the syntax of a file, and that the packages that it imports in its first statements exist.
+
+    The folders ``beside`` also have modules that the file finds.
 
     The check of packages ends at the first statement that is not an import. This statement may change where modules are
     found, or may allow for a missing package.
@@ -80,5 +78,5 @@ def _check_source(source: Path) -> None:
             case _:
                 return
         for root in roots:
-            if _find_root(root) is None:
+            if find_top_module(root, beside) is None:
                 raise ModuleNotFoundError(f"No module named {root!r}")

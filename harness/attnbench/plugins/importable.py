@@ -8,7 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 from attnbench.interface import Implementation
-from attnbench.plugins.registry import IMPLEMENTATIONS, PluginError, check_name, find_entry_points
+from attnbench.plugins.file_objects import read_name
+from attnbench.plugins.registry import IMPLEMENTATIONS, PluginError, find_entry_points
 
 __all__ = ["build_search_path", "find_name"]
 
@@ -19,8 +20,7 @@ def find_name(thing: object) -> str:
     Raises: PluginError if no new process can import the object; the message is one line with the remedy.
     """
     if isinstance(thing, str):
-        check_name(thing)
-        return thing
+        return read_name(thing)
     for entry in find_entry_points(IMPLEMENTATIONS):
         if getattr(sys.modules.get(entry.module), entry.attr, entry) is thing:
             return entry.name

@@ -16,7 +16,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from attnbench.plugins.registry import locate
-from attnbench.plugins.source_tree import INSTALLED, open_source_tree
+from attnbench.plugins.source_tree import INSTALLED, SourceTree
 from attnbench.processes.sources import Sources
 
 __all__ = ["read_sources"]
@@ -48,7 +48,7 @@ def _find_file(name: str) -> Path | None:
     """Return the file of the module in which a name is looked up, or None if the module has no file."""
     place, _, tree = locate(name)
     if tree:
-        return open_source_tree(Path(tree)).find_counterpart(place)
+        return SourceTree.open(Path(tree)).find_counterpart(place)
     file = place if place.endswith(".py") else getattr(sys.modules.get(place), "__file__", None)
     return Path(file).resolve() if file else None
 

@@ -6,9 +6,6 @@ affects only the runs that name it.
 """
 
 import contextlib
-import importlib
-import importlib.util
-import re
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -21,7 +18,9 @@ from typing import Any
 
 from attnbench.cases import CaseId, Problem
 from attnbench.interface import Operator
-from attnbench.plugins.source_tree import find_counterpart_root, open_source_tree
+from attnbench.plugins.current_folder import import_module, is_in_current_folder
+from attnbench.plugins.file_folder import FileFolder
+from attnbench.plugins.source_tree import SourceTree, find_counterpart_root
 
 __all__ = [
     "IMPLEMENTATIONS",
@@ -48,12 +47,19 @@ IMPLEMENTATIONS = "attnbench.implementations"
 OPERATORS = "attnbench.operators"
 # Word that messages use for an object, by entry-point group; others are named by their group.
 _KINDS = {IMPLEMENTATIONS: "implementation", OPERATORS: "operator"}
-# Source code that imports an object from a file. The module is added to ``sys.modules``, because torch's compiler looks
-# for the module there.
+# Source code that lets a program find the modules of a folder, after all others.
+_FIND_IN_FOLDER = """\
+import sys
+
+sys.path.append({folder!r})
+"""
+# Source code that imports an object from a file, which may import modules beside it. The module is added to
+# ``sys.modules``, because torch's compiler looks for the module there.
 _IMPORT_FILE = """\
 import importlib.util
 import sys
 
+sys.path.append({folder!r})
 spec = importlib.util.spec_from_file_location("implementation_file", {path!r})
 sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules[spec.name])
@@ -184,7 +190,7 @@ def load(name: str, group: str = IMPLEMENTATIONS) -> Any:
     try:
         if not colon:
             return _find_entry_point(name, group).load()
-        module = _import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        module = _import_file(Path(place)) if place.endswith(".py") else import_module(place)
     except PluginError:
         raise
     except (Exception, SystemExit) as error:  # a plug-in may raise any exception on import, and a program may exit
@@ -197,7 +203,7 @@ def _load_from_tree(name: str, group: str) -> Any:
     own, _, folder = name.partition(_AT)
     place, attribute = _split_name(own, group)
     try:
-        tree = open_source_tree(Path(folder))
+        tree = SourceTree.open(Path(folder))
         module = tree.import_file(Path(place)) if place.endswith(".py") else tree.import_module(place)
     except Exception as error:  # a plug-in may raise any exception on import
         raise PluginError(f"cannot import {name!r}: {type(error).__name__}: {_join_lines(error)}") from error
@@ -223,9 +229,12 @@ def write_import_lines(name: str) -> str:
         raise PluginError(f"{name!r} names a source tree, which a script cannot import: leave out ' @ FOLDER'")
     place, attribute = _split_name(name, IMPLEMENTATIONS)
     if place.endswith(".py"):
-        return _IMPORT_FILE.format(path=str(Path(place).resolve()), attribute=attribute)
+        path = Path(place).resolve()
+        return _IMPORT_FILE.format(folder=str(path.parent), path=str(path), attribute=attribute)
     first, _, inner = attribute.partition(".")
-    return f"from {place} import {first} as implementation\n" + (
+    here = is_in_current_folder(place.partition(".")[0])
+    find = _FIND_IN_FOLDER.format(folder=str(Path.cwd())) if here else ""
+    return f"{find}from {place} import {first} as implementation\n" + (
         f"\nimplementation = implementation.{inner}\n" if inner else ""
     )
 
@@ -330,27 +339,11 @@ def _suggest_names(name: str, available: Iterable[str]) -> str:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a Python file that is in no package, unless it is already imported.
-
-    The name of the module is made from the path of the file.
-    """
+    """Import a Python file, unless it is already imported."""
     if not path.is_file():
         raise PluginError(f"no such file: {path}")
-    name = "attnbench_file_" + re.sub(r"\W", "_", str(path.resolve()))
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise PluginError(f"cannot read {path} as a Python module")
-    module = importlib.util.module_from_spec(spec)
-    # The module is added to ``sys.modules`` before its code runs, so that dataclasses and pickles in the file find it.
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+    real = path.resolve()
+    return FileFolder.open(real.parent).import_file(real)
 
 
 def _join_lines(error: BaseException) -> str:

@@ -13,12 +13,14 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
-__all__ = ["SourceTree", "find_counterpart_root", "open_source_tree"]
+from attnbench.plugins.current_folder import find_top_module
+
+__all__ = ["INSTALLED", "SourceTree", "find_counterpart_root", "find_source"]
 
 # Modules that are never imported from a tree: the harness, and the main program.
 HARNESS = frozenset({"attnbench", "__main__"})
@@ -26,20 +28,6 @@ HARNESS = frozenset({"attnbench", "__main__"})
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 # Prefix of the names of all trees and of their modules.
 PREFIX = "attnbench_tree_"
-
-
-def open_source_tree(path: Path) -> "SourceTree":
-    """Return the source tree of a folder; a process creates each source tree only once."""
-    folder = path.resolve()
-    trees = [finder for finder in sys.meta_path if isinstance(finder, SourceTree)]
-    found = next((tree for tree in trees if tree.folder == folder), None)
-    if found is None:
-        found = SourceTree(folder)
-        sys.meta_path.insert(0, found)
-        sys.modules[found.name] = found.root
-    if not trees:
-        builtins.__import__ = _redirect_import(builtins.__import__)
-    return found
 
 
 def find_counterpart_root(place: str, tree: Path) -> Path | None:
@@ -50,7 +38,7 @@ def find_counterpart_root(place: str, tree: Path) -> Path | None:
     relative to ``tree``, apart from a leading ``src``. The result is None if there is no counterpart.
     """
     folder = tree.resolve()
-    source, counterpart = _find_source(place), SourceTree(folder).find_counterpart(place)
+    source, counterpart = find_source(place), SourceTree(folder).find_counterpart(place)
     if source is None or counterpart is None:
         return None
     end = counterpart.relative_to(folder).parts
@@ -62,13 +50,34 @@ def find_counterpart_root(place: str, tree: Path) -> Path | None:
 class SourceTree(MetaPathFinder):
     """Import finder for the modules of one tree; every module name begins with the name of the tree."""
 
+    # Second part of the names of the trees of a class.
+    kind = ""
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Return the tree of a folder; a process creates each tree only once."""
+        folder = path.resolve()
+        trees = [finder for finder in sys.meta_path if isinstance(finder, SourceTree)]
+        found = next((tree for tree in trees if type(tree) is cls and tree.folder == folder), None)
+        if found is None:
+            found = cls(folder)
+            sys.meta_path.insert(0, found)
+            sys.modules[found.name] = found.root
+        if not trees:
+            builtins.__import__ = _redirect_import(builtins.__import__)
+        return found
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.root = _Root(PREFIX + re.sub(r"\W", "_", str(folder)), self)
+        self.root = _Root(PREFIX + self.kind + re.sub(r"\W", "_", str(folder)), self)
         self.name = self.root.__name__
         # For each name of a top-level module, the path of the module's file in the tree. The path is None if the module
         # is not imported from the tree.
         self._places: dict[str, Path | None] = {}
+        # The folders in which modules are found that this process cannot import: those of imported files come first.
+        self._folders = [folder]
+        # Top-level modules that only trees have.
+        self._unshared: set[str] = set()
 
     def import_module(self, name: str) -> ModuleType:
         """Import the module of this name from the tree.
@@ -95,6 +104,8 @@ class SourceTree(MetaPathFinder):
             raise ImportError(f"no {_shorten_path(path)} below {self.folder}")
         top = "file_" + re.sub(r"\W", "_", str(place.relative_to(self.folder)))
         self._places[top] = place
+        if place.parent not in self._folders:
+            self._folders.insert(0, place.parent)
         return importlib.import_module(f"{self.name}.{top}")
 
     def find_counterpart(self, place: str) -> Path | None:
@@ -107,7 +118,7 @@ class SourceTree(MetaPathFinder):
         the tree lacks that file, the counterpart is attnzoo/__init__.py. For a file below the current directory, the
         whole path relative to this directory must agree with the end of the counterpart's path.
         """
-        source = _find_source(place)
+        source = find_source(place)
         if source is None:
             return None
         fewest = len(_shorten_path(source).parts) if place.endswith(".py") else 1 + (source.name == "__init__.py")
@@ -123,7 +134,7 @@ class SourceTree(MetaPathFinder):
     ) -> ModuleSpec | None:
         """Return the spec of a top-level module of the tree; submodules are found through their package's path."""
         own, _, top = name.partition(".")
-        place = self._locate(top) if own == self.name and top and "." not in top else None
+        place = self.find_place(top) if own == self.name and top and "." not in top else None
         if place is None:
             return None
         if place.is_dir():  # a namespace package
@@ -132,6 +143,16 @@ class SourceTree(MetaPathFinder):
             return spec
         locations = [str(place.parent)] if place.name == "__init__.py" else None
         return importlib.util.spec_from_file_location(name, place, submodule_search_locations=locations)
+
+    def find_place(self, top: str) -> Path | None:
+        """Return the file of a module of the tree by its name in the tree."""
+        return self._locate(top)
+
+    def publish(self, name: str) -> None:
+        """Let other code find a module of this tree by its name alone, if only trees have a module of this name."""
+        top = name.partition(".")[0]
+        if top in self._unshared:
+            sys.modules |= {one: sys.modules[f"{self.name}.{one}"] for one in (top, name)}
 
     def _locate(self, top: str) -> Path | None:
         """Return the file from which the tree's code imports the top-level module ``top``.
@@ -143,11 +164,17 @@ class SourceTree(MetaPathFinder):
         return self._places[top]
 
     def _locate_own(self, top: str) -> Path | None:
-        source = _find_source(top)
+        source = find_source(top)
         if source is None:  # this process cannot import the module: look in the tree only
-            places = (self.folder / name for name in (f"{top}.py", f"{top}/__init__.py"))
-            return next((place for place in places if place.is_file()), None)
+            return self._find_unshared(top)
         return None if INSTALLED & set(source.parts) else self.find_counterpart(top)
+
+    def _find_unshared(self, top: str) -> Path | None:
+        self._unshared.add(top)
+        return self._find_beside(top)
+
+    def _find_beside(self, top: str) -> Path | None:
+        return _get_place(PathFinder.find_spec(top, list(map(str, self._folders))))
 
     def import_for_tree(self, name: str, package: str | None = None) -> ModuleType:
         """Import a module for the code of the tree, which calls this method as ``importlib.import_module``."""
@@ -195,15 +222,19 @@ def _redirect_import(original: Callable[..., ModuleType]) -> Callable[..., Modul
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        scope = sys._getframe(1).f_globals if globals is None else globals  # noqa: SLF001  # called directly, without globals
+        caller = sys._getframe(1).f_globals  # noqa: SLF001  # the code that calls this function directly
+        scope = caller if globals is None else globals
         importer = scope.get("__name__") or ""
         if level or not importer.startswith(PREFIX):
             return original(name, globals, locals, fromlist or (), level)
         root: _Root = sys.modules[importer.partition(".")[0]]  # type: ignore[assignment]
         if not root.tree.has(name):
+            _withdraw(name.partition(".")[0])
             found = original(name, globals, locals, fromlist or (), level)
             return root.importlib if found is importlib else found
         found = importlib.import_module(f"{root.tree.name}.{name}")
+        if caller is not scope:  # torch's compiler, which then imports by the name alone what the code imports
+            root.tree.publish(name)
         if fromlist:
             return original(found.__name__, globals, locals, fromlist, 0)
         return sys.modules[f"{root.tree.name}.{name.partition('.')[0]}"]
@@ -211,17 +242,38 @@ def _redirect_import(original: Callable[..., ModuleType]) -> Callable[..., Modul
     return import_redirected
 
 
-def _find_source(place: str) -> Path | None:
+def _withdraw(top: str) -> None:
+    """Remove a top-level module from ``sys.modules`` if a tree has published it: no other tree may find it there."""
+    if _is_published(top):
+        for name in [one for one in sys.modules if one.partition(".")[0] == top]:
+            del sys.modules[name]
+
+
+def _is_published(top: str) -> bool:
+    """Whether a top-level module in ``sys.modules`` is that of a tree."""
+    return str(getattr(sys.modules.get(top), "__name__", "")).startswith(PREFIX)
+
+
+def find_source(place: str) -> Path | None:
     """Return the installed file of the top package of the module ``place``; nothing is imported.
 
-    If ``place`` is the path of a file, return its absolute path. The result is None if no file is found.
+    If ``place`` is the path of a file, return its absolute path. The result is None if no file is found, or if only
+    source trees have the module.
     """
     if place.endswith(".py"):
         return Path(place).resolve()
+    top = place.partition(".")[0]
+    if _is_published(top):
+        return None
     try:
-        spec = importlib.util.find_spec(place.partition(".")[0])
+        spec = find_top_module(top)
     except ValueError:  # the module was loaded without a spec
         return None
+    return _get_place(spec)
+
+
+def _get_place(spec: ModuleSpec | None) -> Path | None:
+    """Return the file of a module, or the folder of a package that has no file."""
     if spec is None:
         return None
     if spec.has_location and spec.origin is not None:

@@ -151,7 +151,7 @@ class _Judged:
     def fits_one_run(self) -> bool:
         """Whether everything is surely right, which is known in a fraction of the time of ``judge``."""
         found = self.seen | self.gradients | self.lse
-        return self.policies == POLICIES and self.oracle.fits_one_run(found, any_dtype=self.lse)
+        return self.policies.choices == POLICIES.choices and self.oracle.fits_one_run(found, any_dtype=self.lse)
 
     def judge(self) -> Judgement:
         """Judge output, logsumexp and gradients as the checks of a suite do."""

@@ -7,10 +7,9 @@ import click
 
 from attnbench.api.conventions import find_convention
 from attnbench.api.execution import make_session
-from attnbench.cli.options import options
+from attnbench.cli.options import complete_names, options
 from attnbench.jobs.job import Job, build
-from attnbench.plugins.file_objects import complete_name
-from attnbench.plugins.registry import check_name
+from attnbench.plugins.file_objects import read_name
 from attnbench.processes.candidate_requests import Outcome
 from attnbench.processes.convention_requests import AsItIs, NoConvention
 from attnbench.words.conventions import describe_trial
@@ -19,7 +18,7 @@ from attnbench.words.wrappers import write_wrapper
 
 
 @click.command("wrap")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_names)
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -34,8 +33,7 @@ def command(name: str, output: Path | None, **raw: Any) -> int:
     file. Exit code 0: the object gives the right result by the printed declaration, or as it is; 1:
     no usual way gives the right result, and a draft is printed; 2: usage error.
     """
-    name = complete_name(name)
-    check_name(name)
+    name = read_name(name)
     if ":" not in name:
         raise click.UsageError(f"NAME must be path/to/file.py:attribute or package.module:attribute, got {name!r}")
     if output is not None and output.exists():

@@ -6,12 +6,14 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from attnbench.cases import Case
 from attnbench.interface import Axis, FaultModel, Inputs
 from attnbench.operators.attention_core import AttentionCore
 from attnbench.operators.attention_core.axes import describe_axes
 from attnbench.operators.attention_core.oracle import Steps
+from attnbench.operators.attention_core.problem import AttentionCoreProblem
 
 __all__ = ["GivenAttention"]
 
@@ -46,24 +48,39 @@ class GivenAttention(AttentionCore):
 
     def _generate_given_faults(self, case: Case) -> Iterator[FaultModel]:
         if case.problem.bias_hides:
-            yield _make_fault("mask_inverted", _invert_mask, **_OF_MASK)
+            yield _make_fault("mask_inverted", _invert_bias, **_OF_MASK)
+        if "visible" in self._given.tensors:
+            values = {"mask": "mask_mod"} if case.problem.bias else _OF_MASK
+            yield _make_fault("mask_ignored", partial(_remove, "visible"), **values)
+            yield _make_fault("mask_inverted", _invert_visible, **values)
+            late = Steps(receive=lambda problem, inputs: (problem, _remove("visible", inputs)), reweigh=_hide_weights)
+            yield FaultModel(name="mask_after_softmax", fault=late, values=values, of_mask=True)
         if self._given.options.get("score_mod") is not None:
             yield _make_fault("score_mod_ignored", _remove_score_mod)
             yield _make_fault("score_mod_before_scale", partial(_unscale, case.problem.logit_scale))
         if "sinks" in self._given.tensors:
-            yield _make_fault("sinks_ignored", _remove_sinks)
+            yield _make_fault("sinks_ignored", partial(_remove, "sinks"))
 
 
 def _make_fault(name: str, change: Callable[[Inputs], Inputs], **values: str) -> FaultModel:
     steps = Steps(receive=lambda problem, inputs: (problem, change(inputs)))
-    return FaultModel(name=name, fault=steps, values=values, of_mask=name == "mask_inverted")
+    return FaultModel(name=name, fault=steps, values=values, of_mask=name.startswith("mask"))
 
 
-def _invert_mask(inputs: Inputs) -> Inputs:
+def _invert_bias(inputs: Inputs) -> Inputs:
     bias = inputs.tensors["bias"]
     hidden = bias.isneginf()
     inverted = torch.where(hidden, 0.0, -torch.inf).to(bias.dtype)
     return replace(inputs, tensors=inputs.tensors | {"bias": inverted})
+
+
+def _invert_visible(inputs: Inputs) -> Inputs:
+    return replace(inputs, tensors=inputs.tensors | {"visible": ~inputs.tensors["visible"]})
+
+
+def _hide_weights(problem: AttentionCoreProblem, inputs: Inputs, weights: Tensor) -> Tensor:
+    del problem
+    return weights.masked_fill(~inputs.tensors["visible"], 0.0)
 
 
 def _remove_score_mod(inputs: Inputs) -> Inputs:
@@ -77,5 +94,5 @@ def _unscale(scale: float, inputs: Inputs) -> Inputs:
     return replace(inputs, options=inputs.options | options)
 
 
-def _remove_sinks(inputs: Inputs) -> Inputs:
-    return replace(inputs, tensors={name: one for name, one in inputs.tensors.items() if name != "sinks"})
+def _remove(tensor: str, inputs: Inputs) -> Inputs:
+    return replace(inputs, tensors={name: one for name, one in inputs.tensors.items() if name != tensor})

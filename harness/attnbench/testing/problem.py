@@ -102,9 +102,9 @@ def read_call(call: Call) -> Given:
         visible = _combine(visible, _read_mask_mod(call.mask_mod, sizes))
     if call.mask is not None and call.mask.dtype == torch.bool:
         visible, mask = _combine(visible, mask), None
-    bias = _make_bias(mask, visible, q.dtype)
-    problem = _make_problem(call, q, k, v, bias, causal)
-    tensors = {"query": q, "key": k, "value": v} | ({} if bias is None else {"bias": bias})
+    problem = _make_problem(call, q, k, v, mask, causal)
+    masks = {"bias": mask, "visible": visible}
+    tensors = {"query": q, "key": k, "value": v} | {name: one for name, one in masks.items() if one is not None}
     if call.sinks is not None:
         sinks = _read_finite("sinks", call.sinks)
         if sinks.shape != (sizes[1],):
@@ -235,14 +235,6 @@ def _read_mask_mod(mask_mod: Callable[..., Tensor], sizes: tuple[int, int, int, 
 
 def _combine(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     return other if one is None else one if other is None else one & other
-
-
-def _make_bias(mask: Tensor | None, visible: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Return what is added to the logits: the mask, and minus infinity where a key is not visible."""
-    if visible is None:
-        return mask
-    added = torch.zeros((), dtype=dtype) if mask is None else mask
-    return torch.where(visible, added, -torch.inf)
 
 
 def _wrap_score_mod(score_mod: Callable[..., Tensor] | None) -> Callable[..., Tensor] | None:

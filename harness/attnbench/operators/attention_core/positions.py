@@ -34,7 +34,10 @@ def compute_distances(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
 
 
 def find_visible(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
-    """Return a boolean mask (batch, heads, queries, keys), true where a query may see a key."""
+    """Return a boolean mask (batch, heads, queries, keys), true where a query may see a key.
+
+    A call of ``attnbench.testing`` may have any mask of this kind as the tensor ``visible``.
+    """
     distances, lengths = compute_distances(problem, inputs), get_lengths(problem, inputs)
     visible = torch.arange(problem.keys, device=lengths.device) < lengths[:, None, None, None]
     if problem.causal:
@@ -43,6 +46,8 @@ def find_visible(problem: AttentionCoreProblem, inputs: Inputs) -> Tensor:
         visible = visible & (distances.abs() <= problem.window)
     if problem.bias_hides:
         visible = visible & ~inputs.tensors["bias"].isneginf()
+    if (given := inputs.tensors.get("visible")) is not None:
+        visible = visible & given
     return visible.expand(problem.sequences, problem.num_heads, problem.queries, problem.keys)
 
 

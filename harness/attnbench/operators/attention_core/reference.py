@@ -37,8 +37,11 @@ class CoreReference(nn.Module):
         alibi_slopes: Sequence[float] | None = None,
         softcap: float | None = None,
         scale: float | None = None,
+        visible: Tensor | None = None,
     ) -> Tensor:
         """Compute the output (batch, heads, queries, head_dim_v).
+
+        ``visible`` is any boolean mask, true where a query may see a key; calls of ``attnbench.testing`` have it.
 
         Shape: query (batch, heads, queries, head_dim), key (batch, kv_heads, keys, head_dim), value (batch, kv_heads,
         keys, head_dim_v), bias broadcastable to (batch, heads, queries, keys), key_lengths (batch).
@@ -50,8 +53,9 @@ class CoreReference(nn.Module):
         if softcap is not None:
             logits = softcap * torch.tanh(logits / softcap)
         mask = _make_mask(
-            query, key, bias=bias, key_lengths=key_lengths, causal=causal, window=window, slopes=alibi_slopes
-        )
+            query, key, bias=bias, key_lengths=key_lengths, causal=causal, window=window, slopes=alibi_slopes,
+            visible=visible,
+        )  # fmt: skip
         if mask is not None:
             logits = logits + mask
         return softmax_over_visible(logits) @ value
@@ -66,6 +70,7 @@ def _make_mask(
     causal: str | None,
     window: int | None,
     slopes: Sequence[float] | None,
+    visible: Tensor | None,
 ) -> Tensor | None:
     """Return the sum of all terms that are added to logits, or None if there are no terms.
 
@@ -75,6 +80,8 @@ def _make_mask(
         query.shape[-2], key.shape[-2], causal=causal, window=window, key_lengths=key_lengths, slopes=slopes,
         dtype=query.dtype, device=query.device,
     )  # fmt: skip
+    if visible is not None:
+        keep = visible if keep is None else keep & visible
     parts = [part for part in (bias, added) if part is not None]
     if keep is not None:
         parts.append(torch.zeros(keep.shape, dtype=query.dtype, device=query.device).masked_fill(~keep, -math.inf))
@@ -105,7 +112,7 @@ def _run_fused(query: Tensor, key: Tensor, value: Tensor, **rest: Any) -> Tensor
     key, value = (tensor.repeat_interleave(shared, dim=1) for tensor in (key, value))
     mask = _make_mask(
         query, key, bias=rest.get("bias"), key_lengths=rest.get("key_lengths"), causal=rest["causal"],
-        window=rest["window"], slopes=rest["alibi_slopes"],
+        window=rest["window"], slopes=rest["alibi_slopes"], visible=rest.get("visible"),
     )  # fmt: skip
     mask = None if mask is None else mask.to(query.dtype)
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=rest["scale"])

@@ -18,6 +18,12 @@ def flash_style(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, softma
     return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale).transpose(1, 2)
 
 
+def length_first_style(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Attention in the layout (sequence, batch, heads, width)."""
+    q, k, v = (one.permute(1, 2, 0, 3) for one in (queries, keys, values))
+    return scaled_dot_product_attention(q, k, v).permute(2, 0, 1, 3)
+
+
 def packed_style(qkv: Tensor, causal: bool = False) -> Tensor:
     """Attention of one tensor (batch, sequence, 3, heads, width), which must be contiguous."""
     qkv = qkv.view(*qkv.shape)

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ import brought_attention as brought
 from attnbench.cases import Case
 from attnbench.operators.multihead.problem import MultiheadProblem
 from attnbench.plugins.adapters import adopt
-from attnbench.processes.convention_requests import FunctionProposal, ModuleProposal
+from attnbench.processes.convention_requests import FunctionProposal, ModuleProposal, NoConvention
 from attnbench.words.conventions import describe_proposal
 from attnbench.words.wrappers import write_wrapper
 from attnbench.workers.trial import find_convention
@@ -77,6 +78,7 @@ def test_a_printed_file_is_checked(tmp_path: Path) -> None:
     done = run_command("conform", "wrapped.py", "--case", case, cwd=tmp_path)
     assert "gives the right result" not in done.stderr
     assert "fails" not in done.stderr
+    assert done.returncode == 0
     done = run_command("conform", "brought_attention.py:loop_style", "--case", case, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith(
@@ -117,7 +119,40 @@ def test_a_name_that_cannot_be_wrapped_is_one_line(name: str, message: str, tmp_
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_wrong_result_is_not_announced() -> None:
-    """What no convention makes right is judged by the suite."""
-    found = find_convention(brought.Exchanged, adopt(brought.Exchanged, "wrong"))
-    assert describe_proposal("wrong", found) is None
+def test_a_wrong_module_gets_a_draft_by_its_likeliest_convention() -> None:
+    """The draft has the layers by name, the tokens and the causality, so that the suite can say what is wrong."""
+
+    class Unscaled(brought.Block):
+        def forward(self, x: Any) -> Any:
+            return super().forward(x) * 1.5
+
+    found = find_convention(Unscaled, adopt(Unscaled, "wrong"))
+    assert describe_proposal("wrong.py:Unscaled", found) == (
+        "wrong.py:Unscaled needs a declaration: no usual call of it gives the result of attention; attnbench wrap "
+        "wrong.py:Unscaled prints a draft"
+    )
+    assert isinstance(found, NoConvention)
+    source = write_wrapper("wrong.py:Unscaled", found)
+    assert "# To edit: no usual call of it gives the result of attention." in source
+    assert '{"qkv": "c_attn", "out": "c_proj"}, tokens=("query",), causal_only=True' in source
+
+
+def test_what_is_called_as_it_is_is_left_to_the_suite() -> None:
+    """A wrong function of queries, keys and values needs no declaration."""
+
+    def doubled(q: Any, k: Any, v: Any) -> Any:
+        return 2 * brought.hiding_style(q, k, v)
+
+    assert describe_proposal("wrong", find_convention(doubled, adopt(doubled, "wrong"))) is None
+
+
+def test_what_is_never_passed_is_named() -> None:
+    """A parameter with a default that no keyword stands for."""
+
+    def windowed(xq: Any, xk: Any, xv: Any, is_decoder: Any = False, window: Any = None) -> Any:
+        return brought.flash_style(xq, xk, xv, causal=is_decoder)
+
+    found = find_convention(windowed, adopt(windowed, "windowed"))
+    assert isinstance(found, FunctionProposal)
+    assert found.convention.names == {"is_causal": "is_decoder"}
+    assert "# Never passed, and so not checked: window.\n" in write_wrapper("kernels.py:windowed", found)

@@ -136,10 +136,19 @@ def test_keywords_that_are_not_named_are_refused() -> None:
     assert own.unsupported(make_case(dropout=0.5, mode="eval")) is None
 
 
+class Bare(nn.Module):
+    """Layers of which one has no bias."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.dense = nn.Linear(width, 3 * width), nn.Linear(width, width, bias=False)
+
+
 def test_layers_that_do_not_fit_are_named() -> None:
     """A layer without a key, and a key whose layer has another shape."""
     reference = nn.MultiheadAttention(24, 3)
-    with pytest.raises(TypeError, match=r"module\.W_o\.bias, module\.W_o\.weight"):
+    with pytest.raises(TypeError, match=r"lack module\.W_o\.bias, module\.W_o\.weight"):
         wrap(brought.Learned, projections={key: one for key, one in LAYERS.items() if key != "out"}).build(reference)
     with pytest.raises(TypeError, match=r"module\.joined\.weight must have shape \(24, 24\), got \(72, 24\)"):
         wrap(brought.make_fused("qkv"), projections={"q": "joined", "kv": "last"}).build(reference)
@@ -149,6 +158,10 @@ def test_layers_that_do_not_fit_are_named() -> None:
         ModuleConvention(projections={"query": "q"})
     with pytest.raises(ValueError, match="tokens must be"):
         ModuleConvention(projections=LAYERS, tokens=("key",))
+    with pytest.raises(TypeError, match=r"the module has no module\.dense\.bias: .*declare biased=False"):
+        wrap(Bare, projections={"qkv": "qkv", "out": "dense"}).build(reference)
+    with pytest.raises(ValueError, match="layout must be one of bhsd, bshd, sbhd, folded, bs3hd; got 'hbsd'"):
+        Convention(layout="hbsd")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="order must have each of 'q', 'k' and 'v' once"):
         Convention(order=("q", "k", "k"))
 
@@ -157,6 +170,7 @@ FUNCTIONS = {
     brought.flash_style: Convention(layout="bshd", names={"is_causal": "causal", "scale": "softmax_scale"}),
     brought.packed_style: Convention(layout="bs3hd", names={"is_causal": "causal"}, contiguous=True),
     brought.loop_style: Convention(layout="folded"),
+    brought.length_first_style: Convention(layout="sbhd"),
     brought.biased_style: Convention(names={"mask": "attn_bias"}, masks="additive"),
     brought.keeping_style: Convention(order=("v", "k", "q"), names={"mask": "keep_mask"}, masks="keep"),
     brought.hiding_style: Convention(masks="hide"),
@@ -173,7 +187,7 @@ def test_a_function_is_called_by_its_convention(
     own = from_kernel(function, convention=FUNCTIONS[function])
     case = make_case(mask=mask, is_causal=mask == "causal")
     takes_mask = "mask" in (own.convention.names or {"mask": ""}) and function not in (
-        brought.loop_style, brought.causal_style,
+        brought.loop_style, brought.causal_style, brought.length_first_style,
     )  # fmt: skip
     flagged = function in (brought.flash_style, brought.packed_style, brought.causal_style)
     supported = flagged if mask == "causal" and flagged else takes_mask or mask == "none"
@@ -190,7 +204,7 @@ def test_the_convention_holds_for_the_core(function: Callable[..., Any], conform
     problem = AttentionCoreProblem(sequences=2, num_heads=3, queries=5, keys=5, head_dim=8, mask="causal_tl")
     case = Case(operator="attention_core", problem=problem, mode="train", dtype="float64")
     supported = own.unsupported(case) is None
-    assert supported == (function is not brought.loop_style)
+    assert supported == (function not in (brought.loop_style, brought.length_first_style))
     finding = conformance.finding(own, case, "forward_parity")
     assert finding.status == ("passed" if supported else "unsupported")
 

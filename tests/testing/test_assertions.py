@@ -328,6 +328,8 @@ WRONG_USE: list[tuple[dict[str, Any], str]] = [
     ({"cu_seqlens": [0, 20]}, "cu_seqlens needs layout='thd'"),
     ({"sinks": SINKS[:2]}, "sinks must have one number for each of 3 heads, got shape (2,)"),
     ({"gradients": {"q": Q}}, "gradients need a cotangent"),
+    ({"cotangent": RIGHT}, "cotangent needs gradients"),
+    ({"window": 9}, "there is no argument 'window'; a call can have q, k, v, mask"),
     ({"gradients": {"w": Q}, "cotangent": RIGHT}, "gradients must have names out of q, k, v, got 'w'"),
     ({"gradients": {"q": Q}, "cotangent": RIGHT[..., :2]}, "cotangent must have the shape of the output"),
     ({"lse": 1.0}, "lse must be a tensor (batch, heads, queries), got float"),

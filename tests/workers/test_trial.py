@@ -8,6 +8,7 @@ import pytest
 from torch import nn
 
 import brought_attention as brought
+from attnbench.interface import Implementation
 from attnbench.interface.conventions import Convention, ModuleConvention
 from attnbench.kernel import from_kernel
 from attnbench.plugins.adapters import adopt
@@ -28,6 +29,7 @@ def find(thing: Any) -> Proposal:
         (brought.loop_style, Convention(layout="folded")),
         (brought.biased_style, Convention(names={"mask": "attn_bias"}, masks="additive")),
         (brought.keeping_style, Convention(order=("v", "k", "q"), names={"mask": "keep_mask"}, masks="keep")),
+        (brought.length_first_style, Convention(layout="sbhd")),
         (brought.hiding_style, Convention(masks="hide")),
         (brought.causal_style, Convention(causal_only=True)),
     ],
@@ -109,6 +111,7 @@ def test_what_is_right_as_it_is_needs_no_convention() -> None:
     assert find(plain) == AsItIs()
     assert find(nn.MultiheadAttention) == AsItIs()
     assert find(from_kernel(brought.loop_style)) == AsItIs()
+    assert find(Declared) == AsItIs()
 
 
 def test_a_mistake_is_no_convention() -> None:
@@ -121,6 +124,12 @@ def test_a_mistake_is_no_convention() -> None:
         found = find(mistaken)
         assert isinstance(found, NoConvention)
         assert found.stage == "result"
+
+
+class Declared(Implementation):
+    """An implementation that is named by its class."""
+
+    name = "declared"
 
 
 class Odd(nn.Module):

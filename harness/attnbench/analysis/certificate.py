@@ -194,6 +194,8 @@ def _describe_implementation(
     counts = Counter(finding.status for _, finding in findings)
     drawn = Counter(finding.status for result in further for finding in result.findings)
     doubts = list(_find_doubts([(case, finding) for case, finding in findings if case not in lacking]))
+    if not counts["passed"] + drawn["passed"]:
+        doubts.append(Doubt(kind="nothing_passed"))
     doubts += _find_doubts_of_completion(drawn)
     if (checked := count_checked([*results, *further])) < FEWEST_CHECKED:
         doubts.append(Doubt(kind="few", count=checked))
@@ -273,8 +275,6 @@ def _find_doubts(findings: Sequence[tuple[str, Finding]]) -> Iterable[Doubt]:
     failed = sum(counts[status] for status in FAILURES)
     if failed:
         yield Doubt(kind="failed", count=failed)
-    if not counts["passed"]:
-        yield Doubt(kind="nothing_passed")
     if counts["not_run"]:
         reasons = tuple(reason for reason, _ in _count_reasons(findings, "not_run"))
         yield Doubt(kind="not_run", count=counts["not_run"], reasons=reasons)

@@ -11,7 +11,7 @@ from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import Case
 from attnbench.checks.observations import Agree, Equal, Observation
 from attnbench.interface import Inputs, Refusal
-from attnbench.records.value_facts import Phrase, Rows
+from attnbench.records.value_facts import Phrase, Rows, phrase
 
 __all__ = [
     "OTHER",
@@ -20,6 +20,7 @@ __all__ = [
     "compute_gradient_alone",
     "describe_exception",
     "draw_again",
+    "has_masked_rows",
     "has_same_bits",
     "try_call",
 ]
@@ -30,6 +31,18 @@ MESSAGE = 200
 # Factor by which checks multiply all parameters of a module to get other parameters. The products are exact in every
 # dtype, and every output changes.
 OTHER = -0.5
+
+
+def has_masked_rows(candidate: Candidate) -> bool:
+    """Whether every key is hidden from some query.
+
+    Raises: Refusal if this is so and the policies declare NaN there.
+    """
+    found = bool(candidate.operator.hidden_rows(candidate.case, candidate.inputs))
+    policies = candidate.implementation.policies
+    if found and "nan" in (policies.hidden_rows, policies.hidden_row_gradients):
+        raise Refusal(phrase("nan_declared"))
+    return found
 
 
 def compare_runs(

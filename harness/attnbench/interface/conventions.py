@@ -9,15 +9,16 @@ the other.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 __all__ = [
     "OUT", "Convention", "Layout", "MaskKind", "ModuleConvention", "Token", "Word", "is_by_head", "read_letters",
 ]  # fmt: skip
 
-# How tensors are arranged. "bhsd": (batch, heads, sequence, width). "bshd": (batch, sequence, heads, width). "folded":
+# How tensors are arranged. "bhsd": (batch, heads, sequence, width). "bshd": (batch, sequence, heads, width). "sbhd":
+# (sequence, batch, heads, width). "folded":
 # (batch·heads, sequence, width). "bs3hd": one tensor (batch, sequence, 3, heads, width) of queries, keys and values.
-Layout = Literal["bhsd", "bshd", "folded", "bs3hd"]
+Layout = Literal["bhsd", "bshd", "sbhd", "folded", "bs3hd"]
 # "any": boolean masks with true = keep, and masks that are added to the logits. "keep": only the former. "hide":
 # boolean masks with true = hide. "additive": only masks that are added.
 MaskKind = Literal["any", "keep", "hide", "additive"]
@@ -30,6 +31,11 @@ Word = Literal["mask", "key_padding_mask", "is_causal", "need_weights"]
 OUT = "out"
 _BY_HEAD = " by head"
 _KEY = re.compile(rf"([qkv]+)({_BY_HEAD})?|{OUT}")
+
+
+def _demand_word(name: str, value: str, words: tuple[str, ...]) -> None:
+    if value not in words:
+        raise ValueError(f"{name} must be one of {', '.join(words)}; got {value!r}")
 
 
 def _demand_projections(projections: Mapping[str, str]) -> None:
@@ -75,7 +81,9 @@ class Convention:
     causal_only: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ValueError if ``order`` does not have each of q, k and v once."""
+        """Raise ValueError for an unknown layout or kind, and if ``order`` does not have each of q, k and v once."""
+        _demand_word("layout", self.layout, get_args(Layout))
+        _demand_word("masks", self.masks, get_args(MaskKind))
         if sorted(self.order) != ["k", "q", "v"]:
             raise ValueError(f"order must have each of 'q', 'k' and 'v' once, got {self.order!r}")
 
@@ -117,6 +125,7 @@ class ModuleConvention:
     def __post_init__(self) -> None:
         """Raise ValueError for projections or tokens that are not possible."""
         _demand_projections(self.projections)
+        _demand_word("masks", self.masks, get_args(MaskKind))
         if self.tokens[:1] != ("query",) and len(self.tokens) < 3:
             raise ValueError(
                 f"tokens must be ('query',), ('query', 'key') or all three in any order, got {self.tokens!r}"

@@ -7,10 +7,16 @@ import torch
 from torch import Tensor
 
 from attnbench.interface import find_accepted_keywords
-from attnbench.interface.conventions import Convention, MaskKind
+from attnbench.interface.conventions import Convention, Layout, MaskKind
 from attnbench.masks import additive
 
 __all__ = ["call_by", "convert_mask", "find_keywords"]
+
+# The permutation of (batch, heads, sequence, width) that gives a layout, and its inverse.
+_PERMUTED: Mapping[Layout, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "bshd": ((0, 2, 1, 3), (0, 2, 1, 3)),
+    "sbhd": ((2, 0, 1, 3), (1, 2, 0, 3)),
+}
 
 
 def find_keywords(convention: Convention, function: Callable[..., Any]) -> frozenset[str] | None:
@@ -58,8 +64,8 @@ def _arrange(convention: Convention, q: Tensor, k: Tensor, v: Tensor) -> list[Te
         return [torch.stack([one.transpose(1, 2) for one in (q, k, v)], dim=2)]
     named = {"q": q, "k": k, "v": v}
     ordered = [named[name] for name in convention.order]
-    if convention.layout == "bshd":
-        return [one.transpose(1, 2) for one in ordered]
+    if convention.layout in _PERMUTED:
+        return [one.permute(_PERMUTED[convention.layout][0]) for one in ordered]
     return [one.flatten(0, 1) for one in ordered] if convention.layout == "folded" else ordered
 
 
@@ -67,8 +73,10 @@ def _restore(convention: Convention, output: Any, q: Tensor) -> Any:
     """Return an output as (batch, heads, queries, width); what is no tensor of the layout is left as it is."""
     if not isinstance(output, Tensor) or output.dim() != (3 if convention.layout == "folded" else 4):
         return output
-    if convention.layout in ("bshd", "bs3hd"):
+    if convention.layout == "bs3hd":
         return output.transpose(1, 2)
+    if convention.layout in _PERMUTED:
+        return output.permute(_PERMUTED[convention.layout][1])
     return torch.unflatten(output, 0, tuple(q.shape[:2])) if convention.layout == "folded" else output
 
 

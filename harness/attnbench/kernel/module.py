@@ -46,9 +46,12 @@ class _WrappedAttention(ReferenceForward):
         if OUT not in projections:
             self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias=biased).to(weight)
         own, found = implementation.weights_of(self, parameters), find_differentiable(self)
-        if differing := sorted(own.keys() ^ found.keys()):
+        if extra := sorted(found.keys() - own.keys()):
+            raise TypeError(f"projections must name every layer of the module, and lack {', '.join(extra)}")
+        if lacking := sorted(own.keys() - found.keys()):
             raise TypeError(
-                f"projections: {', '.join(differing)} stand in the module or in projections, and not in both"
+                f"the module has no {', '.join(lacking)}: correct projections, or declare biased=False if only biases "
+                "are lacking"
             )
         with torch.no_grad():
             for name, value in own.items():

@@ -28,6 +28,8 @@ class FunctionProposal(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The function gives the right result if it is called by this convention."""
 
     convention: Convention
+    # Parameters that a call by the convention never gets.
+    unused: tuple[str, ...] = ()
     # The output in fully masked rows, if it is not 0.
     hidden_rows: Literal["zero", "nan", "mean"] = "zero"
 
@@ -76,6 +78,8 @@ class ModuleProposal(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     construction: Construction
     convention: ModuleConvention
+    # Parameters of the forward method that a call by the convention never gets.
+    unused: tuple[str, ...] = ()
     hidden_rows: Literal["zero", "nan", "mean"] = "zero"
 
 
@@ -93,6 +97,10 @@ class NoConvention(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     layers: dict[str, tuple[int, ...]] = {}
     # The last exception, as one line.
     error: str = ""
+    # Whether calls without a declaration raise no exception; what they return is then judged by a suite.
+    is_callable: bool = False
+    # A convention by which calls raise no exception, although their result is wrong.
+    likely: FunctionProposal | ModuleProposal | None = None
 
 
 Proposal = AsItIs | FunctionProposal | ModuleProposal | NoConvention

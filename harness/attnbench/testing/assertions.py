@@ -1,7 +1,7 @@
 """The two functions for tests: one output against the oracle, and several outputs of one call against each other."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from types import MappingProxyType
 from typing import Any, Self, cast
@@ -55,6 +55,7 @@ def assert_attention_close(
     Raises: AssertionError where something is wrong, with the sentence of ``attnbench conform``; ValueError or TypeError
     where an argument is unusable.
     """
+    __tracebackhide__ = True  # pytest then shows the line of the test
     facts = judge_call(output, q, k, v, lse=lse, gradients=gradients, cotangent=cotangent, policies=policies, **call)
     if facts:
         raise AssertionError(describe_facts(facts))
@@ -76,7 +77,9 @@ def judge_call(
 
     Raises: ValueError or TypeError where an argument is unusable.
     """
-    given = read_call(Call(q=q, k=k, v=v, **call))
+    given = read_call(_collect(q=q, k=k, v=v, **call))
+    if cotangent is not None and not gradients:
+        raise ValueError("cotangent needs gradients: the gradients of Σ output · cotangent, by name")
     found = _Judged.read(given, policies, output, lse, gradients or {}, cotangent)
     return () if found.fits_one_run() else found.judge().facts
 
@@ -90,7 +93,7 @@ def compare_attention(
 
     Raises: ValueError or TypeError where an argument is unusable.
     """
-    given = read_call(Call(q=q, k=k, v=v, **call))
+    given = read_call(_collect(q=q, k=k, v=v, **call))
     read = {name: _Judged.read(given, policies, output, name=name) for name, output in outputs.items()}
     faults = {name: describe_facts(one.judge().facts) for name, one in read.items()}
     expected = [(name, one.oracle.expected, one.seen["output"]) for name, one in read.items()]
@@ -107,6 +110,17 @@ def compare_attention(
         apart=max((largest_error(one, other) for one, other in combinations(right, 2)), default=0.0),
         allowed_apart=TWO_RUNS * allowed,
     )
+
+
+def _collect(**call: Any) -> Call:
+    """Return the arguments of a call.
+
+    Raises: TypeError for an argument that does not exist.
+    """
+    known = [one.name for one in fields(Call)]
+    if unknown := [name for name in call if name not in known]:
+        raise TypeError(f"there is no argument {unknown[0]!r}; a call can have {', '.join(known)}")
+    return Call(**call)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,13 +168,14 @@ class _Judged:
         return self.policies.choices == POLICIES.choices and self.oracle.fits_one_run(found, any_dtype=self.lse)
 
     def judge(self) -> Judgement:
-        """Judge output, logsumexp and gradients as the checks of a suite do."""
+        """Judge output, logsumexp and gradients as the checks of a suite do, up to the first of them that is wrong."""
         observations: list[Observation] = [Match(quantities=self.seen)]
         if self.lse:
             observations.append(Match(quantities=self.lse, any_dtype=True, outputs=self.seen))
         if self.gradients:
             observations.append(Match(quantities=self.gradients, outputs=self.seen))
-        return judge(observations, self.oracle, self.policies, causes=Causes())
+        judged = (judge([one], self.oracle, self.policies, causes=Causes()) for one in observations)
+        return next((one for one in judged if one.facts), Judgement())
 
 
 def _make_case(given: Given, dtype: torch.dtype, name: str, *, differentiates: bool) -> Case:

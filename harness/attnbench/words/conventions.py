@@ -16,12 +16,13 @@ from attnbench.words.say import say, say_names
 __all__ = ["describe_proposal", "describe_stage", "describe_trial"]
 
 _PROPOSED = "{name} gives the right result if {conditions}: attnbench wrap {name} prints the file that declares it"
-_HINT = "{name} was not understood: {what}; attnbench wrap {name} shows what was seen"
+_HINT = "{name} needs a declaration: {what}; attnbench wrap {name} prints a draft"
 _AS_IT_IS = "{name} gives the right result as it is: attnbench conform {name}"
 _AND = ", "
 _MANY = 6
 _LAYOUTS = {
     "bhsd": "", "bshd": "its tensors are (batch, sequence, heads, width)",
+    "sbhd": "its tensors are (sequence, batch, heads, width)",
     "folded": "its tensors are (batch·heads, sequence, width)",
     "bs3hd": "queries, keys and values are one tensor (batch, sequence, 3, heads, width)",
 }  # fmt: skip
@@ -53,13 +54,14 @@ _SEEN = {
     "call": "its arguments: {names}", "constructor": "its constructor's arguments: {names}",
     "layers": "its parameters: {names}",
 }  # fmt: skip
+_TRIED = "layouts that were tried: {layouts}"
 _LAYER = "{name} {shape}"
 _NONE = "none"
 
 
 def describe_proposal(name: str, proposal: Proposal) -> str | None:
     """Return one line about an object that is not right as it is; None if there is nothing to tell before a run."""
-    if isinstance(proposal, AsItIs) or (isinstance(proposal, NoConvention) and proposal.stage == "result"):
+    if isinstance(proposal, AsItIs) or (isinstance(proposal, NoConvention) and proposal.is_callable):
         return None
     if isinstance(proposal, NoConvention):
         return say(_HINT, name=name, what=describe_stage(proposal))
@@ -76,6 +78,8 @@ def describe_trial(name: str, proposal: AsItIs | NoConvention) -> Iterator[str]:
     for what, names in (("constructor", proposal.constructor), ("call", proposal.call), ("layers", layers)):
         if names or what == "call":
             yield say(_SEEN[what], names=say(_AND).join(names) or say(_NONE))
+    if proposal.kind == "function":
+        yield say(_TRIED, layouts=say(_AND).join(_LAYOUTS))
 
 
 def describe_stage(proposal: NoConvention) -> str:

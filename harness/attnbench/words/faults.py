@@ -87,6 +87,7 @@ FAULTS = {
     "scale_of_queries": "the scale 1/√(number of queries) in place of 1/√head_dim",
     "scale_of_reciprocal": "the scale 1/head_dim in place of 1/√head_dim",
     "scale_of_root": "the scale √head_dim in place of 1/√head_dim",
+    "scale_of_heads": "the scale 1/√(heads · head_dim) in place of 1/√head_dim",
     "scale_of_value_width": "the scale 1/√value_dim in place of 1/√head_dim",
     "scale_of_width": "the scale 1/√embed_dim in place of 1/√head_dim",
     "scale_squared": "the scale squared",

@@ -70,8 +70,8 @@ _ONLY: Mapping[Restriction, str] = {
     "equal_shapes": "queries, keys and values must have equal shapes",
     "self_attention": "query, key and value must be one tensor",
     "one_context": "key and value must be one tensor",
-    "biases": "its projections have biases",
-    "no_biases": "its projections have no biases",
+    "biases": "its projections have biases, and the case has none",
+    "no_biases": "not all of its projections have biases",
     "one_width": "kdim and vdim must equal embed_dim",
     "given_keys": "appends no keys: add_bias_kv and add_zero_attn must be false",
 }

@@ -21,6 +21,7 @@ _POLICIES = {
     "zero": (),
 }
 _MAKER = "def make(embed_dim, num_heads{options}):\n    return {made}"
+_UNUSED = "# Never passed, and so not checked: {names}."
 _NO_CONVENTION = "# To edit: {stage}."
 _DRAFTED = 'ModuleConvention(projections={"q": "?", "k": "?", "v": "?", "out": "?"})'
 
@@ -37,21 +38,24 @@ def write_wrapper(name: str, proposal: FunctionProposal | ModuleProposal | NoCon
     place, _, own = name.rpartition(":")
     imports = {Path(place).stem if place.endswith(".py") else place: [own]}
     constant = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", own.rpartition(".")[2]).upper()
-    match proposal:
+    todo = [say(_NO_CONVENTION, stage=describe_stage(proposal))] if isinstance(proposal, NoConvention) else []
+    known = proposal.likely if isinstance(proposal, NoConvention) else proposal
+    if known and known.unused:
+        todo.append(say(_UNUSED, names=", ".join(known.unused)))
+    match known:
         case FunctionProposal():
-            parts = [f"{constant} = {_wrap_function(own, proposal, imports)}"]
+            parts = [f"{constant} = {_wrap_function(own, known, imports)}"]
         case ModuleProposal():
-            maker = _write_maker(own, proposal.construction, imports)
-            parts = ["", maker, "", "", f"{constant} = {_wrap_module(own, proposal, imports)}"]
-        case NoConvention(kind="function"):
+            maker = _write_maker(own, known.construction, imports)
+            parts = ["", maker, "", "", f"{constant} = {_wrap_module(own, known, imports)}"]
+        case None if isinstance(proposal, NoConvention) and proposal.kind == "function":
             imports["attnbench.kernel"] = ["from_kernel"]
-            parts = [say(_NO_CONVENTION, stage=describe_stage(proposal)), f"{constant} = {_call('from_kernel', [own])}"]
-        case NoConvention():
+            parts = [f"{constant} = {_call('from_kernel', [own])}"]
+        case None:
             imports["attnbench.kernel"] = ["ModuleConvention", "from_module"]
             maker = say(_MAKER, options="", made=f"{own}(embed_dim, num_heads)")
-            made = _call("from_module", ["make", _DRAFTED, f'name="{own}"'])
-            parts = [say(_NO_CONVENTION, stage=describe_stage(proposal)), "", "", maker, "", "", f"{constant} = {made}"]
-    return "\n".join([*_write_imports(imports), "", *parts, ""])
+            parts = ["", maker, "", "", f"{constant} = {_call('from_module', ['make', _DRAFTED])}"]
+    return "\n".join([*_write_imports(imports), "", *todo, *parts, ""])
 
 
 def _write_imports(imports: _Imports) -> Iterator[str]:

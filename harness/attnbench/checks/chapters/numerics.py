@@ -9,7 +9,7 @@ from attnbench.candidate.candidate import Candidate, Malformed
 from attnbench.cases import NARROW_DTYPES, NUMBER_FORMATS
 from attnbench.checks.observations import Agree, Holds, Match, Observation, Scale
 from attnbench.checks.requirement import check, get_case_transforms, has_tokens, is_eager
-from attnbench.interface import Refusal
+from attnbench.checks.runs import has_masked_rows
 from attnbench.records.value_facts import phrase
 
 # Value of every element of the tokens. Logits are near its square: exp overflows by far, and float16 cannot hold it.
@@ -40,10 +40,7 @@ def stays_finite(candidate: Candidate) -> Iterator[Observation]:
     """Large tokens, all equal, give finite outputs and gradients."""
     tensors = candidate.inputs.tensors
     large = {name: torch.full_like(tensors[name], LARGE) for name in ("query", "key", "value")}
-    policies = candidate.implementation.policies
-    masked_rows = bool(candidate.operator.hidden_rows(candidate.case, candidate.inputs))
-    if masked_rows and "nan" in (policies.hidden_rows, policies.hidden_row_gradients):
-        raise Refusal(phrase("nan_declared"))
+    masked_rows = has_masked_rows(candidate)
     with candidate.overwrite(large):
         outputs = candidate.run()
         found = dict(outputs)

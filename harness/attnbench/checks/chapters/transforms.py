@@ -14,7 +14,7 @@ from attnbench.candidate.candidate import Candidate
 from attnbench.cases import NARROW_DTYPES, Case
 from attnbench.checks.observations import Agree, Holds, Observation
 from attnbench.checks.requirement import check, is_small
-from attnbench.checks.runs import compare_runs, draw_again, try_call
+from attnbench.checks.runs import compare_runs, draw_again, has_masked_rows, try_call
 from attnbench.interface import Inputs, Refusal
 from attnbench.records.value_facts import phrase
 
@@ -73,6 +73,7 @@ def func_grad_works(candidate: Candidate) -> Iterator[Observation]:
 @check(when=lambda case: _has_batch(case) and case.dtype not in NARROW_DTYPES)
 def forward_derivatives(candidate: Candidate) -> Iterator[Observation]:
     """A derivative of forward mode (torch.func.jvp) equals the gradient of a backward pass, in one direction."""
+    has_masked_rows(candidate)  # a row that is NaN makes the derivative of the sum over all rows NaN
     leaves, names = candidate.collect_leaves(), candidate.list_differentiable(candidate.outputs)
     masks = candidate.case.problem.additive_masks
     # The query shows the softmax. Each further tensor would take as long again.

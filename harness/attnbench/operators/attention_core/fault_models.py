@@ -63,6 +63,7 @@ def _generate_scale_faults(problem: AttentionCoreProblem) -> Named:
     scales = {
         "scale_missing": 1.0,
         "given_scale_ignored": 1 / root,
+        "scale_of_heads": 1 / math.sqrt(problem.num_heads * problem.head_dim),
         "scale_of_value_width": 1 / math.sqrt(problem.value_dim),
         "scale_of_reciprocal": 1 / problem.head_dim,
         "scale_squared": correct**2,

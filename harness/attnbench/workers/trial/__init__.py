@@ -18,7 +18,7 @@ def find_convention(thing: Any, implementation: Implementation) -> Proposal:
     from attnbench.workers.trial.functions import find_function_convention
     from attnbench.workers.trial.modules import find_module_convention
 
-    if thing is implementation or type(thing) is type(implementation) or isinstance(implementation, type(None)):
+    if thing is implementation or (isinstance(thing, type) and issubclass(thing, Implementation)):
         return AsItIs()
     if isinstance(implementation, ModuleImplementation):
         return find_module_convention(thing, implementation)

@@ -18,7 +18,8 @@ from attnbench.workers.trial.roles import find_call_role, find_token, is_mask
 
 __all__ = ["find_function_convention"]
 
-# What an argument of a call may be instead of the keyword of the same name.
+# Keywords that ``from_kernel`` passes, and the kinds of masks, the most general first.
+KEYWORDS = frozenset(("mask", "is_causal", "scale", "dropout_p", "need_weights"))
 _KINDS: tuple[MaskKind, ...] = ("any", "keep", "additive", "hide")
 
 
@@ -41,23 +42,38 @@ class _Trial:
 
     def find(self) -> Proposal:
         """Return the first convention that is right, with the keywords that work in it."""
-        names = self._name_keywords()
+        names, likely = self._name_keywords(), None
         for convention in self._list_conventions(names):
             output = self._call(convention)
             for causal_only, expected in ((False, self._attend()), (True, self._attend(self.causal))):
                 if is_close(output, expected):
-                    found = replace(convention, causal_only=causal_only)
-                    found = found if causal_only else self._name_mask(found)
-                    rows = self._find_hidden_rows(found)
-                    if found == Convention() and rows == "zero":
-                        return AsItIs()
-                    return FunctionProposal(convention=found, hidden_rows=rows)
+                    return self._complete(replace(convention, causal_only=causal_only))
+            if likely is None and isinstance(output, Tensor) and output.shape == self.q.shape:
+                likely = convention
         return NoConvention(
             kind="function",
-            stage="call" if self.error else "result",
+            stage="call" if likely is None else "result",
             call=tuple(map(str, self.parameters)),
-            error=self.error,
+            error=self.error if likely is None else "",
+            is_callable=self._call(Convention()) is not None,
+            likely=None if likely is None else FunctionProposal(convention=likely, unused=self._list_unused(likely)),
         )
+
+    def _complete(self, convention: Convention) -> Proposal:
+        """Return the proposal of a convention that is right without masks."""
+        named = None if convention.causal_only else self._name_mask(convention)
+        found = named or convention
+        rows = self._find_hidden_rows(found) if named else "zero"
+        if found == Convention() and rows == "zero":
+            return AsItIs()
+        return FunctionProposal(convention=found, hidden_rows=rows, unused=self._list_unused(found))
+
+    def _list_unused(self, convention: Convention) -> tuple[str, ...]:
+        """Return the parameters that a call by the convention never gets."""
+        accepted = find_keywords(convention, self.function) or frozenset()
+        given = {convention.names.get(word, word) for word in accepted & KEYWORDS}
+        optional = (one for one in self.parameters if one.default is not one.empty)
+        return tuple(one.name for one in optional if one.name not in given)
 
     def _name_keywords(self) -> dict[str, str]:
         """Return the function's keywords, other than masks, that have another name than the one they stand for."""
@@ -76,7 +92,7 @@ class _Trial:
         named = tuple((find_token(name) or "?")[0] for name in tokens[:3])
         # An order that the names say is not doubted: a function that computes otherwise is wrong.
         orders = [named] if sorted(named) == ["k", "q", "v"] else list(permutations("qkv"))
-        layouts: tuple[Layout, ...] = ("bhsd", "bshd", "folded")
+        layouts: tuple[Layout, ...] = ("bhsd", "bshd", "folded", "sbhd")
         for order in orders:
             for layout in layouts:
                 for contiguous in (False, True):
@@ -101,15 +117,15 @@ class _Trial:
         self.error = ""
         return result[0] if isinstance(result, tuple) else result
 
-    def _name_mask(self, convention: Convention) -> Convention:
-        """Return the convention with the keyword and the kind of masks that give the right result, if any does."""
+    def _name_mask(self, convention: Convention) -> Convention | None:
+        """Return the convention with the keyword and kind of masks that give the right result; None if none does."""
         for name in (one.name for one in self.parameters if is_mask(one.name)):
             for kind in _KINDS:
                 names = {**convention.names, **({} if name == "mask" else {"mask": name})}
                 tried = replace(convention, names=names, masks=kind)
                 if self._takes_masks(tried):
                     return tried
-        return convention
+        return None
 
     def _takes_masks(self, convention: Convention) -> bool:
         keep, padding = make_masks(SIZES.queries, SIZES.queries)

@@ -3,8 +3,10 @@
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Literal
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -31,21 +33,26 @@ def find_module_convention(module_class: type[nn.Module], reference_class: Any) 
     """
     with quiet_trial():
         try:
-            if _is_right_as_it_is(reference_class):
+            found = _call_as_it_is(reference_class)
+            if found is not None and found[0]:
                 return AsItIs()
             construction = find_construction(module_class)
         except CannotConstruct as error:
             return _give_up("construct", module_class, error=str(error))
-        return _Trial(module_class, construction).find()
+        proposal = _Trial(module_class, construction).find()
+    if isinstance(proposal, NoConvention):
+        return msgspec.structs.replace(proposal, is_callable=found is not None)
+    return proposal
 
 
-def _is_right_as_it_is(implementation: Any) -> bool:
+def _call_as_it_is(implementation: Any) -> tuple[bool] | None:
+    """Return whether the class gives the right result as the reference is called; None if it raises an exception."""
     reference, tokens = Reference(biased=True), draw(SIZES.batch, SIZES.queries, SIZES.embed_dim, seed=0)
     try:
         found = implementation.build(reference.module)(tokens, tokens, tokens)[0]
     except Exception:  # noqa: BLE001  # a class of another kind may raise any exception
-        return False
-    return is_close(found, reference.run(tokens, tokens)[0])
+        return None
+    return (is_close(found, reference.run(tokens, tokens)[0]),)
 
 
 def _give_up(
@@ -54,6 +61,7 @@ def _give_up(
     *,
     module: nn.Module | None = None,
     error: str = "",
+    likely: ModuleProposal | None = None,
 ) -> NoConvention:
     call = list(inspect.signature(module_class.forward).parameters.values())[1:]
     return NoConvention(
@@ -63,6 +71,7 @@ def _give_up(
         constructor=tuple(map(str, inspect.signature(module_class).parameters.values())),
         layers={} if module is None else {name: tuple(one.shape) for name, one in module.named_parameters()},
         error=error,
+        likely=likely,
     )
 
 
@@ -79,6 +88,8 @@ class _Trial:
         # Whether the layers of a module have taken the reference's parameters, and why they did not.
         self.was_built = False
         self.unfit = ""
+        # The first convention by which a call raised no exception.
+        self.likely: ModuleConvention | None = None
 
     def find(self) -> Proposal:
         """Return the first convention that is right, with the masks and weights that work in it."""
@@ -93,7 +104,9 @@ class _Trial:
                     return self._complete(found)
         if not self.was_built:
             return _give_up("layers", self.module_class, module=module, error=self.unfit)
-        return _give_up("call" if self.error else "result", self.module_class, module=module, error=self.error)
+        if self.likely is None:
+            return _give_up("call", self.module_class, module=module, error=self.error)
+        return _give_up("result", self.module_class, module=module, likely=self._propose(self.likely))
 
     def _list_conventions(
         self, layers: list[tuple[dict[str, str], bool]], *, biased: bool
@@ -135,7 +148,20 @@ class _Trial:
         if any(self._is_right(convention, context=context) for context in contexts):
             return convention
         causal = replace(convention, causal_only=True)
-        return causal if len(convention.tokens) == 1 and self._is_right(causal, CAUSAL) else None
+        if len(convention.tokens) == 1 and self._is_right(causal, CAUSAL):
+            return causal
+        if self.likely is None and isinstance(output := self._run(convention)[0], Tensor):
+            self.likely = causal if self._looks_causal(convention, output) else convention
+        return None
+
+    def _looks_causal(self, convention: ModuleConvention, output: Tensor) -> bool:
+        """Whether a change of the last token leaves the outputs of the tokens before it as they are."""
+        kept, self.query = self.query, torch.cat([self.query[:, :-1], -self.query[:, -1:]], dim=1)
+        try:
+            changed = self._run(convention)[0]
+        finally:
+            self.query = kept
+        return isinstance(changed, Tensor) and torch.equal(changed[:, :-1], output[:, :-1])
 
     def _is_right(
         self, convention: ModuleConvention, masks: Masks = UNMASKED, *, context: Tensor | None = None
@@ -193,10 +219,22 @@ class _Trial:
             del literals["dropout"]
         if self.reference.biased and self._takes_no_biases(convention):
             del literals["bias"]
+        proposal = self._propose(convention, literals)
+        return msgspec.structs.replace(proposal, hidden_rows=self._find_hidden_rows(convention))
+
+    def _propose(
+        self, convention: ModuleConvention, literals: Mapping[str, str] = MappingProxyType({})
+    ) -> ModuleProposal:
+        """Return a proposal; ``literals`` replace arguments of the constructor."""
+        optional = [
+            one.name
+            for one in self.parameters[len(convention.tokens) :]
+            if one.default is not one.empty and one.name not in convention.names.values()
+        ]
         return ModuleProposal(
-            construction=self.construction.replace_expressions(literals),
+            construction=self.construction.replace_expressions(dict(literals)),
             convention=convention,
-            hidden_rows=self._find_hidden_rows(convention),
+            unused=tuple(optional),
         )
 
     def _takes_strides(self, convention: ModuleConvention) -> bool:

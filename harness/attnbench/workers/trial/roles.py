@@ -27,7 +27,7 @@ _LENGTH = "1024"
 _TOKEN = re.compile(r"(?:x|in|input|inputs)?_?(q|k|v)(?:uery|ueries|ey|eys|alue|alues)?s?_?(?:in|input|states|x)?")
 _LENGTHS = re.compile(r"block_size|context|max_|n_ctx|n_positions|seq_len|sequence_length|maxlen|window")
 _WORDS = {
-    "is_causal": {"is_causal", "causal", "use_causal_mask"},
+    "is_causal": {"is_causal", "causal", "use_causal_mask", "is_decoder"},
     "scale": {"scale", "softmax_scale", "sm_scale", "scaling", "scale_factor"},
     "dropout_p": {"dropout_p", "dropout", "attn_dropout", "dropout_prob", "p_dropout"},
     "need_weights": {

@@ -87,6 +87,33 @@ class Block(nn.Module):
         return self.dropped(self.c_proj(heads.transpose(1, 2).flatten(2)))  # type: ignore[no-any-return]
 
 
+@dataclass
+class DecoderConfig:
+    """Sizes of ``Decoder``."""
+
+    d_model: int = 512
+    num_attn_heads: int = 8
+    p_drop: float = 0.0
+
+
+class Decoder(nn.Module):
+    """Causal self-attention that takes the padding, true where a key is hidden."""
+
+    def __init__(self, cfg: DecoderConfig) -> None:
+        super().__init__()
+        self.heads = cfg.num_attn_heads
+        self.Wqkv, self.out = nn.Linear(cfg.d_model, 3 * cfg.d_model), nn.Linear(cfg.d_model, cfg.d_model)
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """(batch, length, width) to the same shape."""
+        q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.Wqkv(x).chunk(3, dim=2))
+        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()
+        if padding_mask is not None:
+            mask = mask & ~padding_mask[:, None, None]
+        heads = scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.out(heads.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
 class Learned(nn.Module):
     """A learner's class: four linear layers, values first, and a mask that is 0 where a key is hidden."""
 

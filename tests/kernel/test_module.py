@@ -74,6 +74,22 @@ def test_a_wrapped_module_has_the_forward_of_the_reference(fields: dict[str, Any
         assert conformance.finding(LEARNED, case, check).status == "passed"
 
 
+def test_padding_of_a_causal_module_is_checked(conformance: Conformance) -> None:
+    """The causal mask is the module's own, and key_padding_mask has a keyword."""
+    own = from_module(
+        lambda embed_dim, num_heads: brought.Decoder(brought.DecoderConfig(embed_dim, num_heads)),
+        ModuleConvention(
+            projections={"qkv": "Wqkv", "out": "out"}, tokens=("query",), causal_only=True, masks="hide",
+            names={"key_padding_mask": "padding_mask"},
+        ),
+        name="decoder",
+    )  # fmt: skip
+    case = make_case(mask="causal+pad", is_causal=True)
+    assert own.unsupported(case) is None
+    for check in ("forward_parity", "input_gradients", "padding_cannot_leak"):
+        assert conformance.finding(own, case, check).status == "passed"
+
+
 def test_a_layer_that_the_module_lacks_is_applied_outside(conformance: Conformance) -> None:
     """Without a key for the output projection, that of the reference is applied to what the module returns."""
 

@@ -56,6 +56,14 @@ def test_what_a_hidden_row_is_becomes_a_policy() -> None:
             ModuleConvention(projections={"qkv": "c_attn", "out": "c_proj"}, tokens=("query",), causal_only=True),
         ),
         (
+            brought.Decoder,
+            {"d_model": "embed_dim", "num_attn_heads": "num_heads"},
+            ModuleConvention(
+                projections={"qkv": "Wqkv", "out": "out"}, tokens=("query",), causal_only=True, masks="hide",
+                names={"key_padding_mask": "padding_mask"},
+            ),
+        ),
+        (
             brought.Learned,
             {"d_model": "embed_dim", "n_heads": "num_heads", "p": "dropout"},
             ModuleConvention(

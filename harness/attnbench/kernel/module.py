@@ -76,7 +76,8 @@ class _WrappedAttention(ReferenceForward):
         convention = self.implementation.convention
         if (len(convention.tokens) < 3 and key is not value) or (len(convention.tokens) == 1 and query is not key):
             raise Refusal(TakesOnly(what=_SHARING[len(convention.tokens)]))
-        flagged = is_causal and key_padding_mask is None
+        # A keyword of its own takes key_padding_mask; attn_mask is then causal and nothing else.
+        flagged = is_causal and (key_padding_mask is None or "key_padding_mask" in convention.names)
         words: dict[Word, Any] = {"is_causal": flagged, "need_weights": need_weights}
         words |= self._convert_masks(query, attn_mask, key_padding_mask, flagged=flagged)
         named = {"query": query, "key": key, "value": value}
@@ -189,7 +190,7 @@ class WrappedImplementation(Implementation):
                 problem.self_attention or (problem.key_is_value and len(convention.tokens) == 2),
             )
         if convention.causal_only:
-            yield "causal", _is_only_causal(case) and problem.queries == problem.keys
+            yield "causal", self._is_only_causal(case) and problem.queries == problem.keys
         if convention.masks in ("keep", "hide"):
             yield "boolean_masks", not problem.additive_masks
         if convention.mask_dimensions < 4 and self._needs_mask(case):
@@ -200,8 +201,12 @@ class WrappedImplementation(Implementation):
     def _needs_mask(self, case: Case) -> bool:
         """Whether the module gets attn_mask, and no flag in place of it."""
         convention = self.convention
-        replaced = _is_only_causal(case) and (convention.causal_only or "is_causal" in convention.names)
+        replaced = self._is_only_causal(case) and (convention.causal_only or "is_causal" in convention.names)
         return case.problem.attention_mask is not None and not replaced
+
+    def _is_only_causal(self, case: Case) -> bool:
+        """Whether the case has the causal flag, and the causal mask is the only one in the keyword ``mask``."""
+        return case.problem.is_causal and not self._joins_padding(case)
 
     def _joins_padding(self, case: Case) -> bool:
         """Whether key_padding_mask becomes a part of the keyword ``mask``."""
@@ -227,11 +232,6 @@ class WrappedImplementation(Implementation):
         if reason := self.unsupported(case):
             raise Refusal(reason)
         return super().prepare(module, case, inputs)
-
-
-def _is_only_causal(case: Case) -> bool:
-    """Whether the case has the causal flag, and no other mask than the causal one."""
-    return case.problem.is_causal and not case.problem.padding_mask
 
 
 def from_module(

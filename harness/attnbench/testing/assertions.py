@@ -78,7 +78,7 @@ def judge_call(
     Raises: ValueError or TypeError where an argument is unusable.
     """
     given = read_call(_collect(q=q, k=k, v=v, **call))
-    if cotangent is not None and not gradients:
+    if cotangent is not None and gradients is None:
         raise ValueError("cotangent needs gradients: the gradients of Σ output · cotangent, by name")
     found = _Judged.read(given, policies, output, lse, gradients or {}, cotangent)
     return () if found.fits_one_run() else found.judge().facts

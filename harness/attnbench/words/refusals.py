@@ -63,7 +63,7 @@ _AND = " and "
 _EQUAL = "{first} must equal {second}"
 _ELEMENTS = "takes no tensors without elements"
 _ONLY: Mapping[Restriction, str] = {
-    "causal": "every call is causal: takes no other mask, and no call without one",
+    "causal": "every call is causal",
     "boolean_masks": "takes boolean masks only",
     "shared_masks": "takes no mask that differs between heads",
     "one_mask": "takes no mask that differs between sequences or heads",

@@ -204,6 +204,22 @@ def test_the_policy_excuses_no_wrong_numbers(conformance: "Conformance") -> None
     assert found == dict.fromkeys(TRANSFORMS, "failed")
 
 
+class NaNInFullyMaskedRows(Formula):
+    """A plain softmax, whose derivative of forward mode is NaN where the output is."""
+
+    def normalise(self, logits: Tensor) -> Tensor:
+        """Return the softmax, NaN in a row of minus infinities."""
+        return torch.softmax(logits, dim=-1)
+
+
+def test_a_declared_nan_row_has_no_derivative_of_forward_mode(conformance: "Conformance") -> None:
+    """The derivative of the sum over all rows would be NaN."""
+    one = case(mask="bool2d+padempty")
+    declared = judge(conformance, NaNInFullyMaskedRows, one, Policies(hidden_rows="nan", hidden_row_gradients="nan"))
+    assert declared["forward_derivatives"] == "unsupported"
+    assert set(declared.values()) <= {"passed", "unsupported"}
+
+
 def test_what_the_reference_cannot_do_is_not_demanded(conformance: "Conformance") -> None:
     """Without weights the reference has no derivative of forward mode, so an exception there is no failure."""
     finding = conformance.finding(ModuleImplementation(_RaisesUnderTransforms), case(), "forward_derivatives")

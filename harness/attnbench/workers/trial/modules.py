@@ -210,8 +210,9 @@ class _Trial:
 
     def _complete(self, convention: ModuleConvention) -> ModuleProposal:
         """Return the proposal: the convention with its masks, flags and weights, and the options that work."""
+        convention = self._name_masks(convention)
         if not convention.causal_only:
-            convention = self._name_causal_flag(self._name_masks(convention))
+            convention = self._name_causal_flag(convention)
         convention = replace(convention, contiguous=not self._takes_strides(convention))
         convention = self._name_weights(convention)
         literals = {"dropout": "0.0", "bias": str(self.reference.biased)}
@@ -255,6 +256,10 @@ class _Trial:
 
     def _takes_masks(self, convention: ModuleConvention) -> bool:
         keep, padding = make_masks(SIZES.queries, SIZES.queries)
+        if convention.causal_only:
+            return "mask" not in convention.names and self._is_right(
+                convention, Masks(attn_mask=CAUSAL.attn_mask, key_padding_mask=~padding, is_causal=True)
+            )
         general = "mask" in convention.names
         padded = "key_padding_mask" in convention.names or convention.mask_dimensions > 2
         masks = [Masks(attn_mask=~keep if general else None, key_padding_mask=~padding if padded else None)]

@@ -46,6 +46,8 @@ def find_size(name: str) -> str | None:
     own = name.lower().strip("_")
     if own in _SIZE_OF:
         return _SIZE_OF[own]
+    if "head" in own:
+        return "embed_dim // num_heads" if re.search("dim|size|width|d_", own) else "num_heads"
     if "drop" in own:  # of the residual stream, or of paths
         return "0.0"
     if _LENGTHS.search(own):

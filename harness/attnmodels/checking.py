@@ -69,8 +69,8 @@ class CheckedModel:
         self.exact.set_experts_implementation("eager")
         try:
             first = self._record(plan_situation(self.exact, "no-padding"))
-        except (ValueError, TypeError, RuntimeError, AttributeError) as error:
-            raise PluginError(f"{type(self.model).__name__} cannot be run: {' '.join(str(error).split())}") from error
+        except Exception as error:  # what inputs a model takes is known by running it
+            raise PluginError(f"{type(self.model).__name__} cannot be run: {_join(error)}") from error
         if not any(first):
             raise PluginError(f"{type(self.model).__name__} calls no attention function of transformers")
         if _differ(first, self._record(plan_situation(self.exact, "no-padding"))) > SAME_IN_FLOAT64:
@@ -82,7 +82,11 @@ class CheckedModel:
             if reason := find_reason(situation, self.exact, list(chain(*first))):
                 self.left_out.append(LeftOut(situation=situation, reason=reason))
                 continue
-            self.calls[situation] = self._record(plan_situation(self.exact, situation))
+            try:
+                self.calls[situation] = self._record(plan_situation(self.exact, situation))
+            except Exception as error:  # noqa: BLE001  # a model may raise anything in a situation that it does not know
+                self.left_out.append(LeftOut(situation=situation, reason=f"cannot be run: {_join(error)}"))
+                continue
             self.patterns = self.patterns or find_patterns(self.calls[situation][0])
 
     def _record(self, plan: Plan, *, widen: bool = True) -> list[list[Call]]:
@@ -143,6 +147,8 @@ class CheckedModel:
             model.set_attn_implementation(public)
             run_plan(model, plan, candidate.begin)
             candidate.finish()
+        except _OtherCallsError as error:
+            candidate.found.append(("", [CallsDiffer(expected=error.args[0], came=error.args[1])]))
         except Exception as error:  # noqa: BLE001  # whatever a model raises on the path of a function is a fact
             candidate.add("", error)
         return _make_cell(attention, situation, candidate.count, candidate.found)
@@ -179,7 +185,7 @@ class _Candidate:
     def add(self, layer: str, error: Exception) -> None:
         """Note what a function raised."""
         kind = "Refusal" if isinstance(error, REFUSALS) else type(error).__name__
-        self.found.append((layer, [Raised(kind=kind, message=" ".join(str(error).split())[:300])]))
+        self.found.append((layer, [Raised(kind=kind, message=_join(error))]))
 
     def _call(
         self,
@@ -218,7 +224,11 @@ class _Candidate:
 
 
 class _OtherCallsError(Exception):
-    """A model that calls attention with other shapes than with exact attention."""
+    """A model that calls attention with other shapes than with exact attention, with what was expected and came."""
+
+
+def _join(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def _describe(call: Call) -> str:
@@ -228,10 +238,10 @@ def _describe(call: Call) -> str:
 def _make_cell(
     attention: str, situation: Situation, calls: int, found: Sequence[tuple[str, Sequence[ModelFact]]]
 ) -> Cell:
-    status: Status = "held"
     kinds = [fact.kind if isinstance(fact, Raised) else "" for _, facts in found for fact in facts]
-    if found:
-        status = "deviates" if "" in kinds else "refused" if set(kinds) == {"Refusal"} else "failed"
+    status: Status = "held" if not found else "deviates" if "" in kinds else "failed"
+    if found and set(kinds) == {"Refusal"}:
+        status = "refused"
     wanted = [one for one in found if status != "deviates" or not isinstance(one[1][0], Raised)]
     return Cell(
         attention=attention, situation=situation, status=status, calls=calls,

@@ -78,9 +78,10 @@ class _Checker:
         Raises: PluginError where it cannot be checked.
         """
         try:
-            return self._ask(InspectModel(source=self.source, small=self.small))
+            found: Inspection = self._ask(InspectModel(source=self.source, small=self.small))
         except ChildDied as error:
             raise PluginError(f"the process of the model ended: {describe_fact(error.fact)}") from None
+        return found
 
     def check(self, name: str, inspection: Inspection) -> tuple[Cell, ...]:
         """Return what was found of an attention function in each situation."""

@@ -7,25 +7,9 @@ import msgspec
 from attnbench.records.value_facts import Number, ValueFact
 
 __all__ = [
-    "MODEL",
-    "SITUATIONS",
-    "CallsDiffer",
-    "Cause",
-    "Cell",
-    "Inspection",
-    "LeftOut",
-    "LeftOutReason",
-    "ModelFact",
-    "NotFiniteAtPadding",
-    "NumbersDiffer",
-    "PathsDiffer",
-    "Raised",
-    "Situation",
-    "Status",
-    "Unrepeatable",
-    "Visibility",
-    "WrongResult",
-]
+    "MODEL", "SITUATIONS", "CallsDiffer", "Cause", "Cell", "Inspection", "LeftOut", "ModelFact", "NotFiniteAtPadding",
+    "NumbersDiffer", "PathsDiffer", "Raised", "Situation", "Status", "Unrepeatable", "Visibility", "WrongResult",
+]  # fmt: skip
 
 Situation = Literal[
     "alone", "no-padding", "right-padding", "left-padding", "packed", "window", "grouped-heads", "soft-cap", "sinks",
@@ -35,10 +19,6 @@ SITUATIONS: tuple[Situation, ...] = Situation.__args__  # type: ignore[attr-defi
 Status = Literal["held", "deviates", "refused", "failed"]
 # The row of the model itself, whose masks and positions are checked with exact attention.
 MODEL = "(the model)"
-LeftOutReason = Literal[
-    "no attention mask", "no position ids", "not causal", "no window", "no grouped heads", "no soft cap", "no sinks",
-    "no cache", "no tokens", "encoder and decoder",
-]  # fmt: skip
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +57,6 @@ class Unrepeatable(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Two equal calls without dropout whose outputs differ by more than rounding: the function drops weights."""
 
     apart: Number
-    dropout: float
 
 
 class NotFiniteAtPadding(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -134,10 +113,10 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A situation that a model does not have."""
+    """A situation that a model does not have, or in which it cannot be run."""
 
     situation: Situation
-    reason: LeftOutReason
+    reason: str
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag=True):

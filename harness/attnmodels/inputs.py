@@ -53,8 +53,13 @@ class _Text:
     model: Any
     arguments: frozenset[str] = field(default=frozenset())
 
-    def lay_out(self, rows: Sequence[Sequence[tuple[int, int] | None]], *, mask: bool) -> Forward:
-        """Return the forward pass on rows of (sequence, position), with None for padding."""
+    def lay_out(
+        self, rows: Sequence[Sequence[tuple[int, int] | None]], *, mask: bool = False, positions: bool = False
+    ) -> Forward:
+        """Return the forward pass on rows of (sequence, position), with None for padding.
+
+        ``mask`` and ``positions``: whether the model is given a mask of padding, and position ids, if it takes them.
+        """
         tokens = Tokens.arrange(rows)
         config = self.model.config
         given: dict[str, Any] = {"use_cache": False}
@@ -63,7 +68,7 @@ class _Text:
         given["input_ids"] = self._draw(tokens)
         if mask:
             given["attention_mask"] = tokens.real.long()
-        if mask or bool((tokens.position != tokens.column).any()):
+        if positions:
             given["position_ids"] = tokens.position
         return Forward(self._keep(given), tokens, tokens)
 
@@ -71,13 +76,10 @@ class _Text:
         given["decoder_input_ids"] = self._draw(tokens)
         if mask:
             given["decoder_attention_mask"] = tokens.real.long()
-            given["decoder_position_ids"] = tokens.position
         if self.model.main_input_name != "input_ids":
             audio = _draw_features(self.model.config, tokens.sequence.amax(1).tolist())
             return Forward(self._keep(given | {self.model.main_input_name: audio}), tokens, tokens)
-        lengths = [
-            ENCODER_LENGTH if int(row.sum()) > SHORTER else ENCODER_SHORTER for row in tokens.real
-        ]
+        lengths = [ENCODER_LENGTH if int(row.sum()) > SHORTER else ENCODER_SHORTER for row in tokens.real]
         rows = [
             [(int(sequence.max()), position) for position in range(length)] + [None] * (max(lengths) - length)
             for length, sequence in zip(lengths, tokens.sequence, strict=True)
@@ -93,8 +95,8 @@ class _Text:
     def _draw(self, tokens: Tokens) -> Tensor:
         """Return ids that depend on sequence and position alone, and are no special tokens."""
         config = self.model.config.get_text_config(decoder=True)
-        special = {value for name, value in vars(config).items() if name.endswith("_token_id")}
-        plain = torch.tensor([one for one in range(min(config.vocab_size, 4096)) if one not in special])
+        special = {str(value) for name, value in vars(config).items() if name.endswith("_token_id")}
+        plain = torch.tensor([one for one in range(min(config.vocab_size, 4096)) if str(one) not in special])
         generator = torch.Generator().manual_seed(7)
         drawn = torch.randint(len(plain), (16, 64), generator=generator)
         ids = plain[drawn[tokens.sequence % 16, tokens.position % 64]]
@@ -115,25 +117,29 @@ def plan_situation(model: Any, situation: Situation) -> Plan:
     ragged = [_sequence(0, LENGTH), _sequence(1, SHORTER)]
     padding: list[None] = [None] * (LENGTH - SHORTER)
     if situation == "alone":
-        return Plan(forwards=[text.lay_out([row], mask=False) for row in ragged])
+        return Plan(forwards=[text.lay_out([row]) for row in ragged])
     if situation == "no-padding":
         window = getattr(model.config.get_text_config(decoder=True), "sliding_window", None)
         length = window if window and window < LENGTH else LENGTH
-        return Plan(forwards=[text.lay_out([row[:length] for row in whole], mask=False)])
+        return Plan(forwards=[text.lay_out([row[:length] for row in whole])])
     if situation == "left-padding":
-        return Plan(forwards=[text.lay_out([ragged[0], [*padding, *ragged[1]]], mask=True)])
+        return Plan(forwards=[text.lay_out([ragged[0], [*padding, *ragged[1]]], mask=True, positions=True)])
     if situation == "packed":
-        return Plan(forwards=[text.lay_out([[*ragged[0], *ragged[1]]], mask=False)])
+        return Plan(forwards=[text.lay_out([[*ragged[0], *ragged[1]]], positions=True)])
     if situation in ("right-padding", "training", "bfloat16", "float16"):
         return _in_mode(Plan(forwards=[text.lay_out([ragged[0], [*ragged[1], *padding]], mask=True)]), situation)
-    plan = Plan(forwards=[text.lay_out(whole, mask=False)])
-    sizes = {"cached-prefix": [PREFIX, LENGTH - PREFIX], "chunks": [CHUNK] * (LENGTH // CHUNK), "decoding": [1] * LENGTH}
+    plan = Plan(forwards=[text.lay_out(whole)])
+    sizes = {
+        "cached-prefix": [PREFIX, LENGTH - PREFIX],
+        "chunks": [CHUNK] * (LENGTH // CHUNK),
+        "decoding": [1] * LENGTH,
+    }
     return _divide(plan.forwards[0], sizes[situation]) if situation in sizes else plan
 
 
 def list_alone(model: Any, plan: Plan) -> list[Forward]:
-    """Return a forward pass on each sequence of a plan alone, without masks."""
-    text = _Text(model, find_arguments(model))
+    """Return a forward pass on each sequence of a plan alone, without masks; with position ids if the plan has them."""
+    text, positions = _Text(model, find_arguments(model)), "position_ids" in plan.forwards[0].arguments
     lengths: dict[int, int] = {}
     for forward in plan.forwards:
         if forward.queries is not None:
@@ -142,7 +148,7 @@ def list_alone(model: Any, plan: Plan) -> list[Forward]:
                 forward.queries.position[forward.queries.real].tolist(), strict=True,
             ):  # fmt: skip
                 lengths[sequence] = max(lengths.get(sequence, 0), position + 1)
-    return [text.lay_out([_sequence(number, length)], mask=False) for number, length in lengths.items()]
+    return [text.lay_out([_sequence(number, length)], positions=positions) for number, length in lengths.items()]
 
 
 def _sequence(number: int, length: int) -> list[tuple[int, int] | None]:
@@ -166,12 +172,8 @@ def _divide(whole: Forward, sizes: Sequence[int]) -> Plan:
     for size in sizes:
         columns = slice(begin, begin + size)
         given = whole.arguments | {divided: whole.arguments[divided][:, columns], "use_cache": True}
-        forwards.append(
-            Forward(
-                given, whole.queries.take(columns), whole.queries.take(slice(begin + size)),
-                whole.encoder,
-            )  # fmt: skip
-        )
+        keys = whole.queries.take(slice(begin + size))
+        forwards.append(Forward(given, whole.queries.take(columns), keys, whole.encoder))
         begin += size
     return Plan(forwards=forwards, cached=True)
 

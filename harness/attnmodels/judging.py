@@ -1,7 +1,7 @@
 """One call of an attention function, judged on the numbers of the call."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -33,8 +33,8 @@ def judge(function: Function, given: Given, call: Call, pattern: Pattern | None,
 
     Raises: what the function raises.
     """
-    if found := list(_compare_numbers(given, call)):
-        return found
+    if differing := next(_compare_numbers(given, call), None):
+        return [differing]
     if dropped := _judge_repeat(function, given, call):
         return [dropped]
     if seen := _judge_visibility(function, given, call, pattern):
@@ -45,7 +45,7 @@ def judge(function: Function, given: Given, call: Call, pattern: Pattern | None,
 def _judge_repeat(function: Function, given: Given, call: Call) -> Unrepeatable | None:
     one, other = (_run(function, given) for _ in range(2))
     apart = _find_difference(one, other, call.judged)
-    return Unrepeatable(apart=store_number(apart), dropout=call.dropout) if apart > _noise(one) else None
+    return Unrepeatable(apart=store_number(apart)) if apart > _noise(one) else None
 
 
 def _compare_numbers(given: Given, call: Call) -> Iterator[NumbersDiffer]:
@@ -84,7 +84,7 @@ def _measure_seen(function: Function, given: Given) -> Tensor:
     return torch.cat(columns, dim=-1).abs() > HIDDEN_WEIGHT
 
 
-def _run(function: Function, given: Given, **tensors: Tensor) -> Tensor:
+def _run(function: Function, given: Given, **tensors: Any) -> Tensor:
     """Return the output. Shape: (batch, heads, queries, width)."""
     given = replace(given, **tensors)
     output = function(given.module, given.query, given.key, given.value, given.mask, **given.others)[0]
@@ -92,7 +92,9 @@ def _run(function: Function, given: Given, **tensors: Tensor) -> Tensor:
 
 
 def _judge_result(function: Function, given: Given, call: Call, *, gradients: bool) -> Iterator[ModelFact]:
-    leaves = {name: getattr(given, name).detach().clone().requires_grad_(gradients) for name in ("query", "key", "value")}
+    leaves = {
+        name: getattr(given, name).detach().clone().requires_grad_(gradients) for name in ("query", "key", "value")
+    }
     with torch.set_grad_enabled(gradients):
         output = _run(function, given, **leaves)
     judged = call.judged

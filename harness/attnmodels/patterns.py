@@ -45,14 +45,19 @@ def judge_mask(call: Call, pattern: Pattern) -> Visibility | None:
     asked = derive_visible(pattern, call.queries, call.keys)
     judged = asked.any(-1, keepdim=True) & call.queries.real[:, None, :, None]
     known = Asked(visible=asked, judged=judged, pattern=pattern, queries=call.queries, keys=call.keys)
-    return compare_visible(call.demand.visible, known, masked=call.masked)
+    return compare_visible(call.demand.visible, known, masked=True)
 
 
 def compare_alone(calls: Sequence[Call], alone: Iterable[Call], relative: float) -> Iterator[tuple[Call, ModelFact]]:
     """Yield each call whose numbers differ from those of its sequences alone, by more than ``relative``."""
     expected = _collect_rows(alone)
     for call in calls:
-        for name, tokens in (("query", call.queries), ("key", call.keys), ("value", call.keys), ("output", call.queries)):
+        for name, tokens in (
+            ("query", call.queries),
+            ("key", call.keys),
+            ("value", call.keys),
+            ("output", call.queries),
+        ):
             if tokens is None:
                 continue
             found = _collect(call, name, tokens)
@@ -69,7 +74,12 @@ def compare_alone(calls: Sequence[Call], alone: Iterable[Call], relative: float)
 def _collect_rows(calls: Iterable[Call]) -> dict[tuple[object, ...], Tensor]:
     found: dict[tuple[object, ...], Tensor] = {}
     for call in calls:
-        for name, tokens in (("query", call.queries), ("key", call.keys), ("value", call.keys), ("output", call.queries)):
+        for name, tokens in (
+            ("query", call.queries),
+            ("key", call.keys),
+            ("value", call.keys),
+            ("output", call.queries),
+        ):
             if tokens is not None:
                 found |= _collect(call, name, tokens)
     return found

@@ -47,8 +47,6 @@ class Call:
     demand: Demand
     output: Tensor
     window: int | None
-    masked: bool
-    dropout: float
     queries: Tokens | None
     keys: Tokens | None
 
@@ -71,8 +69,6 @@ class Recorder:
     names: dict[int, str]
     forward: Forward | None = None
     calls: list[Call] = field(default_factory=list)
-    # Whether every call had its numbers in float64.
-    exact: bool = True
 
     def __call__(
         self,
@@ -84,7 +80,6 @@ class Recorder:
         **others: Any,
     ) -> tuple[Tensor, None]:
         """Record a call, and return its exact attention."""
-        self.exact &= query.dtype == torch.float64
         q, k, v = (one.detach().double().clone() for one in (query, key, value))
         demand = _read_demand(module, q, k, attention_mask, others)
         layer = self.names.get(id(module), type(module).__name__)
@@ -95,8 +90,7 @@ class Recorder:
         self.calls.append(
             Call(
                 layer=layer, occurrence=before, query=q, key=k, value=v, demand=demand, output=output,
-                window=window if isinstance(window, int) and window > 0 else None, masked=attention_mask is not None,
-                dropout=_find_dropout(module), queries=queries, keys=keys,
+                window=window if isinstance(window, int) and window > 0 else None, queries=queries, keys=keys,
             )
         )  # fmt: skip
         return output.transpose(1, 2).to(query.dtype).contiguous(), None
@@ -146,15 +140,6 @@ def _find_tokens(forward: Forward | None, q: Tensor, k: Tensor) -> tuple[Tokens 
     # A cache may have forgotten the keys before a window.
     kept = k.shape[2]
     return own, forward.keys.take(slice(len(forward.keys) - kept, None)) if kept <= len(forward.keys) else None
-
-
-def _find_dropout(module: nn.Module) -> float:
-    for name in ("attention_dropout", "dropout", "dropout_prob", "attn_dropout"):
-        found = getattr(module, name, None)
-        found = found.p if isinstance(found, nn.Dropout) else found
-        if isinstance(found, float) and found > 0:
-            return found
-    return 0.0
 
 
 @contextmanager

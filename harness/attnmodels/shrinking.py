@@ -26,11 +26,12 @@ _WIDTHS = ("hidden_size", "n_embd", "d_model", "dim", "embedding_size", "word_em
 # Sizes that are replaced wherever a configuration has them as a number.
 _FIXED: Mapping[str, float] = {
     "head_dim": HEAD_WIDTH, "d_kv": HEAD_WIDTH, "intermediate_size": FEED_FORWARD, "d_ff": FEED_FORWARD,
-    "ffn_dim": FEED_FORWARD, "encoder_ffn_dim": FEED_FORWARD, "decoder_ffn_dim": FEED_FORWARD, "hidden_dim": FEED_FORWARD,
+    "ffn_dim": FEED_FORWARD, "encoder_ffn_dim": FEED_FORWARD, "decoder_ffn_dim": FEED_FORWARD,
+    "hidden_dim": FEED_FORWARD,
     "moe_intermediate_size": FEED_FORWARD, "shared_expert_intermediate_size": FEED_FORWARD, "n_inner": FEED_FORWARD,
     "vocab_size": VOCABULARY, "sliding_window": WINDOW, "local_attention": 2 * WINDOW, "attention_chunk_size": WINDOW,
     "attn_logit_softcapping": SOFT_CAP, "image_size": 32, "patch_size": 8, "num_mel_bins": 8,
-    "max_source_positions": 16,
+    "max_source_positions": 16, "rotary_dim": 8,
 }  # fmt: skip
 _AT_MOST: Mapping[str, int] = {
     "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_positions": 64,
@@ -84,7 +85,7 @@ def _choose_heads(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 def _choose_tokens(configuration: Mapping[str, Any]) -> dict[str, Any]:
     """Return special tokens inside the small vocabulary, for those outside it."""
-    found = {}
+    found: dict[str, Any] = {}
     for number, (name, value) in enumerate(sorted(configuration.items())):
         if name.endswith("_token_id") and isinstance(value, int) and value >= VOCABULARY:
             found[name] = number % 8

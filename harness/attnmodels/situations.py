@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from attnmodels.facts import LeftOutReason, Situation
+from attnmodels.facts import Situation
 from attnmodels.inputs import find_arguments
 from attnmodels.recording import Call
 
 __all__ = ["find_reason", "has_feature"]
 
 WITH_CACHE = ("cached-prefix", "chunks", "decoding")
-FEATURES: dict[str, LeftOutReason] = {
+FEATURES: dict[str, str] = {
     "window": "no window", "grouped-heads": "no grouped heads", "soft-cap": "no soft cap", "sinks": "no sinks",
 }  # fmt: skip
 
@@ -26,7 +26,7 @@ def has_feature(situation: Situation, call: Call) -> bool:
     return has.get(situation, True)
 
 
-def find_reason(situation: Situation, model: Any, calls: Sequence[Call]) -> LeftOutReason | None:
+def find_reason(situation: Situation, model: Any, calls: Sequence[Call]) -> str | None:
     """Return why a model does not have a situation; None if it does. ``calls`` are those without padding."""
     if situation in FEATURES:
         return None if any(has_feature(situation, call) for call in calls) else FEATURES[situation]

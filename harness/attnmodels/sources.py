@@ -1,4 +1,4 @@
-"""Models with random weights, from a class of configurations, a configuration file, or a function that makes a model."""
+"""Models with random weights: of a class of configurations, a configuration file, or a function that makes a model."""
 
 import inspect
 import json
@@ -84,7 +84,7 @@ def _build_from_file(path: Path, *, small: bool) -> BuiltModel:
     changes = make_small(kept) if small else {}
     try:
         config = AutoConfig.for_model(values["model_type"], **(kept | changes))
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # as in _configure
         raise PluginError(f"configuration {str(file)!r}: {_join(error)}") from error
     return _build(config, kept, changes)
 
@@ -92,7 +92,7 @@ def _build_from_file(path: Path, *, small: bool) -> BuiltModel:
 def _configure(kind: Any, changes: Mapping[str, Any]) -> Any:
     try:
         return kind(**changes)
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # the checks of configurations raise exceptions of many kinds
         raise PluginError(f"{kind.__name__} cannot be made small: {_join(error)}") from error
 
 
@@ -102,7 +102,7 @@ def _build(config: Any, before: Mapping[str, Any], changes: Mapping[str, Any]) -
     try:
         with torch.device("meta"):
             count = sum(one.numel() for one in AutoModel.from_config(config).parameters())
-    except (ValueError, TypeError, KeyError, ImportError) as error:
+    except Exception as error:  # and so do the constructors of models
         raise PluginError(f"{type(config).__name__} makes no model: {_join(error)}") from error
     needed, free = count * BYTES_PER_PARAMETER, read_available_memory_bytes()
     if needed > free:

@@ -3,21 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from attnbench.words.findings import describe_facts
-from attnmodels.facts import (
-    MODEL,
-    CallsDiffer,
-    Cause,
-    Cell,
-    Inspection,
-    ModelFact,
-    NotFiniteAtPadding,
-    NumbersDiffer,
-    PathsDiffer,
-    Raised,
-    Unrepeatable,
-    Visibility,
-    WrongResult,
-)
+from attnmodels import facts
+from attnmodels.facts import MODEL, Cause, Cell, Inspection, ModelFact, Visibility
 
 __all__ = ["LEGEND", "describe_deviations", "describe_inspection", "describe_left_out", "make_head", "make_row"]
 
@@ -72,17 +59,18 @@ def describe_deviations(cells: Iterable[Cell]) -> Iterator[str]:
             groups.setdefault((cell.attention, cell.status, cell.layers, *map(_find_kind, cell.facts)), []).append(cell)
     for first, *others in groups.values():
         also = f" (also {', '.join(cell.situation for cell in others)})" if others else ""
-        yield f"{first.attention}, {first.situation}{also}: {_describe_layers(first)}{'; '.join(map(_describe, first.facts))}"
+        what = "; ".join(map(_describe, first.facts))
+        yield f"{first.attention}, {first.situation}{also}: {_describe_layers(first)}{what}"
 
 
 def _find_kind(fact: ModelFact) -> object:
     """Return what facts of one kind have in common."""
     match fact:
-        case Visibility() | WrongResult():
+        case facts.Visibility() | facts.WrongResult():
             return type(fact).__name__, fact.cause
-        case Raised():
+        case facts.Raised():
             return fact
-        case NumbersDiffer() | PathsDiffer():
+        case facts.NumbersDiffer() | facts.PathsDiffer():
             return type(fact).__name__, fact.tensor
         case _:
             return type(fact).__name__
@@ -98,28 +86,29 @@ def _describe_layers(cell: Cell) -> str:
 
 def _describe(fact: ModelFact) -> str:
     match fact:
-        case Visibility():
+        case facts.Visibility():
             return _describe_visibility(fact)
-        case WrongResult():
+        case facts.WrongResult():
             return _join(_describe_cause(fact.cause), describe_facts(fact.facts))
-        case Unrepeatable():
-            what = f"; the layer's dropout is {fact.dropout:g}" if fact.dropout else ""
-            return f"dropout is not 0, as asked: two equal calls differ by {float(fact.apart):.2g}{what}"
-        case NotFiniteAtPadding():
-            return f"the outputs of {fact.queries} padding queries are not finite: the next layer spreads them to tokens"
-        case NumbersDiffer():
+        case facts.Unrepeatable():
+            return f"dropout is not 0, as asked: two equal calls differ by {float(fact.apart):.2g}"
+        case facts.NotFiniteAtPadding():
+            return (
+                f"the outputs of {fact.queries} padding queries are not finite: the next layer spreads them to tokens"
+            )
+        case facts.NumbersDiffer():
             return (
                 f"{fact.tensor} that reaches it differs by {float(fact.apart):.2g} from that of exact attention "
                 f"(allowed {float(fact.allowed):.1g})"
             )
-        case PathsDiffer():
+        case facts.PathsDiffer():
             return (
                 f"{fact.tensor} differs by {float(fact.apart):.2g} from that of the sequence alone "
                 f"(allowed {float(fact.allowed):.1g})"
             )
-        case CallsDiffer():
+        case facts.CallsDiffer():
             return f"the layer was to be called with {fact.expected}, and was with {fact.came or 'nothing'}"
-        case Raised():
+        case facts.Raised():
             return f"{'refused' if fact.kind == 'Refusal' else fact.kind}: {fact.message}"
 
 

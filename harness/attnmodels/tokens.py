@@ -141,7 +141,7 @@ def _list_faults(pattern: Pattern, queries: int, keys: int) -> Iterator[tuple[Ca
         yield Cause(argument="attention_mask", change="shifted", by=by), replace(pattern, padding_shift=by)
     if pattern.causal:
         yield Cause(argument="is_causal"), replace(pattern, causal=False)
-        own = "past_key_values" if keys > queries else "is_causal"
         for by in (1, -1, queries - keys):
-            yield Cause(argument=own, change="shifted", by=by), replace(pattern, diagonal=by)
+            cause = Cause(argument="past_key_values" if keys > queries else "is_causal", change="shifted", by=by)
+            yield cause, replace(pattern, diagonal=by)
         yield Cause(argument="attention_mask"), replace(pattern, padding=False, packing=False, window=None)

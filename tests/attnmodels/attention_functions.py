@@ -31,40 +31,56 @@ LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_windo
 
 
 def make_llama() -> LlamaModel:
+    """Grouped heads."""
     torch.manual_seed(1)
     return LlamaModel(LlamaConfig(**GROUPED))
 
 
 def make_gemma() -> Gemma2Model:
+    """A window, a soft cap and a scale of its own."""
     torch.manual_seed(1)
     return Gemma2Model(Gemma2Config(**GROUPED, **LAYERS, attn_logit_softcapping=2.0, query_pre_attn_scalar=32))
 
 
 def make_gpt_oss() -> GptOssModel:
+    """A window and sinks."""
     torch.manual_seed(1)
     return GptOssModel(GptOssConfig(**GROUPED, **LAYERS, num_local_experts=2, num_experts_per_tok=1))
 
 
 def make_qwen() -> Qwen2Model:
+    """Grouped heads, and biases of projections."""
     torch.manual_seed(1)
     return Qwen2Model(Qwen2Config(**GROUPED))
 
 
 def make_gpt2() -> GPT2Model:
+    """Learned positions."""
     torch.manual_seed(1)
     return GPT2Model(GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, initializer_range=0.5))
 
 
 def make_bert() -> BertModel:
+    """No causal mask."""
     torch.manual_seed(1)
     return BertModel(BertConfig(**SIZES), add_pooling_layer=False)
 
 
-def attend(  # the right formula, for the faults to change
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *, scaling: float | None = None,
-    softcap: float | None = None, s_aux: Tensor | None = None, is_causal: bool | None = None, tiled: bool = False,
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    is_causal: bool | None = None,
+    tiled: bool = False,
     **kwargs: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
+) -> tuple[Tensor, None]:
+    """The right formula, whose arguments the faults change."""
     groups = query.shape[1] // key.shape[1]
     share = (lambda x: x.repeat(1, groups, 1, 1)) if tiled else (lambda x: x.repeat_interleave(groups, 1))
     key, value = share(key), share(value)
@@ -102,7 +118,9 @@ def _fault(change: Callable[..., dict[str, Any]], mask: Any = "sdpa") -> Any:
 
 
 mask_dropped = _fault(lambda **_: {"attention_mask": None, "is_causal": False})
-mask_inverted = _fault(lambda attention_mask, **_: {"attention_mask": None if attention_mask is None else ~attention_mask})
+mask_inverted = _fault(
+    lambda attention_mask, **_: {"attention_mask": None if attention_mask is None else ~attention_mask}
+)
 scale_ignored = _fault(lambda **_: {"scaling": None})
 soft_cap_ignored = _fault(lambda **_: {"softcap": None})
 sinks_ignored = _fault(lambda **_: {"s_aux": None})
@@ -123,6 +141,7 @@ window_off_by_one = _fault(_widen_window)
 def dropout_in_evaluation(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
+    """Drop outputs in evaluation."""
     output, _ = attend(module, query, key, value, attention_mask, **kwargs)
     return torch.nn.functional.dropout(output, 0.1), None
 
@@ -154,16 +173,20 @@ cache_position_off = _masked(lambda given: {"q_offset": given["q_offset"] - 1} i
 def undeclared(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
+    """Declare no masks."""
     return attend(module, query, key, value, attention_mask, is_causal=False, **kwargs)
 
 
 def make_llama_with_a_layer_that_is_not_causal() -> LlamaModel:
+    """A layer whose attribute says that it is not causal."""
     model = make_llama()
     model.layers[1].self_attn.is_causal = False
     return model
 
 
 def make_llama_whose_cached_positions_are_off() -> LlamaModel:
+    """A model that gives cached tokens the position before theirs."""
+
     class Shifted(LlamaModel):
         def forward(self, input_ids: Any = None, past_key_values: Any = None, **given: Any) -> Any:
             if past_key_values is not None and past_key_values.get_seq_length():
@@ -223,7 +246,11 @@ def blockwise(
         logits = logits.masked_fill(~attention_mask[..., block], -torch.inf)
         highest = torch.maximum(top, logits.amax(-1, keepdim=True))
         weights, kept = (logits - highest).exp(), (top - highest).exp()
-        total, output, top = total * kept + weights.sum(-1, keepdim=True), output * kept + weights @ value[:, :, block], highest
+        total, output, top = (
+            total * kept + weights.sum(-1, keepdim=True),
+            output * kept + weights @ value[:, :, block],
+            highest,
+        )
     return (output / total.masked_fill(total == 0, 1.0)).transpose(1, 2).contiguous(), None
 
 

@@ -16,9 +16,9 @@ from attnmodels.tokens import Asked, Pattern, compare_visible
 
 __all__ = ["judge"]
 
-# Weights below this are 0. Logits of one-hot values are flattened by ``FLATTENED``, so that weights of visible keys
-# are near 1 / keys.
-HIDDEN_WEIGHT, FLATTENED = 1e-6, 0.05
+# Weights below this are 0. With one-hot values, queries are so small that logits without a mask are within 1 of each
+# other, and weights of visible keys are near 1 / keys.
+HIDDEN_WEIGHT = 1e-6
 # Relative difference of the numbers that reach a function in float32 from those of the model in float64. Rounding of
 # two layers is about 1e-6; another position, scale or head gives 1e-2 and more.
 NUMBERS = 1e-3
@@ -65,16 +65,17 @@ def _judge_visibility(function: Function, given: Given, call: Call, pattern: Pat
     asked = Asked(
         visible=call.demand.visible, judged=call.judged, pattern=pattern, queries=call.queries, keys=call.keys
     )  # fmt: skip
-    return compare_visible(_measure_seen(function, given), asked, masked=given.mask is not None)
+    return compare_visible(_measure_seen(function, given, call), asked, masked=given.mask is not None)
 
 
-def _measure_seen(function: Function, given: Given) -> Tensor:
+def _measure_seen(function: Function, given: Given, call: Call) -> Tensor:
     """Return which keys have a weight, which one-hot values show.
 
     Shape: (batch, heads, queries, keys).
     """
     width, keys = given.value.shape[-1], given.key.shape[2]
-    flat = replace(given, query=given.query * FLATTENED)
+    longest = [float(one.detach().double().norm(dim=-1).amax()) for one in (given.query, given.key)]
+    flat = replace(given, query=given.query / (2 + 2 * longest[0] * longest[1] * max(1.0, call.demand.scale)))
     columns = []
     for begin in range(0, keys, width):
         values = torch.zeros_like(given.value)
@@ -98,7 +99,8 @@ def _judge_result(function: Function, given: Given, call: Call, *, gradients: bo
     with torch.set_grad_enabled(gradients):
         output = _run(function, given, **leaves)
     judged = call.judged
-    if unknown := int((~output.isfinite() & ~judged).any(-1).any(1).sum()):
+    finite = all(bool(one.isfinite().all()) for one in leaves.values())
+    if finite and (unknown := int((~output.isfinite() & ~judged).any(-1).any(1).sum())):
         yield NotFiniteAtPadding(queries=unknown)
         return
     arguments = _as_arguments(call.demand, judged, output.dtype)

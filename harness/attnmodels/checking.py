@@ -35,8 +35,8 @@ from attnmodels.tokens import Pattern
 
 __all__ = ["CheckedModel"]
 
-# Relative difference that two paths of the same model may have: rounding in float64, and in float32.
-SAME_IN_FLOAT64, SAME_IN_FLOAT32 = 1e-9, 1e-4
+# Relative difference that rounding in float64 may make between two paths of the same model.
+SAME_IN_FLOAT64 = 1e-9
 # Exceptions by which a function says that it does not support a call.
 REFUSALS = (Refusal, ValueError, NotImplementedError, ImportError)
 
@@ -62,6 +62,7 @@ class CheckedModel:
         """
         built = build_model(self.source, small=self.small)
         self.model, self.changed = built.model, built.changed
+        kind = type(self.model).__name__
         register_exact()
         self.exact = copy.deepcopy(self.model).double()
         self.exact.set_attn_implementation(EXACT)
@@ -70,11 +71,11 @@ class CheckedModel:
         try:
             first = self._record(plan_situation(self.exact, "no-padding"))
         except Exception as error:  # what inputs a model takes is known by running it
-            raise PluginError(f"{type(self.model).__name__} cannot be run: {_join(error)}") from error
+            raise PluginError(f"{kind} cannot be run: {_join(error)}") from error
         if not any(first):
-            raise PluginError(f"{type(self.model).__name__} calls no attention function of transformers")
+            raise PluginError(f"{kind} calls no attention function of transformers")
         if _differ(first, self._record(plan_situation(self.exact, "no-padding"))) > SAME_IN_FLOAT64:
-            raise PluginError(f"{type(self.model).__name__} is not deterministic: two equal passes differ")
+            raise PluginError(f"{kind} is not deterministic: two equal passes differ")
         self._run_situations(first)
 
     def _run_situations(self, first: list[list[Call]]) -> None:

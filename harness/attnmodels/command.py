@@ -11,7 +11,7 @@ import msgspec
 
 from attnbench.cli.options import options
 from attnbench.plugins.registry import PluginError
-from attnbench.processes.errors import ChildDied
+from attnbench.processes.errors import ChildDied, ChildTimeout
 from attnbench.processes.request import Fault, Request
 from attnbench.processes.rpc import Child
 from attnbench.report.console import Console
@@ -24,6 +24,10 @@ from attnmodels.texts import LEGEND, describe_deviations, describe_inspection, d
 __all__ = ["command"]
 
 DEFAULTS = ("eager", "sdpa")
+# Exit code where an attention function that was named is refused in every situation.
+NOTHING_CHECKED = 3
+# Time limit of an attention function in all situations, in seconds; a small model takes one or two.
+LIMIT_S = 900.0
 
 
 @click.command("model")
@@ -42,7 +46,7 @@ def command(source: str, attentions: Sequence[str], *, small: bool | None, json_
 
     SOURCE is transformers:CLASS such as transformers:Gemma2Config, the folder or JSON file of a configuration, or
     path/to/file.py:make_model. Weights are random; nothing is downloaded. Exit code 0: nothing deviates; 1: a call
-    deviates or fails.
+    deviates or fails; 3: a function that you named is refused everywhere.
     """
     names = tuple(dict.fromkeys(attentions or DEFAULTS))
     with tempfile.TemporaryDirectory(prefix="attnbench-") as folder, _Checker(source, small, Path(folder)) as checker:
@@ -53,7 +57,10 @@ def command(source: str, attentions: Sequence[str], *, small: bool | None, json_
         found = {"source": source, "inspection": inspection, "cells": [one for own in cells.values() for one in own]}
         json_file.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
     _print(inspection, cells, err=json_file is not None and json_file.name == "-")
-    return int(any(one.status in ("deviates", "failed") for own in cells.values() for one in own))
+    statuses = {name: {one.status for one in own} for name, own in cells.items()}
+    if any(found & {"deviates", "failed"} for found in statuses.values()):
+        return 1
+    return NOTHING_CHECKED if any(statuses[name] == {"refused"} for name in attentions) else 0
 
 
 @dataclass(slots=True)
@@ -79,7 +86,7 @@ class _Checker:
         """
         try:
             found: Inspection = self._ask(InspectModel(source=self.source, small=self.small))
-        except ChildDied as error:
+        except (ChildDied, ChildTimeout) as error:
             raise PluginError(f"the process of the model ended: {describe_fact(error.fact)}") from None
         return found
 
@@ -87,8 +94,8 @@ class _Checker:
         """Return what was found of an attention function in each situation."""
         try:
             found: CheckedAttention = self._ask(CheckAttention(source=self.source, small=self.small, attention=name))
-        except ChildDied as error:
-            fact = Raised(kind="crashed", message=describe_fact(error.fact))
+        except (ChildDied, ChildTimeout) as error:
+            fact = Raised(kind="ended", message=describe_fact(error.fact))
             return tuple(
                 Cell(attention=name, situation=one, status="failed", calls=0, layers=("",), facts=(fact,))
                 for one in inspection.situations
@@ -99,8 +106,8 @@ class _Checker:
         if self.child is None:
             self.child = Child("attnmodels.process", log=self.folder / "model.log")
         try:
-            answer = self.child.ask(request)
-        except ChildDied:
+            answer = self.child.ask(request, timeout_s=LIMIT_S)
+        except (ChildDied, ChildTimeout):
             self.child = None
             raise
         if isinstance(answer, Fault):

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,7 +51,7 @@ class _Text:
     """Draws sequences of tokens, and lays them out for a model's forward."""
 
     model: Any
-    arguments: frozenset[str] = field(default=frozenset())
+    arguments: frozenset[str]
 
     def lay_out(
         self, rows: Sequence[Sequence[tuple[int, int] | None]], *, mask: bool = False, positions: bool = False

@@ -52,6 +52,9 @@ def make_small(configuration: Mapping[str, Any]) -> dict[str, Any]:
     width = HEAD_WIDTH * max((heads[name] for name in _HEADS if name in heads), default=4)
     found |= {name: width for name in _WIDTHS if _is_size(configuration.get(name))}
     found |= {name: value for name, value in _FIXED.items() if _is_size(configuration.get(name))}
+    if "qk_rope_head_dim" in configuration:
+        # Attention through latent vectors has widths of its own, of which this one is a part.
+        found.pop("head_dim", None)
     if heads and "hidden_dim" in found and "dim" in found:
         found["hidden_dim"] = 4 * width
     found |= {

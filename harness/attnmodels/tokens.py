@@ -14,11 +14,10 @@ __all__ = ["Asked", "Pattern", "Tokens", "compare_visible", "derive_visible", "f
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens in a row of a batch: the column, the sequence that each belongs to, its position there, and whether it is
-    a token or padding.
+    """Tokens in the rows of a batch: column, sequence and position of each, and whether it is real or padding.
 
     Shape: all (batch, tokens).
-    """  # noqa: D205
+    """
 
     column: Tensor
     sequence: Tensor
@@ -32,11 +31,6 @@ class Tokens:
         pairs = torch.tensor([[(-1, 0) if one is None else one for one in row] for row in rows])
         column = torch.arange(real.shape[1]).expand_as(real)
         return cls(column, pairs[..., 0], pairs[..., 1], real)
-
-    @classmethod
-    def anonymous(cls, batch: int, length: int) -> Self:
-        """Make tokens of one sequence for each row, of which nothing else is known."""
-        return cls.arrange([[(row, position) for position in range(length)] for row in range(batch)])
 
     def take(self, columns: slice) -> Self:
         """Return the tokens of some columns."""

@@ -63,6 +63,9 @@ class CheckedModel:
         built = build_model(self.source, small=self.small)
         self.model, self.changed = built.model, built.changed
         kind = type(self.model).__name__
+        for module in (one for one in self.model.modules() if hasattr(one, "layerdrop")):
+            # In training, layers would be left out at random.
+            module.layerdrop = 0.0
         register_exact()
         self.exact = copy.deepcopy(self.model).double()
         self.exact.set_attn_implementation(EXACT)

@@ -64,7 +64,7 @@ class _Text:
         config = self.model.config
         given: dict[str, Any] = {"use_cache": False}
         if config.is_encoder_decoder:
-            return self._lay_out_decoder(tokens, given, mask=mask)
+            return self._lay_out_decoder(tokens, given, mask=mask, positions=positions)
         given["input_ids"] = self._draw(tokens)
         if mask:
             given["attention_mask"] = tokens.real.long()
@@ -72,10 +72,12 @@ class _Text:
             given["position_ids"] = tokens.position
         return Forward(self._keep(given), tokens, tokens)
 
-    def _lay_out_decoder(self, tokens: Tokens, given: dict[str, Any], *, mask: bool) -> Forward:
+    def _lay_out_decoder(self, tokens: Tokens, given: dict[str, Any], *, mask: bool, positions: bool) -> Forward:
         given["decoder_input_ids"] = self._draw(tokens)
         if mask:
             given["decoder_attention_mask"] = tokens.real.long()
+        if positions:
+            given["decoder_position_ids"] = tokens.position
         if self.model.main_input_name != "input_ids":
             audio = _draw_features(self.model.config, tokens.sequence.amax(1).tolist())
             return Forward(self._keep(given | {self.model.main_input_name: audio}), tokens, tokens)
@@ -139,7 +141,8 @@ def plan_situation(model: Any, situation: Situation) -> Plan:
 
 def list_alone(model: Any, plan: Plan) -> list[Forward]:
     """Return a forward pass on each sequence of a plan alone, without masks; with position ids if the plan has them."""
-    text, positions = _Text(model, find_arguments(model)), "position_ids" in plan.forwards[0].arguments
+    text = _Text(model, find_arguments(model))
+    positions = bool({"position_ids", "decoder_position_ids"} & set(plan.forwards[0].arguments))
     lengths: dict[int, int] = {}
     for forward in plan.forwards:
         if forward.queries is not None:

@@ -20,8 +20,8 @@ __all__ = ["BuiltModel", "build_model"]
 PREFIX = "transformers:"
 # A model is in memory in float64, and in two other dtypes of at most 4 bytes.
 BYTES_PER_PARAMETER = 8 + 2 * 4
-# Standard deviation of a weight, times the root of the number of its inputs: logits get a standard deviation near 2,
-# so that a function that ignores a scale or a mask changes its results by much more than rounding.
+# Standard deviation of a weight of attention, times the root of the number of its inputs; for others it is 1. Logits get
+# a standard deviation near 2, so that a function that ignores a scale or a mask changes much more than rounding does.
 GAIN = 1.5
 # Standard deviation of what is added to biases, sinks and weights of norms.
 BIAS = 0.2
@@ -122,10 +122,11 @@ def _draw_parameters(model: Any) -> None:
     """Draw weights with which attention depends on every argument; a library's own are so small that it is flat."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(parameter.dtype)
             if parameter.dim() > 1:
-                parameter.copy_(noise * GAIN / parameter.shape[-1] ** 0.5)
+                gain = GAIN if "att" in name.lower() else 1.0
+                parameter.copy_(noise * gain / parameter.shape[-1] ** 0.5)
             else:
                 parameter.add_(noise * BIAS)
         for embedding in (one for one in model.modules() if isinstance(one, torch.nn.Embedding)):

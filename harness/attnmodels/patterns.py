@@ -8,9 +8,11 @@ from torch import Tensor
 from attnbench.records.value_facts import store_number
 from attnmodels.facts import ModelFact, PathsDiffer, Visibility
 from attnmodels.recording import Call
-from attnmodels.tokens import Asked, Pattern, Tokens, compare_visible, derive_visible, find_cause
+from attnmodels.tokens import Asked, Pattern, compare_visible, derive_visible, find_cause
 
 __all__ = ["compare_alone", "find_patterns", "judge_mask"]
+
+TENSORS = ("query", "key", "value", "output")
 
 
 def find_patterns(calls: Sequence[Call]) -> dict[tuple[str, int], Pattern | None]:
@@ -48,20 +50,12 @@ def judge_mask(call: Call, pattern: Pattern) -> Visibility | None:
     return compare_visible(call.demand.visible, known, masked=True)
 
 
-def compare_alone(calls: Sequence[Call], alone: Iterable[Call], relative: float) -> Iterator[tuple[Call, ModelFact]]:
+def compare_alone(calls: Iterable[Call], alone: Iterable[Call], relative: float) -> Iterator[tuple[Call, ModelFact]]:
     """Yield each call whose numbers differ from those of its sequences alone, by more than ``relative``."""
-    expected = _collect_rows(alone)
+    expected = {place: row for call in alone for name in TENSORS for place, row in _collect_rows(call, name).items()}
     for call in calls:
-        for name, tokens in (
-            ("query", call.queries),
-            ("key", call.keys),
-            ("value", call.keys),
-            ("output", call.queries),
-        ):
-            if tokens is None:
-                continue
-            found = _collect(call, name, tokens)
-            pairs = [(row, expected[place]) for place, row in found.items() if place in expected]
+        for name in TENSORS:
+            pairs = [(row, expected[at]) for at, row in _collect_rows(call, name).items() if at in expected]
             if not pairs:
                 continue
             one, other = (torch.stack(rows) for rows in zip(*pairs, strict=True))
@@ -71,22 +65,11 @@ def compare_alone(calls: Sequence[Call], alone: Iterable[Call], relative: float)
                 break
 
 
-def _collect_rows(calls: Iterable[Call]) -> dict[tuple[object, ...], Tensor]:
-    found: dict[tuple[object, ...], Tensor] = {}
-    for call in calls:
-        for name, tokens in (
-            ("query", call.queries),
-            ("key", call.keys),
-            ("value", call.keys),
-            ("output", call.queries),
-        ):
-            if tokens is not None:
-                found |= _collect(call, name, tokens)
-    return found
-
-
-def _collect(call: Call, name: str, tokens: Tokens) -> dict[tuple[object, ...], Tensor]:
+def _collect_rows(call: Call, name: str) -> dict[tuple[object, ...], Tensor]:
     """Return the numbers of each token of a call: by layer, tensor, sequence and position."""
+    tokens = call.queries if name in ("query", "output") else call.keys
+    if tokens is None:
+        return {}
     rows: Tensor = getattr(call, name)
     return {
         (call.layer, call.occurrence, name, int(tokens.sequence[batch, column]), int(tokens.position[batch, column])):

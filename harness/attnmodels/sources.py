@@ -20,7 +20,7 @@ __all__ = ["BuiltModel", "build_model"]
 PREFIX = "transformers:"
 # A model is in memory in float64, and in two other dtypes of at most 4 bytes.
 BYTES_PER_PARAMETER = 8 + 2 * 4
-# Standard deviation of a weight of attention, times the root of the number of its inputs; for others it is 1. Logits get
+# Standard deviation of a weight of attention, times the root of the number of its inputs; 1 for others. Logits get
 # a standard deviation near 2, so that a function that ignores a scale or a mask changes much more than rounding does.
 GAIN = 1.5
 # Standard deviation of what is added to biases, sinks and weights of norms.

@@ -96,16 +96,10 @@ def _describe(fact: ModelFact) -> str:
             return (
                 f"the outputs of {fact.queries} padding queries are not finite: the next layer spreads them to tokens"
             )
-        case facts.NumbersDiffer():
-            return (
-                f"{fact.tensor} that reaches it differs by {float(fact.apart):.2g} from that of exact attention "
-                f"(allowed {float(fact.allowed):.1g})"
-            )
-        case facts.PathsDiffer():
-            return (
-                f"{fact.tensor} differs by {float(fact.apart):.2g} from that of the sequence alone "
-                f"(allowed {float(fact.allowed):.1g})"
-            )
+        case facts.NumbersDiffer() | facts.PathsDiffer():
+            other = "exact attention" if isinstance(fact, facts.NumbersDiffer) else "the sequence alone"
+            apart, allowed = f"{float(fact.apart):.2g}", f"{float(fact.allowed):.1g}"
+            return f"{fact.tensor} differs by {apart} from that of {other} (allowed {allowed})"
         case facts.CallsDiffer():
             return f"the layer was to be called with {fact.expected}, and was with {fact.came or 'nothing'}"
         case facts.Raised():

@@ -199,6 +199,48 @@ def make_llama_whose_cached_positions_are_off() -> LlamaModel:
     return Shifted(LlamaConfig(**GROUPED))
 
 
+def make_llama_with_other_queries_for_sdpa() -> LlamaModel:
+    """Queries of the second layer are doubled for SDPA."""
+    model = make_llama()
+    projection = model.layers[1].self_attn.q_proj
+    projection.register_forward_hook(_DoubleForSdpa(model.config))
+    return model
+
+
+class _DoubleForSdpa:
+    def __init__(self, config: LlamaConfig) -> None:
+        self.config = config
+
+    def __call__(self, _module: Any, _inputs: Any, output: Tensor) -> Tensor:
+        return 2 * output if self.config._attn_implementation == "sdpa" else output
+
+
+class _Fewer(LlamaModel):
+    def forward(self, input_ids: Any = None, past_key_values: Any = None, **given: Any) -> Any:
+        if self.config._attn_implementation == "sdpa":
+            input_ids = input_ids[:, :-1]
+        return super().forward(input_ids=input_ids, past_key_values=past_key_values, **given)
+
+
+def make_llama_with_fewer_tokens_for_sdpa() -> LlamaModel:
+    """The last token is left out for SDPA."""
+    torch.manual_seed(1)
+    return _Fewer(LlamaConfig(**GROUPED))
+
+
+class _Blocks(LlamaModel):
+    def forward(self, input_ids: Any = None, attention_mask: Any = None, **given: Any) -> Any:
+        number = torch.arange(input_ids.shape[1]) // 3
+        blocks = (number[:, None] == number)[None, None].expand(len(input_ids), -1, -1, -1)
+        return super().forward(input_ids=input_ids, attention_mask=blocks, use_cache=False)
+
+
+def make_llama_in_blocks() -> LlamaModel:
+    """Tokens see those of their block of three."""
+    torch.manual_seed(1)
+    return _Blocks(LlamaConfig(**GROUPED))
+
+
 def additive(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:

@@ -14,8 +14,10 @@ from attnbench.plugins.registry import PluginError
 from attnmodels.checking import CheckedModel
 from attnmodels.facts import (
     SITUATIONS,
+    CallsDiffer,
     Cause,
     Cell,
+    NumbersDiffer,
     PathsDiffer,
     Raised,
     Situation,
@@ -118,6 +120,30 @@ def test_positions_of_cached_tokens_are_compared_with_the_whole_sequence() -> No
     assert cell.layers[0] == "layers.0.self_attn"
     assert isinstance(cell.facts[0], PathsDiffer)
     assert cell.facts[0].tensor == "query"
+
+
+def test_numbers_that_depend_on_the_path_are_found() -> None:
+    """A model that prepares queries of one layer in another way for SDPA deviates there, not in the function."""
+    (cell,) = check("llama_with_other_queries_for_sdpa", "sdpa", "no-padding")
+    assert cell.layers[0] == "layers.1.self_attn"
+    assert isinstance(cell.facts[0], NumbersDiffer)
+    assert cell.facts[0].tensor == "query"
+    assert check("llama_with_other_queries_for_sdpa", "eager", "no-padding") == []
+
+
+def test_calls_that_depend_on_the_path_are_found() -> None:
+    """A model that leaves out a token for SDPA calls attention with other shapes."""
+    (cell,) = check("llama_with_fewer_tokens_for_sdpa", "sdpa", "no-padding")
+    assert isinstance(cell.facts[0], CallsDiffer)
+
+
+def test_a_pattern_that_is_not_known_is_named() -> None:
+    """Layers that see blocks of tokens are named; what functions do with their masks is checked all the same."""
+    found = make("llama_in_blocks")
+    assert found.inspect().unknown_patterns == ("layers.0.self_attn", "layers.1.self_attn")
+    assert check("llama_in_blocks", "sdpa", "no-padding") == []
+    (cell,) = check("llama_in_blocks", "mask_dropped", "no-padding")
+    assert cell.status == "deviates"
 
 
 def test_a_model_tells_its_features() -> None:

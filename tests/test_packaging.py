@@ -18,7 +18,9 @@ pytestmark = pytest.mark.install
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {
-    **dict.fromkeys(("attnbench", "attnsweep", "attncheats", "attninvariance", "attnstudies"), ROOT / "harness"),
+    **dict.fromkeys(
+        ("attnbench", "attnsweep", "attncheats", "attninvariance", "attnmodels", "attnstudies"), ROOT / "harness"
+    ),
     **dict.fromkeys(("attnzoo", "attnmechanisms"), ROOT / "implementations"),
 }
 # Time limit of each command: enough for importing torch and xformers on a busy machine.

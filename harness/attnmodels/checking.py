@@ -1,0 +1,262 @@
+"""The order of work: the situations of a model with exact attention, then each function in each of them."""
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnbench.interface import Refusal
+from attnbench.plugins.registry import PluginError
+from attnmodels.attentions import register_attention
+from attnmodels.facts import (
+    MODEL,
+    SITUATIONS,
+    CallsDiffer,
+    Cell,
+    Inspection,
+    LeftOut,
+    ModelFact,
+    Raised,
+    Situation,
+    Status,
+)
+from attnmodels.inputs import Forward, Plan, list_alone, plan_situation
+from attnmodels.judging import judge
+from attnmodels.patterns import compare_alone, find_patterns, judge_mask
+from attnmodels.recording import EXACT, Call, Function, Given, Recorder, outside_model, register_exact, run_plan
+from attnmodels.situations import find_reason, has_feature
+from attnmodels.sources import build_model
+from attnmodels.tokens import Pattern
+
+__all__ = ["CheckedModel"]
+
+# Relative difference that rounding in float64 may make between two paths of the same model.
+SAME_IN_FLOAT64 = 1e-9
+# Exceptions by which a function says that it does not support a call.
+REFUSALS = (Refusal, ValueError, NotImplementedError, ImportError)
+
+
+@dataclass(slots=True)
+class CheckedModel:
+    """A model, and its calls with exact attention in every situation."""
+
+    source: str
+    small: bool | None = None
+    model: Any = field(init=False)
+    changed: dict[str, str] = field(init=False)
+    exact: Any = field(init=False)
+    calls: dict[Situation, list[list[Call]]] = field(init=False, default_factory=dict)
+    left_out: list[LeftOut] = field(init=False, default_factory=list)
+    patterns: dict[tuple[str, int], Pattern | None] = field(init=False, default_factory=dict)
+    _in_dtype: dict[torch.dtype, Any] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Build the model, and run it with exact attention.
+
+        Raises: PluginError in one line where there is no such model, or it cannot be checked.
+        """
+        built = build_model(self.source, small=self.small)
+        self.model, self.changed = built.model, built.changed
+        kind = type(self.model).__name__
+        for module in (one for one in self.model.modules() if hasattr(one, "layerdrop")):
+            # In training, layers would be left out at random.
+            module.layerdrop = 0.0
+        register_exact()
+        self.exact = copy.deepcopy(self.model).double()
+        self.exact.set_attn_implementation(EXACT)
+        # Other paths of experts know no float64.
+        self.exact.set_experts_implementation("eager")
+        try:
+            first = self._record(plan_situation(self.exact, "no-padding"))
+        except Exception as error:  # what inputs a model takes is known by running it
+            raise PluginError(f"{kind} cannot be run: {_join(error)}") from error
+        if not any(first):
+            raise PluginError(f"{kind} calls no attention function of transformers")
+        if _differ(first, self._record(plan_situation(self.exact, "no-padding"))) > SAME_IN_FLOAT64:
+            raise PluginError(f"{kind} is not deterministic: two equal passes differ")
+        self._run_situations(first)
+
+    def _run_situations(self, first: list[list[Call]]) -> None:
+        for situation in SITUATIONS:
+            if reason := find_reason(situation, self.exact, list(chain(*first))):
+                self.left_out.append(LeftOut(situation=situation, reason=reason))
+                continue
+            try:
+                self.calls[situation] = self._record(plan_situation(self.exact, situation))
+            except Exception as error:  # noqa: BLE001  # a model may raise anything in a situation that it does not know
+                self.left_out.append(LeftOut(situation=situation, reason=f"cannot be run: {_join(error)}"))
+                continue
+            self.patterns = self.patterns or find_patterns(self.calls[situation][0])
+
+    def _record(self, plan: Plan, *, widen: bool = True) -> list[list[Call]]:
+        """Return the calls of each forward pass of a plan, with exact attention in float64."""
+        names = {id(module): name for name, module in self.exact.named_modules()}
+        recorders: list[Recorder] = []
+
+        def record(forward: Forward) -> Callable[[Function], Function]:
+            recorders.append(Recorder(names, forward))
+            return lambda _: recorders[-1]
+
+        run_plan(self.exact, plan, record, widen=widen)
+        return [one.calls for one in recorders]
+
+    def inspect(self) -> Inspection:
+        """Return what the model is, and what was found of its own masks and numbers."""
+        situation, calls = next(iter(self.calls.items()))
+        plain = self._record(plan_situation(self.exact, situation), widen=False)
+        return Inspection(
+            model=type(self.model).__name__,
+            parameters=sum(one.numel() for one in self.model.parameters()),
+            layers=tuple(dict.fromkeys(one.layer for one in chain(*calls))),
+            changed=self.changed,
+            situations=tuple(self.calls),
+            left_out=tuple(self.left_out),
+            cast_floor=_differ(calls, plain),
+            unknown_patterns=tuple(layer for (layer, _), pattern in self.patterns.items() if pattern is None),
+            cells=tuple(map(self._check_model, self.calls)),
+        )
+
+    def _check_model(self, situation: Situation) -> Cell:
+        """Compare the model's masks with its layers' patterns, and its numbers with those of each sequence alone."""
+        calls = list(chain(*self.calls[situation]))
+        found: list[tuple[Call, ModelFact]] = []
+        for call in calls:
+            pattern = self.patterns.get((call.layer, call.occurrence))
+            if pattern is not None and (fact := judge_mask(call, pattern)):
+                found.append((call, fact))
+        alone = list_alone(self.exact, plan_situation(self.exact, situation))
+        if alone and not found:
+            expected = chain(*self._record(Plan(forwards=alone)))
+            found += compare_alone(calls, expected, SAME_IN_FLOAT64)
+        return _make_cell(MODEL, situation, len(calls), [(call.layer, [fact]) for call, fact in found])
+
+    def check(self, attention: str, situations: Iterable[Situation] = SITUATIONS) -> tuple[Cell, ...]:
+        """Check an attention function in those of the situations that the model has.
+
+        Raises: PluginError in one line where there is no such function.
+        """
+        public = register_attention(attention)
+        return tuple(self._check(attention, public, situation) for situation in self.calls if situation in situations)
+
+    def _check(self, attention: str, public: str, situation: Situation) -> Cell:
+        plan = plan_situation(self.model, situation)
+        candidate = _Candidate(self, situation, plan)
+        try:
+            model = self._convert(plan.dtype)
+            model.set_attn_implementation(public)
+            run_plan(model, plan, candidate.begin)
+            candidate.finish()
+        except _OtherCallsError as error:
+            candidate.found.append(("", [CallsDiffer(expected=error.args[0], came=error.args[1])]))
+        except Exception as error:  # noqa: BLE001  # whatever a model raises on the path of a function is a fact
+            candidate.add("", error)
+        return _make_cell(attention, situation, candidate.count, candidate.found)
+
+    def _convert(self, dtype: torch.dtype) -> Any:
+        if dtype not in self._in_dtype:
+            self._in_dtype = {dtype: copy.deepcopy(self.model).to(dtype)}
+        return self._in_dtype[dtype]
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """Judges each call of a function, and continues with the output of exact attention."""
+
+    checked: CheckedModel
+    situation: Situation
+    plan: Plan
+    found: list[tuple[str, list[ModelFact]]] = field(init=False, default_factory=list)
+    count: int = field(init=False, default=0)
+    _forward: int = field(init=False, default=-1)
+    _number: int = field(init=False, default=0)
+
+    def begin(self, _: Forward) -> Callable[[Function], Function]:
+        """Begin a forward pass; return what wraps the function."""
+        self._forward, self._number = self._forward + 1, 0
+        return lambda function: partial(self._call, function)
+
+    def finish(self) -> None:
+        """Note calls that did not come."""
+        for calls in self.checked.calls[self.situation][self._forward :]:
+            if len(calls) > self._number:
+                self.found.append((calls[self._number].layer, [CallsDiffer(expected=_describe(calls[-1]), came="")]))
+
+    def add(self, layer: str, error: Exception) -> None:
+        """Note what a function raised."""
+        kind = "Refusal" if isinstance(error, REFUSALS) else type(error).__name__
+        self.found.append((layer, [Raised(kind=kind, message=_join(error))]))
+
+    def _call(
+        self,
+        function: Function,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        **others: Any,
+    ) -> tuple[Tensor, None]:
+        calls = self.checked.calls[self.situation][self._forward]
+        call = calls[self._number] if self._number < len(calls) else None
+        self._number += 1
+        if call is None or (call.query.shape, call.key.shape) != (query.shape, key.shape):
+            expected = "" if call is None else _describe(call)
+            raise _OtherCallsError(expected, f"{tuple(query.shape)} and {tuple(key.shape)}")
+        if self.plan.training and "dropout" in others:
+            others["dropout"] = 0.0
+        if has_feature(self.situation, call):
+            self.count += 1
+            given = Given(module=module, query=query, key=key, value=value, mask=attention_mask, others=others)
+            self._judge(function, given, call)
+        return call.output.transpose(1, 2).to(query.dtype).contiguous(), None
+
+    def _judge(self, function: Function, given: Given, call: Call) -> None:
+        pattern = self.checked.patterns.get((call.layer, call.occurrence))
+        try:
+            with outside_model():
+                facts = judge(function, given, call, pattern, gradients=self.plan.training)
+        except Exception as error:  # noqa: BLE001  # whatever a function raises is a fact
+            self.add(call.layer, error)
+            return
+        if facts:
+            self.found.append((call.layer, facts))
+
+
+class _OtherCallsError(Exception):
+    """A model that calls attention with other shapes than with exact attention, with what was expected and came."""
+
+
+def _join(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _describe(call: Call) -> str:
+    return f"{tuple(call.query.shape)} and {tuple(call.key.shape)}"
+
+
+def _make_cell(
+    attention: str, situation: Situation, calls: int, found: Sequence[tuple[str, Sequence[ModelFact]]]
+) -> Cell:
+    kinds = [fact.kind if isinstance(fact, Raised) else "" for _, facts in found for fact in facts]
+    status: Status = "held" if not found else "deviates" if "" in kinds else "failed"
+    if found and set(kinds) == {"Refusal"}:
+        status = "refused"
+    wanted = [one for one in found if status != "deviates" or not isinstance(one[1][0], Raised)]
+    return Cell(
+        attention=attention, situation=situation, status=status, calls=calls,
+        layers=tuple(dict.fromkeys(layer for layer, _ in wanted)), facts=tuple(wanted[0][1]) if wanted else (),
+    )  # fmt: skip
+
+
+def _differ(one: Iterable[Iterable[Call]], other: Iterable[Iterable[Call]]) -> float:
+    """Return the largest relative difference of the outputs of two runs."""
+    pairs = zip(chain(*one), chain(*other), strict=True)
+    return max(
+        (float((a.output - b.output).abs().amax() / a.output.abs().amax().clamp(min=1e-30)) for a, b in pairs),
+        default=0.0,
+    )

@@ -1,0 +1,54 @@
+"""The process that runs models: it answers the requests to inspect a model and to check an attention function."""
+
+import logging
+import sys
+
+from attnbench.plugins.registry import PluginError
+from attnbench.processes.request import Fault, Handler
+from attnbench.processes.rpc import serve
+from attnmodels.checking import CheckedModel
+from attnmodels.facts import Inspection
+from attnmodels.requests import CheckAttention, CheckedAttention, InspectModel
+
+__all__ = ["ModelProcess"]
+
+
+class ModelProcess:
+    """Keeps the model of the last request."""
+
+    def __init__(self) -> None:
+        self._checked: CheckedModel | None = None
+
+    def handlers(self) -> list[Handler]:
+        """Return the handlers of all requests."""
+        return [InspectModel.answered_by(self.inspect), CheckAttention.answered_by(self.check)]
+
+    def inspect(self, request: InspectModel) -> Inspection | Fault:
+        """Build a model, and check it with exact attention."""
+        try:
+            return self._get(request.source, small=request.small).inspect()
+        except PluginError as error:
+            return Fault(reason=str(error))
+
+    def check(self, request: CheckAttention) -> CheckedAttention | Fault:
+        """Check an attention function in every situation of a model."""
+        try:
+            checked = self._get(request.source, small=request.small)
+            return CheckedAttention(cells=checked.check(request.attention))
+        except PluginError as error:
+            return Fault(reason=str(error))
+
+    def _get(self, source: str, *, small: bool | None) -> CheckedModel:
+        if self._checked is None or (self._checked.source, self._checked.small) != (source, small):
+            self._checked = CheckedModel(source, small)
+        return self._checked
+
+
+def main() -> None:
+    """Answer requests on the socket whose file descriptor is the first command-line argument."""
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    serve(ModelProcess().handlers(), int(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Models with random weights: of a class of configurations, a configuration file, or a function that makes a model."""
+
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnbench.integrations.transformers import describe_missing
+from attnbench.plugins.registry import PluginError, load
+from attnbench.records.environment import read_available_memory_bytes
+from attnmodels.shrinking import make_small
+
+__all__ = ["BuiltModel", "build_model"]
+
+PREFIX = "transformers:"
+# A model is in memory in float64, and in two other dtypes of at most 4 bytes.
+BYTES_PER_PARAMETER = 8 + 2 * 4
+# Standard deviation of a weight of attention, times the root of the number of its inputs; 1 for others. Logits get
+# a standard deviation near 2, so that a function that ignores a scale or a mask changes much more than rounding does.
+GAIN = 1.5
+# Standard deviation of what is added to biases, sinks and weights of norms.
+BIAS = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltModel:
+    """A model in evaluation, and the values of its configuration that were changed to make it small."""
+
+    model: Any
+    changed: dict[str, str]
+
+
+def build_model(source: str, *, small: bool | None = None) -> BuiltModel:
+    """Build the model of a source; nothing is downloaded, and no code of a configuration runs.
+
+    Raises: PluginError in one line, which says what is wrong with the source, and the remedy.
+    """
+    if reason := describe_missing():
+        raise PluginError(reason)
+    if source.startswith(PREFIX):
+        return _build_from_class(source.removeprefix(PREFIX), small=small is not False)
+    if Path(source).is_dir() or source.endswith(".json"):
+        return _build_from_file(Path(source), small=bool(small))
+    if ":" in source:
+        return BuiltModel(model=_make_with_function(source).eval(), changed={})
+    raise PluginError(
+        f"source {source!r} must be transformers:CLASS such as transformers:LlamaConfig, the folder or JSON file of a "
+        "configuration, or path/to/file.py:make_model; nothing is downloaded"
+    )
+
+
+def _build_from_class(name: str, *, small: bool) -> BuiltModel:
+    import transformers
+
+    kind = getattr(transformers, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedConfig)):
+        known = [one for one in dir(transformers) if one.endswith("Config")]
+        close = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise PluginError(f"transformers has no class of configurations {name!r}{hint}")
+    default = kind().to_dict()
+    changes = make_small(default) if small else {}
+    return _build(_configure(kind, changes), default, changes)
+
+
+def _build_from_file(path: Path, *, small: bool) -> BuiltModel:
+    from transformers import AutoConfig
+
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        values = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise PluginError(f"cannot read the configuration {str(file)!r}: {error}") from error
+    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+        raise PluginError(f"configuration {str(file)!r} must be an object with a model_type")
+    if "auto_map" in values:
+        raise PluginError(f"configuration {str(file)!r} needs code that comes with a model (auto_map): refused")
+    kept = {name: value for name, value in values.items() if name != "model_type"}
+    changes = make_small(kept) if small else {}
+    try:
+        config = AutoConfig.for_model(values["model_type"], **(kept | changes))
+    except Exception as error:  # as in _configure
+        raise PluginError(f"configuration {str(file)!r}: {_join(error)}") from error
+    return _build(config, kept, changes)
+
+
+def _configure(kind: Any, changes: Mapping[str, Any]) -> Any:
+    try:
+        return kind(**changes)
+    except Exception as error:  # the checks of configurations raise exceptions of many kinds
+        raise PluginError(f"{kind.__name__} cannot be made small: {_join(error)}") from error
+
+
+def _build(config: Any, before: Mapping[str, Any], changes: Mapping[str, Any]) -> BuiltModel:
+    from transformers import AutoModel
+
+    try:
+        with torch.device("meta"):
+            count = sum(one.numel() for one in AutoModel.from_config(config).parameters())
+    except Exception as error:  # and so do the constructors of models
+        raise PluginError(f"{type(config).__name__} makes no model: {_join(error)}") from error
+    needed, free = count * BYTES_PER_PARAMETER, read_available_memory_bytes()
+    if needed > free:
+        raise PluginError(
+            f"the model has {count / 1e9:.3g} billion parameters, and needs {needed / 2**30:.3g} GiB of "
+            f"{free / 2**30:.3g} GiB of free memory: make it small with --small"
+        )
+    torch.manual_seed(7)
+    model = AutoModel.from_config(config)
+    _draw_parameters(model)
+    shown = {name: f"{_shorten(before.get(name))} → {_shorten(value)}" for name, value in changes.items()
+             if before.get(name) != value}  # fmt: skip
+    return BuiltModel(model=model.eval(), changed=shown)
+
+
+def _draw_parameters(model: Any) -> None:
+    """Draw weights with which attention depends on every argument; a library's own are so small that it is flat."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32).to(parameter.dtype)
+            if parameter.dim() > 1:
+                gain = GAIN if "att" in name.lower() else 1.0
+                parameter.copy_(noise * gain / parameter.shape[-1] ** 0.5)
+            else:
+                parameter.add_(noise * BIAS)
+        for embedding in (one for one in model.modules() if isinstance(one, torch.nn.Embedding)):
+            noise = torch.randn(embedding.weight.shape, generator=generator, dtype=torch.float32)
+            embedding.weight.copy_(noise)
+
+
+def _make_with_function(source: str) -> Any:
+    from transformers import PreTrainedModel
+
+    function = load(source)
+    if not callable(function):
+        raise PluginError(f"{source!r} must be a function that returns a model, got a {type(function).__name__}")
+    if inspect.signature(function).parameters:
+        raise PluginError(f"{source!r} must be a function without parameters that returns a model")
+    model = function()
+    if not isinstance(model, PreTrainedModel):
+        raise PluginError(f"{source!r} must return a model of transformers, got a {type(model).__name__}")
+    return model
+
+
+def _join(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _shorten(value: object) -> str:
+    shown = str(value)
+    return shown if len(shown) <= 24 else f"{shown[:20]} …"

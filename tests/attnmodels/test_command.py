@@ -1,0 +1,83 @@
+"""Tests of ``attnbench model``: its table, JSON and exit codes, and an attention function that ends its process."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+if importlib.util.find_spec("transformers") is None:
+    pytest.skip("pip install 'attnbench[transformers]'", allow_module_level=True)
+
+from click.testing import CliRunner, Result
+
+from attnbench.plugins.registry import PluginError
+from attnmodels import command as module
+from attnmodels.command import command
+
+FILE = Path(__file__).with_name("attention_functions.py")
+ENDING = """
+import os
+import time
+
+
+def ends(module, query, key, value, attention_mask, **kwargs):
+    os._exit(3)
+
+
+def hangs(module, query, key, value, attention_mask, **kwargs):
+    time.sleep(3600)
+"""
+
+
+def run(*words: str) -> Result:
+    """Run the command."""
+    return CliRunner().invoke(command, words, standalone_mode=False)
+
+
+def test_a_deviation_is_told_and_written(tmp_path: Path) -> None:
+    """Exit code 1, a table, one sentence with layer and argument, and every fact in the JSON file."""
+    found = tmp_path / "found.json"
+    result = run(f"{FILE}:make_bert", "--attention", f"{FILE}:mask_dropped", "--json", str(found))
+    assert result.exception is None
+    assert result.return_value == 1
+    assert "attention_mask is ignored" in " ".join(result.output.split())
+    cells = json.loads(found.read_text())["cells"]
+    statuses = {(one["attention"].rpartition(":")[2], one["situation"]): one["status"] for one in cells}
+    assert statuses["mask_dropped", "left-padding"] == "deviates"
+    assert statuses["mask_dropped", "alone"] == "held"
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(("name", "limit_s"), [("ends", 900.0), ("hangs", 30.0)])
+def test_a_function_that_ends_or_hangs_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, limit_s: float
+) -> None:
+    """Every situation of the function fails, and the next function is checked in a new process."""
+    monkeypatch.setattr(module, "LIMIT_S", limit_s)
+    (tmp_path / "ending.py").write_text(ENDING)
+    result = run(f"{FILE}:make_bert", "--attention", f"{tmp_path / 'ending.py'}:{name}", "--attention", "eager")
+    assert result.return_value == 1
+    rows = [line.split() for line in result.output.splitlines() if line.startswith(("alone", "float16"))]
+    assert [row[1:] for row in rows] == [["yes", "FAILED", "yes"]] * 2
+
+
+@pytest.mark.extended
+def test_a_function_that_is_refused_everywhere_is_not_checked() -> None:
+    """The exit code is 3 where a function that was named is refused in every situation."""
+    assert run(f"{FILE}:make_gemma", "--attention", "sdpa").return_value == 3
+
+
+@pytest.mark.extended
+def test_a_small_class_holds() -> None:
+    """Without names, eager and sdpa are checked; exit code 0."""
+    result = run("transformers:LlamaConfig")
+    assert result.return_value == 0
+    assert "eager" in result.output
+    assert "sdpa" in result.output
+
+
+@pytest.mark.extended
+def test_an_unknown_name_is_an_error() -> None:
+    """The name is refused in one line."""
+    assert isinstance(run("transformers:BertConfig", "--attention", "flsh").exception, PluginError)

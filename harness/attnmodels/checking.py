@@ -87,10 +87,15 @@ class CheckedModel:
                 self.left_out.append(LeftOut(situation=situation, reason=reason))
                 continue
             try:
-                self.calls[situation] = self._record(plan_situation(self.exact, situation))
+                calls, again = (self._record(plan_situation(self.exact, situation)) for _ in range(2))
+                random = _differ(calls, again) > SAME_IN_FLOAT64
             except Exception as error:  # noqa: BLE001  # a model may raise anything in a situation that it does not know
                 self.left_out.append(LeftOut(situation=situation, reason=f"cannot be run: {_join(error)}"))
                 continue
+            if random:
+                self.left_out.append(LeftOut(situation=situation, reason="random"))
+                continue
+            self.calls[situation] = calls
             self.patterns = self.patterns or find_patterns(self.calls[situation][0])
 
     def _record(self, plan: Plan, *, widen: bool = True) -> list[list[Call]]:

@@ -42,8 +42,10 @@ class Plan:
 
 
 def find_arguments(model: nn.Module) -> frozenset[str]:
-    """Return the names of the arguments of a model's forward."""
-    return frozenset(inspect.signature(model.forward).parameters)
+    """Return the names of the arguments of a model's forward; ``use_cache`` may be one that it passes on."""
+    parameters = inspect.signature(model.forward).parameters
+    passes_on = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return frozenset(parameters) | ({"use_cache"} if passes_on else set())
 
 
 @dataclass(frozen=True, slots=True)

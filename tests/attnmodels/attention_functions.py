@@ -228,6 +228,18 @@ def make_llama_with_fewer_tokens_for_sdpa() -> LlamaModel:
     return _Fewer(LlamaConfig(**GROUPED))
 
 
+class _Jittered(LlamaModel):
+    def forward(self, input_ids: Any = None, **given: Any) -> Any:
+        noise = torch.rand(()) if self.training else 0.0
+        return super().forward(inputs_embeds=self.embed_tokens(input_ids) * (1 + noise), use_cache=False)
+
+
+def make_llama_that_is_random_in_training() -> LlamaModel:
+    """Embeddings have a random factor in training."""
+    torch.manual_seed(1)
+    return _Jittered(LlamaConfig(**GROUPED))
+
+
 class _Blocks(LlamaModel):
     def forward(self, input_ids: Any = None, attention_mask: Any = None, **given: Any) -> Any:
         number = torch.arange(input_ids.shape[1]) // 3

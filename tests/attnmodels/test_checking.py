@@ -146,6 +146,13 @@ def test_a_pattern_that_is_not_known_is_named() -> None:
     assert cell.status == "deviates"
 
 
+def test_a_situation_that_is_random_is_left_out() -> None:
+    """A model that draws numbers in training is not checked in training."""
+    left_out = {one.situation: one.reason for one in make("llama_that_is_random_in_training").left_out}
+    assert left_out["training"] == "random"
+    assert "no-padding" not in left_out
+
+
 def test_a_model_tells_its_features() -> None:
     """Situations that a model does not have are left out with a reason; casts to float32 have a floor."""
     gpt2, gemma = make("gpt2").inspect(), make("gemma").inspect()

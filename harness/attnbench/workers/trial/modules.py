@@ -33,26 +33,26 @@ def find_module_convention(module_class: type[nn.Module], reference_class: Any) 
     """
     with quiet_trial():
         try:
-            found = _call_as_it_is(reference_class)
-            if found is not None and found[0]:
+            is_right = _call_as_it_is(reference_class)
+            if is_right:
                 return AsItIs()
             construction = find_construction(module_class)
         except CannotConstruct as error:
             return _give_up("construct", module_class, error=str(error))
         proposal = _Trial(module_class, construction).find()
     if isinstance(proposal, NoConvention):
-        return msgspec.structs.replace(proposal, is_callable=found is not None)
+        return msgspec.structs.replace(proposal, is_callable=is_right is not None)
     return proposal
 
 
-def _call_as_it_is(implementation: Any) -> tuple[bool] | None:
-    """Return whether the class gives the right result as the reference is called; None if it raises an exception."""
+def _call_as_it_is(implementation: Any) -> bool | None:
+    """Whether the class gives the right result as the reference is called; None if it raises an exception."""
     reference, tokens = Reference(biased=True), draw(SIZES.batch, SIZES.queries, SIZES.embed_dim, seed=0)
     try:
         found = implementation.build(reference.module)(tokens, tokens, tokens)[0]
     except Exception:  # noqa: BLE001  # a class of another kind may raise any exception
         return None
-    return (is_close(found, reference.run(tokens, tokens)[0]),)
+    return is_close(found, reference.run(tokens, tokens)[0])
 
 
 def _give_up(

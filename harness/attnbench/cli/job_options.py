@@ -30,8 +30,10 @@ def build_job(kind: type[J], raw: Mapping[str, Any], resume: str | None = None) 
     """
     words = {name: value for name, value in raw.items() if value is not False}
     if "implementations" in words:
-        # A file without a named object stands for the object: results, exit code and certificate have its name.
-        words["implementations"] = tuple(map(read_name, words["implementations"]))
+        # A file stands for the object in it: results, exit code and certificate have the name of the object.
+        words["implementations"] = tuple(
+            read_name(name) if name.endswith(".py") else name for name in words["implementations"]
+        )
     if resume is None:
         return build(kind, words), None
     (path,) = find_runs(Path(raw["results"] or "results"), [resume])

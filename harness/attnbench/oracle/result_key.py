@@ -26,7 +26,7 @@ __all__ = ["SOURCES", "ResultKeys"]
 # Files and packages of attnbench on which expected values depend. A test checks that they import no other package of
 # attnbench, except the package that reads the CPU model.
 SOURCES = (
-    "argument_checks.py", "cases", "devices", "interface.py", "kernel", "masks.py", "operators", "oracle",
+    "argument_checks.py", "cases", "devices", "interface", "kernel", "masks.py", "operators", "oracle",
     "refusals.py",
 )  # fmt: skip
 # Prefixes of the environment variables by which the math libraries that torch calls choose their kernels.

@@ -213,11 +213,14 @@ def test_page_can_be_followed(page: Path, folder: Folder) -> None:
 
 @pytest.mark.extended
 def test_shown_implementations_pass_core(folder: Folder) -> None:
-    """Every implementation that a page shows, but for ``wrong_*`` and tests, passes a part of the suite ``core``."""
+    """Every implementation that a page shows passes a part of the suite ``core``.
+
+    Left out are ``wrong_*``, tests, and ``gpt_*``, which the page wraps.
+    """
     for block in select("python"):
         if block.file_name and not block.mark:
             folder.write(block)
-    files = [path for path in sorted(folder.path.glob("*.py")) if not path.name.startswith(("wrong_", "test_"))]
+    files = [path for path in sorted(folder.path.glob("*.py")) if not path.name.startswith(("wrong_", "test_", "gpt_"))]
     shown = [name for file in files for name in find_implementations(file)]
     assert len(shown) >= 5
     words = f"attnbench conform {' '.join(shown)} --suite core --shard {SHARD} --threads 1"

@@ -49,7 +49,7 @@ def test_a_deviation_is_told_and_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(("name", "limit_s"), [("ends", 900.0), ("hangs", 30.0)])
+@pytest.mark.parametrize(("name", "limit_s"), [("ends", 900.0), ("hangs", 20.0)])
 def test_a_function_that_ends_or_hangs_leaves_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, limit_s: float
 ) -> None:

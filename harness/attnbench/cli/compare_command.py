@@ -20,7 +20,7 @@ from attnbench.cli.recording import INCONCLUSIVE, Recording, print_stored_path, 
 from attnbench.cli.threads import choose_exit_code, measure_each
 from attnbench.jobs.fields import name_option
 from attnbench.jobs.job import CompareJob
-from attnbench.plugins.file_objects import read_name
+from attnbench.plugins.file_objects import complete_name, read_name
 from attnbench.plugins.registry import display_name, list_names, resolve_in_trees
 from attnbench.records.run_file import StoredRun, find_runs, read_run
 from attnbench.records.types import PERF
@@ -76,7 +76,7 @@ def command(
     if resume is None:
         if raw["base"] is None:
             raise click.UsageError("BASE is missing: name a run or an implementation")
-        raw |= {side: _complete(raw[side]) for side in ("base", "new") if raw[side]}
+        raw |= {side: complete_name(raw[side]) for side in ("base", "new") if raw[side]}
         results = Path(raw["results"] or "results")
         if not _names_implementations(raw["base"], raw["new"], raw["tree"], results):
             used = [name for name, value in raw.items() if value and name not in ("base", "new", "results")]
@@ -126,11 +126,6 @@ def _names_implementations(base: str, new: str | None, tree: Path | None, result
             f"{base!r} is named twice: name two implementations, or another source tree with --base PATH"
         )
     return True
-
-
-def _complete(name: str) -> str:
-    """Return the complete name of an implementation in a file; a name of another form may be that of a run."""
-    return read_name(name) if name.partition(" @ ")[0].endswith(".py") else name
 
 
 def _compare_runs(results: Path, base: str, new: str | None, threshold: float, files: OutputFiles) -> int:

@@ -12,7 +12,7 @@ from attnbench.jobs.fields import Field, parse_fields
 from attnbench.jobs.job import RecordedJob, build
 from attnbench.jobs.stored import resume_job
 from attnbench.jobs.values import COUNTS
-from attnbench.plugins.file_objects import read_name
+from attnbench.plugins.file_objects import complete_name
 from attnbench.records.run_file import StoredRun, find_runs, read_run
 
 __all__ = ["build_job", "build_jobs", "list_outputs"]
@@ -25,15 +25,13 @@ THREADS = Field(option="--threads", kind=COUNTS)
 def build_job(kind: type[J], raw: Mapping[str, Any], resume: str | None = None) -> tuple[J, StoredRun | None]:
     """Return the job that the words of a command describe, and the run that it resumes; None: a new run.
 
-    Raises: JobError for a value that cannot be used, or that contradicts the run to resume; PluginError for a name that
-    is unknown; ResultsError where there is no such run.
+    Raises: JobError for a value that cannot be used, or that contradicts the run to resume; PluginError for a file
+    that does not have one object; ResultsError where there is no such run.
     """
     words = {name: value for name, value in raw.items() if value is not False}
     if "implementations" in words:
         # A file stands for the object in it: results, exit code and certificate have the name of the object.
-        words["implementations"] = tuple(
-            read_name(name) if name.endswith(".py") else name for name in words["implementations"]
-        )
+        words["implementations"] = tuple(map(complete_name, words["implementations"]))
     if resume is None:
         return build(kind, words), None
     (path,) = find_runs(Path(raw["results"] or "results"), [resume])

@@ -30,8 +30,8 @@ def command(name: str, output: Path | None, **raw: Any) -> int:
     """Find out how the function or module class NAME is made and called, and print a file that declares it.
 
     NAME is path/to/file.py:attribute or package.module:attribute. Look at what is printed, save it, and check the saved
-    file. Exit code 0: the object gives the right result by the printed declaration, or as it is; 1:
-    no usual way gives the right result, and a draft is printed; 2: usage error.
+    file. Exit code 0: the object gives the right result by the printed declaration, or as it is; 1: no usual way gives
+    the right result, and a draft is printed; 2: usage error.
     """
     name = read_name(name)
     if ":" not in name:

@@ -122,6 +122,16 @@ class ModuleConvention:
     # Of a module whose maker takes no ``bias``: whether all its projections have biases.
     biased: bool = True
 
+    @property
+    def replaces_causal_mask(self) -> bool:
+        """Whether a causal mask is not passed: every call is causal, or a flag stands for it."""
+        return self.causal_only or "is_causal" in self.names
+
+    @property
+    def separates_padding(self) -> bool:
+        """Whether key_padding_mask has a keyword of its own."""
+        return "key_padding_mask" in self.names
+
     def __post_init__(self) -> None:
         """Raise ValueError for projections or tokens that are not possible."""
         _demand_projections(self.projections)

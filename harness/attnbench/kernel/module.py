@@ -77,7 +77,7 @@ class _WrappedAttention(ReferenceForward):
         if (len(convention.tokens) < 3 and key is not value) or (len(convention.tokens) == 1 and query is not key):
             raise Refusal(TakesOnly(what=_SHARING[len(convention.tokens)]))
         # A keyword of its own takes key_padding_mask; attn_mask is then causal and nothing else.
-        flagged = is_causal and (key_padding_mask is None or "key_padding_mask" in convention.names)
+        flagged = is_causal and (key_padding_mask is None or convention.separates_padding)
         words: dict[Word, Any] = {"is_causal": flagged, "need_weights": need_weights}
         words |= self._convert_masks(query, attn_mask, key_padding_mask, flagged=flagged)
         named = {"query": query, "key": key, "value": value}
@@ -103,18 +103,15 @@ class _WrappedAttention(ReferenceForward):
         Raises: Refusal for a mask that the module does not take.
         """
         convention = self.implementation.convention
-        replaced = flagged and (convention.causal_only or "is_causal" in convention.names)
-        separate = "key_padding_mask" in convention.names
-        mask = None if replaced else attn_mask
-        joined = reference_mask(
-            mask, None if separate else key_padding_mask, num_heads=self.num_heads, dtype=query.dtype
-        )
+        mask = None if flagged and convention.replaces_causal_mask else attn_mask
+        padding = None if convention.separates_padding else key_padding_mask
+        joined = reference_mask(mask, padding, num_heads=self.num_heads, dtype=query.dtype)
         found: dict[Word, Tensor | None] = {"mask": None, "key_padding_mask": None}
         if joined is not None:
             if "mask" not in convention.names:
                 raise Refusal(LacksKeywords(keywords=("attn_mask",), of="forward"))
             found["mask"] = _drop_dimensions(convert_mask(joined, convention.masks, query.dtype), convention)
-        if separate and key_padding_mask is not None:
+        if convention.separates_padding and key_padding_mask is not None:
             keep = ~key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask
             found["key_padding_mask"] = convert_mask(keep, convention.masks, query.dtype)
         return found
@@ -200,8 +197,7 @@ class WrappedImplementation(Implementation):
 
     def _needs_mask(self, case: Case) -> bool:
         """Whether the module gets attn_mask, and no flag in place of it."""
-        convention = self.convention
-        replaced = self._is_only_causal(case) and (convention.causal_only or "is_causal" in convention.names)
+        replaced = self._is_only_causal(case) and self.convention.replaces_causal_mask
         return case.problem.attention_mask is not None and not replaced
 
     def _is_only_causal(self, case: Case) -> bool:
@@ -210,7 +206,7 @@ class WrappedImplementation(Implementation):
 
     def _joins_padding(self, case: Case) -> bool:
         """Whether key_padding_mask becomes a part of the keyword ``mask``."""
-        return case.problem.padding_mask is not None and "key_padding_mask" not in self.convention.names
+        return case.problem.padding_mask is not None and not self.convention.separates_padding
 
     def build(self, reference: nn.MultiheadAttention) -> nn.Module:
         """Return the module with the reference's forward and parameters."""

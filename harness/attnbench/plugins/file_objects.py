@@ -5,7 +5,7 @@ from pathlib import Path
 
 from attnbench.plugins.registry import PluginError, check_name
 
-__all__ = ["read_name"]
+__all__ = ["complete_name", "read_name"]
 
 # Functions that make an implementation of a plain function or of a module.
 MAKERS = ("from_kernel", "core_from_kernel", "from_call", "from_module")
@@ -16,16 +16,22 @@ FEWEST_PARAMETERS = 3
 def read_name(name: str) -> str:
     """Return the complete form of an implementation's name as a user gives it, and check it; nothing is imported.
 
-    A file without a named object, ``FILE.py`` or ``FILE.py @ FOLDER``, stands for the one object in it that could be
-    meant.
-
-    Raises: PluginError if the name is unknown or no valid name, or if its file does not exist, cannot be parsed, or has
-    no such object or several.
+    Raises: PluginError if the name is unknown or no valid name, or as ``complete_name`` does.
     """
-    own, at, tree = name.partition(" @ ")
-    complete = f"{_complete_file(own)}{at}{tree}" if own.endswith(".py") else name
+    complete = complete_name(name)
     check_name(complete)
     return complete
+
+
+def complete_name(name: str) -> str:
+    """Return the name of the one object in a file that could be meant, for ``FILE.py`` or ``FILE.py @ FOLDER``.
+
+    A name of another form is returned as it is: it may be that of a run.
+
+    Raises: PluginError if the file does not exist, cannot be parsed, or has no such object or several.
+    """
+    own, at, tree = name.partition(" @ ")
+    return f"{_complete_file(own)}{at}{tree}" if own.endswith(".py") else name
 
 
 def _complete_file(name: str) -> str:

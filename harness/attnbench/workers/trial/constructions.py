@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 from torch import nn
 
+from attnbench.checks.runs import describe_exception
 from attnbench.processes.convention_requests import Configuration, Construction, Imported
 from attnbench.workers.trial.roles import SIZED, find_size, is_config
 
@@ -34,7 +35,7 @@ def find_construction(module_class: type[nn.Module]) -> Construction:
         try:
             return _complete(module_class, found)
         except Exception as raised:  # noqa: BLE001  # a constructor may raise any exception
-            error = f"{type(raised).__name__}: {' '.join(str(raised).split())}"
+            error = describe_exception(raised)
     raise CannotConstruct(error or "its arguments have no usual names")
 
 

@@ -10,10 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from attnbench.checks.runs import describe_exception
 from attnbench.interface.conventions import Convention, Layout, MaskKind
 from attnbench.kernel.convention import call_by, find_keywords
 from attnbench.processes.convention_requests import AsItIs, FunctionProposal, NoConvention, Proposal
-from attnbench.workers.trial.problem import SIZES, attend, draw, is_close, make_masks, quiet_trial
+from attnbench.workers.trial.problem import Sizes, attend, draw, is_close, make_masks, quiet_trial
 from attnbench.workers.trial.roles import find_call_role, find_token, is_mask
 
 __all__ = ["find_function_convention"]
@@ -35,9 +36,9 @@ class _Trial:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.parameters = list(inspect.signature(function).parameters.values())
-        shape = (SIZES.batch, SIZES.heads, SIZES.queries, SIZES.head_dim)
+        shape = (Sizes.batch, Sizes.heads, Sizes.queries, Sizes.head_dim)
         self.q, self.k, self.v = (draw(*shape, seed=seed) for seed in range(3))
-        self.causal = torch.ones(SIZES.queries, SIZES.queries, dtype=torch.bool).tril()
+        self.causal = torch.ones(Sizes.queries, Sizes.queries, dtype=torch.bool).tril()
         self.error = ""
 
     def find(self) -> Proposal:
@@ -104,7 +105,7 @@ class _Trial:
     def _call(self, convention: Convention, *, mask: Tensor | None = None, is_causal: bool = False) -> object:
         """Return the output of a call; None if it raises an exception."""
         offered = {
-            "mask": mask, "is_causal": is_causal, "scale": 1 / math.sqrt(SIZES.head_dim), "dropout_p": 0.0,
+            "mask": mask, "is_causal": is_causal, "scale": 1 / math.sqrt(Sizes.head_dim), "dropout_p": 0.0,
             "need_weights": False,
         }  # fmt: skip
         accepted = find_keywords(convention, self.function)
@@ -112,7 +113,7 @@ class _Trial:
         try:
             result = call_by(convention, self.function, self.q, self.k, self.v, given)
         except Exception as error:  # noqa: BLE001  # a wrong convention may raise any exception
-            self.error = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            self.error = describe_exception(error)
             return None
         self.error = ""
         return result[0] if isinstance(result, tuple) else result
@@ -128,17 +129,17 @@ class _Trial:
         return None
 
     def _takes_masks(self, convention: Convention) -> bool:
-        keep, padding = make_masks(SIZES.queries, SIZES.queries)
+        keep, padding = make_masks(Sizes.queries, Sizes.queries)
         mask = keep & padding[:, None, None, :]
         right = is_close(self._call(convention, mask=mask), self._attend(mask))
         if convention.masks != "any" or not right:
             return right
-        added = draw(SIZES.queries, SIZES.queries, seed=5)[None, None]
+        added = draw(Sizes.queries, Sizes.queries, seed=5)[None, None]
         return is_close(self._call(convention, mask=added), self._attend(added))
 
     def _find_hidden_rows(self, convention: Convention) -> Literal["zero", "nan", "mean"]:
         """Return what the output is in a row in which every key is hidden."""
-        mask = torch.ones(1, 1, SIZES.queries, SIZES.queries, dtype=torch.bool)
+        mask = torch.ones(1, 1, Sizes.queries, Sizes.queries, dtype=torch.bool)
         mask[..., 1, :] = False
         output = self._call(convention, mask=mask)
         if not isinstance(output, Tensor) or output.shape != self.q.shape:

@@ -10,12 +10,13 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from attnbench.checks.runs import describe_exception
 from attnbench.interface import Policies
 from attnbench.interface.conventions import MaskKind, ModuleConvention, Token, Word
 from attnbench.kernel.module import WrappedImplementation
 from attnbench.processes.convention_requests import AsItIs, Construction, ModuleProposal, NoConvention, Proposal
 from attnbench.workers.trial.constructions import CannotConstruct, evaluate, find_construction
-from attnbench.workers.trial.problem import SIZES, draw, is_close, make_masks, quiet_trial
+from attnbench.workers.trial.problem import Sizes, draw, is_close, make_masks, quiet_trial
 from attnbench.workers.trial.projections import list_projections
 from attnbench.workers.trial.reference import CAUSAL, UNMASKED, Masks, Reference
 from attnbench.workers.trial.roles import find_call_role, find_token, is_mask
@@ -47,7 +48,7 @@ def find_module_convention(module_class: type[nn.Module], reference_class: Any) 
 
 def _call_as_it_is(implementation: Any) -> bool | None:
     """Whether the class gives the right result as the reference is called; None if it raises an exception."""
-    reference, tokens = Reference(biased=True), draw(SIZES.batch, SIZES.queries, SIZES.embed_dim, seed=0)
+    reference, tokens = Reference(biased=True), draw(Sizes.batch, Sizes.queries, Sizes.embed_dim, seed=0)
     try:
         found = implementation.build(reference.module)(tokens, tokens, tokens)[0]
     except Exception:  # noqa: BLE001  # a class of another kind may raise any exception
@@ -82,8 +83,8 @@ class _Trial:
         self.module_class = module_class
         self.construction = construction
         self.parameters = list(inspect.signature(module_class.forward).parameters.values())[1:]
-        self.query = draw(SIZES.batch, SIZES.queries, SIZES.embed_dim, seed=0)
-        self.context = draw(SIZES.batch, SIZES.keys, SIZES.embed_dim, seed=1)
+        self.query = draw(Sizes.batch, Sizes.queries, Sizes.embed_dim, seed=0)
+        self.context = draw(Sizes.batch, Sizes.keys, Sizes.embed_dim, seed=1)
         self.error = ""
         # Whether the layers of a module have taken the reference's parameters, and why they did not.
         self.was_built = False
@@ -94,7 +95,7 @@ class _Trial:
     def find(self) -> Proposal:
         """Return the first convention that is right, with the masks and weights that work in it."""
         module = evaluate(self.construction, self.module_class, _VALUES)
-        layers = list(list_projections(module, SIZES.embed_dim))
+        layers = list(list_projections(module, Sizes.embed_dim))
         if not layers:
             return _give_up("layers", self.module_class, module=module)
         for biased in (True, False):
@@ -156,11 +157,7 @@ class _Trial:
 
     def _looks_causal(self, convention: ModuleConvention, output: Tensor) -> bool:
         """Whether a change of the last token leaves the outputs of the tokens before it as they are."""
-        kept, self.query = self.query, torch.cat([self.query[:, :-1], -self.query[:, -1:]], dim=1)
-        try:
-            changed = self._run(convention)[0]
-        finally:
-            self.query = kept
+        changed = self._run(convention, query=torch.cat([self.query[:, :-1], -self.query[:, -1:]], dim=1))[0]
         return isinstance(changed, Tensor) and torch.equal(changed[:, :-1], output[:, :-1])
 
     def _is_right(
@@ -176,12 +173,13 @@ class _Trial:
         masks: Masks = UNMASKED,
         context: Tensor | None = None,
         *,
+        query: Tensor | None = None,
         dropout: float = 0.0,
         need_weights: bool = False,
     ) -> tuple[object, object]:
         """Return output and weights of a call of a new module; None for both if it raises an exception.
 
-        With ``dropout``, the module is in training.
+        Without tokens, they are those of self-attention. With ``dropout``, the module is in training.
         """
         values = {**_VALUES, "bias": self.reference.biased, "dropout": dropout}
 
@@ -190,20 +188,21 @@ class _Trial:
             return evaluate(self.construction, self.module_class, values | sizes)
 
         implementation = WrappedImplementation(make, convention, name="", source="", policies=Policies())
-        context = self.query if context is None else context
+        query = self.query if query is None else query
+        context = query if context is None else context
         try:
             module = implementation.build(self.reference.module).train(dropout > 0)
         except Exception as error:  # noqa: BLE001  # layers that do not fit
-            self.unfit = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            self.unfit = describe_exception(error)
             return None, None
         self.was_built = True
         try:
             output, weights = module(
-                self.query, context, context, attn_mask=masks.attn_mask, key_padding_mask=masks.key_padding_mask,
+                query, context, context, attn_mask=masks.attn_mask, key_padding_mask=masks.key_padding_mask,
                 is_causal=masks.is_causal, need_weights=need_weights, average_attn_weights=False,
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001  # a wrong convention may raise any exception
-            self.error = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            self.error = describe_exception(error)
             return None, None
         self.error = ""
         return output, weights
@@ -240,11 +239,10 @@ class _Trial:
 
     def _takes_strides(self, convention: ModuleConvention) -> bool:
         """Whether the module takes tokens that lie in memory as (length, batch, width)."""
-        kept, self.query = self.query, self.query.transpose(0, 1).contiguous().transpose(0, 1)
-        try:
-            return self._is_right(convention, CAUSAL if convention.causal_only else UNMASKED)
-        finally:
-            self.query = kept
+        strided = self.query.transpose(0, 1).contiguous().transpose(0, 1)
+        masks = CAUSAL if convention.causal_only else UNMASKED
+        found = self._run(convention, masks, query=strided)[0]
+        return is_close(found, self.reference.run(strided, strided, masks)[0])
 
     def _name_masks(self, convention: ModuleConvention) -> ModuleConvention:
         """Return the convention with the keywords, kinds and dimensions of masks that give the right result, if any."""
@@ -255,7 +253,7 @@ class _Trial:
         return found if {"mask", "key_padding_mask"} & {*found.names} else convention
 
     def _takes_masks(self, convention: ModuleConvention) -> bool:
-        keep, padding = make_masks(SIZES.queries, SIZES.queries)
+        keep, padding = make_masks(Sizes.queries, Sizes.queries)
         if convention.causal_only:
             return "mask" not in convention.names and self._is_right(
                 convention, Masks(attn_mask=CAUSAL.attn_mask, key_padding_mask=~padding, is_causal=True)
@@ -264,8 +262,8 @@ class _Trial:
         padded = "key_padding_mask" in convention.names or convention.mask_dimensions > 2
         masks = [Masks(attn_mask=~keep if general else None, key_padding_mask=~padding if padded else None)]
         if convention.masks == "any":
-            added = draw(SIZES.queries, SIZES.queries, seed=5)
-            masks.append(Masks(attn_mask=added) if general else Masks(key_padding_mask=added[: SIZES.batch]))
+            added = draw(Sizes.queries, Sizes.queries, seed=5)
+            masks.append(Masks(attn_mask=added) if general else Masks(key_padding_mask=added[: Sizes.batch]))
         return all(self._is_right(convention, one) for one in masks)
 
     def _name_causal_flag(self, convention: ModuleConvention) -> ModuleConvention:
@@ -305,11 +303,11 @@ class _Trial:
 
     def _find_hidden_rows(self, convention: ModuleConvention) -> Literal["zero", "nan", "mean"]:
         """Return what the output is, before its projection, in a row in which every key is hidden."""
-        every_key = torch.arange(SIZES.queries)[:, None].expand(-1, SIZES.queries) == 1
+        every_key = torch.arange(Sizes.queries)[:, None].expand(-1, Sizes.queries) == 1
         if "mask" in convention.names:
             masks = Masks(attn_mask=every_key)
         elif "key_padding_mask" in convention.names:
-            masks = Masks(key_padding_mask=torch.ones(SIZES.batch, SIZES.queries, dtype=torch.bool))
+            masks = Masks(key_padding_mask=torch.ones(Sizes.batch, Sizes.queries, dtype=torch.bool))
         else:
             return "zero"
         output = self._run(convention, masks)[0]
@@ -322,7 +320,7 @@ class _Trial:
 
 
 # Values of a maker's arguments in a trial.
-_VALUES: Mapping[str, Any] = {"embed_dim": SIZES.embed_dim, "num_heads": SIZES.heads, "dropout": 0.0, "bias": True}
+_VALUES: Mapping[str, Any] = {"embed_dim": Sizes.embed_dim, "num_heads": Sizes.heads, "dropout": 0.0, "bias": True}
 
 
 def _drop_name(convention: ModuleConvention, dropped: Word) -> ModuleConvention:

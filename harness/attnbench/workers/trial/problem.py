@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-__all__ = ["SIZES", "Sizes", "attend", "draw", "is_close", "make_masks", "quiet_trial"]
+__all__ = ["Sizes", "attend", "draw", "is_close", "make_masks", "quiet_trial"]
 
 
 class Sizes:
@@ -22,7 +22,6 @@ class Sizes:
     embed_dim = heads * head_dim
 
 
-SIZES = Sizes
 # Share of the largest expected value by which a right result in float32 may be off. A kernel that computes in bfloat16
 # internally is within it, and another convention is not.
 TOLERANCE = 1e-2

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attnbench.workers.trial.problem import SIZES, draw
+from attnbench.workers.trial.problem import Sizes, draw
 
 __all__ = ["CAUSAL", "UNMASKED", "Masks", "Reference"]
 
@@ -21,7 +21,7 @@ class Masks:
 
 UNMASKED = Masks()
 CAUSAL = Masks(
-    attn_mask=torch.ones(SIZES.queries, SIZES.queries, dtype=torch.bool).triu(1),
+    attn_mask=torch.ones(Sizes.queries, Sizes.queries, dtype=torch.bool).triu(1),
     is_causal=True,
 )
 
@@ -31,11 +31,11 @@ class Reference:
 
     def __init__(self, *, biased: bool) -> None:
         self.biased = biased
-        sizes = (SIZES.embed_dim, SIZES.heads)
+        sizes = (Sizes.embed_dim, Sizes.heads)
         self.module = nn.MultiheadAttention(*sizes, bias=biased, batch_first=True).eval()
         for seed, parameter in enumerate(self.module.parameters()):
             # The initial weights of the reference are so small that all keys get about the same weight.
-            scale = 1.5 / SIZES.embed_dim**0.5 if parameter.dim() == 2 else 0.5
+            scale = 1.5 / Sizes.embed_dim**0.5 if parameter.dim() == 2 else 0.5
             parameter.copy_(scale * draw(*parameter.shape, seed=20 + seed))
         self._exact = nn.MultiheadAttention(*sizes, bias=biased, batch_first=True).double().eval()
         self._exact.load_state_dict(self.module.state_dict())

@@ -6,7 +6,7 @@ from typing import Literal
 __all__ = ["SIZED", "find_call_role", "find_layer_role", "find_size", "find_token", "is_config", "is_mask"]
 
 # Expressions of the arguments of a maker, by the names that constructors and configurations have for them.
-_SIZES = {
+_Sizes = {
     "embed_dim": "embed_dim dim d_model n_embd n_embed hidden_size hidden_dim embed_size emb_size emb_dim "
     "embedding_dim model_dim width channels in_channels input_dim in_dim dim_in d_in query_dim dim_out d_out out_dim "
     "output_dim features in_features n_feat feat_dim feature_dim n_features num_features "
@@ -20,8 +20,8 @@ _SIZES = {
     "bias": "bias qkv_bias use_bias attention_bias proj_bias out_bias qkv_proj_bias enable_bias o_bias out_proj_bias",
 }
 # Expressions that are given where an argument has a default, too.
-SIZED = tuple(_SIZES)
-_SIZE_OF = {name: expression for expression, names in _SIZES.items() for name in names.split()}
+SIZED = tuple(_Sizes)
+_SIZE_OF = {name: expression for expression, names in _Sizes.items() for name in names.split()}
 # The largest length that a module is made for, where it wants to know one.
 _LENGTH = "1024"
 _TOKEN = re.compile(r"(?:x|in|input|inputs)?_?(q|k|v)(?:uery|ueries|ey|eys|alue|alues)?s?_?(?:in|input|states|x)?")

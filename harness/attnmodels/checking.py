@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -14,7 +14,9 @@ from attnbench.interface import Refusal
 from attnbench.plugins.registry import PluginError
 from attnmodels.attentions import register_attention
 from attnmodels.facts import (
+    END_TO_END,
     MODEL,
+    ORDER,
     SITUATIONS,
     CallsDiffer,
     Cell,
@@ -32,6 +34,7 @@ from attnmodels.recording import EXACT, Call, Function, Given, Recorder, outside
 from attnmodels.situations import find_reason, has_feature
 from attnmodels.sources import build_model
 from attnmodels.tokens import Pattern
+from attnmodels.whole import Budget, find_whole_reason, make_budget, run_whole
 
 __all__ = ["CheckedModel"]
 
@@ -54,6 +57,7 @@ class CheckedModel:
     left_out: list[LeftOut] = field(init=False, default_factory=list)
     patterns: dict[tuple[str, int], Pattern | None] = field(init=False, default_factory=dict)
     _in_dtype: dict[torch.dtype, Any] = field(init=False, default_factory=dict)
+    _budgets: dict[Situation, Budget] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Build the model, and run it with exact attention.
@@ -97,6 +101,24 @@ class CheckedModel:
                 continue
             self.calls[situation] = calls
             self.patterns = self.patterns or find_patterns(self.calls[situation][0])
+        self._budget_whole()
+
+    def _budget_whole(self) -> None:
+        for situation in END_TO_END:
+            reason = find_whole_reason(self.exact, situation)
+            try:
+                if reason is None:
+                    plan = self._plan_whole(situation)
+                    self._budgets[situation] = make_budget(self.exact, self._convert(plan.dtype, EXACT), plan)
+            except Exception as error:  # noqa: BLE001  # as above
+                reason = f"cannot be run: {_join(error)}"
+            if reason is not None:
+                self.left_out.append(LeftOut(situation=situation, reason=reason))
+
+    def _plan_whole(self, situation: Situation) -> Plan:
+        """Return one forward pass in evaluation, with padding if the model takes a mask."""
+        padded: Situation = "right-padding" if "right-padding" in self.calls else "no-padding"
+        return replace(plan_situation(self.exact, padded), dtype=getattr(torch, END_TO_END[situation]))
 
     def _record(self, plan: Plan, *, widen: bool = True) -> list[list[Call]]:
         """Return the calls of each forward pass of a plan, with exact attention in float64."""
@@ -119,7 +141,7 @@ class CheckedModel:
             parameters=sum(one.numel() for one in self.model.parameters()),
             layers=tuple(dict.fromkeys(one.layer for one in chain(*calls))),
             changed=self.changed,
-            situations=tuple(self.calls),
+            situations=(*self.calls, *self._budgets),
             left_out=tuple(self.left_out),
             cast_floor=_differ(calls, plain),
             unknown_patterns=tuple(layer for (layer, _), pattern in self.patterns.items() if pattern is None),
@@ -140,21 +162,34 @@ class CheckedModel:
             found += compare_alone(calls, expected, SAME_IN_FLOAT64)
         return _make_cell(MODEL, situation, len(calls), [(call.layer, [fact]) for call, fact in found])
 
-    def check(self, attention: str, situations: Iterable[Situation] = SITUATIONS) -> tuple[Cell, ...]:
+    def check(self, attention: str, situations: Iterable[Situation] = ORDER) -> tuple[Cell, ...]:
         """Check an attention function in those of the situations that the model has.
 
         Raises: PluginError in one line where there is no such function.
         """
         public = register_attention(attention)
-        return tuple(self._check(attention, public, situation) for situation in self.calls if situation in situations)
+        asked = set(situations)
+        calls = (self._check(attention, public, one) for one in self.calls if one in asked)
+        wholes = (self._check_whole(attention, public, one) for one in self._budgets if one in asked)
+        return (*calls, *wholes)
+
+    def _check_whole(self, attention: str, public: str, situation: Situation) -> Cell:
+        plan, budget = self._plan_whole(situation), self._budgets[situation]
+        try:
+            facts = budget.judge(run_whole(self._convert(plan.dtype, public), plan, lambda same: same))
+        except Exception as error:  # noqa: BLE001  # as in _check
+            kind = "Refusal" if isinstance(error, REFUSALS) else type(error).__name__
+            return _make_cell(attention, situation, 0, [("", [Raised(kind=kind, message=_join(error))])])
+        held = all(one.share <= 1 for one in facts)
+        return Cell(
+            attention=attention, situation=situation, status="held" if held else "deviates", calls=0, facts=facts
+        )  # fmt: skip
 
     def _check(self, attention: str, public: str, situation: Situation) -> Cell:
         plan = plan_situation(self.model, situation)
         candidate = _Candidate(self, situation, plan)
         try:
-            model = self._convert(plan.dtype)
-            model.set_attn_implementation(public)
-            run_plan(model, plan, candidate.begin)
+            run_plan(self._convert(plan.dtype, public), plan, candidate.begin)
             candidate.finish()
         except _OtherCallsError as error:
             candidate.found.append(("", [CallsDiffer(expected=error.args[0], came=error.args[1])]))
@@ -162,9 +197,11 @@ class CheckedModel:
             candidate.add("", error)
         return _make_cell(attention, situation, candidate.count, candidate.found)
 
-    def _convert(self, dtype: torch.dtype) -> Any:
+    def _convert(self, dtype: torch.dtype, public: str) -> Any:
+        """Return the model in a dtype, on the path of an attention function."""
         if dtype not in self._in_dtype:
             self._in_dtype = {dtype: copy.deepcopy(self.model).to(dtype)}
+        self._in_dtype[dtype].set_attn_implementation(public)
         return self._in_dtype[dtype]
 
 

@@ -1,130 +1,134 @@
-"""``attnbench model``: check attention functions at each call inside a model."""
+"""``attnbench model``: check and time attention functions inside models."""
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import click
-import msgspec
 
 from attnbench.cli.options import options
-from attnbench.plugins.registry import PluginError
-from attnbench.processes.errors import ChildDied, ChildTimeout
-from attnbench.processes.request import Fault, Request
-from attnbench.processes.rpc import Child
+from attnbench.jobs.fields import FIELDS, parse_fields
 from attnbench.report.console import Console
+from attnbench.report.plugin_sections import place_section
 from attnbench.report.text_table import TextTable, print_tables
-from attnbench.words.findings import describe_fact
-from attnmodels.facts import MODEL, Cell, Inspection, Raised
-from attnmodels.requests import CheckAttention, CheckedAttention, InspectModel
-from attnmodels.texts import LEGEND, describe_deviations, describe_inspection, describe_left_out, make_head, make_row
+from attnmodels.documents import encode_sources, summarize, write_documents
+from attnmodels.facts import CheckedSource
+from attnmodels.inquiry import Inquiry, Timed
+from attnmodels.section import NAME, make_section
+from attnmodels.texts import (
+    LEGEND,
+    TIME_HEAD,
+    describe_deviations,
+    describe_inspection,
+    describe_left_out,
+    describe_timing,
+    format_time,
+)
 
 __all__ = ["command"]
 
-DEFAULTS = ("eager", "sdpa")
 # Exit code where an attention function that was named is refused in every situation.
 NOTHING_CHECKED = 3
-# Time limit of an attention function in all situations, in seconds; a small model takes one or two.
-LIMIT_S = 900.0
+# Default number of timing processes: ten are enough for a speed verdict. Default time of each, in seconds: enough for
+# some dozen calls of a sentence encoder.
+PROCESSES, BUDGET_S = 10, 6.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What is asked about each model."""
+
+    attentions: tuple[str, ...]
+    small: bool | None
+    timed: Timed | None
 
 
 @click.command("model")
-@click.argument("source")
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @click.option(
     "--attention", "attentions", multiple=True,
-    help="Attention function: a name of transformers, an implementation, or path/to/file.py:function.  "
+    help="Attention function: a name of the model's library, an implementation, or path/to/file.py:function.  "
     "[default: eager and sdpa]",
 )  # fmt: skip
 @click.option(
     "--small/--full-size", default=None, help="Make the configuration small.  [default: that of a class, not of a file]"
 )
+@click.option("--time", "is_timed", is_flag=True, help="Time the whole model with each function that does not deviate.")
+@click.option("--batch", type=click.IntRange(min=1), default=16, show_default=True, help="--time: sequences.")
+@click.option(
+    "--length", type=click.IntRange(min=4), default=128, show_default=True,
+    help="--time: tokens of the longest sequence; half of all tokens are padding.",
+)  # fmt: skip
+@click.option("--budget", "budget_s", metavar="SECONDS", help=f"--time: time of each process, such as {BUDGET_S:g}s.")
+@options("processes", "threads")
+@click.option(
+    "--reports", type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for models.json, models.md and models.csv; a report in it gets a section.",
+)  # fmt: skip
 @options("json")
-def command(source: str, attentions: Sequence[str], *, small: bool | None, json_file: IO[str] | None) -> int:
-    """Check attention functions at each call inside a model of transformers, layer by layer.
+def command(
+    sources: Sequence[str],
+    attentions: tuple[str, ...],
+    *,
+    small: bool | None,
+    is_timed: bool,
+    batch: int,
+    length: int,
+    reports: Path | None,
+    json_file: IO[str] | None,
+    **raw: Any,
+) -> int:
+    """Check attention functions inside models: at each call, layer by layer, and end to end.
 
     SOURCE is transformers:CLASS such as transformers:Gemma2Config, the folder or JSON file of a configuration, or
-    path/to/file.py:make_model. Weights are random; nothing is downloaded. Exit code 0: nothing deviates; 1: a call
-    deviates or fails; 3: a function that you named is refused everywhere.
+    path/to/file.py:make_model. Weights are random; nothing is downloaded. Exit code 0: nothing deviates; 1: a call, a
+    model or its output deviates or fails; 3: a function that you named is refused everywhere.
     """
-    names = tuple(dict.fromkeys(attentions or DEFAULTS))
-    with tempfile.TemporaryDirectory(prefix="attnbench-") as folder, _Checker(source, small, Path(folder)) as checker:
-        inspection = checker.inspect()
-        cells = {name: checker.check(name, inspection) for name in names}
-    cells = {MODEL: inspection.cells} | cells
+    effort = parse_fields({name: FIELDS[name] for name in raw}, raw)
+    timed = Timed(
+        batch=batch, length=length, processes=effort.get("processes", PROCESSES),
+        budget_s=effort.get("budget_s", BUDGET_S), threads=effort.get("threads"),
+    )  # fmt: skip
+    asked = _Asked(attentions=tuple(dict.fromkeys(attentions)), small=small, timed=timed if is_timed else None)
+    console = Console.of(err=json_file is not None and json_file.name == "-")
+    found: list[CheckedSource] = []
+    for source in sources:
+        found.append(_check(source, asked))
+        _print(found[-1], console)
+        # After each model, so that an interruption loses none.
+        if reports:
+            write_documents(reports, found)
+    if reports:
+        place_section(reports, NAME, make_section(None, reports))
     if json_file:
-        found = {"source": source, "inspection": inspection, "cells": [one for own in cells.values() for one in own]}
-        json_file.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
-    _print(inspection, cells, err=json_file is not None and json_file.name == "-")
-    statuses = {name: {one.status for one in own} for name, own in cells.items()}
-    if any(found & {"deviates", "failed"} for found in statuses.values()):
+        json_file.write(encode_sources(found))
+    if any(cell.status in ("deviates", "failed") for one in found for cell in one.cells):
         return 1
-    return NOTHING_CHECKED if any(statuses[name] == {"refused"} for name in attentions) else 0
+    refused = any(one.is_refused(name) for one in found for name in attentions)
+    return NOTHING_CHECKED if refused else 0
 
 
-@dataclass(slots=True)
-class _Checker:
-    """Asks a process that runs the model; the process is started again after an attention function killed it."""
-
-    source: str
-    small: bool | None
-    folder: Path
-    child: Child | None = field(init=False, default=None)
-
-    def __enter__(self) -> "_Checker":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.child is not None:
-            self.child.__exit__(None, None, None)
-
-    def inspect(self) -> Inspection:
-        """Return what the model is.
-
-        Raises: PluginError where it cannot be checked.
-        """
-        try:
-            found: Inspection = self._ask(InspectModel(source=self.source, small=self.small))
-        except (ChildDied, ChildTimeout) as error:
-            raise PluginError(f"the process of the model ended: {describe_fact(error.fact)}") from None
-        return found
-
-    def check(self, name: str, inspection: Inspection) -> tuple[Cell, ...]:
-        """Return what was found of an attention function in each situation."""
-        try:
-            found: CheckedAttention = self._ask(CheckAttention(source=self.source, small=self.small, attention=name))
-        except (ChildDied, ChildTimeout) as error:
-            fact = Raised(kind="ended", message=describe_fact(error.fact))
-            return tuple(
-                Cell(attention=name, situation=one, status="failed", calls=0, layers=("",), facts=(fact,))
-                for one in inspection.situations
-            )
-        return found.cells
-
-    def _ask(self, request: Request[Any]) -> Any:
-        if self.child is None:
-            self.child = Child("attnmodels.process", log=self.folder / "model.log")
-        try:
-            answer = self.child.ask(request, timeout_s=LIMIT_S)
-        except (ChildDied, ChildTimeout):
-            self.child = None
-            raise
-        if isinstance(answer, Fault):
-            raise PluginError(answer.reason)
-        return answer
+def _check(source: str, asked: _Asked) -> CheckedSource:
+    with tempfile.TemporaryDirectory(prefix="attnbench-") as folder:
+        inquiry = Inquiry(source, asked.small, Path(folder) / "model.log")
+        with inquiry:
+            found = inquiry.check(asked.attentions)
+        return inquiry.time(found, asked.timed) if asked.timed else found
 
 
-def _print(inspection: Inspection, cells: dict[str, tuple[Cell, ...]], *, err: bool) -> None:
-    console = Console.of(err=err)
-    for sentence in describe_inspection(inspection):
+def _print(found: CheckedSource, console: Console) -> None:
+    for sentence in describe_inspection(found.inspection):
         console.print_wrapped(sentence)
-    of_situation = zip(inspection.situations, zip(*cells.values(), strict=True), strict=True)
-    names = [name for name in cells if name != MODEL]
-    rows = tuple(make_row(situation, own) for situation, own in of_situation)
-    print_tables([TextTable(head=make_head(names), rows=rows)], console)
-    if inspection.left_out:
-        console.print_wrapped(f"Left out: {describe_left_out(inspection)}.", "dim")
+    summary = summarize([found])
+    marks = zip(summary.situations, *(row.words for row in summary.rows), strict=True)
+    print_tables([TextTable(head=("situation", *(row.attention for row in summary.rows)), rows=tuple(marks))], console)
+    if found.inspection.left_out:
+        console.print_wrapped(f"Left out: {describe_left_out(found.inspection)}.", "dim")
     console.print_wrapped(LEGEND, "dim")
-    for sentence in describe_deviations(one for own in cells.values() for one in own):
+    for sentence in describe_deviations(found.inspection.model, found.cells):
         console.print_wrapped(sentence)
+    if found.times:
+        print_tables([TextTable(head=TIME_HEAD, rows=tuple(map(format_time, found.times)))], console)
+        console.print_wrapped(describe_timing(found), "dim")

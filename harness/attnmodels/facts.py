@@ -1,24 +1,36 @@
 """What is found of an attention function inside a model, as typed facts."""
 
+import math
 from typing import Literal
 
 import msgspec
 
+from attnbench.analysis.speed_verdict import SpeedVerdict
 from attnbench.records.value_facts import Number, ValueFact
 
 __all__ = [
-    "MODEL", "SITUATIONS", "CallsDiffer", "Cause", "Cell", "Inspection", "LeftOut", "ModelFact", "NotFiniteAtPadding",
-    "NumbersDiffer", "PathsDiffer", "Raised", "Situation", "Status", "Unrepeatable", "Visibility", "WrongResult",
+    "END_TO_END", "MODEL", "ORDER", "OUTPUT", "SITUATIONS", "CallsDiffer", "Cause", "Cell", "CheckedSource",
+    "Inspection", "LeftOut", "ModelFact", "NotFiniteAtPadding", "NumbersDiffer", "PathsDiffer", "Raised", "Situation",
+    "Status", "TimedModel", "Unrepeatable", "Visibility", "WholeError", "WrongResult",
 ]  # fmt: skip
 
 Situation = Literal[
     "alone", "no-padding", "right-padding", "left-padding", "packed", "window", "grouped-heads", "soft-cap", "sinks",
-    "training", "cached-prefix", "chunks", "decoding", "bfloat16", "float16",
+    "training", "cached-prefix", "chunks", "decoding", "bfloat16", "float16", "end-to-end", "end-to-end-bfloat16",
+    "end-to-end-float16",
 ]  # fmt: skip
-SITUATIONS: tuple[Situation, ...] = Situation.__args__  # type: ignore[attr-defined]
+# Situations in which the whole model runs on the path of a function, and the dtype of its weights.
+END_TO_END: dict[Situation, str] = {
+    "end-to-end": "float32", "end-to-end-bfloat16": "bfloat16", "end-to-end-float16": "float16",
+}  # fmt: skip
+ORDER: tuple[Situation, ...] = Situation.__args__  # type: ignore[attr-defined]
+# Situations in which each call of attention is judged.
+SITUATIONS: tuple[Situation, ...] = tuple(one for one in ORDER if one not in END_TO_END)
 Status = Literal["held", "deviates", "refused", "failed"]
 # The row of the model itself, whose masks and positions are checked with exact attention.
 MODEL = "(the model)"
+# Name of the output among the tensors of a whole model; the others are parameters, which stand for their gradients.
+OUTPUT = "output"
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +93,23 @@ class PathsDiffer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     allowed: Number
 
 
+class WholeError(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Error of the output of a whole model, or of the gradient of a parameter, against the model in float64."""
+
+    # ``OUTPUT``, or the name of the parameter.
+    tensor: str
+    error: Number
+    allowed: Number
+
+    @property
+    def share(self) -> float:
+        """Error as a share of the allowed error; infinite where either is not a number."""
+        error, allowed = float(self.error), float(self.allowed)
+        if error <= allowed:
+            return error / allowed if allowed else 0.0
+        return error / allowed if allowed and math.isfinite(error) else math.inf
+
+
 class CallsDiffer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A model that calls attention in another order, or with other shapes, than with exact attention."""
 
@@ -96,8 +125,9 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 ModelFact = (
-    Visibility | WrongResult | Unrepeatable | NotFiniteAtPadding | NumbersDiffer | PathsDiffer | CallsDiffer | Raised
-)
+    Visibility | WrongResult | Unrepeatable | NotFiniteAtPadding | NumbersDiffer | PathsDiffer | WholeError
+    | CallsDiffer | Raised
+)  # fmt: skip
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +137,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     situation: Situation
     status: Status
     calls: int
-    # Layers whose calls deviate, in the order of the calls, and the facts of the first such call.
+    # Layers whose calls deviate, in the order of the calls, and the facts of the first such call. End to end: the error
+    # of the output and the largest of the gradients, also where both are within their budgets.
     layers: tuple[str, ...] = ()
     facts: tuple[ModelFact, ...] = ()
 
@@ -134,3 +165,46 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     # Layers whose masks are neither full, causal nor a window: their masks are compared with exact attention's alone.
     unknown_patterns: tuple[str, ...]
     cells: tuple[Cell, ...]
+
+
+class TimedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """Time of a call of the whole model on the path of an attention function, without gradients."""
+
+    attention: str
+    # Error of the output of one timed call in each process, as a share of the allowed error: the largest. Above 1,
+    # there is no time.
+    share: float
+    # Median over processes, in nanoseconds.
+    median_ns: float | None = None
+    # Ratio to the first path, from interleaved calls; None for the first path.
+    verdict: SpeedVerdict | None = None
+
+
+class CheckedSource(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was found of a model and of attention functions in it."""
+
+    source: str
+    inspection: Inspection
+    cells: tuple[Cell, ...]
+    # Sequences and longest sequence of the timed batch.
+    timed_batch: int = 0
+    timed_length: int = 0
+    times: tuple[TimedModel, ...] = ()
+
+    @property
+    def attentions(self) -> tuple[str, ...]:
+        """Names of the attention functions, and before them the model itself."""
+        return tuple(dict.fromkeys(cell.attention for cell in self.cells))
+
+    def is_right(self, attention: str) -> bool:
+        """Whether a function was checked and deviates nowhere."""
+        statuses = {cell.status for cell in self.cells if cell.attention == attention}
+        return "held" in statuses and not statuses & {"deviates", "failed"}
+
+    def is_refused(self, attention: str) -> bool:
+        """Whether a function is refused in every situation."""
+        return {cell.status for cell in self.cells if cell.attention == attention} == {"refused"}
+
+    def get_cell(self, attention: str, situation: Situation) -> Cell | None:
+        """Return what was found of a function in a situation; None if nothing was looked for."""
+        return next((one for one in self.cells if (one.attention, one.situation) == (attention, situation)), None)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attnmodels.facts import Situation
 from attnmodels.tokens import Tokens
 
-__all__ = ["Forward", "Plan", "find_arguments", "list_alone", "plan_situation"]
+__all__ = ["Forward", "Plan", "find_arguments", "list_alone", "plan_batch", "plan_situation"]
 
 # Sequences of tokens: longer than the window of a small configuration, and of lengths that no two streams share.
 LENGTH, SHORTER, ENCODER_LENGTH, ENCODER_SHORTER = 12, 7, 10, 5
@@ -139,6 +139,20 @@ def plan_situation(model: Any, situation: Situation) -> Plan:
         "decoding": [1] * LENGTH,
     }
     return _divide(plan.forwards[0], sizes[situation]) if situation in sizes else plan
+
+
+def plan_batch(model: Any, batch: int, length: int) -> Plan:
+    """Return one forward pass on ``batch`` sequences of up to ``length`` tokens; half of all tokens are padding.
+
+    There is no padding if the model takes no mask.
+    """
+    if not _has_tokens(model):
+        return Plan(forwards=[Forward({model.main_input_name: _draw_features(model.config, range(batch))})])
+    text = _Text(model, find_arguments(model))
+    masked = bool({"attention_mask", "decoder_attention_mask"} & text.arguments)
+    lengths = [length - number * length // batch if masked else length for number in range(batch)]
+    rows = [[*_sequence(number, own), *[None] * (length - own)] for number, own in enumerate(lengths)]
+    return Plan(forwards=[text.lay_out(rows, mask=masked)])
 
 
 def list_alone(model: Any, plan: Plan) -> list[Forward]:

@@ -3,12 +3,16 @@
 import logging
 import sys
 
+import torch
+
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.request import Fault, Handler
 from attnbench.processes.rpc import serve
+from attnbench.records.value_facts import store_number
 from attnmodels.checking import CheckedModel
 from attnmodels.facts import Inspection
-from attnmodels.requests import CheckAttention, CheckedAttention, InspectModel
+from attnmodels.requests import CheckAttention, CheckedAttention, InspectModel, ModelSamples, SampleModel
+from attnmodels.timed_calls import TimedCalls
 
 __all__ = ["ModelProcess"]
 
@@ -21,7 +25,11 @@ class ModelProcess:
 
     def handlers(self) -> list[Handler]:
         """Return the handlers of all requests."""
-        return [InspectModel.answered_by(self.inspect), CheckAttention.answered_by(self.check)]
+        return [
+            InspectModel.answered_by(self.inspect),
+            CheckAttention.answered_by(self.check),
+            SampleModel.answered_by(self.sample),
+        ]
 
     def inspect(self, request: InspectModel) -> Inspection | Fault:
         """Build a model, and check it with exact attention."""
@@ -37,6 +45,19 @@ class ModelProcess:
             return CheckedAttention(cells=checked.check(request.attention))
         except PluginError as error:
             return Fault(reason=str(error))
+
+    def sample(self, request: SampleModel) -> ModelSamples | Fault:
+        """Time a model on the path of each attention function."""
+        if request.threads:
+            torch.set_num_threads(request.threads)
+        try:
+            timed = TimedCalls(
+                request.source, request.attentions, small=request.small, batch=request.batch, length=request.length
+            )
+            samples, shares = timed.sample(budget_s=request.budget_s, limit_s=request.limit_s, seed=request.seed)
+        except PluginError as error:
+            return Fault(reason=str(error))
+        return ModelSamples(samples=samples, shares={name: store_number(one) for name, one in shares.items()})
 
     def _get(self, source: str, *, small: bool | None) -> CheckedModel:
         if self._checked is None or (self._checked.source, self._checked.small) != (source, small):

@@ -14,7 +14,18 @@ from attnmodels.formula import Demand, attend
 from attnmodels.inputs import Forward, Plan
 from attnmodels.tokens import Tokens
 
-__all__ = ["EXACT", "Call", "Function", "Given", "Recorder", "intercept", "outside_model", "register_exact", "run_plan"]
+__all__ = [
+    "EXACT",
+    "Call",
+    "Function",
+    "Given",
+    "Recorder",
+    "intercept",
+    "outside_model",
+    "read_demand",
+    "register_exact",
+    "run_plan",
+]
 
 # Name under which exact attention, which gets every mask in full, is registered with transformers.
 EXACT = "attnbench_exact"
@@ -81,7 +92,7 @@ class Recorder:
     ) -> tuple[Tensor, None]:
         """Record a call, and return its exact attention."""
         q, k, v = (one.detach().double().clone() for one in (query, key, value))
-        demand = _read_demand(module, q, k, attention_mask, others)
+        demand = read_demand(module, q, k, attention_mask, others)
         layer = self.names.get(id(module), type(module).__name__)
         queries, keys = _find_tokens(self.forward, q, k)
         output = attend(demand, q, k, v)
@@ -96,7 +107,7 @@ class Recorder:
         return output.transpose(1, 2).to(query.dtype).contiguous(), None
 
 
-def _read_demand(module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None, others: dict[str, Any]) -> Demand:
+def read_demand(module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None, others: dict[str, Any]) -> Demand:
     """Read what a layer asks for, from the arguments of its call and from its own attributes."""
     full = torch.ones(q.shape[0], 1, q.shape[2], k.shape[2], dtype=torch.bool)
     bias = others.get("position_bias")
@@ -108,7 +119,7 @@ def _read_demand(module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None, o
         visible = full & mask[..., : k.shape[2]]
     else:
         added = mask[..., : k.shape[2]].double()
-        shown = added > torch.finfo(torch.bfloat16).min / 2
+        shown = added > max(torch.finfo(torch.bfloat16).min, torch.finfo(mask.dtype).min) / 2
         visible = full & shown
         rest = added.masked_fill(~shown, 0.0)
         if bool(rest.any()):
@@ -119,8 +130,8 @@ def _read_demand(module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None, o
         visible=visible,
         scale=float(q.shape[-1] ** -0.5 if scale is None else scale),
         softcap=float(softcap) if softcap else None,
-        bias=None if bias is None else bias.detach().double(),
-        sinks=None if sinks is None else sinks.detach().double().flatten(),
+        bias=None if bias is None else bias.double(),
+        sinks=None if sinks is None else sinks.double().flatten(),
     )
 
 
@@ -160,13 +171,15 @@ def intercept(wrap: Callable[[Function], Function]) -> Iterator[None]:
 
 
 def register_exact() -> None:
-    """Register the name of exact attention, with a mask function that leaves out no mask."""
+    """Register the name of exact attention, with a mask function that leaves out no mask.
+
+    The mask has the form of eager attention, on which parts of a model that look up no function rely.
+    """
     from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
+    from transformers.masking_utils import eager_mask
 
     def make_mask(*sizes: Any, **given: Any) -> Any:
-        skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-        return sdpa_mask(*sizes, **(given | skips))
+        return eager_mask(*sizes, **(given | {"allow_is_bidirectional_skip": False}))
 
     AttentionInterface.register(EXACT, Recorder({}))
     AttentionMaskInterface.register(EXACT, make_mask)
@@ -212,26 +225,35 @@ def _widen(argument: Any) -> Any:
 
 
 def run_plan(
-    model: Any, plan: Plan, function: Callable[[Forward], Callable[[Function], Function]], *, widen: bool = False
-) -> None:
-    """Run the forward passes of a plan; ``function(forward)`` wraps the attention functions of a pass.
+    model: Any,
+    plan: Plan,
+    function: Callable[[Forward], Callable[[Function], Function]],
+    *,
+    widen: bool = False,
+    gradients: bool = False,
+) -> list[Any]:
+    """Return the outputs of the forward passes; ``function(forward)`` wraps the attention functions of a pass.
 
-    ``widen``: casts to float32 inside the model are casts to float64.
+    ``widen``: casts to float32 inside the model are casts to float64. ``gradients``: outputs have gradients.
     """
     model.train(plan.training)
     cache: dict[str, Any] = {}
+    outputs = []
     for forward in plan.forwards:
         arguments = {name: _cast(value, model.dtype) for name, value in forward.arguments.items()} | cache
         if "encoder_outputs" in cache:
             arguments.pop("input_ids", None)
-        with torch.no_grad(), intercept(function(forward)), _Precision(widen=widen, drop=not plan.training):
+        precision = _Precision(widen=widen, drop=not plan.training)
+        with torch.set_grad_enabled(gradients), intercept(function(forward)), precision:
             output = model(**arguments)
+        outputs.append(output)
         if plan.cached:
             cache["past_key_values"] = output.past_key_values
             if model.config.is_encoder_decoder:
                 from transformers.modeling_outputs import BaseModelOutput
 
                 cache["encoder_outputs"] = BaseModelOutput(output.encoder_last_hidden_state)
+    return outputs
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

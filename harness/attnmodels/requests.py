@@ -3,9 +3,11 @@
 import msgspec
 
 from attnbench.processes.request import Fault, Request
+from attnbench.records.types import Timing
+from attnbench.records.value_facts import Number
 from attnmodels.facts import Cell, Inspection
 
-__all__ = ["CheckAttention", "CheckedAttention", "InspectModel"]
+__all__ = ["CheckAttention", "CheckedAttention", "InspectModel", "ModelSamples", "SampleModel"]
 
 
 class InspectModel(Request[Inspection | Fault], frozen=True, kw_only=True):
@@ -30,3 +32,28 @@ class CheckAttention(Request[CheckedAttention | Fault], frozen=True, kw_only=Tru
     source: str
     attention: str
     small: bool | None = None
+
+
+class ModelSamples(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Samples of a model on the path of each attention function, and of a copy of the first, from one process.
+
+    ``shares`` has the error of the output of one timed call, chosen at random, as a share of the allowed error.
+    """
+
+    samples: dict[str, Timing]
+    shares: dict[str, Number]
+
+
+class SampleModel(Request[ModelSamples | Fault], frozen=True, kw_only=True):
+    """Time interleaved calls of a model on the path of each attention function; the first is the baseline."""
+
+    source: str
+    attentions: list[str]
+    small: bool | None
+    batch: int
+    length: int
+    # Planned time of all timed calls, in seconds, and the largest that the fewest samples may take.
+    budget_s: float
+    limit_s: float
+    seed: int
+    threads: int | None

@@ -1,28 +1,66 @@
 """The words of the command: a table of attention functions and situations, and a sentence for each deviation."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from attnbench.words.findings import describe_facts
+from attnbench.words.speed import explain_no_verdict
 from attnmodels import facts
-from attnmodels.facts import MODEL, Cause, Cell, Inspection, ModelFact, Visibility
+from attnmodels.facts import (
+    MODEL,
+    OUTPUT,
+    Cause,
+    Cell,
+    CheckedSource,
+    Inspection,
+    ModelFact,
+    Status,
+    TimedModel,
+    Visibility,
+)
+from attnmodels.upstream import find_upstream
 
-__all__ = ["LEGEND", "describe_deviations", "describe_inspection", "describe_left_out", "make_head", "make_row"]
+__all__ = [
+    "LEGEND", "MARKS", "TIME_HEAD", "describe_deviations", "describe_inspection", "describe_left_out", "describe_time",
+    "describe_timing", "format_time",
+]  # fmt: skip
 
-MARKS = {"held": "yes", "deviates": "NO", "refused": "refused", "failed": "FAILED"}
+MARKS: dict[Status, str] = {"held": "yes", "deviates": "NO", "refused": "refused", "failed": "FAILED"}
 LEGEND = (
-    "yes: every call of every layer is right. NO: a call deviates. refused: the function or the model refuses aloud. "
+    "yes: every call of every layer is right; end to end: output and gradients of the whole model are within its error "
+    "budget. NO: a call, or the whole, deviates. refused: the function or the model refuses aloud. "
     f"{MODEL}: the model's own masks and numbers, with exact attention."
 )
+TIME_HEAD = ("attention", "time of a call", "ratio", "verdict", "error / allowed")
 
 
-def make_head(attentions: Sequence[str]) -> tuple[str, ...]:
-    """Return the head of the table, which has a column for each attention function."""
-    return ("situation", MODEL, *attentions)
+def format_time(found: TimedModel) -> tuple[str, ...]:
+    """Return the row of an attention function in the table of times."""
+    share = f"{found.share:.2f}"
+    if found.median_ns is None:
+        return found.attention, "", "", "wrong output in a timed call", share
+    time = f"{found.median_ns / 1e6:.4g} ms"
+    if found.verdict is None:
+        return found.attention, time, "1", "", share
+    ratio = found.verdict.ratio
+    shown = "" if ratio is None else f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+    why = explain_no_verdict(found.verdict.reason)
+    return found.attention, time, shown, f"{found.verdict.state}{f': {why}' if why else ''}", share
 
 
-def make_row(situation: str, cells: Iterable[Cell]) -> tuple[str, ...]:
-    """Return the row of a situation."""
-    return (situation, *(MARKS[cell.status] for cell in cells))
+def describe_time(found: TimedModel) -> str:
+    """Return the time of an attention function in a few words."""
+    _, time, ratio, verdict, _ = format_time(found)
+    return ", ".join(one for one in (time, f"{ratio} × the first" if found.verdict else "", verdict) if one)
+
+
+def describe_timing(found: CheckedSource) -> str:
+    """Return a sentence about what was timed."""
+    first = found.times[0].attention
+    return (
+        f"Whole model on {found.timed_batch} sequences of up to {found.timed_length} tokens, without gradients; "
+        f"ratio to {first}, from interleaved calls, with its confidence interval."
+    )
 
 
 def describe_inspection(found: Inspection) -> Iterator[str]:
@@ -51,16 +89,27 @@ def describe_left_out(found: Inspection) -> str:
     return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
 
 
-def describe_deviations(cells: Iterable[Cell]) -> Iterator[str]:
-    """Yield a sentence for each kind of deviation: of its first situation, with the names of the others."""
+def describe_deviations(model: str, cells: Iterable[Cell]) -> Iterator[str]:
+    """Yield a sentence for each kind of deviation: of its first situation, with the names of the others.
+
+    What upstream says of it follows, if that is known.
+    """
     groups: dict[object, list[Cell]] = {}
+    cells = list(cells)
+    counts = Counter(cell.attention for cell in cells)
     for cell in cells:
         if cell.status != "held":
             groups.setdefault((cell.attention, cell.status, cell.layers, *map(_find_kind, cell.facts)), []).append(cell)
     for first, *others in groups.values():
         also = f" (also {', '.join(cell.situation for cell in others)})" if others else ""
-        what = "; ".join(map(_describe, first.facts))
-        yield f"{first.attention}, {first.situation}{also}: {_describe_layers(first)}{what}"
+        everywhere = bool(others) and len(others) + 1 == counts[first.attention]
+        where = "in every situation" if everywhere else f"{first.situation}{also}"
+        wrong = [fact for fact in first.facts if not isinstance(fact, facts.WholeError) or fact.share > 1]
+        known = find_upstream(model, first.attention, first.situation)
+        yield (
+            f"{first.attention}, {where}: {_describe_layers(first)}{'; '.join(map(_describe, wrong))}"
+            f"{f'. Upstream: {known}' if known else ''}"
+        )
 
 
 def _find_kind(fact: ModelFact) -> object:
@@ -72,6 +121,8 @@ def _find_kind(fact: ModelFact) -> object:
             return fact
         case facts.NumbersDiffer() | facts.PathsDiffer():
             return type(fact).__name__, fact.tensor
+        case facts.WholeError():
+            return type(fact).__name__, fact.share > 1
         case _:
             return type(fact).__name__
 
@@ -100,6 +151,9 @@ def _describe(fact: ModelFact) -> str:
             other = "exact attention" if isinstance(fact, facts.NumbersDiffer) else "the sequence alone"
             apart, allowed = f"{float(fact.apart):.2g}", f"{float(fact.allowed):.1g}"
             return f"{fact.tensor} differs by {apart} from that of {other} (allowed {allowed})"
+        case facts.WholeError():
+            what = "the output" if fact.tensor == OUTPUT else f"the gradient of {fact.tensor}"
+            return f"{what} is {float(fact.error):.2g} from float64 (allowed {float(fact.allowed):.2g})"
         case facts.CallsDiffer():
             return f"the layer was to be called with {fact.expected}, and was with {fact.came or 'nothing'}"
         case facts.Raised():

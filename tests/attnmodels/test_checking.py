@@ -13,7 +13,7 @@ if importlib.util.find_spec("transformers") is None:
 from attnbench.plugins.registry import PluginError
 from attnmodels.checking import CheckedModel
 from attnmodels.facts import (
-    SITUATIONS,
+    ORDER,
     CallsDiffer,
     Cause,
     Cell,
@@ -41,7 +41,7 @@ def make(model: str) -> CheckedModel:
 def check(model: str, name: str, *situations: Situation) -> list[Cell]:
     """Return what was found of a function in a model."""
     place = name if name in ("eager", "sdpa") or ":" in name else f"{FILE}:{name}"
-    return [one for one in make(model).check(place, situations or SITUATIONS) if one.status != "held"]
+    return [one for one in make(model).check(place, situations or ORDER) if one.status != "held"]
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -12,7 +12,7 @@ if importlib.util.find_spec("transformers") is None:
 from click.testing import CliRunner, Result
 
 from attnbench.plugins.registry import PluginError
-from attnmodels import command as module
+from attnmodels import inquiry
 from attnmodels.command import command
 
 FILE = Path(__file__).with_name("attention_functions.py")
@@ -42,7 +42,8 @@ def test_a_deviation_is_told_and_written(tmp_path: Path) -> None:
     assert result.exception is None
     assert result.return_value == 1
     assert "attention_mask is ignored" in " ".join(result.output.split())
-    cells = json.loads(found.read_text())["cells"]
+    (source,) = json.loads(found.read_text())
+    cells = source["cells"]
     statuses = {(one["attention"].rpartition(":")[2], one["situation"]): one["status"] for one in cells}
     assert statuses["mask_dropped", "left-padding"] == "deviates"
     assert statuses["mask_dropped", "alone"] == "held"
@@ -54,7 +55,7 @@ def test_a_function_that_ends_or_hangs_leaves_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, limit_s: float
 ) -> None:
     """Every situation of the function fails, and the next function is checked in a new process."""
-    monkeypatch.setattr(module, "LIMIT_S", limit_s)
+    monkeypatch.setattr(inquiry, "LIMIT_S", limit_s)
     (tmp_path / "ending.py").write_text(ENDING)
     result = run(f"{FILE}:make_bert", "--attention", f"{tmp_path / 'ending.py'}:{name}", "--attention", "eager")
     assert result.return_value == 1

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import attnbench
-from attnbench.integrations.models import Batch
-from attnbench.oracle.sentence_encoder import describe_missing, load_encoder
+from attnbench.oracle.sentence_encoder import describe_missing, load_encoder, make_padded_sentences
 from commands import run_command
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -98,7 +97,7 @@ def test_a_chosen_implementation_keeps_the_embeddings(monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(EXAMPLES)
     example = importlib.import_module("chosen_attention")
     changed = example.swap(load_encoder(), attnbench.load("varlen_packed"))
-    batch = Batch.from_sentences(2, 16)
+    batch = make_padded_sentences(2, 16)
     found = example.compare_embeddings(changed, batch)
     assert found.error <= found.allowed
     with torch.no_grad():

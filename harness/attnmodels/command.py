@@ -132,3 +132,5 @@ def _print(found: CheckedSource, console: Console) -> None:
     if found.times:
         print_tables([TextTable(head=TIME_HEAD, rows=tuple(map(format_time, found.times)))], console)
         console.print_wrapped(describe_timing(found), "dim")
+    if found.untimed:
+        console.print_wrapped(f"Not timed: {found.untimed}.")

@@ -190,6 +190,8 @@ class CheckedSource(msgspec.Struct, frozen=True, kw_only=True):
     timed_batch: int = 0
     timed_length: int = 0
     times: tuple[TimedModel, ...] = ()
+    # Why there are no times, although they were asked for.
+    untimed: str = ""
 
     @property
     def attentions(self) -> tuple[str, ...]:

@@ -83,10 +83,7 @@ class Inquiry:
         return found.cells
 
     def time(self, found: CheckedSource, timed: Timed) -> CheckedSource:
-        """Add the times of the functions that do not deviate; the first default is the baseline.
-
-        Raises: PluginError where the model cannot be timed.
-        """
+        """Add the times of functions that do not deviate, or why there are none; the first default is the baseline."""
         held = [name for name in found.attentions if name != MODEL and found.is_right(name)]
         names = list(dict.fromkeys([DEFAULTS[0], *held]))
         request = SampleModel(
@@ -102,7 +99,10 @@ class Inquiry:
                 raise PluginError(f"a timing process ended: {describe_fact(error.fact)}") from None
             return samples
 
-        times = tuple(time_models(names, timed.processes, sample))
+        try:
+            times = tuple(time_models(names, timed.processes, sample))
+        except PluginError as error:
+            return msgspec.structs.replace(found, untimed=str(error))
         return msgspec.structs.replace(found, timed_batch=timed.batch, timed_length=timed.length, times=times)
 
     def _ask(self, request: Request[Any]) -> Any:

@@ -127,6 +127,16 @@ sinks_ignored = _fault(lambda **_: {"s_aux": None})
 heads_reordered = _fault(lambda **_: {"tiled": True})
 
 
+def values_detached(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, None]:
+    """Right outputs; the values have no gradient."""
+    return attend(module, query, key, value.detach(), attention_mask, **kwargs)
+
+
+values_detached.mask_function = "sdpa"
+
+
 def _widen_window(attention_mask: Tensor | None, sliding_window: int | None = None, **_: Any) -> dict[str, Any]:
     if attention_mask is None or not sliding_window:
         return {}

@@ -7,8 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from attnbench.integrations.drop_in_requests import DropInRequest
-from attnbench.integrations.drop_in_worker import DropInWorker
 from attnbench.processes.candidate_requests import (
     CandidateRequest,
     Declaration,
@@ -61,10 +59,9 @@ def test_the_oracle_worker_answers_every_request_to_it(tmp_path: Path) -> None:
 
 
 def test_candidate_workers_answer_every_request_to_them() -> None:
-    """No request lacks a handler; a drop-in worker answers the requests to a candidate worker, too."""
+    """No request lacks a handler."""
     usual = FIRST | list_requests(CandidateRequest)
     assert list_kinds(CandidateWorker(LoadedImplementations()).handlers()) == usual
-    assert list_kinds(DropInWorker().handlers()) == usual | list_requests(DropInRequest)
 
 
 class _Name(str):

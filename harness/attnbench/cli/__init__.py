@@ -26,7 +26,6 @@ COMMANDS = {
     "reproduce": "Re-run one check of one case.",
     "wrap": "Print the declaration of a function or module that is called in another way.",
     "verify": "Judge an output that is stored in a file.",
-    "drop-in": "Swap implementations into a real sentence encoder: compare its embeddings and its time.",
     "cache": "Show the cache of expected values, or empty it.",
     "run": "Run conform and profile on the same implementations, then report.",
 }

@@ -240,8 +240,7 @@ class Supervisor:
     ) -> Reply | Outcome:
         """Send a request to the worker and return its reply; if there is no reply, return an outcome that says why.
 
-        Requests that only one kind of worker answers are sent by the client of this worker, such as
-        ``DropInClient``.
+        The request may be one that only one kind of worker answers.
 
         ``counts`` says whether a crash or a time-out counts toward the limits of ``Deaths``. A death does not count,
         for example, if the caller repeats the request to find the cause. The time-out is multiplied by ``shared_by``,

@@ -128,9 +128,9 @@ def _find_kind(fact: ModelFact) -> object:
 
 
 def _describe_layers(cell: Cell) -> str:
-    first, *others = cell.layers
-    if not first:
+    if not any(cell.layers):
         return ""
+    first, *others = cell.layers
     more = f" and {len(others)} more {'layer' if len(others) == 1 else 'layers'}" if others else ""
     return f"{first}{more}: "
 

@@ -37,14 +37,21 @@ SIZES: dict[str, dict[str, Any]] = {
     "BlenderbotSmall": _BART,
     "CLIPText": _BERT,
     "DPR": _BERT,
+    "Falcon": _BERT | {"alibi": False, "new_decoder_architecture": False, "multi_query": False},
     "GptOss": _GQA | _EXPERTS | _TYPES | {"num_local_experts": 4},
+    "GraniteMoeHybrid": _GQA | {
+        "layer_types": ["full_attention", "full_attention"], "num_local_experts": 0, "shared_intermediate_size": 32,
+        "position_embedding_type": "rope",
+    },
     "Llama": _GQA,
+    "ImageGPT": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 65},
     "LongT5": {
         "d_model": 64, "d_kv": 16, "d_ff": 32, "num_layers": 2, "num_heads": 4, "vocab_size": 64, "local_radius": 3,
     },
     "MBart": _BART,
     "Marian": _BART,
     "MobileBert": _BERT | {"embedding_size": 32, "intra_bottleneck_size": 64, "normalization_type": "layer_norm"},
+    "MegatronBert": _BERT | {"is_decoder": True},
     "Moshi": _GQA | {"ffn_dim": 32, "sliding_window": 4},
     "OPT": _BERT | {"ffn_dim": 32, "word_embed_proj_dim": 64},
     "PLBart": _BART,
@@ -55,6 +62,10 @@ SIZES: dict[str, dict[str, Any]] = {
         "linear_key_head_dim": 16, "linear_value_head_dim": 16, "layer_types": ["linear_attention", "full_attention"],
     },
     "T5Gemma": {"encoder": _T5GEMMA, "decoder": _T5GEMMA, "vocab_size": 64},
+    "XGLM": {
+        "d_model": 64, "ffn_dim": 32, "num_layers": 2, "attention_heads": 4, "vocab_size": 64,
+        "max_position_embeddings": 64, "pad_token_id": 1,
+    },
 }  # fmt: skip
 # Two sequences of tokens above those that configurations reserve.
 FIRST = torch.randint(8, 64, (1, 12), generator=torch.Generator().manual_seed(SEED))

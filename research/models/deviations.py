@@ -1,5 +1,6 @@
 """One function for each deviation, which measures the difference that a situation makes, and that of rounding."""
 
+from collections import defaultdict
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+from transformers.modeling_flash_attention_utils import _process_flash_attention_kwargs
 
 from research.models.tiny import FIRST, SECOND, largest, make_model, pad, run
 
@@ -95,9 +97,7 @@ def one_token_at_a_time(name: str) -> Measured:
 def two_sided_window(name: str) -> Measured:
     """The encoder in eager, against keys that FlashAttention shows for the window that the layers hand over.
 
-    FlashAttention gets ``window_size = (sliding_window - 1, sliding_window - 1)``, both ends included.
-    Source: ``_process_flash_attention_kwargs`` in transformers/modeling_flash_attention_utils.py.
-    Control: the window that the layers hand over, plus 1.
+    Control: one more key on each side.
     """
     eager = run(_find_encoder(make_model(name)), FIRST)
     return tuple(largest(run(_find_encoder(make_model(name, _window(plus))), FIRST), eager) for plus in (0, 1))  # type: ignore[return-value]
@@ -132,13 +132,16 @@ def _decode(model: Any) -> float:
 
 
 def _window(plus: int) -> str:
-    """Register attention on keys no further away than ``sliding_window - 1 + plus``, and return its name."""
+    """Register attention on the keys of the window that FlashAttention would get, and ``plus`` on each side."""
 
     def attend(
         _module: Any, queries: Tensor, keys: Tensor, values: Tensor, _mask: Any, **given: Any
     ) -> tuple[Tensor, None]:
-        places = torch.arange(queries.shape[2])
-        reach = len(places) if given["sliding_window"] is None else given["sliding_window"] - 1 + plus
+        length, supported = queries.shape[2], defaultdict(bool, window_size=True)
+        flash = _process_flash_attention_kwargs(
+            length, length, is_causal=False, sliding_window=given["sliding_window"], supports_mapping=supported
+        )
+        reach, places = flash.get("window_size", (length, length))[0] + plus, torch.arange(length)
         seen = (places[:, None] - places).abs() <= reach
         output = scaled_dot_product_attention(queries, keys, values, seen, scale=given["scaling"], enable_gqa=True)
         return output.transpose(1, 2).contiguous(), None

@@ -66,6 +66,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
             "MBart": _LIKE_BART,
             "PLBart": _LIKE_BART,
             "Pegasus": _LIKE_BART,
+            "PegasusX": _LIKE_BART,
             "Marian": _LIKE_BART,
             "BigBirdPegasus": f"{_PADDED}/bigbird_pegasus)",
             "BlenderbotSmall": f"{_PADDED}/blenderbot-small)",

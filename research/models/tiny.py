@@ -57,6 +57,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "PLBart": _BART,
     "PaliGemma": {"text_config": {"model_type": "gemma"} | _GQA, "vision_config": _VISION, "projection_dim": 64},
     "Pegasus": _BART,
+    "PegasusX": _BART | {"num_global_tokens": 4, "block_size": 4},
     "Qwen3Next": _GQA | _EXPERTS | {
         "num_experts": 4, "shared_expert_intermediate_size": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 2,
         "linear_key_head_dim": 16, "linear_value_head_dim": 16, "layer_types": ["linear_attention", "full_attention"],

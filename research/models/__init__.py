@@ -1,0 +1,1 @@
+"""Deviations inside models of transformers, each shown by numbers without attnbench: ``python -m research.models``."""

@@ -1,7 +1,7 @@
 """The order of work: the situations of a model with exact attention, then each function in each of them."""
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -146,7 +146,19 @@ class CheckedModel:
             cast_floor=_differ(calls, plain),
             unknown_patterns=tuple(layer for (layer, _), pattern in self.patterns.items() if pattern is None),
             cells=tuple(map(self._check_model, self.calls)),
+            unseen_layers=tuple(self._list_unseen()),
         )
+
+    def _list_unseen(self) -> Iterator[str]:
+        """Yield the outermost modules that are named attention, and in which no call was seen."""
+        seen = {one.layer for calls in self.calls.values() for one in chain(*calls)}
+        last = None
+        for name, module in self.exact.named_modules():
+            inside = last is not None and name.startswith(f"{last}.")
+            touched = any(f"{one}.".startswith(f"{name}.") or f"{name}.".startswith(f"{one}.") for one in seen)
+            if "attention" in type(module).__name__.lower() and not inside and not touched:
+                last = name
+                yield name
 
     def _check_model(self, situation: Situation) -> Cell:
         """Compare the model's masks with its layers' patterns, and its numbers with those of each sequence alone."""

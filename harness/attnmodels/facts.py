@@ -165,6 +165,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     # Layers whose masks are neither full, causal nor a window: their masks are compared with exact attention's alone.
     unknown_patterns: tuple[str, ...]
     cells: tuple[Cell, ...]
+    # Modules of attention that call no attention function in these situations.
+    unseen_layers: tuple[str, ...] = ()
 
 
 class TimedModel(msgspec.Struct, frozen=True, kw_only=True):

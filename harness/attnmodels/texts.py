@@ -65,15 +65,20 @@ def describe_timing(found: CheckedSource) -> str:
 
 def describe_inspection(found: Inspection) -> Iterator[str]:
     """Yield sentences about the model and about how it was made small."""
-    yield f"{found.model}: {found.parameters:,} random weights, {len(found.layers)} attention layers."
+    layers = "1 attention layer" if len(found.layers) == 1 else f"{len(found.layers)} attention layers"
+    yield f"{found.model}: {found.parameters:,} random weights, {layers}."
     if found.changed:
         shown = (f"{name} {change}" for name, change in found.changed.items() if "_token_id" not in name)
-        yield f"Made small: {', '.join(one for one in shown if '[' not in one)}."
+        yield f"Made small: {', '.join(one for one in shown if not set('[{') & set(one))}."
     if found.cast_floor:
         yield (
             f"Casts to float32 inside the model change its attention by up to {found.cast_floor:.1e}; "
             "the exact run makes them casts to float64."
         )
+    if found.unseen_layers:
+        first, *others = found.unseen_layers
+        more = f" and {len(others)} more" if others else ""
+        yield f"Not checked: {first}{more}, which call no attention function here."
     if found.unknown_patterns:
         yield (
             f"The masks of {', '.join(found.unknown_patterns)} are neither full, causal nor a window: "
@@ -147,6 +152,8 @@ def _describe(fact: ModelFact) -> str:
             return (
                 f"the outputs of {fact.queries} padding queries are not finite: the next layer spreads them to tokens"
             )
+        case facts.NumbersDiffer(apart="nan" | "inf"):
+            return f"{fact.tensor} is not finite before attention is called"
         case facts.NumbersDiffer() | facts.PathsDiffer():
             other = "exact attention" if isinstance(fact, facts.NumbersDiffer) else "the sequence alone"
             apart, allowed = f"{float(fact.apart):.2g}", f"{float(fact.allowed):.1g}"

@@ -118,7 +118,9 @@ def find_cause(seen: Tensor, asked: Asked, *, masked: bool) -> Cause | None:
             (cause, derive_visible(one, asked.queries, asked.keys))
             for cause, one in _list_faults(asked.pattern, len(asked.queries), len(asked.keys))
         ]
-    known = [*everything, *faults] if masked else [*faults, *everything]
+    # Without a window, keys in both directions are the same as without any mask.
+    windows = [one for one in faults if one[0].argument == "sliding_window"]
+    known = [*windows, *everything, *faults] if masked else [*faults, *everything]
     return next((cause for cause, visible in [*known, *inverted] if agrees(visible)), None)
 
 

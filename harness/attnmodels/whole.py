@@ -6,6 +6,7 @@ the factor of the error budget of single calls. It counts as at least one roundi
 of the largest of all: the gradient of a key bias is a sum that cancels, and each algorithm rounds it in its own way.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +50,10 @@ def find_whole_reason(model: nn.Module, situation: Situation) -> str | None:
 
 
 def make_budget(exact: Any, model: Any, plan: Plan, *, gradients: bool = True) -> Budget:
-    """Run a model in float64 (``exact``), and in its own dtype with two forms of attention that are right."""
+    """Run a model in float64 (``exact``), and in its own dtype with two forms of attention that are right.
+
+    Raises: ArithmeticError where the dtype is too narrow for the model.
+    """
     wanted = run_whole(exact, plan, _Formula(torch.float64).replace, widen=True, gradients=gradients)
     rounding = [run_whole(model, plan, _Formula(dtype).replace, gradients=gradients) for dtype in (None, torch.float64)]
     eps = torch.finfo(model.dtype).eps
@@ -61,6 +65,8 @@ def make_budget(exact: Any, model: Any, plan: Plan, *, gradients: bool = True) -
         )
         for name, one in wanted.items()
     }  # fmt: skip
+    if not all(map(math.isfinite, allowed.values())):
+        raise ArithmeticError("the output or a gradient is not finite with exact attention")
     return Budget(wanted, allowed)
 
 

@@ -1,7 +1,7 @@
 """The order of work: the situations of a model with exact attention, then each function in each of them."""
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from attnbench.interface import Refusal
 from attnbench.plugins.registry import PluginError
-from attnmodels.attentions import register_attention
 from attnmodels.facts import (
     MODEL,
     SITUATIONS,
@@ -28,9 +27,9 @@ from attnmodels.facts import (
 from attnmodels.inputs import Forward, Plan, list_alone, plan_situation
 from attnmodels.judging import judge
 from attnmodels.patterns import compare_alone, find_patterns, judge_mask
-from attnmodels.recording import EXACT, Call, Function, Given, Recorder, outside_model, register_exact, run_plan
+from attnmodels.recording import Call, Function, Given, Recorder, Wrap, outside_model, run_plan
 from attnmodels.situations import find_reason, has_feature
-from attnmodels.sources import build_model
+from attnmodels.sources import BuiltModel, build_model
 from attnmodels.tokens import Pattern
 
 __all__ = ["CheckedModel"]
@@ -48,7 +47,7 @@ class CheckedModel:
     source: str
     small: bool | None = None
     model: Any = field(init=False)
-    changed: dict[str, str] = field(init=False)
+    built: BuiltModel = field(init=False)
     exact: Any = field(init=False)
     calls: dict[Situation, list[list[Call]]] = field(init=False, default_factory=dict)
     left_out: list[LeftOut] = field(init=False, default_factory=list)
@@ -60,34 +59,31 @@ class CheckedModel:
 
         Raises: PluginError in one line where there is no such model, or it cannot be checked.
         """
-        built = build_model(self.source, small=self.small)
-        self.model, self.changed = built.model, built.changed
+        self.built = build_model(self.source, small=self.small)
+        self.model = self.built.model
         kind = type(self.model).__name__
         for module in (one for one in self.model.modules() if hasattr(one, "layerdrop")):
             # In training, layers would be left out at random.
             module.layerdrop = 0.0
-        register_exact()
         self.exact = copy.deepcopy(self.model).double()
-        self.exact.set_attn_implementation(EXACT)
-        # Other paths of experts know no float64.
-        self.exact.set_experts_implementation("eager")
+        self.built.library.select(self.exact, None)
         try:
-            first = self._record(plan_situation(self.exact, "no-padding"))
+            first = self._record(self._plan("no-padding"))
         except Exception as error:  # what inputs a model takes is known by running it
             raise PluginError(f"{kind} cannot be run: {_join(error)}") from error
         if not any(first):
-            raise PluginError(f"{kind} calls no attention function of transformers")
-        if _differ(first, self._record(plan_situation(self.exact, "no-padding"))) > SAME_IN_FLOAT64:
+            raise PluginError(f"{kind} calls {self.built.library.called}")
+        if _differ(first, self._record(self._plan("no-padding"))) > SAME_IN_FLOAT64:
             raise PluginError(f"{kind} is not deterministic: two equal passes differ")
         self._run_situations(first)
 
     def _run_situations(self, first: list[list[Call]]) -> None:
         for situation in SITUATIONS:
-            if reason := find_reason(situation, self.exact, list(chain(*first))):
+            if reason := find_reason(situation, self.exact, list(chain(*first)), self.built.features):
                 self.left_out.append(LeftOut(situation=situation, reason=reason))
                 continue
             try:
-                calls, again = (self._record(plan_situation(self.exact, situation)) for _ in range(2))
+                calls, again = (self._record(self._plan(situation)) for _ in range(2))
                 random = _differ(calls, again) > SAME_IN_FLOAT64
             except Exception as error:  # noqa: BLE001  # a model may raise anything in a situation that it does not know
                 self.left_out.append(LeftOut(situation=situation, reason=f"cannot be run: {_join(error)}"))
@@ -98,27 +94,30 @@ class CheckedModel:
             self.calls[situation] = calls
             self.patterns = self.patterns or find_patterns(self.calls[situation][0])
 
+    def _plan(self, situation: Situation) -> Plan:
+        return plan_situation(self.exact, situation, self.built.features)
+
     def _record(self, plan: Plan, *, widen: bool = True) -> list[list[Call]]:
         """Return the calls of each forward pass of a plan, with exact attention in float64."""
         names = {id(module): name for name, module in self.exact.named_modules()}
         recorders: list[Recorder] = []
 
-        def record(forward: Forward) -> Callable[[Function], Function]:
+        def record(forward: Forward) -> Wrap:
             recorders.append(Recorder(names, forward))
             return lambda _: recorders[-1]
 
-        run_plan(self.exact, plan, record, widen=widen)
+        run_plan(self.exact, plan, record, partial(self.built.library.intercept, found=None), widen=widen)
         return [one.calls for one in recorders]
 
     def inspect(self) -> Inspection:
         """Return what the model is, and what was found of its own masks and numbers."""
         situation, calls = next(iter(self.calls.items()))
-        plain = self._record(plan_situation(self.exact, situation), widen=False)
+        plain = self._record(self._plan(situation), widen=False)
         return Inspection(
             model=type(self.model).__name__,
             parameters=sum(one.numel() for one in self.model.parameters()),
             layers=tuple(dict.fromkeys(one.layer for one in chain(*calls))),
-            changed=self.changed,
+            changed=self.built.changed,
             situations=tuple(self.calls),
             left_out=tuple(self.left_out),
             cast_floor=_differ(calls, plain),
@@ -134,7 +133,7 @@ class CheckedModel:
             pattern = self.patterns.get((call.layer, call.occurrence))
             if pattern is not None and (fact := judge_mask(call, pattern)):
                 found.append((call, fact))
-        alone = list_alone(self.exact, plan_situation(self.exact, situation))
+        alone = list_alone(self.exact, self._plan(situation))
         if alone and not found:
             expected = chain(*self._record(Plan(forwards=alone)))
             found += compare_alone(calls, expected, SAME_IN_FLOAT64)
@@ -145,16 +144,16 @@ class CheckedModel:
 
         Raises: PluginError in one line where there is no such function.
         """
-        public = register_attention(attention)
-        return tuple(self._check(attention, public, situation) for situation in self.calls if situation in situations)
+        found = self.built.library.find(attention)
+        return tuple(self._check(attention, found, situation) for situation in self.calls if situation in situations)
 
-    def _check(self, attention: str, public: str, situation: Situation) -> Cell:
-        plan = plan_situation(self.model, situation)
+    def _check(self, attention: str, found: Any, situation: Situation) -> Cell:
+        plan = self._plan(situation)
         candidate = _Candidate(self, situation, plan)
         try:
             model = self._convert(plan.dtype)
-            model.set_attn_implementation(public)
-            run_plan(model, plan, candidate.begin)
+            self.built.library.select(model, found)
+            run_plan(model, plan, candidate.begin, partial(self.built.library.intercept, found=found))
             candidate.finish()
         except _OtherCallsError as error:
             candidate.found.append(("", [CallsDiffer(expected=error.args[0], came=error.args[1])]))
@@ -180,7 +179,7 @@ class _Candidate:
     _forward: int = field(init=False, default=-1)
     _number: int = field(init=False, default=0)
 
-    def begin(self, _: Forward) -> Callable[[Function], Function]:
+    def begin(self, _: Forward) -> Wrap:
         """Begin a forward pass; return what wraps the function."""
         self._forward, self._number = self._forward + 1, 0
         return lambda function: partial(self._call, function)

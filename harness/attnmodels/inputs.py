@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attnmodels.facts import Situation
 from attnmodels.tokens import Tokens
 
-__all__ = ["Forward", "Plan", "find_arguments", "list_alone", "plan_situation"]
+__all__ = ["Features", "Forward", "Plan", "find_arguments", "list_alone", "plan_situation"]
 
 # Sequences of tokens: longer than the window of a small configuration, and of lengths that no two streams share.
 LENGTH, SHORTER, ENCODER_LENGTH, ENCODER_SHORTER = 12, 7, 10, 5
@@ -39,6 +39,14 @@ class Plan:
     cached: bool = False
     training: bool = False
     dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """The arguments of a model that is not given tokens: whole, and with a mask of padding if it takes one."""
+
+    arguments: dict[str, Any]
+    padded: dict[str, Any] | None = None
 
 
 def find_arguments(model: nn.Module) -> frozenset[str]:
@@ -111,8 +119,11 @@ class _Text:
         return {name: value for name, value in given.items() if name in self.arguments}
 
 
-def plan_situation(model: Any, situation: Situation) -> Plan:
-    """Return the forward passes of a situation that the model has."""
+def plan_situation(model: Any, situation: Situation, features: Features | None = None) -> Plan:
+    """Return the forward passes of a situation that the model has; ``features`` are those of one without tokens."""
+    if features is not None:
+        padded = situation in ("right-padding", "training", "bfloat16", "float16") and features.padded
+        return _in_mode(Plan(forwards=[Forward(padded or features.arguments)]), situation)
     if not _has_tokens(model):
         features = _draw_features(model.config, [0, 1])
         return _in_mode(Plan(forwards=[Forward({model.main_input_name: features})]), situation)

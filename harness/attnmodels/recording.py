@@ -1,7 +1,7 @@
 """The calls of attention in a model: recorded with exact attention, and intercepted on the path of a function."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,12 +14,18 @@ from attnmodels.formula import Demand, attend
 from attnmodels.inputs import Forward, Plan
 from attnmodels.tokens import Tokens
 
-__all__ = ["EXACT", "Call", "Function", "Given", "Recorder", "intercept", "outside_model", "register_exact", "run_plan"]
+__all__ = [
+    "EXACT", "Call", "Function", "Given", "Recorder", "Wrap", "intercept", "outside_model", "register_exact", "run_plan",
+    "runs_outside_model",
+]  # fmt: skip
 
 # Name under which exact attention, which gets every mask in full, is registered with transformers.
 EXACT = "attnbench_exact"
 # (module, query, key, value, attention_mask, **arguments) -> output (batch, queries, heads, width), and weights or None
 Function = Callable[..., tuple[Tensor, Tensor | None]]
+Wrap = Callable[[Function], Function]
+# Numbers below this, which are added to logits, hide a key: exp(-1000) is 0 in float64.
+HIDING = -1000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +114,7 @@ def _read_demand(module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None, o
         visible = full & mask[..., : k.shape[2]]
     else:
         added = mask[..., : k.shape[2]].double()
-        shown = added > torch.finfo(torch.bfloat16).min / 2
+        shown = added > HIDING
         visible = full & shown
         rest = added.masked_fill(~shown, 0.0)
         if bool(rest.any()):
@@ -143,7 +149,7 @@ def _find_tokens(forward: Forward | None, q: Tensor, k: Tensor) -> tuple[Tokens 
 
 
 @contextmanager
-def intercept(wrap: Callable[[Function], Function]) -> Iterator[None]:
+def intercept(wrap: Wrap) -> Iterator[None]:
     """Hand the models, instead of each attention function that they look up, what ``wrap`` makes of it."""
     from transformers import AttentionInterface
 
@@ -207,24 +213,31 @@ def outside_model() -> Iterator[None]:
         _Precision.paused = False
 
 
+def runs_outside_model() -> bool:
+    """Whether the code that runs is not the model's."""
+    return _Precision.paused
+
+
 def _widen(argument: Any) -> Any:
     return torch.float64 if argument is torch.float32 else argument
 
 
 def run_plan(
-    model: Any, plan: Plan, function: Callable[[Forward], Callable[[Function], Function]], *, widen: bool = False
-) -> None:
-    """Run the forward passes of a plan; ``function(forward)`` wraps the attention functions of a pass.
+    model: Any, plan: Plan, function: Callable[[Forward], Wrap],
+    attend: Callable[[Wrap], AbstractContextManager[None]], *, widen: bool = False,
+) -> None:  # fmt: skip
+    """Run the forward passes of a plan; ``function(forward)`` wraps the attention functions, which ``attend`` hands it.
 
     ``widen``: casts to float32 inside the model are casts to float64.
     """
     model.train(plan.training)
     cache: dict[str, Any] = {}
+    dtype = next(model.parameters()).dtype
     for forward in plan.forwards:
-        arguments = {name: _cast(value, model.dtype) for name, value in forward.arguments.items()} | cache
+        arguments = {name: _cast(value, dtype) for name, value in forward.arguments.items()} | cache
         if "encoder_outputs" in cache:
             arguments.pop("input_ids", None)
-        with torch.no_grad(), intercept(function(forward)), _Precision(widen=widen, drop=not plan.training):
+        with torch.no_grad(), attend(function(forward)), _Precision(widen=widen, drop=not plan.training):
             output = model(**arguments)
         if plan.cached:
             cache["past_key_values"] = output.past_key_values

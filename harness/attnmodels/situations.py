@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnmodels.facts import Situation
-from attnmodels.inputs import find_arguments
+from attnmodels.inputs import Features, find_arguments
 from attnmodels.recording import Call
 
 __all__ = ["find_reason", "has_feature"]
@@ -26,12 +26,16 @@ def has_feature(situation: Situation, call: Call) -> bool:
     return has.get(situation, True)
 
 
-def find_reason(situation: Situation, model: Any, calls: Sequence[Call]) -> str | None:
+def find_reason(
+    situation: Situation, model: Any, calls: Sequence[Call], features: Features | None = None
+) -> str | None:
     """Return why a model does not have a situation; None if it does. ``calls`` are those without padding."""
     if situation in FEATURES:
         return None if any(has_feature(situation, call) for call in calls) else FEATURES[situation]
     if situation in ("no-padding", "training", "bfloat16", "float16"):
         return None
+    if features is not None and situation == "right-padding":
+        return None if features.padded else "no attention mask"
     arguments = find_arguments(model)
     if all(call.queries is None for call in calls):
         return "no tokens"

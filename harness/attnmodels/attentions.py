@@ -26,6 +26,11 @@ def register_attention(name: str, names: Sequence[str] = ()) -> str:
     from transformers import AttentionInterface
 
     known = list(names) or ["eager", *AttentionInterface().keys()]
+    if name.startswith("paged|") and not names:
+        raise PluginError(
+            f"{name!r} needs the cache and the packed inputs of generate_batch, which a forward does not have: name "
+            f"{name.removeprefix('paged|')!r}, which computes the same"
+        )
     if name in known:
         return name
     if ":" not in name:

@@ -24,6 +24,7 @@ from attnmodels.texts import LEGEND, describe_deviations, describe_inspection, d
 __all__ = ["command"]
 
 DEFAULTS = ("eager", "sdpa")
+DEFAULTS_OF_LIBRARIES = {"diffusers": ("native",), "timm": ("fused",)}
 # Exit code where an attention function that was named is refused in every situation.
 NOTHING_CHECKED = 3
 # Time limit of an attention function in all situations, in seconds; a small model takes one or two.
@@ -48,7 +49,7 @@ def command(source: str, attentions: Sequence[str], *, small: bool | None, json_
     path/to/file.py:make_model. Weights are random; nothing is downloaded. Exit code 0: nothing deviates; 1: a call
     deviates or fails; 3: a function that you named is refused everywhere.
     """
-    names = tuple(dict.fromkeys(attentions or DEFAULTS))
+    names = tuple(dict.fromkeys(attentions or DEFAULTS_OF_LIBRARIES.get(source.partition(":")[0], DEFAULTS)))
     with tempfile.TemporaryDirectory(prefix="attnbench-") as folder, _Checker(source, small, Path(folder)) as checker:
         inspection = checker.inspect()
         cells = {name: checker.check(name, inspection) for name in names}

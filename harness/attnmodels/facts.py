@@ -13,7 +13,7 @@ __all__ = [
 
 Situation = Literal[
     "alone", "no-padding", "right-padding", "left-padding", "packed", "window", "grouped-heads", "soft-cap", "sinks",
-    "training", "cached-prefix", "chunks", "decoding", "bfloat16", "float16",
+    "training", "cached-prefix", "chunks", "decoding", "padded-cache", "bfloat16", "float16",
 ]  # fmt: skip
 SITUATIONS: tuple[Situation, ...] = Situation.__args__  # type: ignore[attr-defined]
 Status = Literal["held", "deviates", "refused", "failed"]

@@ -26,6 +26,8 @@ TEXT_WIDTHS = (
 )  # fmt: skip
 POOLED_WIDTHS = ("pooled_projection_dim", "pooled_embed_dim", "in_text_dim2", "embedding_dim")
 AXES = ("axes_dims_rope", "axes_dim_rope", "rope_axes_dim", "axes_dims", "axes_dim")
+# A second noise level, which few configurations take.
+RARE = {"r_timestep", "timestep_r"}
 MASKS = ("encoder_attention_mask", "encoder_hidden_states_mask")
 
 
@@ -36,22 +38,37 @@ def find_features(model: Any) -> Features:
     """
     parameters = inspect.signature(model.forward).parameters
     needed = {name for name, one in parameters.items() if one.default is one.empty}
-    errors = []
+    errors: list[str] = []
     for latent in _draw_latents(model.config):
         known = _draw_known(model.config, latent)
         if unknown := sorted(needed - set(known)):
             raise ValueError(f"no rule gives its {' and '.join(unknown)}")
         masks = {name: known[name] for name in MASKS if name in parameters}
-        given = {name: known[name] for name in parameters if name in known and name not in MASKS}
-        plain = given | {name: torch.ones_like(mask) for name, mask in masks.items() if name in needed}
-        try:
-            with torch.no_grad():
-                model(**plain)
-        except Exception as error:  # noqa: BLE001  # which inputs a model takes is known by running it
-            errors.append(f"{tuple(latent.shape)}: {' '.join(str(error).split())[:100]}")
+        given = {name: known[name] for name in parameters if name in known and name not in (set(MASKS) | RARE) - needed}
+        whole = given | {name: torch.ones_like(mask) for name, mask in masks.items() if name in needed}
+        if error := _run(model, whole):
+            errors.append(f"{tuple(latent.shape)}: {error}")
             continue
-        return Features(plain, given | masks if masks else None)
+        widths = (TEXT, TEXT + latent.shape[1]) if "attention_mask" in parameters and not masks else ()
+        choices = [masks] if masks else [{"attention_mask": _draw_mask(width)} for width in widths]
+        return Features(whole, next((given | one for one in choices if not _run(model, given | one)), None))
     raise ValueError(f"it runs with no latent: {'; '.join(errors)}")
+
+
+def _run(model: Any, given: Mapping[str, Any]) -> str:
+    """Return why a model does not run."""
+    try:
+        with torch.no_grad():
+            model(**given)
+    except Exception as error:  # noqa: BLE001  # which inputs a model takes is known by running it
+        return " ".join(str(error).split())[:100] or type(error).__name__
+    return ""
+
+
+def _draw_mask(width: int) -> Tensor:
+    """Return a mask in which the last tokens of the second text are padding, before other tokens. Shape: (2, width)."""
+    column = torch.arange(width)
+    return (column < SHORTER) | (column >= TEXT) | torch.tensor([[True], [False]])
 
 
 def _draw_latents(config: Mapping[str, Any]) -> Iterator[Tensor]:
@@ -72,19 +89,22 @@ def _draw_known(config: Mapping[str, Any], latent: Tensor) -> dict[str, Any]:
     column = torch.arange(SIDE * SIDE)
     places = torch.stack([column * 0, column // SIDE, column % SIDE, column * 0][:axes], dim=1)
     levels = torch.tensor(LEVELS)
-    mask = torch.arange(TEXT) < torch.tensor([TEXT, SHORTER])[:, None]
-    size = torch.full((2, 2), float(SIDE))
-    known: dict[str, Any] = dict.fromkeys(("timestep", "r_timestep", "timestep_r", "timesteps"), levels)
-    known |= dict.fromkeys(("original_size", "target_size"), size) | dict.fromkeys(MASKS, mask)
+    sizes = torch.full((2, 2), float(SIDE))
+    known: dict[str, Any] = dict.fromkeys(("timestep", "timesteps", "t", *RARE), levels)
+    known |= dict.fromkeys(("original_size", "target_size"), sizes) | dict.fromkeys(MASKS, _draw_mask(TEXT))
     known |= {
-        "hidden_states": latent, "img_ids": places, "txt_ids": torch.zeros(TEXT, axes, dtype=torch.long),
-        "crop_coords": 0 * size, "img_shapes": [[(1, SIDE, SIDE)]] * 2, "num_frames": 1, "height": SIDE, "width": SIDE,
-        "class_labels": torch.tensor([1, 2]),
+        "hidden_states": latent, "sample": latent, "x": [one[:, None] for one in latent], "img_ids": places, "txt_ids": torch.zeros(TEXT, axes, dtype=torch.long),
+        "crop_coords": 0 * sizes, "img_shapes": [[(1, SIDE, SIDE)]] * 2, "num_frames": 1, "height": SIDE, "width": SIDE,
+        "visual_rope_pos": [torch.arange(size) for size in (FRAMES, SIDE // 2, SIDE // 2)],
+        "text_rope_pos": torch.arange(TEXT),
     }  # fmt: skip
+    if config.get("num_embeds_ada_norm"):
+        known["class_labels"] = torch.tensor([1, 2])
     if config.get("guidance_embeds"):
         known["guidance"] = levels
     if isinstance(text, int):
-        known["encoder_hidden_states"] = torch.randn(2, TEXT, text, generator=generator)
+        known["encoder_hidden_states"] = texts = torch.randn(2, TEXT, text, generator=generator)
+        known["cap_feats"] = [texts[0], texts[1, :SHORTER]]
     if isinstance(pooled, int):
         known["pooled_projections"] = torch.randn(2, pooled, generator=generator)
     if latent.dim() != 3:

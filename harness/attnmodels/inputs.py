@@ -137,8 +137,9 @@ def plan_situation(model: Any, situation: Situation, features: Features | None =
         window = getattr(model.config.get_text_config(decoder=True), "sliding_window", None)
         length = window if window and window < LENGTH else LENGTH
         return Plan(forwards=[text.lay_out([row[:length] for row in whole])])
-    if situation == "left-padding":
-        return Plan(forwards=[text.lay_out([ragged[0], [*padding, *ragged[1]]], mask=True, positions=True)])
+    if situation in ("left-padding", "padded-cache"):
+        left = text.lay_out([ragged[0], [*padding, *ragged[1]]], mask=True, positions=True)
+        return Plan(forwards=[left]) if situation == "left-padding" else _divide(left, [PREFIX, *[1] * (LENGTH - PREFIX)])
     if situation == "packed":
         return Plan(forwards=[text.lay_out([[*ragged[0], *ragged[1]]], positions=True)])
     if situation in ("right-padding", "training", "bfloat16", "float16"):
@@ -183,11 +184,13 @@ def _in_mode(plan: Plan, situation: Situation) -> Plan:
 def _divide(whole: Forward, sizes: Sequence[int]) -> Plan:
     """Return forward passes on consecutive tokens, which share a cache."""
     assert whole.queries is not None
-    divided = "decoder_input_ids" if "decoder_input_ids" in whole.arguments else "input_ids"
+    decoder = "decoder_" if "decoder_input_ids" in whole.arguments else ""
     forwards, begin = [], 0
     for size in sizes:
         columns = slice(begin, begin + size)
-        given = whole.arguments | {divided: whole.arguments[divided][:, columns], "use_cache": True}
+        parts = {"input_ids": columns, "position_ids": columns, "attention_mask": slice(begin + size)}
+        given = whole.arguments | {"use_cache": True}
+        given |= {name: given[name][:, part] for end, part in parts.items() if (name := decoder + end) in given}
         keys = whole.queries.take(slice(begin + size))
         forwards.append(Forward(given, whole.queries.take(columns), keys, whole.encoder))
         begin += size

@@ -108,6 +108,15 @@ class Timm(Torch):
 
     names = ("fused", "eager", "sdpa")
 
+    def find(self, name: str) -> Any:
+        """Return the function.
+
+        Raises: PluginError for the other position of the switch, which calls no function.
+        """
+        if name == "unfused":
+            raise PluginError("'unfused' calls no attention function: compare the outputs of the whole model")
+        return super().find(name)
+
 
 class Diffusers(Torch):
     """Models of diffusers, whose dispatcher has backends."""

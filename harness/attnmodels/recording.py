@@ -248,4 +248,6 @@ def run_plan(
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, list):
+        return [_cast(one, dtype) for one in value]
     return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value

@@ -22,7 +22,7 @@ _LAYERS = (
 _HEADS = (
     "num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads",
 )  # fmt: skip
-_KEY_HEADS = ("num_key_value_heads", "num_kv_heads")
+_KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")
 _WIDTHS = ("hidden_size", "n_embd", "d_model", "dim", "embedding_size", "word_embed_proj_dim")
 # Sizes that are replaced wherever a configuration has them as a number.
 _FIXED: Mapping[str, float] = {
@@ -42,7 +42,7 @@ _AT_MOST: Mapping[str, int] = {
 _DIFFUSION_FIXED: Mapping[str, int] = {
     "joint_attention_dim": 64, "caption_channels": 64, "text_embed_dim": 64, "text_embed_2_dim": 64, "text_dim": 64,
     "context_in_dim": 64, "cap_feat_dim": 64, "pooled_projection_dim": 64, "ffn_dim": 64, "sample_size": 8,
-    "sample_width": 8, "sample_height": 8, "sample_frames": 5, "max_text_seq_length": 8, "max_sequence_length": 8,
+    "sample_width": 8, "sample_height": 8, "sample_frames": 5, "max_text_seq_length": 8, "cross_attention_dim": 64, "max_sequence_length": 8,
     "approximator_hidden_dim": 64, "in_text_dim": 64, "in_text_dim2": 64, "num_experts": 4, "moe_intermediate_dim": 64,
 }  # fmt: skip
 # Arguments of timm.create_model, of which the first are used that a model takes.
@@ -91,6 +91,8 @@ def make_diffusion_small(configuration: Mapping[str, Any]) -> dict[str, Any]:
         found |= {name: value // before * after for name, value in configuration.items()
                   if _is_size(value) and value == width}  # fmt: skip
     layers = [name for name in configuration if name == "depth" or "layers" in name or "_blocks" in name]
+    if isinstance(blocks := configuration.get("block_out_channels"), tuple):
+        found["block_out_channels"] = (64,) * len(blocks)
     return found | heads | {name: min(2, configuration[name]) for name in layers if _is_size(configuration[name])}
 
 

@@ -9,7 +9,7 @@ from attnmodels.recording import Call
 
 __all__ = ["find_reason", "has_feature"]
 
-WITH_CACHE = ("cached-prefix", "chunks", "decoding")
+WITH_CACHE = ("cached-prefix", "chunks", "decoding", "padded-cache")
 FEATURES: dict[str, str] = {
     "window": "no window", "grouped-heads": "no grouped heads", "soft-cap": "no soft cap", "sinks": "no sinks",
 }  # fmt: skip
@@ -39,9 +39,10 @@ def find_reason(
     arguments = find_arguments(model)
     if all(call.queries is None for call in calls):
         return "no tokens"
-    if situation in ("right-padding", "left-padding"):
+    if situation in ("right-padding", "left-padding", "padded-cache"):
         masks = {"attention_mask", "decoder_attention_mask"} & arguments
-        return None if masks else "no attention mask"
+        if not masks or situation != "padded-cache":
+            return None if masks else "no attention mask"
     if situation == "packed":
         if model.config.is_encoder_decoder:
             return "encoder and decoder"

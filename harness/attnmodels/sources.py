@@ -188,6 +188,8 @@ def _build_module(name: str, make: Callable[[], Any]) -> Any:
     torch.manual_seed(7)
     model = make()
     _draw_parameters(model)
+    if not hasattr(model, "set_attn_implementation"):
+        _draw_convolutions(model)
     return model.eval()
 
 
@@ -210,6 +212,12 @@ def _draw_parameters(model: Any) -> None:
         for embedding in (one for one in model.modules() if isinstance(one, torch.nn.Embedding)):
             noise = torch.randn(embedding.weight.shape, generator=generator, dtype=torch.float32)
             embedding.weight.copy_(noise)
+
+
+def _draw_convolutions(model: Any) -> None:
+    """Draw weights of convolutions that keep the size of numbers, which a residual network would else raise."""
+    for one in (one for one in model.modules() if isinstance(one, torch.nn.Conv1d | torch.nn.Conv2d | torch.nn.Conv3d)):
+        torch.nn.init.normal_(one.weight, std=one.weight[0].numel() ** -0.5)
 
 
 def _make_with_function(source: str) -> BuiltModel:

@@ -93,7 +93,8 @@ def _draw_known(config: Mapping[str, Any], latent: Tensor) -> dict[str, Any]:
     known: dict[str, Any] = dict.fromkeys(("timestep", "timesteps", "t", *RARE), levels)
     known |= dict.fromkeys(("original_size", "target_size"), sizes) | dict.fromkeys(MASKS, _draw_mask(TEXT))
     known |= {
-        "hidden_states": latent, "sample": latent, "x": [one[:, None] for one in latent], "img_ids": places, "txt_ids": torch.zeros(TEXT, axes, dtype=torch.long),
+        "hidden_states": latent, "sample": latent, "x": [one[:, None] for one in latent], "img_ids": places,
+        "txt_ids": torch.zeros(TEXT, axes, dtype=torch.long),
         "crop_coords": 0 * sizes, "img_shapes": [[(1, SIDE, SIDE)]] * 2, "num_frames": 1, "height": SIDE, "width": SIDE,
         "visual_rope_pos": [torch.arange(size) for size in (FRAMES, SIDE // 2, SIDE // 2)],
         "text_rope_pos": torch.arange(TEXT),

@@ -125,8 +125,8 @@ def plan_situation(model: Any, situation: Situation, features: Features | None =
         padded = situation in ("right-padding", "training", "bfloat16", "float16") and features.padded
         return _in_mode(Plan(forwards=[Forward(padded or features.arguments)]), situation)
     if not _has_tokens(model):
-        features = _draw_features(model.config, [0, 1])
-        return _in_mode(Plan(forwards=[Forward({model.main_input_name: features})]), situation)
+        drawn = _draw_features(model.config, [0, 1])
+        return _in_mode(Plan(forwards=[Forward({model.main_input_name: drawn})]), situation)
     text = _Text(model, find_arguments(model))
     whole = [_sequence(number, LENGTH) for number in range(2)]
     ragged = [_sequence(0, LENGTH), _sequence(1, SHORTER)]
@@ -139,7 +139,9 @@ def plan_situation(model: Any, situation: Situation, features: Features | None =
         return Plan(forwards=[text.lay_out([row[:length] for row in whole])])
     if situation in ("left-padding", "padded-cache"):
         left = text.lay_out([ragged[0], [*padding, *ragged[1]]], mask=True, positions=True)
-        return Plan(forwards=[left]) if situation == "left-padding" else _divide(left, [PREFIX, *[1] * (LENGTH - PREFIX)])
+        return (
+            Plan(forwards=[left]) if situation == "left-padding" else _divide(left, [PREFIX, *[1] * (LENGTH - PREFIX)])
+        )
     if situation == "packed":
         return Plan(forwards=[text.lay_out([[*ragged[0], *ragged[1]]], positions=True)])
     if situation in ("right-padding", "training", "bfloat16", "float16"):

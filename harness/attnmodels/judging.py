@@ -28,7 +28,9 @@ CASTS = 4
 EXPLAINED = 0.05
 
 
-def judge(function: Function, given: Given, call: Call, pattern: Pattern | None, cast_floor: float, *, gradients: bool) -> list[ModelFact]:
+def judge(
+    function: Function, given: Given, call: Call, pattern: Pattern | None, cast_floor: float, *, gradients: bool
+) -> list[ModelFact]:
     """Return what is wrong with a call of a function, by what its layer asked for in ``call``.
 
     ``pattern`` is the pattern of the layer's mask, if it is known; ``cast_floor`` is the relative difference that casts

@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from attnbench.interface import Refusal
 from attnbench.plugins.registry import PluginError
 from attnmodels.attentions import register_attention
 from attnmodels.recording import EXACT, Function, Wrap, intercept, register_exact, runs_outside_model
@@ -83,9 +81,12 @@ class Torch(Transformers):
         def replacement(*args: Any, **given: Any) -> Tensor:
             return _SDPA(*args, **given) if runs_outside_model() else attend(*args, **given)
 
+        def leave(*_: Any) -> None:
+            stack.pop()
+
         hooks = [
             register_module_forward_pre_hook(lambda module, _: stack.append(module)),
-            register_module_forward_hook(lambda *_: stack.pop() and None, always_call=True),
+            register_module_forward_hook(leave, always_call=True),
         ]
         # Functions that torch itself calls, such as that of nn.MultiheadAttention, are not seen by a mode.
         F.scaled_dot_product_attention = replacement
@@ -139,7 +140,8 @@ class Diffusers(Torch):
         if found in self.names[:-2]:
             backend = dispatch.AttentionBackendName(found)
             try:
-                dispatch._check_attention_backend_requirements(backend)
+                # The library's own check, which set_attention_backend makes of a model.
+                dispatch._check_attention_backend_requirements(backend)  # noqa: SLF001
             except (RuntimeError, ImportError) as error:
                 raise PluginError(f"backend {name!r} of diffusers cannot run here: {error}") from error
             if "hub" in found:
@@ -207,8 +209,9 @@ class _Calls(TorchFunctionMode):
 
 
 def _call_on_heads(
-    function: Function, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *, attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,  # noqa: ARG001
+    function: Function, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *,
+    attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+    enable_gqa: bool = False,  # noqa: ARG001
 ) -> Tensor:  # fmt: skip
     """Call an attention function with arguments of ``scaled_dot_product_attention``, of any number of dimensions.
 

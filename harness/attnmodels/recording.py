@@ -15,8 +15,8 @@ from attnmodels.inputs import Forward, Plan
 from attnmodels.tokens import Tokens
 
 __all__ = [
-    "EXACT", "Call", "Function", "Given", "Recorder", "Wrap", "intercept", "outside_model", "register_exact", "run_plan",
-    "runs_outside_model",
+    "EXACT", "Call", "Function", "Given", "Recorder", "Wrap", "intercept", "outside_model", "register_exact",
+    "run_plan", "runs_outside_model",
 ]  # fmt: skip
 
 # Name under which exact attention, which gets every mask in full, is registered with transformers.

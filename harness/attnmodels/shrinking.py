@@ -42,7 +42,8 @@ _AT_MOST: Mapping[str, int] = {
 _DIFFUSION_FIXED: Mapping[str, int] = {
     "joint_attention_dim": 64, "caption_channels": 64, "text_embed_dim": 64, "text_embed_2_dim": 64, "text_dim": 64,
     "context_in_dim": 64, "cap_feat_dim": 64, "pooled_projection_dim": 64, "ffn_dim": 64, "sample_size": 8,
-    "sample_width": 8, "sample_height": 8, "sample_frames": 5, "max_text_seq_length": 8, "cross_attention_dim": 64, "max_sequence_length": 8,
+    "sample_width": 8, "sample_height": 8, "sample_frames": 5, "max_text_seq_length": 8, "cross_attention_dim": 64,
+    "max_sequence_length": 8,
     "approximator_hidden_dim": 64, "in_text_dim": 64, "in_text_dim2": 64, "num_experts": 4, "moe_intermediate_dim": 64,
 }  # fmt: skip
 # Arguments of timm.create_model, of which the first are used that a model takes.
@@ -83,7 +84,7 @@ def make_diffusion_small(configuration: Mapping[str, Any]) -> dict[str, Any]:
     heads = {name: count // 2 for name, count in _choose_heads(configuration).items()}
     before = next((configuration[name] for name in _HEADS if name in heads), 1)
     after = max(heads.values(), default=1)
-    head_width = configuration.get("attention_head_dim")
+    head_width: Any = configuration.get("attention_head_dim")
     width = head_width * before if _is_size(head_width) else configuration.get("hidden_size", configuration.get("dim"))
     found = {name: min(most, configuration[name]) for name, most in _DIFFUSION_FIXED.items()
              if _is_size(configuration.get(name))}  # fmt: skip

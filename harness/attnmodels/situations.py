@@ -10,6 +10,7 @@ from attnmodels.recording import Call
 __all__ = ["find_reason", "has_feature"]
 
 WITH_CACHE = ("cached-prefix", "chunks", "decoding", "padded-cache")
+PADDED = ("right-padding", "left-padding")
 FEATURES: dict[str, str] = {
     "window": "no window", "grouped-heads": "no grouped heads", "soft-cap": "no soft cap", "sinks": "no sinks",
 }  # fmt: skip
@@ -36,13 +37,18 @@ def find_reason(
         return None
     if features is not None and situation == "right-padding":
         return None if features.padded else "no attention mask"
-    arguments = find_arguments(model)
     if all(call.queries is None for call in calls):
         return "no tokens"
-    if situation in ("right-padding", "left-padding", "padded-cache"):
-        masks = {"attention_mask", "decoder_attention_mask"} & arguments
-        if not masks or situation != "padded-cache":
-            return None if masks else "no attention mask"
+    return _find_missing(situation, model, calls)
+
+
+def _find_missing(situation: Situation, model: Any, calls: Sequence[Call]) -> str | None:
+    """Return what a model of tokens lacks for a situation."""
+    arguments = find_arguments(model)
+    if situation in (*PADDED, "padded-cache") and not {"attention_mask", "decoder_attention_mask"} & arguments:
+        return "no attention mask"
+    if situation in PADDED:
+        return None
     if situation == "packed":
         if model.config.is_encoder_decoder:
             return "encoder and decoder"

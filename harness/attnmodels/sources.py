@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -96,7 +97,7 @@ def _build_timm(name: str, *, small: bool) -> BuiltModel:
         _refuse_name("timm has no model", name, timm.list_models())
     for changes in TIMM_SIZES if small else [{}]:
         try:
-            model = _build_module(name, lambda given=changes: timm.create_model(name, pretrained=False, **given))
+            model = _build_module(name, partial(timm.create_model, name, pretrained=False, **changes))
             features = _find(find_image, model, name)
             break
         except PluginError as error:
@@ -228,7 +229,7 @@ def _make_with_function(source: str) -> BuiltModel:
         raise PluginError(f"{source!r} must be a function that returns a model, got a {type(function).__name__}")
     if inspect.signature(function).parameters:
         raise PluginError(f"{source!r} must be a function without parameters that returns a model")
-    model = function()
+    model: Any = function()
     if isinstance(model, PreTrainedModel):
         return BuiltModel(model=model.eval())
     given = None

@@ -94,7 +94,7 @@ def check(model: CheckedModel, name: str, *situations: Situation) -> list[Cell]:
 class _Stub(MetaPathFinder, Loader):
     """Imports every module of torchvision as one whose names are empty classes: models of timm use none of them."""
 
-    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
         return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] == "torchvision" else None
 
     def exec_module(self, module: ModuleType) -> None:
@@ -178,7 +178,7 @@ def test_layers_of_any_module_are_named(functions: Path) -> None:
     assert cell.layers == ("second", "last")
 
 
-def test_models_of_timm_are_checked(timm: Any, functions: Path) -> None:  # noqa: ARG001
+def test_models_of_timm_are_checked(timm: Any, functions: Path) -> None:
     """The fused layers of a vision transformer hold; the other position of the switch calls nothing."""
     model = make("timm:vit_base_patch16_224")
     assert model.inspect().layers == ("blocks.0.attn", "blocks.1.attn")
@@ -197,7 +197,7 @@ def test_models_of_timm_are_checked(timm: Any, functions: Path) -> None:  # noqa
         ("make_nothing", "calls no scaled_dot_product_attention"),
     ],
 )
-def test_sources_that_cannot_be_checked_are_one_line(timm: Any, functions: Path, source: str, words: str) -> None:  # noqa: ARG001
+def test_sources_that_cannot_be_checked_are_one_line(timm: Any, functions: Path, source: str, words: str) -> None:
     """A name that does not exist, inputs that are not known and a model without attention are refused in one line."""
     with pytest.raises(PluginError, match=words) as error:
         CheckedModel(source if ":" in source else f"{functions}:{source}")

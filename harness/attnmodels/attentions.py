@@ -1,7 +1,7 @@
 """The attention functions that a name can mean: of transformers, an implementation of attnbench, or of a file."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,14 +16,21 @@ PARAMETERS = ("module", "query", "key", "value", "attention_mask")
 DECLARATION = "mask_function"
 
 
-def register_attention(name: str) -> str:
+def register_attention(name: str, names: Sequence[str] = ()) -> str:
     """Return the value of ``attn_implementation`` that selects a function, which is registered if it is not yet.
+
+    ``names`` are those of another library, in the place of transformers' own.
 
     Raises: PluginError in one line where there is no such function, or it cannot be an attention function.
     """
     from transformers import AttentionInterface
 
-    known = ["eager", *AttentionInterface().keys()]
+    known = list(names) or ["eager", *AttentionInterface().keys()]
+    if name.startswith("paged|") and not names:
+        raise PluginError(
+            f"{name!r} needs the cache and the packed inputs of generate_batch, which a forward does not have: name "
+            f"{name.removeprefix('paged|')!r}, which computes the same"
+        )
     if name in known:
         return name
     if ":" not in name:
@@ -50,7 +57,7 @@ def _register_implementation(name: str, known: list[str]) -> str:
     if ":" not in name and name not in (own := list_names()):
         close = get_close_matches(name, [*known, *own], n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise PluginError(f"unknown attention {name!r}{hint}; transformers has {', '.join(known)}")
+        raise PluginError(f"unknown attention {name!r}{hint}; there are {', '.join(known)}")
     try:
         return register(name)
     except (ValueError, TypeError) as error:

@@ -1,7 +1,7 @@
 """The order of work: the situations of a model with exact attention, then each function in each of them."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from attnbench.interface import Refusal
 from attnbench.plugins.registry import PluginError
-from attnmodels.attentions import register_attention
 from attnmodels.facts import (
     END_TO_END,
     MODEL,
@@ -30,9 +29,9 @@ from attnmodels.facts import (
 from attnmodels.inputs import Forward, Plan, list_alone, plan_situation
 from attnmodels.judging import judge
 from attnmodels.patterns import compare_alone, find_patterns, judge_mask
-from attnmodels.recording import EXACT, Call, Function, Given, Recorder, outside_model, register_exact, run_plan
+from attnmodels.recording import Attend, Call, Function, Given, Recorder, Wrap, outside_model, run_plan
 from attnmodels.situations import find_reason, has_feature
-from attnmodels.sources import build_model
+from attnmodels.sources import BuiltModel, build_model
 from attnmodels.tokens import Pattern
 from attnmodels.whole import Budget, find_whole_reason, make_budget, run_whole
 
@@ -51,11 +50,13 @@ class CheckedModel:
     source: str
     small: bool | None = None
     model: Any = field(init=False)
-    changed: dict[str, str] = field(init=False)
+    built: BuiltModel = field(init=False)
     exact: Any = field(init=False)
     calls: dict[Situation, list[list[Call]]] = field(init=False, default_factory=dict)
     left_out: list[LeftOut] = field(init=False, default_factory=list)
     patterns: dict[tuple[str, int], Pattern | None] = field(init=False, default_factory=dict)
+    # Relative difference that casts to float32 inside the model make.
+    cast_floor: float = field(init=False, default=0.0)
     _in_dtype: dict[torch.dtype, Any] = field(init=False, default_factory=dict)
     _budgets: dict[Situation, Budget] = field(init=False, default_factory=dict)
 
@@ -64,34 +65,38 @@ class CheckedModel:
 
         Raises: PluginError in one line where there is no such model, or it cannot be checked.
         """
-        built = build_model(self.source, small=self.small)
-        self.model, self.changed = built.model, built.changed
+        self.built = build_model(self.source, small=self.small)
+        self.model = self.built.model
         kind = type(self.model).__name__
         for module in (one for one in self.model.modules() if hasattr(one, "layerdrop")):
             # In training, layers would be left out at random.
             module.layerdrop = 0.0
-        register_exact()
         self.exact = copy.deepcopy(self.model).double()
-        self.exact.set_attn_implementation(EXACT)
-        # Other paths of experts know no float64.
-        self.exact.set_experts_implementation("eager")
+        self.built.library.select(self.exact, None)
         try:
-            first = self._record(plan_situation(self.exact, "no-padding"))
+            first = self._record(self._plan("no-padding"))
         except Exception as error:  # what inputs a model takes is known by running it
             raise PluginError(f"{kind} cannot be run: {_join(error)}") from error
         if not any(first):
-            raise PluginError(f"{kind} calls no attention function of transformers")
-        if _differ(first, self._record(plan_situation(self.exact, "no-padding"))) > SAME_IN_FLOAT64:
+            raise PluginError(f"{kind} calls {self.built.library.called}")
+        if _differ(first, self._record(self._plan("no-padding"))) > SAME_IN_FLOAT64:
             raise PluginError(f"{kind} is not deterministic: two equal passes differ")
+        self.cast_floor = self._measure_casts(first)
         self._run_situations(first)
+
+    def _measure_casts(self, first: list[list[Call]]) -> float:
+        try:
+            return _differ(first, self._record(self._plan("no-padding"), widen=False))
+        except Exception:  # noqa: BLE001  # some models run in float64 without these casts alone
+            return 0.0
 
     def _run_situations(self, first: list[list[Call]]) -> None:
         for situation in SITUATIONS:
-            if reason := find_reason(situation, self.exact, list(chain(*first))):
+            if reason := find_reason(situation, self.exact, list(chain(*first)), self.built.features):
                 self.left_out.append(LeftOut(situation=situation, reason=reason))
                 continue
             try:
-                calls, again = (self._record(plan_situation(self.exact, situation)) for _ in range(2))
+                calls, again = (self._record(self._plan(situation)) for _ in range(2))
                 random = _differ(calls, again) > SAME_IN_FLOAT64
             except Exception as error:  # noqa: BLE001  # a model may raise anything in a situation that it does not know
                 self.left_out.append(LeftOut(situation=situation, reason=f"cannot be run: {_join(error)}"))
@@ -109,7 +114,8 @@ class CheckedModel:
             try:
                 if reason is None:
                     plan = self._plan_whole(situation)
-                    self._budgets[situation] = make_budget(self.exact, self._convert(plan.dtype, EXACT), plan)
+                    model = self._convert(plan.dtype, None)
+                    self._budgets[situation] = make_budget(self.exact, model, plan, self._hand(None))
             except Exception as error:  # noqa: BLE001  # as above
                 reason = f"cannot be run: {_join(error)}"
             if reason is not None:
@@ -118,32 +124,34 @@ class CheckedModel:
     def _plan_whole(self, situation: Situation) -> Plan:
         """Return one forward pass in evaluation, with padding if the model takes a mask."""
         padded: Situation = "right-padding" if "right-padding" in self.calls else "no-padding"
-        return replace(plan_situation(self.exact, padded), dtype=getattr(torch, END_TO_END[situation]))
+        return replace(self._plan(padded), dtype=getattr(torch, END_TO_END[situation]))
+
+    def _plan(self, situation: Situation) -> Plan:
+        return plan_situation(self.exact, situation, self.built.features)
 
     def _record(self, plan: Plan, *, widen: bool = True) -> list[list[Call]]:
         """Return the calls of each forward pass of a plan, with exact attention in float64."""
         names = {id(module): name for name, module in self.exact.named_modules()}
         recorders: list[Recorder] = []
 
-        def record(forward: Forward) -> Callable[[Function], Function]:
+        def record(forward: Forward) -> Wrap:
             recorders.append(Recorder(names, forward))
             return lambda _: recorders[-1]
 
-        run_plan(self.exact, plan, record, widen=widen)
+        run_plan(self.exact, plan, record, self._hand(None), widen=widen)
         return [one.calls for one in recorders]
 
     def inspect(self) -> Inspection:
         """Return what the model is, and what was found of its own masks and numbers."""
-        situation, calls = next(iter(self.calls.items()))
-        plain = self._record(plan_situation(self.exact, situation), widen=False)
+        calls = next(iter(self.calls.values()))
         return Inspection(
             model=type(self.model).__name__,
             parameters=sum(one.numel() for one in self.model.parameters()),
             layers=tuple(dict.fromkeys(one.layer for one in chain(*calls))),
-            changed=self.changed,
+            changed=self.built.changed,
             situations=(*self.calls, *self._budgets),
             left_out=tuple(self.left_out),
-            cast_floor=_differ(calls, plain),
+            cast_floor=self.cast_floor,
             unknown_patterns=tuple(layer for (layer, _), pattern in self.patterns.items() if pattern is None),
             cells=tuple(map(self._check_model, self.calls)),
             unseen_layers=tuple(self._list_unseen()),
@@ -168,7 +176,7 @@ class CheckedModel:
             pattern = self.patterns.get((call.layer, call.occurrence))
             if pattern is not None and (fact := judge_mask(call, pattern)):
                 found.append((call, fact))
-        alone = list_alone(self.exact, plan_situation(self.exact, situation))
+        alone = list_alone(self.exact, self._plan(situation))
         if alone and not found:
             expected = chain(*self._record(Plan(forwards=alone)))
             found += compare_alone(calls, expected, SAME_IN_FLOAT64)
@@ -179,16 +187,17 @@ class CheckedModel:
 
         Raises: PluginError in one line where there is no such function.
         """
-        public = register_attention(attention)
+        found = self.built.library.find(attention)
         asked = set(situations)
-        calls = (self._check(attention, public, one) for one in self.calls if one in asked)
-        wholes = (self._check_whole(attention, public, one) for one in self._budgets if one in asked)
+        calls = (self._check(attention, found, one) for one in self.calls if one in asked)
+        wholes = (self._check_whole(attention, found, one) for one in self._budgets if one in asked)
         return (*calls, *wholes)
 
-    def _check_whole(self, attention: str, public: str, situation: Situation) -> Cell:
+    def _check_whole(self, attention: str, found: Any, situation: Situation) -> Cell:
         plan, budget = self._plan_whole(situation), self._budgets[situation]
         try:
-            facts = budget.judge(run_whole(self._convert(plan.dtype, public), plan, lambda same: same))
+            own = run_whole(self._convert(plan.dtype, found), plan, lambda same: same, self._hand(found))
+            facts = budget.judge(own)
         except Exception as error:  # noqa: BLE001  # as in _check
             kind = "Refusal" if isinstance(error, REFUSALS) else type(error).__name__
             return _make_cell(attention, situation, 0, [("", [Raised(kind=kind, message=_join(error))])])
@@ -197,11 +206,15 @@ class CheckedModel:
             attention=attention, situation=situation, status="held" if held else "deviates", calls=0, facts=facts
         )  # fmt: skip
 
-    def _check(self, attention: str, public: str, situation: Situation) -> Cell:
-        plan = plan_situation(self.model, situation)
+    def _hand(self, found: Any) -> Attend:
+        """Return what hands the calls of a function to a wrapper; None stands for exact attention."""
+        return partial(self.built.library.intercept, found=found)
+
+    def _check(self, attention: str, found: Any, situation: Situation) -> Cell:
+        plan = self._plan(situation)
         candidate = _Candidate(self, situation, plan)
         try:
-            run_plan(self._convert(plan.dtype, public), plan, candidate.begin)
+            run_plan(self._convert(plan.dtype, found), plan, candidate.begin, self._hand(found))
             candidate.finish()
         except _OtherCallsError as error:
             candidate.found.append(("", [CallsDiffer(expected=error.args[0], came=error.args[1])]))
@@ -209,11 +222,11 @@ class CheckedModel:
             candidate.add("", error)
         return _make_cell(attention, situation, candidate.count, candidate.found)
 
-    def _convert(self, dtype: torch.dtype, public: str) -> Any:
-        """Return the model in a dtype, on the path of an attention function."""
+    def _convert(self, dtype: torch.dtype, found: Any) -> Any:
+        """Return the model in a dtype, on the path of an attention function; None stands for exact attention."""
         if dtype not in self._in_dtype:
             self._in_dtype = {dtype: copy.deepcopy(self.model).to(dtype)}
-        self._in_dtype[dtype].set_attn_implementation(public)
+        self.built.library.select(self._in_dtype[dtype], found)
         return self._in_dtype[dtype]
 
 
@@ -229,7 +242,7 @@ class _Candidate:
     _forward: int = field(init=False, default=-1)
     _number: int = field(init=False, default=0)
 
-    def begin(self, _: Forward) -> Callable[[Function], Function]:
+    def begin(self, _: Forward) -> Wrap:
         """Begin a forward pass; return what wraps the function."""
         self._forward, self._number = self._forward + 1, 0
         return lambda function: partial(self._call, function)
@@ -273,7 +286,7 @@ class _Candidate:
         pattern = self.checked.patterns.get((call.layer, call.occurrence))
         try:
             with outside_model():
-                facts = judge(function, given, call, pattern, gradients=self.plan.training)
+                facts = judge(function, given, call, pattern, self.checked.cast_floor, gradients=self.plan.training)
         except Exception as error:  # noqa: BLE001  # whatever a function raises is a fact
             self.add(call.layer, error)
             return

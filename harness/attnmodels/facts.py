@@ -16,8 +16,8 @@ __all__ = [
 
 Situation = Literal[
     "alone", "no-padding", "right-padding", "left-padding", "packed", "window", "grouped-heads", "soft-cap", "sinks",
-    "training", "cached-prefix", "chunks", "decoding", "bfloat16", "float16", "end-to-end", "end-to-end-bfloat16",
-    "end-to-end-float16",
+    "training", "cached-prefix", "chunks", "decoding", "padded-cache", "bfloat16", "float16", "end-to-end",
+    "end-to-end-bfloat16", "end-to-end-float16",
 ]  # fmt: skip
 # Situations in which the whole model runs on the path of a function, and the dtype of its weights.
 END_TO_END: dict[Situation, str] = {

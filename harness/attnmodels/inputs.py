@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attnmodels.facts import Situation
 from attnmodels.tokens import Tokens
 
-__all__ = ["Forward", "Plan", "find_arguments", "list_alone", "plan_batch", "plan_situation"]
+__all__ = ["Features", "Forward", "Plan", "find_arguments", "list_alone", "plan_batch", "plan_situation"]
 
 # Sequences of tokens: longer than the window of a small configuration, and of lengths that no two streams share.
 LENGTH, SHORTER, ENCODER_LENGTH, ENCODER_SHORTER = 12, 7, 10, 5
@@ -39,6 +39,14 @@ class Plan:
     cached: bool = False
     training: bool = False
     dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """The arguments of a model that is not given tokens: whole, and with a mask of padding if it takes one."""
+
+    arguments: dict[str, Any]
+    padded: dict[str, Any] | None = None
 
 
 def find_arguments(model: nn.Module) -> frozenset[str]:
@@ -111,11 +119,14 @@ class _Text:
         return {name: value for name, value in given.items() if name in self.arguments}
 
 
-def plan_situation(model: Any, situation: Situation) -> Plan:
-    """Return the forward passes of a situation that the model has."""
+def plan_situation(model: Any, situation: Situation, features: Features | None = None) -> Plan:
+    """Return the forward passes of a situation that the model has; ``features`` are those of one without tokens."""
+    if features is not None:
+        padded = situation in ("right-padding", "training", "bfloat16", "float16") and features.padded
+        return _in_mode(Plan(forwards=[Forward(padded or features.arguments)]), situation)
     if not _has_tokens(model):
-        features = _draw_features(model.config, [0, 1])
-        return _in_mode(Plan(forwards=[Forward({model.main_input_name: features})]), situation)
+        drawn = _draw_features(model.config, [0, 1])
+        return _in_mode(Plan(forwards=[Forward({model.main_input_name: drawn})]), situation)
     text = _Text(model, find_arguments(model))
     whole = [_sequence(number, LENGTH) for number in range(2)]
     ragged = [_sequence(0, LENGTH), _sequence(1, SHORTER)]
@@ -126,8 +137,11 @@ def plan_situation(model: Any, situation: Situation) -> Plan:
         window = getattr(model.config.get_text_config(decoder=True), "sliding_window", None)
         length = window if window and window < LENGTH else LENGTH
         return Plan(forwards=[text.lay_out([row[:length] for row in whole])])
-    if situation == "left-padding":
-        return Plan(forwards=[text.lay_out([ragged[0], [*padding, *ragged[1]]], mask=True, positions=True)])
+    if situation in ("left-padding", "padded-cache"):
+        left = text.lay_out([ragged[0], [*padding, *ragged[1]]], mask=True, positions=True)
+        return (
+            Plan(forwards=[left]) if situation == "left-padding" else _divide(left, [PREFIX, *[1] * (LENGTH - PREFIX)])
+        )
     if situation == "packed":
         return Plan(forwards=[text.lay_out([[*ragged[0], *ragged[1]]], positions=True)])
     if situation in ("right-padding", "training", "bfloat16", "float16"):
@@ -186,11 +200,13 @@ def _in_mode(plan: Plan, situation: Situation) -> Plan:
 def _divide(whole: Forward, sizes: Sequence[int]) -> Plan:
     """Return forward passes on consecutive tokens, which share a cache."""
     assert whole.queries is not None
-    divided = "decoder_input_ids" if "decoder_input_ids" in whole.arguments else "input_ids"
+    decoder = "decoder_" if "decoder_input_ids" in whole.arguments else ""
     forwards, begin = [], 0
     for size in sizes:
         columns = slice(begin, begin + size)
-        given = whole.arguments | {divided: whole.arguments[divided][:, columns], "use_cache": True}
+        parts = {"input_ids": columns, "position_ids": columns, "attention_mask": slice(begin + size)}
+        given = whole.arguments | {"use_cache": True}
+        given |= {name: given[name][:, part] for end, part in parts.items() if (name := decoder + end) in given}
         keys = whole.queries.take(slice(begin + size))
         forwards.append(Forward(given, whole.queries.take(columns), keys, whole.encoder))
         begin += size

@@ -18,7 +18,9 @@ from attnmodels.timing import time_models
 
 __all__ = ["Inquiry", "Timed"]
 
-DEFAULTS = ("eager", "sdpa")
+# Functions that are checked if none is named, by the library before the colon of a source; the first is the baseline.
+DEFAULTS = {"diffusers": ("native",), "timm": ("fused",)}
+OTHER_DEFAULTS = ("eager", "sdpa")
 # Time limit of an attention function in all situations, or of a timing process, in seconds; a small model takes some.
 LIMIT_S = 900.0
 # Part of the time limit of a timing process that is planned for calls. The rest is for loading and warming up.
@@ -55,13 +57,18 @@ class Inquiry:
             self.child.__exit__(None, None, None)
             self.child = None
 
+    @property
+    def defaults(self) -> tuple[str, ...]:
+        """The functions that are checked if none is named; the first is the baseline of times."""
+        return DEFAULTS.get(self.source.partition(":")[0], OTHER_DEFAULTS)
+
     def check(self, attentions: Sequence[str]) -> CheckedSource:
         """Check attention functions in a model; none: the defaults.
 
         Raises: PluginError where there is no such model, or no such function.
         """
         inspection = self._inspect()
-        cells = [cell for name in attentions or DEFAULTS for cell in self._check_attention(name, inspection)]
+        cells = [cell for name in attentions or self.defaults for cell in self._check_attention(name, inspection)]
         return CheckedSource(source=self.source, inspection=inspection, cells=(*inspection.cells, *cells))
 
     def _inspect(self) -> Inspection:
@@ -85,7 +92,7 @@ class Inquiry:
     def time(self, found: CheckedSource, timed: Timed) -> CheckedSource:
         """Add the times of functions that do not deviate, or why there are none; the first default is the baseline."""
         held = [name for name in found.attentions if name != MODEL and found.is_right(name)]
-        names = list(dict.fromkeys([DEFAULTS[0], *held]))
+        names = list(dict.fromkeys([self.defaults[0], *held]))
         request = SampleModel(
             source=self.source, small=self.small, attentions=names, batch=timed.batch, length=timed.length,
             budget_s=timed.budget_s, limit_s=PLANNED * LIMIT_S, seed=0, threads=timed.threads,

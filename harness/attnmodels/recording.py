@@ -1,7 +1,7 @@
 """The calls of attention in a model: recorded with exact attention, and intercepted on the path of a function."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,22 +15,19 @@ from attnmodels.inputs import Forward, Plan
 from attnmodels.tokens import Tokens
 
 __all__ = [
-    "EXACT",
-    "Call",
-    "Function",
-    "Given",
-    "Recorder",
-    "intercept",
-    "outside_model",
-    "read_demand",
-    "register_exact",
-    "run_plan",
-]
+    "EXACT", "Attend", "Call", "Function", "Given", "Recorder", "Wrap", "intercept", "outside_model", "read_demand",
+    "register_exact", "run_plan", "runs_outside_model",
+]  # fmt: skip
 
 # Name under which exact attention, which gets every mask in full, is registered with transformers.
 EXACT = "attnbench_exact"
 # (module, query, key, value, attention_mask, **arguments) -> output (batch, queries, heads, width), and weights or None
 Function = Callable[..., tuple[Tensor, Tensor | None]]
+Wrap = Callable[[Function], Function]
+# Hands what a wrapper makes of an attention function to a model, while the context lasts.
+Attend = Callable[[Wrap], AbstractContextManager[None]]
+# Numbers below this, which are added to logits, hide a key: exp(-1000) is 0 in float64.
+HIDING = -1000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +116,7 @@ def read_demand(module: nn.Module, q: Tensor, k: Tensor, mask: Tensor | None, ot
         visible = full & mask[..., : k.shape[2]]
     else:
         added = mask[..., : k.shape[2]].double()
-        shown = added > max(torch.finfo(torch.bfloat16).min, torch.finfo(mask.dtype).min) / 2
+        shown = added > HIDING
         visible = full & shown
         rest = added.masked_fill(~shown, 0.0)
         if bool(rest.any()):
@@ -154,7 +151,7 @@ def _find_tokens(forward: Forward | None, q: Tensor, k: Tensor) -> tuple[Tokens 
 
 
 @contextmanager
-def intercept(wrap: Callable[[Function], Function]) -> Iterator[None]:
+def intercept(wrap: Wrap) -> Iterator[None]:
     """Hand the models, instead of each attention function that they look up, what ``wrap`` makes of it."""
     from transformers import AttentionInterface
 
@@ -220,6 +217,11 @@ def outside_model() -> Iterator[None]:
         _Precision.paused = False
 
 
+def runs_outside_model() -> bool:
+    """Whether the code that runs is not the model's."""
+    return _Precision.paused
+
+
 def _widen(argument: Any) -> Any:
     return torch.float64 if argument is torch.float32 else argument
 
@@ -227,24 +229,28 @@ def _widen(argument: Any) -> Any:
 def run_plan(
     model: Any,
     plan: Plan,
-    function: Callable[[Forward], Callable[[Function], Function]],
+    function: Callable[[Forward], Wrap],
+    attend: Attend,
     *,
     widen: bool = False,
     gradients: bool = False,
 ) -> list[Any]:
-    """Return the outputs of the forward passes; ``function(forward)`` wraps the attention functions of a pass.
+    """Return the outputs of the forward passes.
+
+    ``function(forward)`` wraps the attention functions, which ``attend`` hands it.
 
     ``widen``: casts to float32 inside the model are casts to float64. ``gradients``: outputs have gradients.
     """
     model.train(plan.training)
     cache: dict[str, Any] = {}
     outputs = []
+    dtype = next(model.parameters()).dtype
     for forward in plan.forwards:
-        arguments = {name: _cast(value, model.dtype) for name, value in forward.arguments.items()} | cache
+        arguments = {name: _cast(value, dtype) for name, value in forward.arguments.items()} | cache
         if "encoder_outputs" in cache:
             arguments.pop("input_ids", None)
         precision = _Precision(widen=widen, drop=not plan.training)
-        with torch.set_grad_enabled(gradients), intercept(function(forward)), precision:
+        with torch.set_grad_enabled(gradients), attend(function(forward)), precision:
             output = model(**arguments)
         outputs.append(output)
         if plan.cached:
@@ -257,4 +263,6 @@ def run_plan(
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, list):
+        return [_cast(one, dtype) for one in value]
     return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value

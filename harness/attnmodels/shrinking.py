@@ -5,13 +5,14 @@
 - Heads of width 16, and so hidden states of width 16 · heads; feed-forward networks of width 32; 64 tokens.
 - A window of four tokens, which is less than a sequence has. A soft cap of the logits of 2, which logits reach.
 - At most four experts; images of 32 × 32 pixels in patches of 8 × 8; 16 positions of audio.
+- Models of diffusers keep the width of a head; latents have 8 rows and columns, and texts are 64 wide.
 - Dropout of attention of 0.1 where it is 0: a function that drops in evaluation is found.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["make_small"]
+__all__ = ["TIMM_SIZES", "make_diffusion_small", "make_small"]
 
 HEAD_WIDTH, FEED_FORWARD, VOCABULARY, WINDOW, SOFT_CAP, DROPOUT = 16, 32, 64, 4, 2.0, 0.1
 _LAYERS = (
@@ -21,7 +22,7 @@ _LAYERS = (
 _HEADS = (
     "num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads",
 )  # fmt: skip
-_KEY_HEADS = ("num_key_value_heads", "num_kv_heads")
+_KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")
 _WIDTHS = ("hidden_size", "n_embd", "d_model", "dim", "embedding_size", "word_embed_proj_dim")
 # Sizes that are replaced wherever a configuration has them as a number.
 _FIXED: Mapping[str, float] = {
@@ -37,6 +38,19 @@ _AT_MOST: Mapping[str, int] = {
     "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_positions": 64,
     "max_position_embeddings": 64, "max_target_positions": 64,
 }  # fmt: skip
+# Sizes of diffusers: widths of texts, and what a latent has at most.
+_DIFFUSION_FIXED: Mapping[str, int] = {
+    "joint_attention_dim": 64, "caption_channels": 64, "text_embed_dim": 64, "text_embed_2_dim": 64, "text_dim": 64,
+    "context_in_dim": 64, "cap_feat_dim": 64, "pooled_projection_dim": 64, "ffn_dim": 64, "sample_size": 8,
+    "sample_width": 8, "sample_height": 8, "sample_frames": 5, "max_text_seq_length": 8, "cross_attention_dim": 64,
+    "max_sequence_length": 8,
+    "approximator_hidden_dim": 64, "in_text_dim": 64, "in_text_dim2": 64, "num_experts": 4, "moe_intermediate_dim": 64,
+}  # fmt: skip
+# Arguments of timm.create_model, of which the first are used that a model takes.
+TIMM_SIZES: Sequence[Mapping[str, Any]] = (
+    {"img_size": 64, "depth": 2, "embed_dim": 64, "num_heads": 4}, {"depth": 2, "embed_dim": 64, "num_heads": 4},
+    {"img_size": 64, "depth": 2}, {"depth": 2}, {"img_size": 64}, {},
+)  # fmt: skip
 _DROPOUTS = ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "attn_dropout")
 
 
@@ -63,6 +77,24 @@ def make_small(configuration: Mapping[str, Any]) -> dict[str, Any]:
     found |= {name: DROPOUT for name in _DROPOUTS if configuration.get(name) == 0.0}
     found |= _choose_tokens(configuration) if "vocab_size" in found else {}
     return found | _choose_layers(configuration)
+
+
+def make_diffusion_small(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a model of diffusers that change: heads keep their width, and layers are at most two."""
+    heads = {name: count // 2 for name, count in _choose_heads(configuration).items()}
+    before = next((configuration[name] for name in _HEADS if name in heads), 1)
+    after = max(heads.values(), default=1)
+    head_width: Any = configuration.get("attention_head_dim")
+    width = head_width * before if _is_size(head_width) else configuration.get("hidden_size", configuration.get("dim"))
+    found = {name: min(most, configuration[name]) for name, most in _DIFFUSION_FIXED.items()
+             if _is_size(configuration.get(name))}  # fmt: skip
+    if _is_size(width):
+        found |= {name: value // before * after for name, value in configuration.items()
+                  if _is_size(value) and value == width}  # fmt: skip
+    layers = [name for name in configuration if name == "depth" or "layers" in name or "_blocks" in name]
+    if isinstance(blocks := configuration.get("block_out_channels"), tuple):
+        found["block_out_channels"] = (64,) * len(blocks)
+    return found | heads | {name: min(2, configuration[name]) for name in layers if _is_size(configuration[name])}
 
 
 def make_nested_small(configuration: Mapping[str, Any]) -> dict[str, Any]:

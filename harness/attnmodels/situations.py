@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnmodels.facts import Situation
-from attnmodels.inputs import find_arguments
+from attnmodels.inputs import Features, find_arguments
 from attnmodels.recording import Call
 
 __all__ = ["find_reason", "has_feature"]
 
-WITH_CACHE = ("cached-prefix", "chunks", "decoding")
+WITH_CACHE = ("cached-prefix", "chunks", "decoding", "padded-cache")
+PADDED = ("right-padding", "left-padding")
 FEATURES: dict[str, str] = {
     "window": "no window", "grouped-heads": "no grouped heads", "soft-cap": "no soft cap", "sinks": "no sinks",
 }  # fmt: skip
@@ -26,18 +27,28 @@ def has_feature(situation: Situation, call: Call) -> bool:
     return has.get(situation, True)
 
 
-def find_reason(situation: Situation, model: Any, calls: Sequence[Call]) -> str | None:
+def find_reason(
+    situation: Situation, model: Any, calls: Sequence[Call], features: Features | None = None
+) -> str | None:
     """Return why a model does not have a situation; None if it does. ``calls`` are those without padding."""
     if situation in FEATURES:
         return None if any(has_feature(situation, call) for call in calls) else FEATURES[situation]
     if situation in ("no-padding", "training", "bfloat16", "float16"):
         return None
-    arguments = find_arguments(model)
+    if features is not None and situation == "right-padding":
+        return None if features.padded else "no attention mask"
     if all(call.queries is None for call in calls):
         return "no tokens"
-    if situation in ("right-padding", "left-padding"):
-        masks = {"attention_mask", "decoder_attention_mask"} & arguments
-        return None if masks else "no attention mask"
+    return _find_missing(situation, model, calls)
+
+
+def _find_missing(situation: Situation, model: Any, calls: Sequence[Call]) -> str | None:
+    """Return what a model of tokens lacks for a situation."""
+    arguments = find_arguments(model)
+    if situation in (*PADDED, "padded-cache") and not {"attention_mask", "decoder_attention_mask"} & arguments:
+        return "no attention mask"
+    if situation in PADDED:
+        return None
     if situation == "packed":
         if model.config.is_encoder_decoder:
             return "encoder and decoder"

@@ -1,23 +1,29 @@
-"""Models with random weights: of a class of configurations, a configuration file, or a function that makes a model."""
+"""Models of a class or a name of a library, of a configuration file, or of a function that makes a model."""
 
+import importlib
 import inspect
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from attnbench.integrations.transformers import describe_missing
+from attnbench.oracle import sentence_encoder
 from attnbench.plugins.registry import PluginError, load
 from attnbench.records.environment import read_available_memory_bytes
-from attnmodels.shrinking import make_small
+from attnmodels.features import find_features, find_image
+from attnmodels.inputs import Features
+from attnmodels.libraries import Diffusers, Timm, Torch, Transformers
+from attnmodels.shrinking import TIMM_SIZES, make_diffusion_small, make_small
 
 __all__ = ["BuiltModel", "build_model"]
 
-PREFIX = "transformers:"
+PREFIX, DIFFUSERS, TIMM, ENCODER = "transformers:", "diffusers:", "timm:", "encoder"
 # A model is in memory in float64, and in two other dtypes of at most 4 bytes.
 BYTES_PER_PARAMETER = 8 + 2 * 4
 # Standard deviation of a weight of attention, times the root of the number of its inputs; 1 for others. Logits get
@@ -32,7 +38,10 @@ class BuiltModel:
     """A model in evaluation, and the values of its configuration that were changed to make it small."""
 
     model: Any
-    changed: dict[str, str]
+    changed: dict[str, str] = field(default_factory=dict)
+    library: Transformers = field(default_factory=Transformers)
+    # Inputs of a model without tokens of its own.
+    features: Features | None = None
 
 
 def build_model(source: str, *, small: bool | None = None) -> BuiltModel:
@@ -44,14 +53,77 @@ def build_model(source: str, *, small: bool | None = None) -> BuiltModel:
         raise PluginError(reason)
     if source.startswith(PREFIX):
         return _build_from_class(source.removeprefix(PREFIX), small=small is not False)
+    if source.startswith(DIFFUSERS):
+        return _build_diffusers(source.removeprefix(DIFFUSERS), small=small is not False)
+    if source.startswith(TIMM):
+        return _build_timm(source.removeprefix(TIMM), small=small is not False)
+    if source == ENCODER:
+        return _load_encoder()
     if Path(source).is_dir() or source.endswith(".json"):
         return _build_from_file(Path(source), small=bool(small))
     if ":" in source:
-        return BuiltModel(model=_make_with_function(source).eval(), changed={})
+        return _make_with_function(source)
     raise PluginError(
-        f"source {source!r} must be transformers:CLASS such as transformers:LlamaConfig, the folder or JSON file of a "
-        "configuration, or path/to/file.py:make_model; nothing is downloaded"
+        f"source {source!r} must be transformers:CLASS such as transformers:LlamaConfig, diffusers:CLASS, timm:NAME, "
+        "encoder, the folder or JSON file of a configuration, or path/to/file.py:make_model; nothing is downloaded"
     )
+
+
+def _load_encoder() -> BuiltModel:
+    """Load the sentence encoder, with its trained weights."""
+    from transformers import BertModel
+
+    if reason := sentence_encoder.describe_missing():
+        raise PluginError(reason)
+    return BuiltModel(model=BertModel.from_pretrained(sentence_encoder.find_model_folder(), add_pooling_layer=False))
+
+
+def _build_diffusers(name: str, *, small: bool) -> BuiltModel:
+    diffusers = _import("diffusers")
+    kind = getattr(diffusers, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, diffusers.ModelMixin)):
+        _refuse_name("diffusers has no class of models", name, [one for one in dir(diffusers) if "Transformer" in one])
+    default = {one.name: one.default for one in inspect.signature(kind).parameters.values()}
+    changes = make_diffusion_small(default) if small else {}
+    model = _build_module(name, lambda: kind(**changes))
+    return BuiltModel(
+        model=model, changed=_show(default, changes), library=Diffusers(), features=_find(find_features, model, name)
+    )
+
+
+def _build_timm(name: str, *, small: bool) -> BuiltModel:
+    timm = _import("timm")
+    if not timm.is_model(name):
+        _refuse_name("timm has no model", name, timm.list_models())
+    for changes in TIMM_SIZES if small else [{}]:
+        try:
+            model = _build_module(name, partial(timm.create_model, name, pretrained=False, **changes))
+            features = _find(find_image, model, name)
+            break
+        except PluginError as error:
+            last = error
+    else:
+        raise last
+    return BuiltModel(model=model, changed=_show({}, changes), library=Timm(), features=features)
+
+
+def _find(find: Callable[[Any], Features], model: Any, name: str) -> Features:
+    try:
+        return find(model)
+    except Exception as error:  # what inputs a model takes is known by running it
+        raise PluginError(f"the inputs of {name} are not known: {_join(error)[:400]}") from error
+
+
+def _import(library: str) -> Any:
+    try:
+        return importlib.import_module(library)
+    except (ImportError, RuntimeError) as error:
+        raise PluginError(f"{library} cannot be imported: {_join(error)[:200]}: pip install {library}") from error
+
+
+def _refuse_name(text: str, name: str, known: list[str]) -> NoReturn:
+    close = get_close_matches(name, known, n=1)
+    raise PluginError(f"{text} {name!r}{f'; did you mean {close[0]!r}?' if close else ''}")
 
 
 def _build_from_class(name: str, *, small: bool) -> BuiltModel:
@@ -60,9 +132,7 @@ def _build_from_class(name: str, *, small: bool) -> BuiltModel:
     kind = getattr(transformers, name, None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedConfig)):
         known = [one for one in dir(transformers) if one.endswith("Config")]
-        close = get_close_matches(name, known, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise PluginError(f"transformers has no class of configurations {name!r}{hint}")
+        _refuse_name("transformers has no class of configurations", name, known)
     default = kind().to_dict()
     changes = make_small(default) if small else {}
     return _build(_configure(kind, changes), default, changes)
@@ -99,11 +169,17 @@ def _configure(kind: Any, changes: Mapping[str, Any]) -> Any:
 def _build(config: Any, before: Mapping[str, Any], changes: Mapping[str, Any]) -> BuiltModel:
     from transformers import AutoModel
 
+    model = _build_module(type(config).__name__, lambda: AutoModel.from_config(config))
+    return BuiltModel(model=model, changed=_show(before, changes))
+
+
+def _build_module(name: str, make: Callable[[], Any]) -> Any:
+    """Make a model with random weights, for which there is memory."""
     try:
         with torch.device("meta"):
-            count = sum(one.numel() for one in AutoModel.from_config(config).parameters())
+            count = sum(one.numel() for one in make().parameters())
     except Exception as error:  # and so do the constructors of models
-        raise PluginError(f"{type(config).__name__} makes no model: {_join(error)}") from error
+        raise PluginError(f"{name} makes no model: {_join(error)}") from error
     needed, free = count * BYTES_PER_PARAMETER, read_available_memory_bytes()
     if needed > free:
         raise PluginError(
@@ -111,11 +187,16 @@ def _build(config: Any, before: Mapping[str, Any], changes: Mapping[str, Any]) -
             f"{free / 2**30:.3g} GiB of free memory: make it small with --small"
         )
     torch.manual_seed(7)
-    model = AutoModel.from_config(config)
+    model = make()
     _draw_parameters(model)
-    shown = {name: f"{_shorten(before.get(name))} → {_shorten(value)}" for name, value in changes.items()
-             if before.get(name) != value}  # fmt: skip
-    return BuiltModel(model=model.eval(), changed=shown)
+    if not hasattr(model, "set_attn_implementation"):
+        _draw_convolutions(model)
+    return model.eval()
+
+
+def _show(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, str]:
+    return {name: f"{_shorten(before.get(name))} → {_shorten(value)}" for name, value in changes.items()
+            if before.get(name) != value}  # fmt: skip
 
 
 def _draw_parameters(model: Any) -> None:
@@ -134,7 +215,13 @@ def _draw_parameters(model: Any) -> None:
             embedding.weight.copy_(noise)
 
 
-def _make_with_function(source: str) -> Any:
+def _draw_convolutions(model: Any) -> None:
+    """Draw weights of convolutions that keep the size of numbers, which a residual network would else raise."""
+    for one in (one for one in model.modules() if isinstance(one, torch.nn.Conv1d | torch.nn.Conv2d | torch.nn.Conv3d)):
+        torch.nn.init.normal_(one.weight, std=one.weight[0].numel() ** -0.5)
+
+
+def _make_with_function(source: str) -> BuiltModel:
     from transformers import PreTrainedModel
 
     function = load(source)
@@ -142,10 +229,20 @@ def _make_with_function(source: str) -> Any:
         raise PluginError(f"{source!r} must be a function that returns a model, got a {type(function).__name__}")
     if inspect.signature(function).parameters:
         raise PluginError(f"{source!r} must be a function without parameters that returns a model")
-    model = function()
-    if not isinstance(model, PreTrainedModel):
-        raise PluginError(f"{source!r} must return a model of transformers, got a {type(model).__name__}")
-    return model
+    model: Any = function()
+    if isinstance(model, PreTrainedModel):
+        return BuiltModel(model=model.eval())
+    given = None
+    if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], torch.nn.Module):
+        model, given = model[0], Features(dict(model[1]))
+    library = {"diffusers": Diffusers, "timm": Timm}.get(type(model).__module__.partition(".")[0], Torch)()
+    if given is None and type(library) is Torch:
+        raise PluginError(
+            f"{source!r} must return a model of transformers, got a {type(model).__name__}: return one of diffusers or "
+            "timm, or any module and the dictionary of its inputs"
+        )
+    find = find_features if isinstance(library, Diffusers) else find_image
+    return BuiltModel(model=model.eval(), library=library, features=given or _find(find, model, source))
 
 
 def _join(error: BaseException) -> str:

@@ -4,6 +4,7 @@ import copy
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,10 +16,9 @@ from attnbench.measurement.sampling import CallFailed, sample_interleaved
 from attnbench.measurement.surroundings import Ended
 from attnbench.plugins.registry import PluginError
 from attnbench.records.types import Timing
-from attnmodels.attentions import register_attention
 from attnmodels.facts import OUTPUT
 from attnmodels.inputs import Plan, plan_batch
-from attnmodels.recording import EXACT, register_exact
+from attnmodels.libraries import Transformers
 from attnmodels.sources import build_model
 from attnmodels.whole import find_first_tensor, make_budget, select_tokens
 
@@ -80,24 +80,30 @@ class TimedCalls:
 
         Raises: PluginError where the model does not take such a batch, or a function is not known.
         """
-        register_exact()
-        self._model = build_model(source, small=small).model
+        built = build_model(source, small=small)
+        if type(built.library) is not Transformers:
+            raise PluginError("only a model of transformers calls a function without anything in between")
+        self._model, self._library = built.model.eval(), built.library
         try:
             self._plan: Plan = plan_batch(self._model, batch, length)
             exact = copy.deepcopy(self._model).double()
-            self._budget = make_budget(_select(exact, EXACT), self._share(EXACT), self._plan, gradients=False)
+            self._library.select(exact, None)
+            hand = partial(self._library.intercept, found=None)
+            self._budget = make_budget(exact, self._share(None), self._plan, hand, gradients=False)
         except Exception as error:  # what inputs a model takes is known by running it
             message = " ".join(str(error).split())
             raise PluginError(f"the model cannot be run on {batch} × {length}: {message}") from error
         # The copy for the A/A control is the baseline's.
         paths = {attentions[0]: attentions[0], CONTROL: attentions[0], **{name: name for name in attentions[1:]}}
-        self._models = {name: self._share(register_attention(path)) for name, path in paths.items()}
+        self._models = {name: self._share(self._library.find(path)) for name, path in paths.items()}
         self._batch = batch
 
-    def _share(self, public: str) -> Any:
-        """Return a copy with the same weights, on the path of an attention function."""
+    def _share(self, found: Any) -> Any:
+        """Return a copy with the same weights, on the path of an attention function; None: of exact attention."""
         kept = {id(one): one for one in (*self._model.parameters(), *self._model.buffers())}
-        return _select(copy.deepcopy(self._model, kept), public)
+        shared = copy.deepcopy(self._model, kept)
+        self._library.select(shared, found)
+        return shared
 
     def sample(self, *, budget_s: float, limit_s: float, seed: int) -> tuple[dict[str, Timing], dict[str, float]]:
         """Return the samples of each model, and the error of one output of each as a share of the allowed error.
@@ -121,11 +127,6 @@ class TimedCalls:
             raise PluginError(f"{error.name} cannot be timed: {message}") from error
         found = {name: select_tokens(one, self._plan).double() for name, one in rows.list_outputs().items()}
         return samples, {name: self._budget.judge({OUTPUT: one})[0].share for name, one in found.items()}
-
-
-def _select(model: Any, public: str) -> Any:
-    model.set_attn_implementation(public)
-    return model
 
 
 def _make_call(model: Any, given: Mapping[str, Any]) -> Callable[[], object]:

@@ -7,7 +7,6 @@ of the largest of all: the gradient of a key bias is a sum that cancels, and eac
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +15,10 @@ from torch import Tensor, nn
 
 from attnbench.oracle.error_budget import FACTOR
 from attnbench.records.value_facts import store_number
+from attnmodels import formula
 from attnmodels.facts import END_TO_END, OUTPUT, Situation, WholeError
-from attnmodels.formula import attend
 from attnmodels.inputs import Plan
-from attnmodels.recording import Function, read_demand, run_plan
+from attnmodels.recording import Attend, Function, Wrap, read_demand, run_plan
 
 __all__ = ["Budget", "find_first_tensor", "find_whole_reason", "make_budget", "run_whole", "select_tokens"]
 
@@ -49,14 +48,16 @@ def find_whole_reason(model: nn.Module, situation: Situation) -> str | None:
     return "rounding chooses the experts" if chooses and END_TO_END[situation] != "float32" else None
 
 
-def make_budget(exact: Any, model: Any, plan: Plan, *, gradients: bool = True) -> Budget:
+def make_budget(exact: Any, model: Any, plan: Plan, attend: Attend, *, gradients: bool = True) -> Budget:
     """Run a model in float64 (``exact``), and in its own dtype with two forms of attention that are right.
 
     Raises: ArithmeticError where the dtype is too narrow for the model.
     """
-    wanted = run_whole(exact, plan, _Formula(torch.float64).replace, widen=True, gradients=gradients)
-    rounding = [run_whole(model, plan, _Formula(dtype).replace, gradients=gradients) for dtype in (None, torch.float64)]
-    eps = torch.finfo(model.dtype).eps
+    wanted = run_whole(exact, plan, _Formula(torch.float64).replace, attend, widen=True, gradients=gradients)
+    rounding = [
+        run_whole(model, plan, _Formula(dtype).replace, attend, gradients=gradients) for dtype in (None, torch.float64)
+    ]
+    eps = torch.finfo(next(model.parameters()).dtype).eps
     least = max((eps * _find_largest(one) for name, one in wanted.items() if name != OUTPUT), default=0.0)
     allowed = {
         name: FACTOR * max(
@@ -73,13 +74,14 @@ def make_budget(exact: Any, model: Any, plan: Plan, *, gradients: bool = True) -
 def run_whole(
     model: Any,
     plan: Plan,
-    wrap: Callable[[Function], Function],
+    wrap: Wrap,
+    attend: Attend,
     *,
     widen: bool = False,
     gradients: bool = True,
 ) -> dict[str, Tensor]:
     """Return the output of the tokens, and the gradient of each parameter of the output's product with noise."""
-    (output,) = run_plan(model, plan, lambda _: wrap, widen=widen, gradients=gradients)
+    (output,) = run_plan(model, plan, lambda _: wrap, attend, widen=widen, gradients=gradients)
     real = select_tokens(find_first_tensor(output), plan)
     found = {OUTPUT: real.detach().double()}
     if not gradients:
@@ -129,5 +131,5 @@ class _Formula:
         **others: Any,
     ) -> tuple[Tensor, None]:
         q, k, v = (one.to(self.dtype or query.dtype) for one in (query, key, value))
-        output = attend(read_demand(module, q, k, attention_mask, others), q, k, v)
+        output = formula.attend(read_demand(module, q, k, attention_mask, others), q, k, v)
         return output.transpose(1, 2).to(query.dtype).contiguous(), None

@@ -115,7 +115,7 @@ def test_positions_of_cached_tokens_are_compared_with_the_whole_sequence() -> No
     """A model that gives cached tokens wrong positions deviates by itself, in its first layer."""
     inspection = make("llama_whose_cached_positions_are_off").inspect()
     found = {cell.situation: cell for cell in inspection.cells if cell.status != "held"}
-    assert set(found) == {"cached-prefix", "chunks", "decoding"}
+    assert set(found) == {"cached-prefix", "chunks", "decoding", "padded-cache"}
     cell = found["decoding"]
     assert cell.layers[0] == "layers.0.self_attn"
     assert isinstance(cell.facts[0], PathsDiffer)

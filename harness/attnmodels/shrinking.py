@@ -32,11 +32,12 @@ _FIXED: Mapping[str, float] = {
     "moe_intermediate_size": FEED_FORWARD, "shared_expert_intermediate_size": FEED_FORWARD, "n_inner": FEED_FORWARD,
     "vocab_size": VOCABULARY, "sliding_window": WINDOW, "local_attention": 2 * WINDOW, "attention_chunk_size": WINDOW,
     "attn_logit_softcapping": SOFT_CAP, "image_size": 32, "patch_size": 8, "num_mel_bins": 8,
-    "max_source_positions": 16, "rotary_dim": 8,
+    "max_source_positions": 16, "rotary_dim": 8, "intermediate_size_mlp": FEED_FORWARD,
+    "linear_key_head_dim": HEAD_WIDTH, "linear_value_head_dim": HEAD_WIDTH, "q_lora_rank": 32, "kv_lora_rank": 32,
 }  # fmt: skip
 _AT_MOST: Mapping[str, int] = {
     "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_positions": 64,
-    "max_position_embeddings": 64, "max_target_positions": 64,
+    "max_position_embeddings": 64, "max_target_positions": 64, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
 }  # fmt: skip
 # Sizes of diffusers: widths of texts, and what a latent has at most.
 _DIFFUSION_FIXED: Mapping[str, int] = {

@@ -66,7 +66,7 @@ def describe_timing(found: CheckedSource) -> str:
 def describe_inspection(found: Inspection) -> Iterator[str]:
     """Yield sentences about the model and about how it was made small."""
     layers = "1 attention layer" if len(found.layers) == 1 else f"{len(found.layers)} attention layers"
-    yield f"{found.model}: {found.parameters:,} random weights, {layers}."
+    yield f"{found.model}: {found.parameters:,} weights, {layers}."
     if found.changed:
         shown = (f"{name} {change}" for name, change in found.changed.items() if "_token_id" not in name)
         yield f"Made small: {', '.join(one for one in shown if not set('[{') & set(one))}."

@@ -183,7 +183,7 @@ def test_models_of_timm_are_checked(timm: Any, functions: Path) -> None:
     model = make("timm:vit_base_patch16_224")
     assert model.inspect().layers == ("blocks.0.attn", "blocks.1.attn")
     assert check(model, "fused") == check(model, f"{functions}:right") == []
-    with pytest.raises(PluginError, match="calls no attention function"):
+    with pytest.raises(PluginError, match="unknown attention 'unfused'"):
         model.check("unfused")
 
 

@@ -119,7 +119,14 @@ def _find(config: Mapping[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def find_image(model: Any) -> Features:
-    """Return the images of a model of timm."""
-    sizes = getattr(getattr(model, "patch_embed", None), "img_size", None) or model.default_cfg["input_size"][1:]
-    images = torch.randn(2, model.default_cfg["input_size"][0], *sizes, generator=torch.Generator().manual_seed(7))
-    return Features({next(iter(inspect.signature(model.forward).parameters)): images})
+    """Return images of a model of timm: small ones, if it runs with them.
+
+    Raises: ValueError where it runs with none.
+    """
+    channels, *declared = model.default_cfg["input_size"]
+    name = next(iter(inspect.signature(model.forward).parameters))
+    for sizes in ([64, 64], declared):
+        given = {name: torch.randn(2, channels, *sizes, generator=torch.Generator().manual_seed(7))}
+        if not (error := _run(model, given)):
+            return Features(given)
+    raise ValueError(error)

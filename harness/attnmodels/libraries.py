@@ -113,6 +113,11 @@ class Timm(Torch):
 
     names = ("fused", "eager", "sdpa")
 
+    def select(self, model: Any, found: Any) -> None:  # noqa: ARG002
+        """Let every layer call a function: some do not by default."""
+        for module in (one for one in model.modules() if hasattr(one, "fused_attn")):
+            module.fused_attn = True
+
 
 class Diffusers(Torch):
     """Models of diffusers, whose dispatcher has backends."""

@@ -24,8 +24,9 @@ EXACT = "attnbench_exact"
 # (module, query, key, value, attention_mask, **arguments) -> output (batch, queries, heads, width), and weights or None
 Function = Callable[..., tuple[Tensor, Tensor | None]]
 Wrap = Callable[[Function], Function]
-# Numbers below this, which are added to logits, hide a key: exp(-1000) is 0 in float64.
-HIDING = -1000.0
+# Numbers below this, which are added to logits, hide a key: exp(-50) is less than rounding in float64. Models hide by
+# -100 (Swin), by -10000 (PixArt) or by the least number of a dtype.
+HIDING = -50.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The inputs of models that have no tokens of their own: latent images or videos of diffusers, and images of timm.
+"""The inputs of models that have no tokens of their own: latent images or videos of diffusers.
 
 Sizes come from the configuration, and the names of the arguments from the forward. Which of the layouts of a latent is
 meant is known by running the model.
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnmodels.inputs import Features
 
-__all__ = ["find_features", "find_image"]
+__all__ = ["find_features"]
 
 # Rows and columns of a latent, frames of a video, and tokens of a text, of which the second sequence has the fewer.
 SIDE, FRAMES, TEXT, SHORTER = 8, 2, 8, 5
@@ -116,10 +116,3 @@ def _draw_known(config: Mapping[str, Any], latent: Tensor) -> dict[str, Any]:
 
 def _find(config: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     return next((config[name] for name in names if config.get(name)), None)
-
-
-def find_image(model: Any) -> Features:
-    """Return the images of a model of timm."""
-    sizes = getattr(getattr(model, "patch_embed", None), "img_size", None) or model.default_cfg["input_size"][1:]
-    images = torch.randn(2, model.default_cfg["input_size"][0], *sizes, generator=torch.Generator().manual_seed(7))
-    return Features({next(iter(inspect.signature(model.forward).parameters)): images})

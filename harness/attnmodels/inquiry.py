@@ -19,7 +19,7 @@ from attnmodels.timing import time_models
 __all__ = ["Inquiry", "Timed"]
 
 # Functions that are checked if none is named, by the library before the colon of a source; the first is the baseline.
-DEFAULTS = {"diffusers": ("native",), "timm": ("fused",)}
+DEFAULTS = {"diffusers": ("native",)}
 OTHER_DEFAULTS = ("eager", "sdpa")
 # Time limit of an attention function in all situations, or of a timing process, in seconds; a small model takes some.
 LIMIT_S = 900.0

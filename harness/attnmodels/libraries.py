@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from attnbench.plugins.registry import PluginError
 from attnmodels.attentions import register_attention
 from attnmodels.recording import EXACT, Function, Wrap, intercept, register_exact, runs_outside_model
 
-__all__ = ["Diffusers", "Timm", "Torch", "Transformers"]
+__all__ = ["Diffusers", "Torch", "Transformers"]
 
 _SDPA = F.scaled_dot_product_attention
 _PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -65,6 +66,10 @@ class Torch(Transformers):
         public = register_attention(name, self.names)
         return public if public in self.names else AttentionInterface()[public]
 
+    def choose(self, found: Any) -> Function:
+        """Return the function; names of a library that mean no function of its own call torch's."""
+        return found if callable(found) else _call_math if found == "eager" else _call_sdpa
+
     def select(self, model: Any, found: Any) -> None:
         """Do nothing: the function is called in the place of what the model calls."""
 
@@ -75,8 +80,7 @@ class Torch(Transformers):
 
         def attend(*args: Any, **given: Any) -> Tensor:
             given = dict(zip(_PARAMETERS, args, strict=False)) | given
-            function = found if callable(found) else _call_math if found == "eager" else _call_sdpa
-            return _call_on_heads(wrap(function), stack[-1], **given)
+            return _call_on_heads(wrap(self.choose(found)), stack[-1], **given)
 
         def replacement(*args: Any, **given: Any) -> Tensor:
             return _SDPA(*args, **given) if runs_outside_model() else attend(*args, **given)
@@ -102,21 +106,6 @@ class Torch(Transformers):
     def intercept_dispatcher(self, wrap: Wrap, found: Any, stack: list[nn.Module]) -> Iterator[None]:  # noqa: ARG002
         """Intercept what a library calls instead of ``scaled_dot_product_attention``."""
         yield
-
-
-class Timm(Torch):
-    """Models of timm, whose switch is ``fused_attn``: without it, layers compute attention by themselves."""
-
-    names = ("fused", "eager", "sdpa")
-
-    def find(self, name: str) -> Any:
-        """Return the function.
-
-        Raises: PluginError for the other position of the switch, which calls no function.
-        """
-        if name == "unfused":
-            raise PluginError("'unfused' calls no attention function: compare the outputs of the whole model")
-        return super().find(name)
 
 
 class Diffusers(Torch):
@@ -151,8 +140,9 @@ class Diffusers(Torch):
     @contextmanager
     def intercept_dispatcher(self, wrap: Wrap, found: Any, stack: list[nn.Module]) -> Iterator[None]:
         """Call what ``wrap`` makes of a function in the place of the dispatcher, wherever it was imported."""
-        from diffusers.models.attention_dispatch import dispatch_attention_fn as original
+        from diffusers.models.attention_dispatch import dispatch_attention_fn
 
+        original: Callable[..., Tensor] = dispatch_attention_fn
         parameters = inspect.signature(original)
 
         def attend(*args: Any, **given: Any) -> Tensor:
@@ -160,13 +150,13 @@ class Diffusers(Torch):
                 output: Tensor = original(*args, **given)
                 return output
             call = parameters.bind(*args, **given).arguments
-            mask, keys = call.pop("attn_mask", None), call["key"].shape[1]
-            if mask is not None and mask.dim() == 2 and mask.shape == (len(call["key"]), keys):
+            mask = call.get("attn_mask")
+            if mask is not None and mask.shape == (call["key"].shape[0], call["key"].shape[1]):
                 # The dispatcher documents a mask of this shape as one of the keys.
                 mask = mask[:, None, None]
-            named = isinstance(found, str) and found not in ("eager", "sdpa")
-            backend = _Backend(original, found, call, given.get("attn_mask", mask)) if named else None
-            function = found if callable(found) else backend or (_call_math if found == "eager" else _call_sdpa)
+            function = self.choose(found)
+            if isinstance(found, str) and found not in Torch.names:
+                function = partial(_call_backend, original, call | {"backend": found})
             heads = {name: call[name].transpose(1, 2) for name in ("query", "key", "value")}
             rest = {name: call[name] for name in ("dropout_p", "is_causal", "scale") if name in call}
             return _call_on_heads(wrap(function), stack[-1], **heads, attn_mask=mask, **rest).transpose(1, 2)
@@ -181,18 +171,13 @@ class Diffusers(Torch):
                 one.dispatch_attention_fn = original  # type: ignore[attr-defined]
 
 
-class _Backend:
-    """A backend of diffusers, on a call with its mask in the shape that the model gave."""
-
-    def __init__(self, original: Any, name: str, call: dict[str, Any], mask: Any) -> None:
-        self.original, self.name, self.call, self.mask = original, name, call, mask
-
-    def __call__(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **others: Any  # noqa: ARG002
-    ) -> tuple[Tensor, None]:  # fmt: skip
-        heads = {"query": query.transpose(1, 2), "key": key.transpose(1, 2), "value": value.transpose(1, 2)}
-        given = self.call | heads | {"dropout_p": others.get("dropout", 0.0), "backend": self.name}
-        return self.original(**given, attn_mask=self.mask), None
+def _call_backend(
+    dispatch: Any, call: dict[str, Any], module: nn.Module, query: Tensor, key: Tensor, value: Tensor,  # noqa: ARG001
+    attention_mask: Tensor | None, **others: Any,  # noqa: ARG001
+) -> tuple[Tensor, None]:  # fmt: skip
+    """Compute attention by a backend of diffusers, with the mask in the shape that the model gave."""
+    heads = {"query": query.transpose(1, 2), "key": key.transpose(1, 2), "value": value.transpose(1, 2)}
+    return dispatch(**call | heads | {"dropout_p": others["dropout"]}), None
 
 
 class _Calls(TorchFunctionMode):

@@ -26,8 +26,9 @@ Function = Callable[..., tuple[Tensor, Tensor | None]]
 Wrap = Callable[[Function], Function]
 # Hands what a wrapper makes of an attention function to a model, while the context lasts.
 Attend = Callable[[Wrap], AbstractContextManager[None]]
-# Numbers below this, which are added to logits, hide a key: exp(-1000) is 0 in float64.
-HIDING = -1000.0
+# Numbers below this, which are added to logits, hide a key: exp(-50) is less than rounding in float64. Models hide by
+# -100 (Swin), by -10000 (PixArt) or by the least number of a dtype.
+HIDING = -50.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

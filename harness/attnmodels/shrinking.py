@@ -9,10 +9,10 @@
 - Dropout of attention of 0.1 where it is 0: a function that drops in evaluation is found.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["TIMM_SIZES", "make_diffusion_small", "make_small"]
+__all__ = ["make_diffusion_small", "make_small"]
 
 HEAD_WIDTH, FEED_FORWARD, VOCABULARY, WINDOW, SOFT_CAP, DROPOUT = 16, 32, 64, 4, 2.0, 0.1
 _LAYERS = (
@@ -47,11 +47,6 @@ _DIFFUSION_FIXED: Mapping[str, int] = {
     "max_sequence_length": 8,
     "approximator_hidden_dim": 64, "in_text_dim": 64, "in_text_dim2": 64, "num_experts": 4, "moe_intermediate_dim": 64,
 }  # fmt: skip
-# Arguments of timm.create_model, of which the first are used that a model takes.
-TIMM_SIZES: Sequence[Mapping[str, Any]] = (
-    {"img_size": 64, "depth": 2, "embed_dim": 64, "num_heads": 4}, {"depth": 2, "embed_dim": 64, "num_heads": 4},
-    {"img_size": 64, "depth": 2}, {"depth": 2}, {"img_size": 64}, {},
-)  # fmt: skip
 _DROPOUTS = ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "attn_dropout")
 
 

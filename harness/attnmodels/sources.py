@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,14 +15,14 @@ from attnbench.integrations.transformers import describe_missing
 from attnbench.oracle import sentence_encoder
 from attnbench.plugins.registry import PluginError, load
 from attnbench.records.environment import read_available_memory_bytes
-from attnmodels.features import find_features, find_image
+from attnmodels.features import find_features
 from attnmodels.inputs import Features
-from attnmodels.libraries import Diffusers, Timm, Torch, Transformers
-from attnmodels.shrinking import TIMM_SIZES, make_diffusion_small, make_small
+from attnmodels.libraries import Diffusers, Torch, Transformers
+from attnmodels.shrinking import make_diffusion_small, make_small
 
 __all__ = ["BuiltModel", "build_model"]
 
-PREFIX, DIFFUSERS, TIMM, ENCODER = "transformers:", "diffusers:", "timm:", "encoder"
+PREFIX, DIFFUSERS, ENCODER = "transformers:", "diffusers:", "encoder"
 # A model is in memory in float64, and in two other dtypes of at most 4 bytes.
 BYTES_PER_PARAMETER = 8 + 2 * 4
 # Standard deviation of a weight of attention, times the root of the number of its inputs; 1 for others. Logits get
@@ -55,8 +54,6 @@ def build_model(source: str, *, small: bool | None = None) -> BuiltModel:
         return _build_from_class(source.removeprefix(PREFIX), small=small is not False)
     if source.startswith(DIFFUSERS):
         return _build_diffusers(source.removeprefix(DIFFUSERS), small=small is not False)
-    if source.startswith(TIMM):
-        return _build_timm(source.removeprefix(TIMM), small=small is not False)
     if source == ENCODER:
         return _load_encoder()
     if Path(source).is_dir() or source.endswith(".json"):
@@ -64,8 +61,8 @@ def build_model(source: str, *, small: bool | None = None) -> BuiltModel:
     if ":" in source:
         return _make_with_function(source)
     raise PluginError(
-        f"source {source!r} must be transformers:CLASS such as transformers:LlamaConfig, diffusers:CLASS, timm:NAME, "
-        "encoder, the folder or JSON file of a configuration, or path/to/file.py:make_model; nothing is downloaded"
+        f"source {source!r} must be transformers:CLASS such as transformers:LlamaConfig, diffusers:CLASS, encoder, "
+        " the folder or JSON file of a configuration, or path/to/file.py:make_model; nothing is downloaded"
     )
 
 
@@ -89,22 +86,6 @@ def _build_diffusers(name: str, *, small: bool) -> BuiltModel:
     return BuiltModel(
         model=model, changed=_show(default, changes), library=Diffusers(), features=_find(find_features, model, name)
     )
-
-
-def _build_timm(name: str, *, small: bool) -> BuiltModel:
-    timm = _import("timm")
-    if not timm.is_model(name):
-        _refuse_name("timm has no model", name, timm.list_models())
-    for changes in TIMM_SIZES if small else [{}]:
-        try:
-            model = _build_module(name, partial(timm.create_model, name, pretrained=False, **changes))
-            features = _find(find_image, model, name)
-            break
-        except PluginError as error:
-            last = error
-    else:
-        raise last
-    return BuiltModel(model=model, changed=_show({}, changes), library=Timm(), features=features)
 
 
 def _find(find: Callable[[Any], Features], model: Any, name: str) -> Features:
@@ -235,14 +216,13 @@ def _make_with_function(source: str) -> BuiltModel:
     given = None
     if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], torch.nn.Module):
         model, given = model[0], Features(dict(model[1]))
-    library = {"diffusers": Diffusers, "timm": Timm}.get(type(model).__module__.partition(".")[0], Torch)()
+    library = Diffusers() if type(model).__module__.startswith("diffusers.") else Torch()
     if given is None and type(library) is Torch:
         raise PluginError(
-            f"{source!r} must return a model of transformers, got a {type(model).__name__}: return one of diffusers or "
-            "timm, or any module and the dictionary of its inputs"
+            f"{source!r} must return a model of transformers or diffusers, or any module and the dictionary of its "
+            f"inputs, got a {type(model).__name__}"
         )
-    find = find_features if isinstance(library, Diffusers) else find_image
-    return BuiltModel(model=model.eval(), library=library, features=given or _find(find, model, source))
+    return BuiltModel(model=model.eval(), library=library, features=given or _find(find_features, model, source))
 
 
 def _join(error: BaseException) -> str:

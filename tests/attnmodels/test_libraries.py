@@ -1,19 +1,13 @@
-"""Tests of models of diffusers and timm, of the encoder, and of any module: calls are seen, and faults are found."""
+"""Tests of models of diffusers, of the encoder, and of any module: calls are seen, and faults are found."""
 
 import importlib.util
-import sys
-from collections.abc import Iterator
 from functools import cache
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
-if any(importlib.util.find_spec(name) is None for name in ("transformers", "diffusers", "timm")):
-    pytest.skip("pip install transformers diffusers timm", allow_module_level=True)
+if any(importlib.util.find_spec(name) is None for name in ("transformers", "diffusers")):
+    pytest.skip("pip install transformers diffusers", allow_module_level=True)
 
 from attnbench.plugins.registry import PluginError
 from attnmodels.checking import CheckedModel
@@ -91,38 +85,6 @@ def check(model: CheckedModel, name: str, *situations: Situation) -> list[Cell]:
     return [one for one in model.check(name, situations or tuple(model.calls)) if one.status != "held"]
 
 
-class _Stub(MetaPathFinder, Loader):
-    """Imports every module of torchvision as one whose names are empty classes: models of timm use none of them."""
-
-    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] == "torchvision" else None
-
-    def exec_module(self, module: ModuleType) -> None:
-        def make_class(name: str) -> type:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            return type(name, (), {"BILINEAR": 1, "BICUBIC": 2, "NEAREST": 3, "LANCZOS": 4, "HAMMING": 5, "BOX": 6})
-
-        vars(module)["__getattr__"] = make_class
-
-
-@pytest.fixture(scope="module")
-def timm() -> Iterator[Any]:
-    """Import timm, with a stub of torchvision where it is not installed, because its build must be that of torch."""
-    if importlib.util.find_spec("torchvision") is not None:
-        yield importlib.import_module("timm")
-        return
-    stub = _Stub()
-    sys.meta_path.append(stub)
-    try:
-        found = importlib.import_module("timm")
-    finally:
-        sys.meta_path.remove(stub)
-        for name in [one for one in sys.modules if one.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-    yield found
-
-
 VIDEO = "diffusers:LTXVideoTransformer3DModel"
 
 
@@ -178,26 +140,15 @@ def test_layers_of_any_module_are_named(functions: Path) -> None:
     assert cell.layers == ("second", "last")
 
 
-def test_models_of_timm_are_checked(timm: Any, functions: Path) -> None:
-    """The fused layers of a vision transformer hold; the other position of the switch calls nothing."""
-    model = make("timm:vit_base_patch16_224")
-    assert model.inspect().layers == ("blocks.0.attn", "blocks.1.attn")
-    assert check(model, "fused") == check(model, f"{functions}:right") == []
-    with pytest.raises(PluginError, match="calls no attention function"):
-        model.check("unfused")
-
-
 @pytest.mark.parametrize(
     ("source", "words"),
     [
         ("diffusers:FluxTransformer2DModl", "did you mean 'FluxTransformer2DModel'"),
         ("diffusers:PriorTransformer", "no rule gives its proj_embedding"),
-        ("timm:vit_base_patch16_22", "did you mean 'vit_base_patch16_224'"),
-        ("timm:resnet18", "calls no scaled_dot_product_attention"),
         ("make_nothing", "calls no scaled_dot_product_attention"),
     ],
 )
-def test_sources_that_cannot_be_checked_are_one_line(timm: Any, functions: Path, source: str, words: str) -> None:
+def test_sources_that_cannot_be_checked_are_one_line(functions: Path, source: str, words: str) -> None:
     """A name that does not exist, inputs that are not known and a model without attention are refused in one line."""
     with pytest.raises(PluginError, match=words) as error:
         CheckedModel(source if ":" in source else f"{functions}:{source}")

@@ -152,7 +152,7 @@ def random():
     ("name", "words"),
     [
         ("with_parameters", "without parameters"),
-        ("no_model", "must return a model of transformers, got a Linear"),
+        ("no_model", "must return a model of transformers or diffusers, .* got a Linear"),
         ("no_attention", "calls no attention function"),
         ("random", "not deterministic"),
     ],

@@ -12,6 +12,7 @@ if importlib.util.find_spec("transformers") is None:
 from click.testing import CliRunner, Result
 
 from attnbench.plugins.registry import PluginError
+from attnbench.report.placeholders import make_placeholder
 from attnmodels import inquiry
 from attnmodels.command import command
 
@@ -47,6 +48,19 @@ def test_a_deviation_is_told_and_written(tmp_path: Path) -> None:
     statuses = {(one["attention"].rpartition(":")[2], one["situation"]): one["status"] for one in cells}
     assert statuses["mask_dropped", "left-padding"] == "deviates"
     assert statuses["mask_dropped", "alone"] == "held"
+
+
+def test_several_models_have_one_table(tmp_path: Path) -> None:
+    """The files have both models, and the page of a report in the folder gets the section."""
+    places = map(make_placeholder, ("link to models", "models"))
+    (tmp_path / "index.html").write_text("\n".join(places))
+    sources = (f"{FILE}:make_bert", f"{FILE}:make_gpt2")
+    assert run(*sources, "--attention", "eager", "--reports", str(tmp_path)).return_value == 0
+    text = (tmp_path / "models.md").read_text()
+    assert "| BertModel | `eager` | yes |" in text
+    assert "| GPT2Model | `eager` | yes |" in text
+    assert (tmp_path / "models.csv").read_text().count("GPT2Model,eager,") == 15
+    assert "GPT2Model" in (tmp_path / "index.html").read_text()
 
 
 @pytest.mark.extended

@@ -1,9 +1,11 @@
 """The order of work: the situations of a model with exact attention, then each function in each of them."""
 
 import copy
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import metadata
 from itertools import chain
 from typing import Any
 
@@ -27,9 +29,10 @@ from attnmodels.facts import (
     Status,
 )
 from attnmodels.inputs import Forward, Plan, list_alone, plan_situation
-from attnmodels.judging import judge
+from attnmodels.judging import judge, judge_dropout
 from attnmodels.patterns import compare_alone, find_patterns, judge_mask
 from attnmodels.recording import Attend, Call, Function, Given, Recorder, Wrap, outside_model, run_plan
+from attnmodels.shrinking import DROPOUTS
 from attnmodels.situations import find_reason, has_feature
 from attnmodels.sources import BuiltModel, build_model
 from attnmodels.tokens import Pattern
@@ -37,6 +40,10 @@ from attnmodels.whole import Budget, find_whole_reason, make_budget, run_whole
 
 __all__ = ["CheckedModel"]
 
+# Packages whose versions are told.
+LIBRARIES = ("torch", "transformers", "diffusers")
+# Inputs of the whole model: the first of these that it has. Behind padding on the left, a causal mask is not enough.
+WHOLE: tuple[Situation, ...] = ("left-padding", "right-padding", "no-padding")
 # Relative difference that rounding in float64 may make between two paths of the same model.
 SAME_IN_FLOAT64 = 1e-9
 # Exceptions by which a function says that it does not support a call.
@@ -104,9 +111,16 @@ class CheckedModel:
             if random:
                 self.left_out.append(LeftOut(situation=situation, reason="random"))
                 continue
+            if situation == "dropout" and not self._drops(chain(*calls)):
+                self.left_out.append(LeftOut(situation=situation, reason="no dropout"))
+                continue
             self.calls[situation] = calls
             self.patterns = self.patterns or find_patterns(self.calls[situation][0])
         self._budget_whole()
+
+    def _drops(self, calls: Iterable[Call]) -> bool:
+        """Whether the model's own configuration asks for dropout of attention."""
+        return any(one.dropout for one in calls) and not set(DROPOUTS) & set(self.built.changed)
 
     def _budget_whole(self) -> None:
         for situation in END_TO_END:
@@ -122,8 +136,8 @@ class CheckedModel:
                 self.left_out.append(LeftOut(situation=situation, reason=reason))
 
     def _plan_whole(self, situation: Situation) -> Plan:
-        """Return one forward pass in evaluation, with padding if the model takes a mask."""
-        padded: Situation = "right-padding" if "right-padding" in self.calls else "no-padding"
+        """Return one forward pass in evaluation, with padding if the model takes a mask: on the left if it can be."""
+        padded = next(one for one in WHOLE if one in self.calls)
         return replace(self._plan(padded), dtype=getattr(torch, END_TO_END[situation]))
 
     def _plan(self, situation: Situation) -> Plan:
@@ -153,9 +167,14 @@ class CheckedModel:
             left_out=tuple(self.left_out),
             cast_floor=self.cast_floor,
             unknown_patterns=tuple(layer for (layer, _), pattern in self.patterns.items() if pattern is None),
-            cells=tuple(map(self._check_model, self.calls)),
+            cells=tuple(map(self._check_model, filter(self._has_tokens, self.calls))),
             unseen_layers=tuple(self._list_unseen()),
+            versions={name: metadata.version(name) for name in LIBRARIES if name in sys.modules},
         )
+
+    def _has_tokens(self, situation: Situation) -> bool:
+        """Whether the tokens of a call are known, with which masks and numbers can be compared."""
+        return any(one.queries is not None for one in chain(*self.calls[situation]))
 
     def _list_unseen(self) -> Iterator[str]:
         """Yield the outermost modules that are named attention, and in which no call was seen."""
@@ -274,7 +293,7 @@ class _Candidate:
         if call is None or (call.query.shape, call.key.shape) != (query.shape, key.shape):
             expected = "" if call is None else _describe(call)
             raise _OtherCallsError(expected, f"{tuple(query.shape)} and {tuple(key.shape)}")
-        if self.plan.training and "dropout" in others:
+        if self.situation == "training" and "dropout" in others:
             others["dropout"] = 0.0
         if has_feature(self.situation, call):
             self.count += 1
@@ -286,7 +305,10 @@ class _Candidate:
         pattern = self.checked.patterns.get((call.layer, call.occurrence))
         try:
             with outside_model():
-                facts = judge(function, given, call, pattern, self.checked.cast_floor, gradients=self.plan.training)
+                if self.situation == "dropout":
+                    facts = judge_dropout(function, given, call.dropout)
+                else:
+                    facts = judge(function, given, call, pattern, self.checked.cast_floor, gradients=self.plan.training)
         except Exception as error:  # noqa: BLE001  # whatever a function raises is a fact
             self.add(call.layer, error)
             return

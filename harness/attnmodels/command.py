@@ -10,6 +10,8 @@ import click
 
 from attnbench.cli.options import options
 from attnbench.jobs.fields import FIELDS, parse_fields
+from attnbench.plugins.file_objects import complete_name
+from attnbench.plugins.registry import PluginError
 from attnbench.report.console import Console
 from attnbench.report.plugin_sections import place_section
 from attnbench.report.text_table import TextTable, print_tables
@@ -29,8 +31,8 @@ from attnmodels.texts import (
 
 __all__ = ["command"]
 
-# Exit code where an attention function that was named is refused in every situation.
-NOTHING_CHECKED = 3
+# Exit code where an attention function that was named is refused in every situation, or there are no times.
+UNDONE = 3
 # Default number of timing processes: ten are enough for a speed verdict. Default time of each, in seconds: enough for
 # some dozen calls of a sentence encoder.
 PROCESSES, BUDGET_S = 10, 6.0
@@ -65,7 +67,7 @@ class _Asked:
 @options("processes", "threads")
 @click.option(
     "--reports", type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for models.json, models.md and models.csv; a report in it gets a section.",
+    help="Folder for models.json, models.md and models.csv, which are replaced; a report in it gets a section.",
 )  # fmt: skip
 @options("json")
 def command(
@@ -84,30 +86,35 @@ def command(
 
     SOURCE is transformers:CLASS such as transformers:Gemma2Config, the folder or JSON file of a configuration, or
     path/to/file.py:make_model. Weights are random; nothing is downloaded. Exit code 0: nothing deviates; 1: a call, a
-    model or its output deviates or fails; 3: a function that you named is refused everywhere.
+    model or its output deviates or fails; 3: a function that you named is refused everywhere, or cannot be timed.
     """
     effort = parse_fields({name: FIELDS[name] for name in raw}, raw)
     timed = Timed(
         batch=batch, length=length, processes=effort.get("processes", PROCESSES),
         budget_s=effort.get("budget_s", BUDGET_S), threads=effort.get("threads"),
     )  # fmt: skip
-    asked = _Asked(attentions=tuple(dict.fromkeys(attentions)), small=small, timed=timed if is_timed else None)
+    attentions = tuple(dict.fromkeys(map(complete_name, attentions)))
+    asked = _Asked(attentions=attentions, small=small, timed=timed if is_timed else None)
     console = Console.of(err=json_file is not None and json_file.name == "-")
     found: list[CheckedSource] = []
     for source in sources:
-        found.append(_check(source, asked))
+        try:
+            found.append(_check(source, asked))
+        except PluginError as error:
+            raise PluginError(f"{source}: {error}" if len(sources) > 1 else str(error)) from error
         _print(found[-1], console)
         # After each model, so that an interruption loses none.
         if reports:
             write_documents(reports, found)
+    console.print_wrapped(LEGEND, "dim")
     if reports:
         place_section(reports, NAME, make_section(None, reports))
     if json_file:
         json_file.write(encode_sources(found))
     if any(cell.status in ("deviates", "failed") for one in found for cell in one.cells):
         return 1
-    refused = any(one.is_refused(name) for one in found for name in attentions)
-    return NOTHING_CHECKED if refused else 0
+    undone = any(one.untimed or any(map(one.is_refused, attentions)) for one in found)
+    return UNDONE if undone else 0
 
 
 def _check(source: str, asked: _Asked) -> CheckedSource:
@@ -126,7 +133,6 @@ def _print(found: CheckedSource, console: Console) -> None:
     print_tables([TextTable(head=("situation", *(row.attention for row in summary.rows)), rows=tuple(marks))], console)
     if found.inspection.left_out:
         console.print_wrapped(f"Left out: {describe_left_out(found.inspection)}.", "dim")
-    console.print_wrapped(LEGEND, "dim")
     for sentence in describe_deviations(found.inspection.model, found.cells):
         console.print_wrapped(sentence)
     if found.times:

@@ -9,7 +9,15 @@ import msgspec
 from attnbench.report.csv_files import render_csv
 from attnbench.report.markdown_text import escape, format_code, format_table
 from attnmodels.facts import ORDER, CheckedSource, Situation
-from attnmodels.texts import LEGEND, MARKS, describe_deviations, describe_left_out, describe_time
+from attnmodels.texts import (
+    LEGEND,
+    MARKS,
+    describe_deviations,
+    describe_inspection,
+    describe_left_out,
+    describe_time,
+    describe_versions,
+)
 
 __all__ = [
     "STEM",
@@ -45,6 +53,8 @@ class ModelSummary:
     rows: tuple[SummaryRow, ...]
     deviations: tuple[tuple[str, str], ...]
     left_out: tuple[tuple[str, str], ...]
+    # What each model is: its size, how it was made small, what was not checked, and versions of libraries.
+    models: tuple[tuple[str, str], ...]
 
 
 def summarize(sources: Sequence[CheckedSource]) -> ModelSummary:
@@ -55,15 +65,17 @@ def summarize(sources: Sequence[CheckedSource]) -> ModelSummary:
         situations=situations,
         rows=tuple(
             SummaryRow(
-                model=one.inspection.model, attention=name,
+                model=one.label, attention=name,
                 words=tuple(MARKS[cell.status] if (cell := one.get_cell(name, place)) else "" for place in situations),
                 time=next((describe_time(own) for own in one.times if own.attention == name), ""),
             )
             for one in sources for name in one.attentions
         ),
-        deviations=tuple((one.inspection.model, text) for one in sources
+        deviations=tuple((one.label, text) for one in sources
                          for text in describe_deviations(one.inspection.model, one.cells)),
-        left_out=tuple((one.inspection.model, text) for one in sources if (text := describe_left_out(one.inspection))),
+        left_out=tuple((one.label, text) for one in sources if (text := describe_left_out(one.inspection))),
+        models=tuple((one.label, " ".join((*describe_inspection(one.inspection), describe_versions(one.inspection))))
+                     for one in sources),
     )  # fmt: skip
 
 
@@ -94,7 +106,8 @@ def _render_markdown(summary: ModelSummary) -> Iterator[str]:
         (escape(row.model), format_code(row.attention), *row.words, *[escape(row.time)] * timed) for row in summary.rows
     ])  # fmt: skip
     yield escape(LEGEND)
-    for title, texts in (("Deviations", summary.deviations), ("Left out", summary.left_out)):
+    yield "\n".join(f"- {escape(f'{model}: {text}')}" for model, text in summary.models)
+    for title, texts in (("Deviations and refusals", summary.deviations), ("Left out", summary.left_out)):
         if texts:
             yield f"## {title}"
             yield "\n".join(f"- {escape(f'{model}: {text}')}" for model, text in texts)

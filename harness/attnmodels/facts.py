@@ -10,13 +10,13 @@ from attnbench.records.value_facts import Number, ValueFact
 
 __all__ = [
     "END_TO_END", "MODEL", "ORDER", "OUTPUT", "SITUATIONS", "CallsDiffer", "Cause", "Cell", "CheckedSource",
-    "Inspection", "LeftOut", "ModelFact", "NotFiniteAtPadding", "NumbersDiffer", "PathsDiffer", "Raised", "Situation",
-    "Status", "TimedModel", "Unrepeatable", "Visibility", "WholeError", "WrongResult",
+    "Inspection", "LeftOut", "ModelFact", "NotDropped", "NotFiniteAtPadding", "NumbersDiffer", "PathsDiffer", "Raised",
+    "Situation", "Status", "TimedModel", "Unrepeatable", "Visibility", "WholeError", "WrongResult",
 ]  # fmt: skip
 
 Situation = Literal[
     "alone", "no-padding", "right-padding", "left-padding", "packed", "window", "grouped-heads", "soft-cap", "sinks",
-    "training", "cached-prefix", "chunks", "decoding", "padded-cache", "bfloat16", "float16", "end-to-end",
+    "training", "dropout", "cached-prefix", "chunks", "decoding", "padded-cache", "bfloat16", "float16", "end-to-end",
     "end-to-end-bfloat16", "end-to-end-float16",
 ]  # fmt: skip
 # Situations in which the whole model runs on the path of a function, and the dtype of its weights.
@@ -69,6 +69,12 @@ class Unrepeatable(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Two equal calls without dropout whose outputs differ by more than rounding: the function drops weights."""
 
     apart: Number
+
+
+class NotDropped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Two equal calls in training, which ask for dropout, with the same output: the function drops nothing."""
+
+    dropout: float
 
 
 class NotFiniteAtPadding(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -125,7 +131,7 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 ModelFact = (
-    Visibility | WrongResult | Unrepeatable | NotFiniteAtPadding | NumbersDiffer | PathsDiffer | WholeError
+    Visibility | WrongResult | Unrepeatable | NotDropped | NotFiniteAtPadding | NumbersDiffer | PathsDiffer | WholeError
     | CallsDiffer | Raised
 )  # fmt: skip
 
@@ -167,6 +173,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     cells: tuple[Cell, ...]
     # Modules of attention that call no attention function in these situations.
     unseen_layers: tuple[str, ...] = ()
+    # Of torch, and of the libraries of models.
+    versions: dict[str, str] = {}
 
 
 class TimedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +188,8 @@ class TimedModel(msgspec.Struct, frozen=True, kw_only=True):
     median_ns: float | None = None
     # Ratio to the first path, from interleaved calls; None for the first path.
     verdict: SpeedVerdict | None = None
+    # Ratio of the undisturbed calls, however few they are, where the verdict has none.
+    rough_ratio: float | None = None
 
 
 class CheckedSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,6 +204,13 @@ class CheckedSource(msgspec.Struct, frozen=True, kw_only=True):
     times: tuple[TimedModel, ...] = ()
     # Why there are no times, although they were asked for.
     untimed: str = ""
+
+    @property
+    def label(self) -> str:
+        """The class of the model, with the source where that does not name a class."""
+        library, _, _ = self.source.partition(":")
+        own = library in ("transformers", "diffusers")
+        return self.inspection.model if own else f"{self.inspection.model} ({self.source})"
 
     @property
     def attentions(self) -> tuple[str, ...]:

@@ -122,7 +122,7 @@ class _Text:
 def plan_situation(model: Any, situation: Situation, features: Features | None = None) -> Plan:
     """Return the forward passes of a situation that the model has; ``features`` are those of one without tokens."""
     if features is not None:
-        padded = situation in ("right-padding", "training", "bfloat16", "float16") and features.padded
+        padded = situation in ("right-padding", "training", "dropout", "bfloat16", "float16") and features.padded
         return _in_mode(Plan(forwards=[Forward(padded or features.arguments)]), situation)
     if not _has_tokens(model):
         drawn = _draw_features(model.config, [0, 1])
@@ -144,7 +144,7 @@ def plan_situation(model: Any, situation: Situation, features: Features | None =
         )
     if situation == "packed":
         return Plan(forwards=[text.lay_out([[*ragged[0], *ragged[1]]], positions=True)])
-    if situation in ("right-padding", "training", "bfloat16", "float16"):
+    if situation in ("right-padding", "training", "dropout", "bfloat16", "float16"):
         return _in_mode(Plan(forwards=[text.lay_out([ragged[0], [*ragged[1], *padding]], mask=True)]), situation)
     plan = Plan(forwards=[text.lay_out(whole)])
     sizes = {
@@ -194,7 +194,7 @@ def _has_tokens(model: Any) -> bool:
 
 def _in_mode(plan: Plan, situation: Situation) -> Plan:
     dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(situation, torch.float32)
-    return replace(plan, dtype=dtype, training=situation == "training")
+    return replace(plan, dtype=dtype, training=situation in ("training", "dropout"))
 
 
 def _divide(whole: Forward, sizes: Sequence[int]) -> Plan:

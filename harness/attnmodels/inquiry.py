@@ -7,10 +7,12 @@ from typing import Any, Self
 
 import msgspec
 
+from attnbench.api.conventions import announce_conventions
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.errors import ChildDied, ChildTimeout
 from attnbench.processes.request import Fault, Request
 from attnbench.processes.rpc import Child
+from attnbench.runner import Session
 from attnbench.words.findings import describe_fact
 from attnmodels.facts import MODEL, Cell, CheckedSource, Inspection, Raised
 from attnmodels.requests import CheckAttention, CheckedAttention, InspectModel, ModelSamples, SampleModel
@@ -87,6 +89,9 @@ class Inquiry:
                 Cell(attention=name, situation=one, status="failed", calls=0, layers=("",), facts=(fact,))
                 for one in inspection.situations
             )
+        if found.is_implementation and any(cell.status in ("deviates", "failed") for cell in found.cells):
+            with Session() as session:
+                announce_conventions(session, [name])
         return found.cells
 
     def time(self, found: CheckedSource, timed: Timed) -> CheckedSource:

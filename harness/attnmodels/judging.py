@@ -7,14 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnbench.records.value_facts import store_number
+from attnbench.records.value_facts import ValueFact, ValuesOff, store_number
 from attnbench.testing.assertions import judge_call
-from attnmodels.facts import Cause, ModelFact, NotFiniteAtPadding, NumbersDiffer, Unrepeatable, Visibility, WrongResult
+from attnmodels.facts import (
+    Cause,
+    ModelFact,
+    NotDropped,
+    NotFiniteAtPadding,
+    NumbersDiffer,
+    Unrepeatable,
+    Visibility,
+    WrongResult,
+)
 from attnmodels.formula import Demand, attend, list_faults
 from attnmodels.recording import Call, Function, Given
 from attnmodels.tokens import Asked, Pattern, compare_visible
 
-__all__ = ["judge"]
+__all__ = ["judge", "judge_dropout"]
 
 # Weights below this are 0. With one-hot values, queries are so small that logits without a mask are within 1 of each
 # other, and weights of visible keys are near 1 / keys.
@@ -24,6 +33,9 @@ HIDDEN_WEIGHT = 1e-6
 NUMBERS = 1e-3
 # How many times as much as in the outputs casts may change the numbers of a layer: 2.3 was measured in LTX-Video.
 CASTS = 4
+# Errors up to this multiple of the budget of a single call are rounding. Where attention is saturated, as in the deep
+# layers of a model with random weights, the gradients of a blockwise softmax by autograd reach 1.2.
+MARGIN = 2.0
 # A fault model is the cause if it leaves this share of the error.
 EXPLAINED = 0.05
 
@@ -45,6 +57,15 @@ def judge(
     if seen := _judge_visibility(function, given, call, pattern):
         return [seen]
     return list(_judge_result(function, given, call, gradients=gradients))
+
+
+def judge_dropout(function: Function, given: Given, dropout: float) -> list[ModelFact]:
+    """Return whether a function drops weights in training, where its layer asks for it.
+
+    Raises: what the function raises.
+    """
+    one, other = (_run(function, given) for _ in range(2))
+    return [NotDropped(dropout=dropout)] if torch.equal(one, other) else []
 
 
 def _judge_repeat(function: Function, given: Given, call: Call) -> Unrepeatable | None:
@@ -118,9 +139,14 @@ def _judge_result(function: Function, given: Given, call: Call, *, gradients: bo
         found = torch.autograd.grad(output, list(leaves.values()), cotangent)
         asked = {"gradients": dict(zip("qkv", found, strict=True)), "cotangent": cotangent}
     with torch.set_grad_enabled(gradients):
-        facts = judge_call(kept, q, k, v, **arguments, **asked)
+        found_wrong = judge_call(kept, q, k, v, **arguments, **asked)
+    facts = tuple(one for one in found_wrong if not _is_rounding(one))
     if facts:
         yield WrongResult(facts=facts, cause=_find_cause(kept, call.demand, judged, q, k, v))
+
+
+def _is_rounding(fact: ValueFact) -> bool:
+    return isinstance(fact, ValuesOff) and float(fact.worst) <= MARGIN * float(fact.limit.allowed)
 
 
 def _as_arguments(demand: Demand, judged: Tensor, dtype: torch.dtype) -> dict[str, Any]:

@@ -30,7 +30,9 @@ def find_patterns(calls: Sequence[Call]) -> dict[tuple[str, int], Pattern | None
 def _find_pattern(call: Call, *, causal: bool) -> Pattern | None:
     visible = call.demand.visible
     if call.queries is None or call.keys is None or not call.own_tokens:
-        return Pattern(causal=False, window=None) if bool(visible.all()) else None
+        diagonal = visible.shape[-1] - visible.shape[-2]
+        plain = bool(visible.all()) or bool((visible == torch.ones_like(visible).tril(diagonal)).all())
+        return Pattern(causal=not bool(visible.all()), window=None) if plain else None
     pattern = Pattern(causal=causal, window=call.window)
     derived = derive_visible(pattern, call.queries, call.keys)
     if torch.equal(derived.expand_as(visible), visible):

@@ -5,10 +5,11 @@ import sys
 
 import torch
 
-from attnbench.plugins.registry import PluginError
+from attnbench.plugins.registry import PluginError, load
 from attnbench.processes.request import Fault, Handler
 from attnbench.processes.rpc import serve
 from attnbench.records.value_facts import store_number
+from attnmodels.attentions import is_interface
 from attnmodels.checking import CheckedModel
 from attnmodels.facts import Inspection
 from attnmodels.requests import CheckAttention, CheckedAttention, InspectModel, ModelSamples, SampleModel
@@ -42,7 +43,8 @@ class ModelProcess:
         """Check an attention function in every situation of a model."""
         try:
             checked = self._get(request.source, small=request.small)
-            return CheckedAttention(cells=checked.check(request.attention))
+            own = ":" in request.attention and not is_interface(load(request.attention))
+            return CheckedAttention(cells=checked.check(request.attention), is_implementation=own)
         except PluginError as error:
             return Fault(reason=str(error))
 

@@ -58,6 +58,8 @@ class Call:
     window: int | None
     queries: Tokens | None
     keys: Tokens | None
+    # Share of the weights that the layer asks to drop.
+    dropout: float = 0.0
 
     @property
     def own_tokens(self) -> bool:
@@ -100,6 +102,7 @@ class Recorder:
             Call(
                 layer=layer, occurrence=before, query=q, key=k, value=v, demand=demand, output=output,
                 window=window if isinstance(window, int) and window > 0 else None, queries=queries, keys=keys,
+                dropout=float(others.get("dropout") or 0.0),
             )
         )  # fmt: skip
         return output.transpose(1, 2).to(query.dtype).contiguous(), None

@@ -24,6 +24,8 @@ class CheckedAttention(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What was found of one attention function."""
 
     cells: tuple[Cell, ...]
+    # Whether the function is called as an implementation, and not as one of transformers' attention functions.
+    is_implementation: bool = False
 
 
 class CheckAttention(Request[CheckedAttention | Fault], frozen=True, kw_only=True):

@@ -12,7 +12,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["make_diffusion_small", "make_small"]
+__all__ = ["DROPOUTS", "make_diffusion_small", "make_small"]
 
 HEAD_WIDTH, FEED_FORWARD, VOCABULARY, WINDOW, SOFT_CAP, DROPOUT = 16, 32, 64, 4, 2.0, 0.1
 _LAYERS = (
@@ -36,8 +36,8 @@ _FIXED: Mapping[str, float] = {
     "linear_key_head_dim": HEAD_WIDTH, "linear_value_head_dim": HEAD_WIDTH, "q_lora_rank": 32, "kv_lora_rank": 32,
 }  # fmt: skip
 _AT_MOST: Mapping[str, int] = {
-    "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_positions": 64,
-    "max_position_embeddings": 64, "max_target_positions": 64, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_positions": 160,
+    "max_position_embeddings": 160, "max_target_positions": 160, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
 }  # fmt: skip
 # Sizes of diffusers: widths of texts, and what a latent has at most.
 _DIFFUSION_FIXED: Mapping[str, int] = {
@@ -47,7 +47,7 @@ _DIFFUSION_FIXED: Mapping[str, int] = {
     "max_sequence_length": 8,
     "approximator_hidden_dim": 64, "in_text_dim": 64, "in_text_dim2": 64, "num_experts": 4, "moe_intermediate_dim": 64,
 }  # fmt: skip
-_DROPOUTS = ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "attn_dropout")
+DROPOUTS = ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "attn_dropout")
 
 
 def make_small(configuration: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def make_small(configuration: Mapping[str, Any]) -> dict[str, Any]:
     found |= {
         name: min(most, configuration[name]) for name, most in _AT_MOST.items() if _is_size(configuration.get(name))
     }
-    found |= {name: DROPOUT for name in _DROPOUTS if configuration.get(name) == 0.0}
+    found |= {name: DROPOUT for name in DROPOUTS if configuration.get(name) == 0.0}
     found |= _choose_tokens(configuration) if "vocab_size" in found else {}
     return found | _choose_layers(configuration)
 

@@ -33,7 +33,7 @@ def find_reason(
     """Return why a model does not have a situation; None if it does. ``calls`` are those without padding."""
     if situation in FEATURES:
         return None if any(has_feature(situation, call) for call in calls) else FEATURES[situation]
-    if situation in ("no-padding", "training", "bfloat16", "float16"):
+    if situation in ("no-padding", "training", "dropout", "bfloat16", "float16"):
         return None
     if features is not None and situation == "right-padding":
         return None if features.padded else "no attention mask"

@@ -22,14 +22,16 @@ from attnmodels.upstream import find_upstream
 
 __all__ = [
     "LEGEND", "MARKS", "TIME_HEAD", "describe_deviations", "describe_inspection", "describe_left_out", "describe_time",
-    "describe_timing", "format_time",
+    "describe_timing", "describe_versions", "format_time",
 ]  # fmt: skip
 
 MARKS: dict[Status, str] = {"held": "yes", "deviates": "NO", "refused": "refused", "failed": "FAILED"}
 LEGEND = (
     "yes: every call of every layer is right; end to end: output and gradients of the whole model are within its error "
-    "budget. NO: a call, or the whole, deviates. refused: the function or the model refuses aloud. "
-    f"{MODEL}: the model's own masks and numbers, with exact attention."
+    "budget. NO: a call, or the whole, deviates. refused: the function or the model refuses aloud. FAILED: it raises "
+    "another exception, or its process ends. Empty: left out, for a reason that is told. "
+    f"{MODEL}: the model's own masks and numbers, with exact attention; where it says NO, the model is wrong with "
+    "every function."
 )
 TIME_HEAD = ("attention", "time of a call", "ratio", "verdict", "error / allowed")
 
@@ -42,8 +44,10 @@ def format_time(found: TimedModel) -> tuple[str, ...]:
     time = f"{found.median_ns / 1e6:.4g} ms"
     if found.verdict is None:
         return found.attention, time, "1", "", share
-    ratio = found.verdict.ratio
-    shown = "" if ratio is None else f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+    ratio, rough = found.verdict.ratio, found.rough_ratio
+    shown = f"about {rough:.2g}" if rough else ""
+    if ratio is not None:
+        shown = f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
     why = explain_no_verdict(found.verdict.reason)
     return found.attention, time, shown, f"{found.verdict.state}{f': {why}' if why else ''}", share
 
@@ -57,10 +61,15 @@ def describe_time(found: TimedModel) -> str:
 def describe_timing(found: CheckedSource) -> str:
     """Return a sentence about what was timed."""
     first = found.times[0].attention
-    return (
-        f"Whole model on {found.timed_batch} sequences of up to {found.timed_length} tokens, without gradients; "
-        f"ratio to {first}, from interleaved calls, with its confidence interval."
-    )
+    told = [
+        f"Whole model on {found.timed_batch} sequences of up to {found.timed_length} tokens, without gradients; ratio "
+        f"to {first}, from interleaved calls, with its confidence interval."
+    ]
+    if found.inspection.changed:
+        told.append("The model is small: --full-size, or a configuration of your own, has times of real sizes.")
+    if any(one.verdict and one.verdict.reason for one in found.times):
+        told.append("For a verdict, run it again while nothing else runs, or with more --processes.")
+    return " ".join(told)
 
 
 def describe_inspection(found: Inspection) -> Iterator[str]:
@@ -84,6 +93,11 @@ def describe_inspection(found: Inspection) -> Iterator[str]:
             f"The masks of {', '.join(found.unknown_patterns)} are neither full, causal nor a window: "
             "functions are compared with them, and they are not checked themselves."
         )
+
+
+def describe_versions(found: Inspection) -> str:
+    """Return the versions of torch and of the libraries of models."""
+    return f"Versions: {', '.join(f'{name} {version}' for name, version in found.versions.items())}."
 
 
 def describe_left_out(found: Inspection) -> str:
@@ -148,16 +162,14 @@ def _describe(fact: ModelFact) -> str:
             return _join(_describe_cause(fact.cause), describe_facts(fact.facts))
         case facts.Unrepeatable():
             return f"dropout is not 0, as asked: two equal calls differ by {float(fact.apart):.2g}"
+        case facts.NotDropped():
+            return f"dropout of {fact.dropout:g} in training is ignored: two equal calls give the same"
         case facts.NotFiniteAtPadding():
             return (
                 f"the outputs of {fact.queries} padding queries are not finite: the next layer spreads them to tokens"
             )
-        case facts.NumbersDiffer(apart="nan" | "inf"):
-            return f"{fact.tensor} is not finite before attention is called"
         case facts.NumbersDiffer() | facts.PathsDiffer():
-            other = "exact attention" if isinstance(fact, facts.NumbersDiffer) else "the sequence alone"
-            apart, allowed = f"{float(fact.apart):.2g}", f"{float(fact.allowed):.1g}"
-            return f"{fact.tensor} differs by {apart} from that of {other} (allowed {allowed})"
+            return _describe_numbers(fact)
         case facts.WholeError():
             what = "the output" if fact.tensor == OUTPUT else f"the gradient of {fact.tensor}"
             return f"{what} is {float(fact.error):.2g} from float64 (allowed {float(fact.allowed):.2g})"
@@ -167,12 +179,19 @@ def _describe(fact: ModelFact) -> str:
             return f"{'refused' if fact.kind == 'Refusal' else fact.kind}: {fact.message}"
 
 
+def _describe_numbers(fact: facts.NumbersDiffer | facts.PathsDiffer) -> str:
+    if fact.apart in ("nan", "inf"):
+        return f"{fact.tensor} is not finite before attention is called"
+    other = "exact attention" if isinstance(fact, facts.NumbersDiffer) else "the sequence alone"
+    return f"{fact.tensor} differs by {float(fact.apart):.2g} from that of {other} (allowed {float(fact.allowed):.1g})"
+
+
 def _describe_visibility(fact: Visibility) -> str:
     counts = [
         f"{count:,} {text}" for count, text in ((fact.seen, "hidden keys are seen"), (fact.hidden, "keys are not seen"))
         if count
     ]  # fmt: skip
-    without = "" if fact.masked else "; no mask reaches it"
+    without = "" if fact.masked else "; the model hands it no mask"
     return _join(_describe_cause(fact.cause), f"{' and '.join(counts)}, of {fact.pairs:,}{without}")
 
 

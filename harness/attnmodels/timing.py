@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from attnbench.analysis.rough_ratio import estimate_rough_ratio
 from attnbench.analysis.speed_verdict import CONTROL, decide_speed
 from attnbench.analysis.stats import median_of_processes
 from attnbench.records.types import Timing
@@ -31,6 +32,7 @@ def time_models(attentions: Sequence[str], processes: int, sample: Callable[[int
         else TimedModel(
             attention=name, share=shares[name], median_ns=median_of_processes(timings[name].samples_ns).value,
             verdict=decide_speed(timings[name], base) if number else None,
+            rough_ratio=rough.value if number and (rough := estimate_rough_ratio(timings[name], base)) else None,
         )
         for number, name in enumerate(attentions)
     ]  # fmt: skip

@@ -108,7 +108,9 @@ def find_cause(seen: Tensor, asked: Asked, *, masked: bool) -> Cause | None:
     """Return the argument whose change gives what queries see, if there is one."""
 
     def agrees(other: Tensor) -> bool:
-        return bool((seen == other)[asked.judged.expand_as(seen)].all())
+        # What a query sees that sees nothing is up to the function.
+        judged = (asked.judged & other.any(-1, keepdim=True)).expand_as(seen)
+        return bool(judged.any()) and bool((seen == other)[judged].all())
 
     everything = [(Cause(argument="attention_mask"), torch.ones_like(asked.visible))]
     inverted = [(Cause(argument="attention_mask", change="inverted"), ~asked.visible)]

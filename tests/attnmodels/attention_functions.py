@@ -78,6 +78,7 @@ def attend(
     s_aux: Tensor | None = None,
     is_causal: bool | None = None,
     tiled: bool = False,
+    dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """The right formula, whose arguments the faults change."""
@@ -97,6 +98,7 @@ def attend(
         weights = torch.cat([logits, sinks], -1).softmax(-1)[..., :-1]
     else:
         weights = logits.softmax(-1)
+    weights = torch.nn.functional.dropout(weights, dropout)
     return (weights @ value).transpose(1, 2).contiguous(), None
 
 
@@ -125,6 +127,7 @@ scale_ignored = _fault(lambda **_: {"scaling": None})
 soft_cap_ignored = _fault(lambda **_: {"softcap": None})
 sinks_ignored = _fault(lambda **_: {"s_aux": None})
 heads_reordered = _fault(lambda **_: {"tiled": True})
+dropout_ignored = _fault(lambda **_: {"dropout": 0.0})
 
 
 def values_detached(
@@ -292,6 +295,8 @@ def blockwise(
     softcap: Any = None, s_aux: Any = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
     """Blocks of three keys, with a running maximum and sum; a query without keys has output 0."""
+    if kwargs.get("dropout"):
+        raise NotImplementedError("no dropout")
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     shape = query.shape[2], key.shape[2]

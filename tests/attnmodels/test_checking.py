@@ -17,6 +17,7 @@ from attnmodels.facts import (
     CallsDiffer,
     Cause,
     Cell,
+    NotDropped,
     NumbersDiffer,
     PathsDiffer,
     Raised,
@@ -51,8 +52,15 @@ def test_right_functions_are_not_accused(model: str, name: str) -> None:
     assert check(model, name, *CORE) == []
 
 
+def test_dropout_that_is_ignored_in_training_is_found() -> None:
+    """Only the situation with dropout shows it: in training without dropout, outputs and gradients are right."""
+    (cell,) = check("bert", "dropout_ignored")
+    assert (cell.situation, cell.facts) == ("dropout", (NotDropped(dropout=0.1),))
+    assert [cell.status for cell in check("bert", "blockwise", "dropout")] == ["refused"]
+
+
 @pytest.mark.extended
-@pytest.mark.parametrize("name", [*RIGHT, "sdpa"])
+@pytest.mark.parametrize("name", ["eager", "sdpa", "blockwise"])
 @pytest.mark.parametrize("model", MODELS)
 def test_no_situation_accuses_a_right_function(model: str, name: str) -> None:
     """Right functions deviate in none of the situations; a function that a model refuses is no deviation."""

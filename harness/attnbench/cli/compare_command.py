@@ -1,6 +1,7 @@
 """``attnbench compare``: changes between two runs, two implementations, or two versions of one implementation."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -175,7 +176,7 @@ def _collect_interleaved(found: Sequence[Change], recorded: Recording, base: str
     of_base, of_new = (
         StoredRun(
             run=recorded.run,
-            results=tuple(result for result in recorded.results.values() if result.implementation == name),
+            results=tuple(replace(r, implementation=new) for r in recorded.results.values() if r.implementation == name),
             path=recorded.file.path,
         )
         for name in (base, new)

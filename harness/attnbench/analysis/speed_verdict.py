@@ -45,6 +45,7 @@ __all__ = [
     "SpeedVerdict",
     "State",
     "decide_speed",
+    "share_level",
     "splits_cycles",
 ]
 
@@ -140,6 +141,15 @@ class SpeedVerdict:
         if self.ratio.high < 1 + self.effect:
             return "not_slower"
         return "not_faster" if self.ratio.low > 1 - self.effect else "undecided"
+
+
+def share_level(alarms: float, comparisons: int, looks: int) -> float:
+    """Return the level of each of several verdicts, so that all together are wrong with a probability of ``alarms``.
+
+    Each of ``comparisons`` is judged up to ``looks`` times, after every addition of processes. By Bonferroni's
+    inequality the probabilities add up, whatever the comparisons have to do with one another.
+    """
+    return alarms / (comparisons * looks)
 
 
 def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT, level: float = LEVEL) -> SpeedVerdict:

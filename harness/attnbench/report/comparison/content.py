@@ -94,8 +94,9 @@ def collect_comparison(
     """Collect the content of a comparison from the changes that ``run_diff`` found.
 
     ``names`` are those of two sides that were timed interleaved. ``base`` and ``new`` then have the results of one of
-    them each, under the same names of implementations, and the same run. Without ``names``, ``base`` and ``new`` are two stored runs, ``threshold`` is
-    the smallest relative change of time, and ``exclusions`` are what cannot be right in them.
+    them each, under the same names of implementations, and the same run. Without ``names``, ``base`` and ``new`` are
+    two stored runs, ``threshold`` is the smallest relative change of time, and ``exclusions`` are what cannot be right
+    in them. ``title`` says what made the comparison.
     """
     results, sections = index_results(new), make_sections(found)
     before = index_results(base)

@@ -1,0 +1,52 @@
+"""The cases that a gate times if no option chooses others: they stand for the real uses of attention."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attnbench.cases import CaseId, Shape
+from attnbench.records.types import Pass
+from attnbench.runner import Session, list_profile_cases, list_shape_cases
+
+__all__ = ["USES", "Use", "list_uses"]
+
+# Length that is timed of an operator that has none of the shapes.
+LENGTH = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """A use of attention: a shape of calls, and the pass that is timed."""
+
+    name: str
+    shape: Shape
+    timed: Pass = "forward"
+
+
+# A call takes 0.2 to 40 ms on one core, so that a process makes at least ten of each side in half a second. The sizes
+# are those of small models that run on such machines: all-MiniLM-L6 has 12 heads of 32, GPT-2 12 heads of 64.
+_ENCODER = Shape(queries=128, keys=128, batch=4, heads=12, head_dim=32, mask="padding", padding=0.3)
+USES = (
+    Use(name="one short sentence, where overhead counts", shape=Shape(queries=16, keys=16)),
+    Use(name="encoder, a padded batch", shape=_ENCODER),
+    Use(name="encoder, training on a padded batch", shape=_ENCODER, timed="forward+backward"),
+    Use(name="decoder, a causal prompt", shape=Shape(queries=256, keys=256, heads=12, mask="causal")),
+    Use(
+        name="decoder, causal training", shape=Shape(queries=256, keys=256, mask="causal"), timed="forward+backward"
+    ),
+    Use(name="decoder, one query", shape=Shape(queries=1, keys=256, heads=12)),
+    Use(name="cross attention", shape=Shape(queries=64, keys=256)),
+    Use(name="a long sequence", shape=Shape(queries=1024, keys=1024)),
+)  # fmt: skip
+
+
+def list_uses(session: Session, operator: str, passes: Sequence[Pass] = ()) -> list[str]:
+    """Return the ids of the cases of an operator that stand for real use; an operator may lack some of the shapes."""
+    found: list[str] = []
+    for use in USES:
+        if not passes or use.timed in passes:
+            try:
+                found += list_shape_cases(session, [use.shape], [use.timed], of=[operator])
+            except ValueError:
+                continue
+    found = found or list_profile_cases(session, [LENGTH], passes, of=[operator])
+    return sorted(dict.fromkeys(found), key=lambda case: CaseId.parse(case).lengths)

@@ -1,0 +1,105 @@
+"""The words of ``attnbench gate``, on the terminal and in Markdown."""
+
+from collections.abc import Iterator
+
+from attnbench.report.comparison.content import ComparisonContent
+from attnbench.report.comparison.rows import Row
+from attnbench.report.console import Part
+from attnbench.report.text_table import TextTable
+from attnbench.words.say import say, say_count, say_names
+from attngate.outcome import Fault, Outcome
+
+__all__ = ["describe_outcome", "list_notes", "name_title", "tabulate"]
+
+TITLE = {
+    "holds": "attnbench gate holds",
+    "worse": "attnbench gate: the change is worse",
+    "undecided": "attnbench gate is undecided",
+}
+_SIDES = "base: {base}; new: {new}"
+_CHANGED = "The new side is {new}, with changes that are in no commit."
+_KEPT = "The base of {names} was checked before, and its results were kept."
+_UNTIMED = (
+    "{count} timed case has no time on both sides, and is not compared: a side refuses it or fails its checks.",
+    "{count} timed cases have no time on both sides, and are not compared: a side refuses them or fails their checks.",
+)
+_COMMAND = "To see the first failure again: {command}"
+_HOLDS = "The gate holds: compared with {base}, nothing of {fail_on} was found."
+_WORSE = "The gate fails: compared with {base}, {found}."
+_UNDECIDED = (
+    "The gate is undecided: compared with {base}, nothing is known to be worse, but {count} time has no verdict; run "
+    "it again while nothing else runs, or leave out times (--fail-on wrong,bigger).",
+    "The gate is undecided: compared with {base}, nothing is known to be worse, but {count} times have no verdict; run "
+    "it again while nothing else runs, or leave out times (--fail-on wrong,bigger).",
+)
+_UNCHECKED = "The gate is undecided: no check passed of {names}; attnbench conform says why."
+_MENDED = ("{count} check that failed in the base passes now.", "{count} checks that failed in the base pass now.")
+_PASSES = "Times without a verdict pass (--undecided pass)."
+_FOUND: dict[Fault, tuple[str, str]] = {
+    "wrong": ("{count} check became wrong or does not run", "{count} checks became wrong or do not run"),
+    "slower": ("{count} case is slower", "{count} cases are slower"),
+    "bigger": ("{count} number of bytes is bigger", "{count} numbers of bytes are bigger"),
+}
+_CASES = ("{count} case, such as {case}", "{count} cases, such as {case}")
+HEAD = ("verdict", "implementation", "what", "change", "where")
+STYLES = {"bad": "red", "gap": "yellow", "good": "green"}
+# Most implementations that a sentence names, and most rows of the table.
+NAMED, ROWS = 4, 40
+_MORE = ("And {count} more row.", "And {count} more rows.")
+
+
+def name_title(outcome: Outcome) -> str:
+    """Return the title of the outcome."""
+    return say(TITLE[outcome.outcome])
+
+
+def list_notes(outcome: Outcome) -> Iterator[str]:
+    """Yield what was compared, and what was not."""
+    yield say(_SIDES, base=outcome.base.label, new=outcome.new.label)
+    if outcome.new.changed:
+        yield say(_CHANGED, new=outcome.new.name)
+    if outcome.kept:
+        yield say(_KEPT, names=say_names(outcome.kept, NAMED))
+    if outcome.untimed:
+        yield say_count(_UNTIMED, outcome.untimed)
+
+
+def describe_outcome(outcome: Outcome) -> str:
+    """Return the outcome in one or two sentences."""
+    base, rule = outcome.base.label, outcome.rule
+    if outcome.outcome == "worse":
+        counts = ((fault, outcome.worse[fault]) for fault in rule.fail_on)
+        found = ", ".join(say_count(_FOUND[fault], count) for fault, count in counts if count)
+        told = [say(_WORSE, base=base, found=found)]
+    elif outcome.unchecked:
+        told = [say(_UNCHECKED, names=say_names(outcome.unchecked, NAMED))]
+    elif outcome.outcome == "undecided":
+        told = [say_count(_UNDECIDED, outcome.undecided, base=base)]
+        told += [say(_PASSES)] if rule.undecided == "pass" else []
+    else:
+        told = [say(_HOLDS, base=base, fail_on=", ".join(rule.fail_on))]
+    told += [say_count(_MENDED, outcome.mended)] if outcome.mended else []
+    return " ".join(told)
+
+
+def tabulate(content: ComparisonContent) -> tuple[list[TextTable], list[str]]:
+    """Return the table of what changed, a row for each check and for each number, and the lines below it."""
+    merged: dict[tuple[object, ...], list[Row]] = {}
+    kinds: dict[int, str] = {}
+    for section in content.sections:
+        for row in (row for group in section.groups for row in group.rows):
+            own = () if row.factor != row.factor else (row.case,)  # NaN: a check has no number
+            merged.setdefault((row.verdict, row.implementation, row.what, *own), []).append(row)
+            kinds[id(row)] = section.kind
+    rows = [_make_row(own, STYLES[kinds[id(own[0])]]) for own in merged.values()]
+    lines = [say_count(_MORE, len(rows) - ROWS)] if len(rows) > ROWS else []
+    lines += [say(_COMMAND, command=group.command) for group in content.failures.groups[:1]]
+    return [TextTable(head=HEAD, rows=tuple(rows[:ROWS]))] if rows else [], lines
+
+
+def _make_row(rows: list[Row], style: str) -> tuple[str | Part, ...]:
+    first, count = rows[0], sum(row.count for row in rows)
+    has_number = bool(first.brief)
+    where = first.where if has_number else say_count(_CASES, count, case=first.case)
+    change = first.change if has_number else ""
+    return Part(first.verdict, style), first.implementation, first.what, change, where

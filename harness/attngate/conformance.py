@@ -24,7 +24,7 @@ from attnbench.records.types import DEADLY, SCHEMA, Result
 from attnbench.runner import Plan, Session
 from attngate.revisions import Version
 
-__all__ = ["Kept", "Pair", "conform_sides", "read_kept"]
+__all__ = ["Pair", "conform_sides", "read_kept"]
 
 # Largest size of what is kept, in bytes: the results of a core suite take about 0.5 MB.
 LIMIT_BYTES = 2**28
@@ -54,25 +54,6 @@ class Pair:
         return display_name(self.base), display_name(self.new)
 
 
-class Kept:
-    """The kept results of commits, by key; with ``active`` false, nothing is read or kept."""
-
-    def __init__(self, *, active: bool) -> None:
-        folder = find_folder() if active else None
-        self._cache = DiskCache(folder.parent / "gate", limit_bytes=LIMIT_BYTES) if folder else None
-
-    def read(self, key: str | None) -> tuple[Result, ...]:
-        """Return the results that are kept under a key; none if nothing is."""
-        found = self._cache.read(key) if self._cache and key else None
-        return msgspec.msgpack.decode(found, type=tuple[Result, ...]) if found else ()
-
-    def write(self, key: str | None, results: Sequence[Result]) -> None:
-        """Keep results, unless another run could have others."""
-        statuses = {finding.status for result in results for finding in result.findings}
-        if self._cache and key and results and not statuses & FLEETING:
-            self._cache.write(key, msgspec.msgpack.encode(tuple(results)))
-
-
 def conform_sides(
     recorded: Recording,
     session: Session,
@@ -85,15 +66,24 @@ def conform_sides(
         conform_into(recorded, session, [side], own, job.suite)
         shown, cases = display_name(side), {plan.case for plan in own.list_plans(side)}
         found = [one for one in recorded.results.values() if one.implementation == shown and one.case in cases]
-        key = _find_key(session, job, side, versions[side], own.plans)
-        Kept(active=not job.no_cache).write(key, [replace(one, run="") for one in found])
+        fleeting = any(finding.status in FLEETING for result in found for finding in result.findings)
+        key = None if fleeting else _find_key(session, job, side, versions[side], own.plans)
+        if key and (cache := _open_cache(job)):
+            cache.write(key, msgspec.msgpack.encode(tuple(replace(one, run="") for one in found)))
 
 
 def read_kept(
     session: Session, job: ConformJob, side: str, version: Version, plans: Sequence[Plan]
 ) -> tuple[Result, ...]:
     """Return the kept results of a side; none if nothing is kept."""
-    return Kept(active=not job.no_cache).read(_find_key(session, job, side, version, plans))
+    cache, key = _open_cache(job), _find_key(session, job, side, version, plans)
+    found = cache.read(key) if cache and key else None
+    return msgspec.msgpack.decode(found, type=tuple[Result, ...]) if found else ()
+
+
+def _open_cache(job: ConformJob) -> DiskCache | None:
+    folder = None if job.no_cache else find_folder()
+    return DiskCache(folder.parent / "gate", limit_bytes=LIMIT_BYTES) if folder else None
 
 
 def _find_key(session: Session, job: ConformJob, side: str, version: Version, plans: Sequence[Plan]) -> str | None:

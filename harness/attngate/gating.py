@@ -1,7 +1,7 @@
 """The order of work of a gate: conformance of both sides, exact counters and times, and the outcome."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -87,7 +87,7 @@ def gate(session: Session, job: GateJob, pairs: Sequence[Pair], *, base: Version
     versions = {pair.base: base for pair in pairs} | news
     kept = {pair.name: read_kept(session, checking, pair.base, base, listed) for pair in pairs}
     sides = [side for pair in pairs for side in pair.sides]
-    left = [side for pair in pairs for side in pair.sides if side == pair.new or not kept[pair.name]]
+    left = [side for pair in pairs for side in pair.sides[bool(kept[pair.name]) :]]
     checks = {side: plan_checks(session, checking, [side], listed) for side in left}
     own = {
         pair.name: [plan for plan in timed if plan.operator == session.declared[pair.new].operator] for pair in pairs
@@ -101,15 +101,16 @@ def gate(session: Session, job: GateJob, pairs: Sequence[Pair], *, base: Version
             for one in kept[pair.name]:
                 recorded.add(replace(one, run=recorded.run.id, implementation=pair.shown[0]))
         conform_sides(recorded, session, checking, checks, versions)
-        changes, untimed = [], 0
+        changes: list[Change] = []
+        untimed = 0
         for pair in pairs:
-            found = list(_compare_checks(recorded, pair))
             measured = time_sides(recorded, session, pair.sides, own[pair.name], effort)
-            unfit = frozenset(_list_unfit(recorded, pair, own[pair.name]))
-            found += refine(measured, rule, unfit)
+            common = _pair_results(recorded, pair)
+            cases = [plan.case for plan in own[pair.name]]
+            unfit = frozenset(case for case in cases if not _is_timed(*common.get(case, ())))
             untimed += len(unfit) if "slower" in rule.fail_on else 0
-            lost = (one for plan in own[pair.name] for one in _find_lost(recorded, pair, plan.case))
-            changes += [replace(one, implementation=pair.name) for one in (*found, *lost)]
+            found = [*_compare_checks(common, frozenset(cases)), *refine(measured, rule, unfit)]
+            changes += [replace(one, implementation=pair.name) for one in found]
         outcome = conclude(
             changes, rule, versions=(base, next(iter(news.values()))), implementations=[pair.name for pair in pairs],
             kept=[name for name, results in kept.items() if results], untimed=untimed,
@@ -160,35 +161,25 @@ def _plan_effort(job: GateJob, rule: Rule, comparisons: int) -> tuple[Effort, Ru
     return effort, msgspec.structs.replace(rule, comparisons=comparisons, looks=effort.looks, level=level)
 
 
-def _get_sides(recorded: Recording, pair: Pair, case: str) -> tuple[Result | None, Result | None]:
-    base, new = (recorded.results.get((name, case)) for name in pair.shown)
-    return base, new
+def _pair_results(recorded: Recording, pair: Pair) -> dict[str, tuple[Result, Result]]:
+    """Return the results of both sides on each case that both have, the base's first."""
+    base, new = pair.shown
+    by_case = {case: one for (name, case), one in recorded.results.items() if name == base}
+    own = ((case, one) for (name, case), one in recorded.results.items() if name == new)
+    return {case: (by_case[case], one) for case, one in own if case in by_case}
 
 
-def _compare_checks(recorded: Recording, pair: Pair) -> Iterator[Change]:
-    """Yield what became wrong, was mended or was lost on the cases that were checked on both sides."""
-    suite = recorded.run.suite
-    cases = [case for (name, case), one in recorded.results.items() if name == pair.shown[1] and one.suite == suite]
-    for case in cases:
-        old, now = _get_sides(recorded, pair, case)
-        if old and now:
+def _compare_checks(common: Mapping[str, tuple[Result, Result]], timed: frozenset[str]) -> Iterator[Change]:
+    """Yield what became wrong, was mended or was lost; of the timed cases, only what was lost is not told elsewhere."""
+    for case, (old, now) in common.items():
+        if case not in timed:
             yield from compare_findings(old, now)
-            yield from find_lost(old, now)
-
-
-def _find_lost(recorded: Recording, pair: Pair, case: str) -> Iterator[Change]:
-    old, now = _get_sides(recorded, pair, case)
-    if old and now:
         yield from find_lost(old, now)
 
 
-def _list_unfit(recorded: Recording, pair: Pair, plans: Sequence[Plan]) -> Iterator[str]:
-    """Yield the timed cases whose times are not compared: the base has none, or the new side fails its checks."""
-    for plan in plans:
-        old, now = _get_sides(recorded, pair, plan.case)
-        failed = now is None or any(finding.status != "passed" for finding in now.findings)
-        if old is None or old.timing is None or failed:
-            yield plan.case
+def _is_timed(*sides: Result) -> bool:
+    """Whether the times of two sides are compared: the base has some, and the new side passes its checks."""
+    return bool(sides) and sides[0].timing is not None and all(one.status == "passed" for one in sides[1].findings)
 
 
 def _has_passed(recorded: Recording, pair: Pair) -> bool:

@@ -14,6 +14,8 @@ from shutil import rmtree
 
 import msgspec
 
+from attnbench.jobs.command_lines import strip_folder
+
 __all__ = ["GateError", "Version", "describe_version", "find_top", "open_base"]
 
 # Prefix of the names of the folders that have worktrees, and the file in such a folder that its gate keeps locked.
@@ -75,7 +77,7 @@ def open_base(base: str, here: Path) -> Iterator[tuple[Path, Version]]:
     Raises: GateError where there is no such revision.
     """
     if Path(base).is_dir():
-        yield Path(base), describe_version(Path(base), base)
+        yield Path(base), describe_version(Path(base), strip_folder(base))
         return
     top = find_top(here)
     if top is None:

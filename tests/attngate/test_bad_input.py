@@ -43,10 +43,10 @@ def refuse(*words: str) -> str:
     ("words", "message"),
     [
         (("mine.py", "--base", "nowhere"), "--base: the repository has no revision 'nowhere', and there is no such"),
-        (("mine.py", "--base", "--force"), "--base"),
+        (("mine.py", "--base=--force"), "--base: the repository has no revision '--force', and there is no such"),
         (("--base", "HEAD"), "IMPLEMENTATION is missing, and no pyproject.toml of the repository has entry points"),
-        (("other.py:attend", "--base", "HEAD"), "--base: HEAD (.*) has no other.py, the source of 'other.py:attend'; "
-         "leave out 'other.py:attend', or name a base that has it"),
+        (("other.py:attend", "--base", "HEAD"), "has no other.py, the source of 'other.py:attend'; leave out "
+         "'other.py:attend', or name a base that has it"),
         (("mine.py", "--base", "HEAD", "--slower", "2"), "needs per cent above 0 and below 100, got '2'; for example"),
         (("mine.py", "--base", "HEAD", "--bigger", "-1"), "needs a number of bytes, got '-1'; for example 4KiB"),
         (("mine.py", "--base", "HEAD", "--fail-on", "slow"), "needs words of wrong,slower,bigger, separated by"),
@@ -56,7 +56,7 @@ def refuse(*words: str) -> str:
 def test_usage_errors_name_the_remedy(repository: Repository, words: tuple[str, ...], message: str) -> None:
     """Each is one line, and no worktree is left."""
     (repository.folder / "other.py").write_text("def attend(q, k, v): ...\n")
-    assert re.search(message.replace("(.*)", r"\(\w+\)").replace("(.", r"\(."), refuse(*words))
+    assert message in refuse(*words)
 
 
 def test_a_folder_outside_git_has_no_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,13 +107,20 @@ def test_the_checkout_and_the_index_stay_as_they_are(repository: Repository) -> 
     assert describe_version(repository.folder, "the working tree").changed
 
 
-def test_worktrees_are_removed_after_errors_and_interrupts(repository: Repository) -> None:
-    """Whatever ends a gate, its worktree is gone; two at once have a worktree each."""
-    for error in (GateError, KeyboardInterrupt):
-        with pytest.raises(error), open_base("main", repository.folder), open_base("main", repository.folder) as two:
-            assert repository.git("worktree", "list").count("\n") == 2
-            assert two[0].is_dir()
-            raise error
+def hold_two(repository: Repository, error: type[BaseException]) -> None:
+    """Hold two worktrees of one revision, as two gates do, until an error."""
+    with open_base("main", repository.folder) as (one, _), open_base("main", repository.folder) as (other, _):
+        assert repository.git("worktree", "list").count("\n") == 2
+        assert one != other
+        assert (one / "mine.py").read_text() == (other / "mine.py").read_text() == SOURCE
+        raise error
+
+
+@pytest.mark.parametrize("error", [GateError, KeyboardInterrupt])
+def test_worktrees_are_removed_after_errors_and_interrupts(repository: Repository, error: type[BaseException]) -> None:
+    """Whatever ends a gate, its worktree is gone; two at once in one checkout have a worktree each."""
+    with pytest.raises(error):
+        hold_two(repository, error)
 
 
 def test_the_next_gate_removes_the_worktree_of_a_killed_one(repository: Repository) -> None:

@@ -86,8 +86,8 @@ def test_swapped_heads_and_sequences_of_a_mask_are_wrong(repository: Repository,
     assert (code, {mask for _, mask in wrong}) == (1, {"bool3d"})
     assert ("forward_parity", "bool3d") in wrong
     text = markdown.read_text("utf-8")
-    assert text.startswith("### attnbench gate: the change is worse: `HEAD\\~1") or "gate: the change is worse" in text
-    assert "❌" in text
+    assert text.startswith("### attnbench gate: the change is worse: `HEAD~1 (")
+    assert "#### Became wrong" in text
 
 
 @pytest.mark.extended
@@ -96,7 +96,7 @@ def test_another_tensor_is_bigger_and_a_refactoring_holds(repository: Repository
     first = repository.git("rev-parse", "HEAD")
     repository.change("output = F.scaled_dot_product_attention(q, k, v, mask)", LARGER)
     code, outcome, _ = gate(first)
-    assert (code, outcome["worse"]["wrong"], outcome["kept"]) == (1, 0, [])
+    assert (code, outcome["worse"]["wrong"]) == (1, 0)
     assert ("peak_bytes", "none") in list_changes(outcome, "bigger")
     code, outcome, _ = gate(first, "--bigger", "1MiB")
     assert (code, outcome["outcome"], outcome["kept"]) == (0, "holds", ["mine.py:Attend"])

@@ -9,7 +9,7 @@ from attnbench.analysis.speed_verdict import share_level
 from attnbench.records.types import Finding
 from attnbench.refusals import OtherRefusal
 from attngate.gating import GateJob, _plan_effort
-from attngate.outcome import ALARMS, Rule, conclude, find_lost, refine
+from attngate.outcome import ALARMS, Outcome, Rule, conclude, find_lost, refine
 from attngate.revisions import Version
 from attngate.texts import describe_outcome
 from timed_runs import PASSED, case_of, time_calls
@@ -73,7 +73,7 @@ def make_change(verdict: Verdict) -> Change:
     return Change(implementation="mine", case=case_of(), aspect="time", verdict=verdict, fact=Gone())
 
 
-def conclude_from(verdicts: list[Verdict], rule: Rule | None = None, **settings: list[str]):  # noqa: ANN201
+def conclude_from(verdicts: list[Verdict], rule: Rule | None = None, **settings: list[str]) -> Outcome:
     """Return the outcome that follows from changes with these verdicts."""
     changes = [make_change(verdict) for verdict in verdicts]
     return conclude(changes, rule or Rule(), versions=VERSIONS, implementations=["mine"], **settings)

@@ -23,7 +23,7 @@ class Use:
 
 
 # A call of an unfused kernel takes 0.5 to 46 ms on one core, so that a process makes eleven calls or more of each side
-# in half a second to a second. The sizes are those of small models: all-MiniLM-L6 has 12 heads of 32, GPT-2 12 heads of 64.
+# in half a second to a second. The sizes are those of small models: all-MiniLM-L6 has 12 heads of 32, GPT-2 12 of 64.
 _ENCODER = Shape(queries=128, keys=128, batch=4, heads=12, head_dim=32, mask="padding", padding=0.3)
 USES = (
     Use(name="one short sentence, where overhead counts", shape=Shape(queries=16, keys=16)),
@@ -40,7 +40,10 @@ USES = (
 
 
 def list_uses(session: Session, operator: str, passes: Sequence[Pass] = ()) -> list[str]:
-    """Return the ids of the cases of an operator that stand for real use; an operator may lack some of the shapes."""
+    """Return the ids of the cases of an operator that stand for real use, the shortest first.
+
+    An operator may lack some of the shapes, and one that is not timed has no cases.
+    """
     found: list[str] = []
     for use in USES:
         if not passes or use.timed in passes:

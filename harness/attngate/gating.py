@@ -104,9 +104,10 @@ def gate(session: Session, job: GateJob, pairs: Sequence[Pair], *, base: Version
         changes: list[Change] = []
         untimed = 0
         for pair in pairs:
-            measured = time_sides(recorded, session, pair.sides, own[pair.name], effort)
+            timed_here = own[pair.name]
+            measured = time_sides(recorded, session, pair.sides, timed_here, effort) if timed_here else []
             common = _pair_results(recorded, pair)
-            cases = [plan.case for plan in own[pair.name]]
+            cases = [plan.case for plan in timed_here]
             unfit = frozenset(case for case in cases if not _is_timed(*common.get(case, ())))
             untimed += len(unfit) if "slower" in rule.fail_on else 0
             found = [*_compare_checks(common, frozenset(cases)), *refine(measured, rule, unfit)]
@@ -140,15 +141,15 @@ def _plan_timed(session: Session, job: GateJob, operators: Sequence[str]) -> lis
     if job.chosen_axes:
         return plan_profile(session, job, operators)
     listed = [case for operator in operators for case in list_uses(session, operator, job.passes)]
-    return plan_cases(session, listed, job, checks=sorted(list_gating_checks()))
+    return plan_cases(session, listed, job, checks=sorted(list_gating_checks())) if listed else []
 
 
 def _plan_effort(job: GateJob, rule: Rule, comparisons: int) -> tuple[Effort, Rule]:
     """Return the timing effort, and the rule with the level at which it can give verdicts.
 
-    If times do not matter, no process is timed, and numbers of bytes are still counted.
+    If times do not matter, or no case is timed, there are no timing processes; numbers of bytes are still counted.
     """
-    if "slower" not in rule.fail_on:
+    if "slower" not in rule.fail_on or not comparisons:
         return Effort(processes=0, budget_s=BUDGET_S), rule
     looks = Effort(processes=1, most=1 + ADDED, budget_s=BUDGET_S).looks
     level = share_level(ALARMS, comparisons, 1 if job.processes else looks)

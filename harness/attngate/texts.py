@@ -19,6 +19,7 @@ TITLE = {
 _SIDES = "base: {base}; new: {new}"
 _CHANGED = "The new side is {new}, with changes that are in no commit."
 _KEPT = "The base of {names} was checked before, and its results were kept."
+_NO_TIMES = "Nothing is timed: --fail-on leaves out slower, or the operator has no cases to time."
 _UNTIMED = (
     "{count} timed case has no time on both sides, and is not compared: a side refuses it or fails its checks.",
     "{count} timed cases have no time on both sides, and are not compared: a side refuses them or fails their checks.",
@@ -60,6 +61,8 @@ def list_notes(outcome: Outcome) -> Iterator[str]:
         yield say(_CHANGED, new=outcome.new.name)
     if outcome.kept:
         yield say(_KEPT, names=say_names(outcome.kept, NAMED))
+    if not outcome.rule.comparisons:
+        yield say(_NO_TIMES)
     if outcome.untimed:
         yield say_count(_UNTIMED, outcome.untimed)
 

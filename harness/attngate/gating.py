@@ -60,7 +60,7 @@ def make_pairs(names: Sequence[str], folder: Path, base: Version) -> list[Pair]:
         except PluginError as error:
             raise GateError(
                 f"{str(error).replace(str(folder), base.label).partition(';')[0]}; leave out {display_name(name)!r}, "
-                "or name a base that has it"
+                "or name another base"
             ) from error
         found.append(Pair(name=display_name(name), base=of_base, new=new))
     return found

@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from attngate.command import command
+from attngate.command import _read_registered, command
 from attngate.revisions import PREFIX, GateError, describe_version, open_base
 from scratch_repository import SOURCE, Repository
 
@@ -46,7 +46,7 @@ def refuse(*words: str) -> str:
         (("mine.py", "--base=--force"), "--base: the repository has no revision '--force', and there is no such"),
         (("--base", "HEAD"), "IMPLEMENTATION is missing, and no pyproject.toml of the repository has entry points"),
         (("other.py:attend", "--base", "HEAD"), "has no other.py, the source of 'other.py:attend'; leave out "
-         "'other.py:attend', or name a base that has it"),
+         "'other.py:attend', or name another base"),
         (("mine.py", "--base", "HEAD", "--slower", "2"), "needs per cent above 0 and below 100, got '2'; for example"),
         (("mine.py", "--base", "HEAD", "--bigger", "-1"), "needs a number of bytes, got '-1'; for example 4KiB"),
         (("mine.py", "--base", "HEAD", "--fail-on", "slow"), "needs words of wrong,slower,bigger, separated by"),
@@ -57,6 +57,16 @@ def test_usage_errors_name_the_remedy(repository: Repository, words: tuple[str, 
     """Each is one line, and no worktree is left."""
     (repository.folder / "other.py").write_text("def attend(q, k, v): ...\n")
     assert message in refuse(*words)
+
+
+def test_the_project_names_its_implementations(tmp_path: Path) -> None:
+    """Entry points of pyproject.toml are compared if none is named: a name that is installed, else its module."""
+    text = '[project.entry-points."attnbench.implementations"]\nmine = "mine:Attend"\nsdpa = "attnzoo.sdpa:SDPA"\n'
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert _read_registered(tmp_path) == ("mine:Attend", "sdpa")
+    (tmp_path / "pyproject.toml").write_text("[project")
+    with pytest.raises(GateError, match=r"pyproject.toml cannot be read: .*; name an IMPLEMENTATION"):
+        _read_registered(tmp_path)
 
 
 def test_a_folder_outside_git_has_no_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

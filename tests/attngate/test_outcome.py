@@ -49,6 +49,17 @@ def test_what_is_not_slower_is_no_gap() -> None:
     assert conclude_from([time.verdict]).outcome == "holds"
 
 
+@pytest.mark.parametrize(
+    ("ratios", "is_open"), [((0.9, 1.0), False), ((1.0, 1.05), True), ((1.05,), False), ((1.0,), False)]
+)
+def test_processes_are_added_only_while_a_slowdown_is_possible(ratios: tuple[float, ...], *, is_open: bool) -> None:
+    """A case stays open while the upper end of its interval, and not the lower, is above the threshold."""
+    effort, _ = _plan_effort(GateJob(), Rule(), 8)
+    timings = {name: time_calls(name, *own, processes=15).timing for name, own in (("base", ()), ("new", ratios))}
+    known = {name: timing for name, timing in timings.items() if timing is not None}
+    assert bool(effort.list_open(known, "base", verdicts=True)) is is_open
+
+
 @pytest.mark.parametrize(("grown", "verdict"), [(0, "same"), (72, "tolerated"), (4095, "tolerated"), (4096, "bigger")])
 def test_bytes_count_from_a_page(grown: int, verdict: str) -> None:
     """A growth below a page is tolerated."""

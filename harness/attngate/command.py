@@ -25,7 +25,7 @@ from attngate.conformance import Pair
 from attngate.gating import Gated, GateJob, gate, make_pairs
 from attngate.outcome import BIGGER, FAULTS, SLOWER, Rule
 from attngate.revisions import GateError, find_top, open_base
-from attngate.texts import describe_outcome, list_notes, name_title, tabulate
+from attngate.texts import describe_outcome, list_notes, name_title, summarize, tabulate
 
 __all__ = ["command"]
 
@@ -144,7 +144,7 @@ def _write(found: Gated, pairs: Sequence[Pair], files: OutputFiles) -> None:
     if files.markdown_file:
         from attnbench.report.comparison import markdown
 
-        files.markdown_file.write(markdown.render(content))
+        files.markdown_file.write(markdown.render(summarize(outcome, content)))
     tables, lines = tabulate(content)
     for line in list_notes(outcome):
         click.echo(line, err=files.to_stderr)

@@ -17,6 +17,7 @@ from attnbench.api.selection import plan_cases
 from attnbench.jobs.job import ConformJob, TimedJob
 from attnbench.plugins.registry import PluginError, display_name, resolve_in_trees
 from attnbench.records.types import Result
+from attnbench.refusals import TypedRefusal
 from attnbench.runner import Effort, Plan, Session, list_gating_checks
 from attngate.cases import list_uses
 from attngate.conformance import Pair, conform_sides, read_kept
@@ -108,7 +109,7 @@ def gate(session: Session, job: GateJob, pairs: Sequence[Pair], *, base: Version
             measured = time_sides(recorded, session, pair.sides, timed_here, effort) if timed_here else []
             common = _pair_results(recorded, pair)
             cases = [plan.case for plan in timed_here]
-            unfit = frozenset(case for case in cases if not _is_timed(*common.get(case, ())))
+            unfit = frozenset(case for case in cases if case not in common or _is_unfit(*common[case]))
             untimed += len(unfit) if "slower" in rule.fail_on else 0
             found = [*_compare_checks(common, frozenset(cases)), *refine(measured, rule, unfit)]
             changes += [replace(one, implementation=pair.name) for one in found]
@@ -178,9 +179,10 @@ def _compare_checks(common: Mapping[str, tuple[Result, Result]], timed: frozense
         yield from find_lost(old, now)
 
 
-def _is_timed(*sides: Result) -> bool:
-    """Whether the times of two sides are compared: the base has some, and the new side passes its checks."""
-    return bool(sides) and sides[0].timing is not None and all(one.status == "passed" for one in sides[1].findings)
+def _is_unfit(old: Result, now: Result) -> bool:
+    """Whether no times are expected: a side fails its checks or refuses the case, or the base must not be timed."""
+    fails = any(finding.status != "passed" for finding in (*old.findings, *now.findings))
+    return fails or isinstance(old.untimed, TypedRefusal)
 
 
 def _has_passed(recorded: Recording, pair: Pair) -> bool:

@@ -1,15 +1,17 @@
 """The words of ``attnbench gate``, on the terminal and in Markdown."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Literal
 
-from attnbench.report.comparison.content import ComparisonContent
+from attnbench.report.comparison.content import ComparisonContent, Sentence
 from attnbench.report.comparison.rows import Row
 from attnbench.report.console import Part
 from attnbench.report.text_table import TextTable
 from attnbench.words.say import say, say_count, say_names
 from attngate.outcome import Fault, Outcome
 
-__all__ = ["describe_outcome", "list_notes", "name_title", "tabulate"]
+__all__ = ["describe_outcome", "list_notes", "name_title", "summarize", "tabulate"]
 
 TITLE = {
     "holds": "attnbench gate holds",
@@ -43,6 +45,7 @@ _FOUND: dict[Fault, tuple[str, str]] = {
 }
 _CASES = ("{count} case, such as {case}", "{count} cases, such as {case}")
 HEAD = ("verdict", "implementation", "what", "change", "where")
+KINDS: Mapping[str, Literal["good", "bad", "gap"]] = {"holds": "good", "worse": "bad", "undecided": "gap"}
 STYLES = {"bad": "red", "gap": "yellow", "good": "green"}
 # Most implementations that a sentence names, and most rows of the table.
 NAMED, ROWS = 4, 40
@@ -85,24 +88,30 @@ def describe_outcome(outcome: Outcome) -> str:
     return " ".join(told)
 
 
+def summarize(outcome: Outcome, content: ComparisonContent) -> ComparisonContent:
+    """Return the content with the outcome as its first sentence, in place of those that it makes redundant."""
+    first = Sentence(kind=KINDS[outcome.outcome], text=describe_outcome(outcome), anchor="")
+    rest = (one for one in content.sentences if one.anchor not in ("", "only", "undecided"))
+    return replace(content, sentences=(first, *rest))
+
+
 def tabulate(content: ComparisonContent) -> tuple[list[TextTable], list[str]]:
     """Return the table of what changed, a row for each check and for each number, and the lines below it."""
-    merged: dict[tuple[object, ...], list[Row]] = {}
-    kinds: dict[int, str] = {}
+    merged: dict[tuple[str, ...], list[Row]] = {}
     for section in content.sections:
         for row in (row for group in section.groups for row in group.rows):
-            own = () if row.factor != row.factor else (row.case,)  # NaN: a check has no number
-            merged.setdefault((row.verdict, row.implementation, row.what, *own), []).append(row)
-            kinds[id(row)] = section.kind
-    rows = [_make_row(own, STYLES[kinds[id(own[0])]]) for own in merged.values()]
-    lines = [say_count(_MORE, len(rows) - ROWS)] if len(rows) > ROWS else []
+            # Checks have no numbers: their cases are counted.
+            own = (row.case,) if row.brief else ()
+            merged.setdefault((section.kind, row.verdict, row.implementation, row.what, *own), []).append(row)
+    lines = [say_count(_MORE, len(merged) - ROWS)] if len(merged) > ROWS else []
     lines += [say(_COMMAND, command=group.command) for group in content.failures.groups[:1]]
-    return [TextTable(head=HEAD, rows=tuple(rows[:ROWS]))] if rows else [], lines
+    rows = tuple(_make_row(key[0], own) for key, own in list(merged.items())[:ROWS])
+    return [TextTable(head=HEAD, rows=rows)] if rows else [], lines
 
 
-def _make_row(rows: list[Row], style: str) -> tuple[str | Part, ...]:
+def _make_row(kind: str, rows: list[Row]) -> tuple[str | Part, ...]:
     first, count = rows[0], sum(row.count for row in rows)
-    has_number = bool(first.brief)
-    where = first.where if has_number else say_count(_CASES, count, case=first.case)
-    change = first.change if has_number else ""
-    return Part(first.verdict, style), first.implementation, first.what, change, where
+    where = first.where if first.brief else say_count(_CASES, count, case=first.case)
+    # The detail of a time without a verdict is the reason.
+    change = "; ".join(filter(None, (first.change, first.detail if kind == "gap" else "")))
+    return Part(first.verdict, STYLES[kind]), first.implementation, first.what, change, where

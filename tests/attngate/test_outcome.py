@@ -8,7 +8,7 @@ from attnbench.analysis.run_diff import Change, Gone, Verdict, compare_implement
 from attnbench.analysis.speed_verdict import share_level
 from attnbench.records.types import Finding
 from attnbench.refusals import OtherRefusal
-from attngate.gating import GateJob, _plan_effort
+from attngate.gating import GateJob, _is_unfit, _plan_effort
 from attngate.outcome import ALARMS, Outcome, Rule, conclude, find_lost, refine
 from attngate.revisions import Version
 from attngate.texts import describe_outcome
@@ -122,3 +122,15 @@ def test_a_check_that_does_not_run_any_more_is_lost() -> None:
     assert passed.findings == (PASSED,)
     assert [one.verdict for one in find_lost(passed, silent)] == ["gone"]
     assert [*find_lost(silent, silent), *find_lost(silent, passed)] == []
+
+
+def test_a_missing_time_is_a_gap_unless_its_reason_is_told_elsewhere() -> None:
+    """A fault of a timing process leaves a gate undecided; a failed or refused case, and a declaration, do not."""
+    timed = time_calls("mine")
+    lost, failed = replace(timed, timing=None), Finding(check="forward_parity", status="failed")
+    assert not _is_unfit(lost, lost)
+    assert not _is_unfit(timed, lost)
+    assert _is_unfit(replace(lost, untimed=OtherRefusal(text="interpreted")), lost)
+    wrong = replace(lost, memory=None, findings=(failed,))
+    assert _is_unfit(wrong, timed)
+    assert _is_unfit(timed, wrong)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from attngate.command import _read_registered, command
+from attngate.gating import make_pairs
 from attngate.revisions import PREFIX, GateError, describe_version, open_base
+from commands import START
 from scratch_repository import SOURCE, Repository
 
 
@@ -147,3 +150,36 @@ def test_the_next_gate_removes_the_worktree_of_a_killed_one(repository: Reposito
     with contextlib.ExitStack() as stack:
         stack.enter_context(open_base("HEAD", repository.folder))
         assert repository.git("worktree", "list").count("\n") == 1
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_gate_removes_its_worktree(repository: Repository, sent: signal.Signals) -> None:
+    """Ctrl-C, and the end of a job in a CI, end in one line and leave no worktree."""
+    begun = subprocess.Popen(
+        [*START, "gate", "mine.py", "--base", "HEAD"], env={**os.environ, "TMPDIR": str(tempfile.tempdir)},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert begun.stderr is not None
+    for _ in begun.stderr:  # the first line of progress: a side is checked
+        break
+    assert repository.git("worktree", "list").count("\n") == 1
+    begun.send_signal(sent)
+    *_, last = begun.communicate(timeout=120)[1].splitlines()
+    assert (begun.returncode, last) == (130, "attnbench: interrupted")
+
+
+def test_a_file_in_a_folder_of_the_repository_has_its_counterpart(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gate may run in any folder of the repository; results have the name of the file as it was given."""
+    place = repository.folder / "kernels"
+    place.mkdir()
+    (place / "mine.py").write_text(SOURCE)
+    repository.git("add", "kernels")
+    repository.git("commit", "-q", "-m", "a folder")
+    monkeypatch.chdir(place)
+    with open_base("HEAD", place) as (folder, version):
+        (pair,) = make_pairs(["mine.py:Attend"], folder, version)
+        assert pair.name == "mine.py:Attend"
+        assert pair.sides == (f"mine.py:Attend @ {folder}", f"mine.py:Attend @ {repository.folder}")

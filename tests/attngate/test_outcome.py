@@ -127,7 +127,7 @@ def test_a_check_that_does_not_run_any_more_is_lost() -> None:
 def test_a_missing_time_is_a_gap_unless_its_reason_is_told_elsewhere() -> None:
     """A fault of a timing process leaves a gate undecided; a failed or refused case, and a declaration, do not."""
     timed = time_calls("mine")
-    lost, failed = replace(timed, timing=None), Finding(check="forward_parity", status="failed")
+    lost, failed = replace(timed, timing=None), Finding(check="forward_parity", status="failed", reason="off")
     assert not _is_unfit(lost, lost)
     assert not _is_unfit(timed, lost)
     assert _is_unfit(replace(lost, untimed=OtherRefusal(text="interpreted")), lost)

@@ -28,7 +28,7 @@ __all__ = ["GateJob", "Gated", "gate", "make_conform_job", "make_pairs"]
 
 # Seconds of timed calls of a case in a process; and processes beyond those that a verdict needs, since others may be
 # disturbed. More are added, five at a time, while they may decide a verdict.
-BUDGET_S, SPARE, ADDED = 0.4, 2, 15
+BUDGET_S, SPARE, ADDED = 0.25, 2, 15
 WORKING_TREE = "the working tree"
 
 

@@ -28,8 +28,8 @@ VERDICTS: Mapping[Fault, frozenset[Verdict]] = {
 ALARMS = 0.005
 # Smallest slowdown that counts. Two copies of the same code, at other addresses, can differ by about 1 %.
 SLOWER = 0.02
-# Smallest growth in bytes that counts. It is a page of memory; the smallest tensor of the timed cases that grows with
-# their sizes has 16 KiB, so that an additional tensor of the call is found and a flag or a scale is not.
+# Smallest growth in bytes that counts: a page of memory. A tensor of the size of the output has 16 KiB or more in each
+# timed case with several queries, so that one more is found, and a flag or a scale is not.
 BIGGER = 4096
 
 

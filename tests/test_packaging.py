@@ -19,7 +19,8 @@ pytestmark = pytest.mark.install
 ROOT = Path(__file__).parents[1]
 SOURCES = {
     **dict.fromkeys(
-        ("attnbench", "attnsweep", "attncheats", "attninvariance", "attnmodels", "attnstudies"), ROOT / "harness"
+        ("attnbench", "attnsweep", "attncheats", "attninvariance", "attnmodels", "attnstudies", "attngate"),
+        ROOT / "harness",
     ),
     **dict.fromkeys(("attnzoo", "attnmechanisms"), ROOT / "implementations"),
 }

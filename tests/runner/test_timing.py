@@ -40,8 +40,8 @@ from attnbench.runner.profile import _select_ready
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.session import Plan, Session
 from attnbench.runner.timed_case import add_process
-from attnbench.runner.timing import EVALUATED, GROUP_S, SMALL_FLOP, STEP, time_cases
-from attnbench.runner.timing_processes import Effort
+from attnbench.runner.timing import EVALUATED, GROUP_S, SMALL_FLOP, time_cases
+from attnbench.runner.timing_processes import STEP, Effort
 from made_facts import OFF
 
 CASE = "multihead/B1.L{}.S8.E8.H2/bias/mask=none/regime=plain/seed=0/float32/cpu/inference"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from attnbench.analysis.speed_verdict import NoVerdict, SpeedVerdict, decide_speed
+from attnbench.analysis.speed_verdict import EFFECT, LEVEL, NoVerdict, SpeedVerdict, decide_speed
 from attnbench.analysis.stats import Estimate, Interval, ratio
 from attnbench.plugins.registry import find_baseline
 from attnbench.records.facts import Reason
@@ -35,6 +35,7 @@ __all__ = [
     "StatusChange",
     "UnusableRatios",
     "Verdict",
+    "compare_findings",
     "compare_implementations",
     "compare_runs",
     "count_kernel_calls",
@@ -42,8 +43,9 @@ __all__ = [
 ]
 
 Verdict = Literal[
-    "wrong", "mended", "bigger", "smaller", "other", "slower", "faster", "same", "unknown", "inconclusive", "gone"
-]
+    "wrong", "mended", "bigger", "smaller", "tolerated", "other", "slower", "faster", "same", "not_slower", "unknown",
+    "inconclusive", "gone",
+]  # fmt: skip
 # Verdicts with which ``attnbench compare`` exits with status 1.
 WORSE: frozenset[Verdict] = frozenset({"wrong", "bigger", "slower", "gone"})
 # Verdicts that leave open whether anything changed.
@@ -165,25 +167,27 @@ def compare_runs(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterat
             if not old.completes and name in new.run.implementations and base.run.suite_digest == new.run.suite_digest:
                 yield _make_change(old, "result", "gone", Gone())
             continue
-        yield from _compare_findings(old, now)
+        yield from compare_findings(old, now)
         if same_machine:
             yield from _compare_counters(old, now)
             yield from _compare_ratios(old, now, before, after, threshold)
 
 
-def compare_implementations(results: Sequence[Result], *, base: str, new: str) -> Iterator[Change]:
+def compare_implementations(
+    results: Sequence[Result], *, base: str, new: str, effect: float = EFFECT, level: float = LEVEL
+) -> Iterator[Change]:
     """Compare two implementations that were timed interleaved, on every case of one run.
 
     ``base`` and ``new`` are names as stored in results. Every case with results of both implementations has a verdict
-    on time, even if it was not timed.
+    on time, even if it was not timed. ``effect`` and ``level`` are those of ``decide_speed``.
     """
     before = {result.case: result for result in results if result.implementation == base}
     for now in results:
         if now.implementation == new and now.case in before:
             old = before[now.case]
-            yield from _compare_findings(old, now)
+            yield from compare_findings(old, now)
             yield from _compare_counters(old, now)
-            yield _compare_times(old, now)
+            yield _compare_times(old, now, effect, level)
 
 
 def count_kernel_calls(kernels: Sequence[str]) -> Counter[str]:
@@ -229,7 +233,8 @@ def _make_exact_change(now: Result, aspect: str, verdict: Verdict, counted: Coun
     return _make_change(now, aspect, verdict, counted, base=base, new=new, factor=factor)
 
 
-def _compare_findings(old: Result, now: Result) -> Iterator[Change]:
+def compare_findings(old: Result, now: Result) -> Iterator[Change]:
+    """Yield a change for each check that fails on one side only, of two results on one case."""
     was = {finding.check: finding for finding in old.findings}
     for finding in now.findings:
         if finding.check not in was:
@@ -276,11 +281,11 @@ def _compare_kernels(old: Result, now: Result) -> Change:
     return _make_exact_change(now, "kernel_calls", verdict, counted)
 
 
-def _compare_times(old: Result, now: Result) -> Change:
+def _compare_times(old: Result, now: Result, effect: float, level: float) -> Change:
     """Return the speed verdict on two implementations that were timed interleaved."""
     if old.timing is None or now.timing is None:
         return _explain_untimed(old, now)
-    found = decide_speed(now.timing, old.timing)
+    found = decide_speed(now.timing, old.timing, effect=effect, level=level)
     return _make_change(now, "time", found.state, ComparedTimes(found=found), factor=found.ratio)
 
 

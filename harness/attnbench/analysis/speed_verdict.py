@@ -12,8 +12,9 @@ baseline and of its copy are used alike.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, get_args
 
 from attnbench.analysis.stats import (
@@ -44,6 +45,7 @@ __all__ = [
     "SpeedVerdict",
     "State",
     "decide_speed",
+    "share_level",
     "splits_cycles",
 ]
 
@@ -125,31 +127,42 @@ class SpeedVerdict:
     # ``OWN_LOSSES`` of the processes is lost although the baseline's calls were clean. Further processes may then give
     # a verdict.
     disturbed: bool = False
-    # Relative difference above which the verdict is slower or faster.
+    # Relative difference above which the verdict is slower or faster, and the level of the verdict.
     effect: float = EFFECT
+    level: float = LEVEL
 
     @property
     def mark(self) -> Mark:
         """What a table shows: the verdict, or which of two verdicts the interval excludes."""
         if self.state in ("faster", "slower", "same"):
             return self.state
-        if self.state == "inconclusive" or self.ratio is None or not rank_of(self.ratio.processes, LEVEL):
+        if self.state == "inconclusive" or self.ratio is None or not rank_of(self.ratio.processes, self.level):
             return "undecided"
         if self.ratio.high < 1 + self.effect:
             return "not_slower"
         return "not_faster" if self.ratio.low > 1 - self.effect else "undecided"
 
 
-def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT) -> SpeedVerdict:
+def share_level(alarms: float, comparisons: int, looks: int) -> float:
+    """Return the level of each of several verdicts, so that all together are wrong with a probability of ``alarms``.
+
+    Each of ``comparisons`` is judged up to ``looks`` times, after every addition of processes. By Bonferroni's
+    inequality the probabilities add up, whatever the comparisons have to do with one another.
+    """
+    return alarms / (comparisons * looks)
+
+
+def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT, level: float = LEVEL) -> SpeedVerdict:
     """Compare an implementation with the baseline timed in the same processes, by device time if all timings have it.
 
-    ``effect`` is the relative difference above which the verdict is slower or faster. If ``own`` is the baseline's copy
+    ``effect`` is the relative difference above which the verdict is slower or faster, and ``level`` the largest
+    probability of a wrong verdict if the true ratio lies exactly there. If ``own`` is the baseline's copy
     (``base.twin``), the result is the A/A control itself.
 
     Raises: ValueError if the timings have different numbers of processes.
     """
     baseline = Baseline(base)
-    return baseline.decide(baseline.prepare(own), effect=effect)
+    return baseline.decide(baseline.prepare(own), effect=effect, level=level)
 
 
 class Baseline:
@@ -172,16 +185,17 @@ class Baseline:
         """Return the copy with which the A/A control is made; None if there is none, or if it is ``own`` itself."""
         return None if own is self.timing.twin else self.timing.twin
 
-    def decide(self, calls: CleanCalls, *, effect: float = EFFECT) -> SpeedVerdict:
+    def decide(self, calls: CleanCalls, *, effect: float = EFFECT, level: float = LEVEL) -> SpeedVerdict:
         """Compare the calls of ``prepare`` with this baseline; see ``decide_speed``."""
         own, base, copy, measure = calls.timing, self.timing, self._find_copy(calls.timing), calls.measure
+        judge = partial(_decide_by_ratios, effect=effect, level=level, measure=measure)
         by_base, split = self._prepare(measure)
         if copy is None or split is None:
             processes = _find_common_processes(own, base)
             ratios = {p: by_base.divide(p, calls) for p in processes}
-            found = _decide_by_ratios([*ratios.values()], [own, base], effect, measure)
+            found = judge([*ratios.values()], [own, base])
             found = _judge_losses(found, ratios, by_base, [own, base])
-            control = self._decide_control(by_base, copy, effect, measure) if copy else None
+            control = self._decide_control(by_base, copy, measure, judge) if copy else None
             return _apply_values(_apply_control(found, control), own, base)
         by_copy, by_both = split
         processes = _find_common_processes(own, base, copy)
@@ -195,8 +209,8 @@ class Baseline:
             to_base, to_copy = by_base.reduce(p, calls, base_ratios), by_copy.reduce(p, calls, copy_ratios)
             copy_to_base.append(to_base / to_copy if to_base and to_copy else None)
             by_cycle[p] = by_both.reduce(p, calls, base_ratios + copy_ratios)
-        control = _decide_by_ratios(copy_to_base, [own, base, copy], effect, measure)
-        found = _decide_by_ratios([*by_cycle.values()], [own, base, copy], effect, measure)
+        control = judge(copy_to_base, [own, base, copy])
+        found = judge([*by_cycle.values()], [own, base, copy])
         found = _judge_losses(found, by_cycle, by_both, [own, base, copy])
         return _apply_values(_apply_control(found, control), own, base)
 
@@ -224,11 +238,13 @@ class Baseline:
             self._divisors[measure] = Divisor([base]), split
         return self._divisors[measure]
 
-    def _decide_control(self, by_base: Divisor, copy: Timing, effect: float, measure: Measure) -> SpeedVerdict:
+    def _decide_control(
+        self, by_base: Divisor, copy: Timing, measure: Measure, judge: Callable[..., SpeedVerdict]
+    ) -> SpeedVerdict:
         """Compare the baseline's copy with the baseline if the calls of both are in the same cycles."""
         calls = CleanCalls(copy, measure)
         processes = _find_common_processes(copy, self.timing)
-        return _decide_by_ratios([by_base.divide(p, calls) for p in processes], [copy, self.timing], effect, measure)
+        return judge([by_base.divide(p, calls) for p in processes], [copy, self.timing])
 
 
 def splits_cycles(base: Column, copy: Column) -> bool:
@@ -246,7 +262,7 @@ def _find_common_processes(*timings: Timing) -> list[int]:
 
 
 def _decide_by_ratios(
-    ratios: Sequence[float | None], sides: Sequence[Timing], effect: float, measure: Measure
+    ratios: Sequence[float | None], sides: Sequence[Timing], *, effect: float, level: float, measure: Measure
 ) -> SpeedVerdict:
     """Return the speed verdict that follows from one ratio of times per process.
 
@@ -258,15 +274,16 @@ def _decide_by_ratios(
     if len(counted) < min(ENOUGH, of):
         state, reason = "inconclusive", _explain_lost_processes(sides, measure, of - len(counted), of)
     else:
-        state, reason = _decide_state(counted, effect)
+        state, reason = _decide_state(counted, effect, level)
     return SpeedVerdict(
         state=state,
-        ratio=estimate(counted, tail=LEVEL) if counted else None,
+        ratio=estimate(counted, tail=level) if counted else None,
         counted=len(counted),
         of=of,
         reason=reason,
         measure=measure,
         effect=effect,
+        level=level,
     )
 
 
@@ -324,9 +341,9 @@ def _count_fewest_calls(sides: Sequence[Timing]) -> int:
     return min((len(process) for timing in sides for process in timing.samples_ns if process), default=0)
 
 
-def _decide_state(ratios: Sequence[float], effect: float) -> tuple[State, NoVerdict | None]:
+def _decide_state(ratios: Sequence[float], effect: float, level: float) -> tuple[State, NoVerdict | None]:
     """Return the state that follows from order statistics of the ratios, and why it is no verdict, if it is none."""
-    rank = rank_of(len(ratios), LEVEL)
+    rank = rank_of(len(ratios), level)
     if not rank:
         return "unknown", NoVerdict(cause="few_processes", count=len(ratios))
     low, high = sorted(ratios)[rank - 1], sorted(ratios)[-rank]

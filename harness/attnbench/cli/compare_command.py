@@ -3,20 +3,21 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import click
 
-from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict, compare_implementations
+from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Verdict
 from attnbench.api.before_timing import describe_timing
 from attnbench.api.comparing import THRESHOLD, compare_stored, parse_threshold
-from attnbench.api.execution import choose_effort, count_planned, make_session, plan_profile, profile_into
+from attnbench.api.execution import choose_effort, count_planned, make_session, plan_profile
+from attnbench.api.interleaving import collect_sides, load_sides, time_sides
 from attnbench.api.selection import choose_implementations
 from attnbench.cli.comparison_output import print_comparison, write_comparison
 from attnbench.cli.job_options import build_jobs
 from attnbench.cli.options import AXES, complete_names, options
 from attnbench.cli.output_files import OutputFiles
-from attnbench.cli.recording import INCONCLUSIVE, Recording, print_stored_path, recording
+from attnbench.cli.recording import INCONCLUSIVE, print_stored_path, recording
 from attnbench.cli.threads import choose_exit_code, measure_each
 from attnbench.jobs.fields import name_option
 from attnbench.jobs.job import CompareJob
@@ -25,11 +26,6 @@ from attnbench.plugins.registry import display_name, list_names, resolve_in_tree
 from attnbench.records.run_file import StoredRun, find_runs, read_run
 from attnbench.records.types import PERF
 from attnbench.runner import Effort
-from attnbench.runner.candidate_pool import TIMING
-
-if TYPE_CHECKING:
-    # Not imported when the command starts, because it imports pandas, which takes a second.
-    from attnbench.report.comparison.content import ComparisonContent
 
 # Timing effort for each case when two implementations are compared. Ten processes measure for 1 s each; with their
 # starts a case takes 15 s. If ten are not enough for a verdict, further processes follow, up to 30 in all.
@@ -142,45 +138,21 @@ def _compare_implementations(job: CompareJob, resumed: StoredRun | None, *, file
     sides = choose_implementations(named)
     base, new = map(display_name, sides)
     with make_session(job) as session:
-        # First load both implementations in one process, so a failure to load is reported before
-        # anything is measured.
-        session.workers.keep(session.workers.get(sides, TIMING))
-        computed = [session.declared[name].operator for name in sides]
-        if len(set(computed)) > 1:
-            described = " and ".join(
-                f"{display_name(name)} computes {own}" for name, own in zip(sides, computed, strict=True)
-            )
-            raise click.UsageError(f"BASE and NEW must compute the same operator, got two: {described}")
-        plans = plan_profile(session, job, sorted(set(computed)))
+        operator = load_sides(session, sides)
+        plans = plan_profile(session, job, [operator])
         effort = choose_effort(EFFORT, job)
         click.echo(describe_timing(session, sides, plans, effort, job), err=True)
         with recording(
             session, job=job, resumed=resumed, suite=PERF, cases=[plan.case for plan in plans], implementations=sides,
             planned=count_planned(session, sides, timed=plans, effort=effort),
         ) as recorded:  # fmt: skip
-            profile_into(recorded, session, sides, plans, effort=effort, baseline=sides[0])
-            found = list(compare_implementations(list(recorded.results.values()), base=base, new=new))
+            found = time_sides(recorded, session, sides, plans, effort)
             recorded.exit_code = _choose_exit_code(found, undecided=UNDECIDED)
-    content = _collect_interleaved(found, recorded, base, new)
+    content = collect_sides(found, recorded, {new: (base, new)}, names=(base, new))
     write_comparison(found, content, files)
     print_comparison(found, content, files, quiet=())
     print_stored_path(recorded)
     return recorded.exit_code
-
-
-def _collect_interleaved(found: Sequence[Change], recorded: Recording, base: str, new: str) -> "ComparisonContent":
-    """Return the content of a comparison of two implementations of one run, by their names in results."""
-    from attnbench.report.comparison.content import collect_comparison
-
-    of_base, of_new = (
-        StoredRun(
-            run=recorded.run,
-            results=tuple(result for result in recorded.results.values() if result.implementation == name),
-            path=recorded.file.path,
-        )
-        for name in (base, new)
-    )
-    return collect_comparison(found, of_base, of_new, names=(base, new))
 
 
 def _choose_exit_code(found: Sequence[Change], *, undecided: frozenset[Verdict]) -> int:

@@ -22,7 +22,7 @@ from attnbench.runner.progress import Progress
 from attnbench.runner.session import Plan, Session
 from attnbench.runner.timed_case import TimedCase
 from attnbench.runner.timing_faults import FaultSearch, bisect
-from attnbench.runner.timing_processes import Effort, TimingProcesses
+from attnbench.runner.timing_processes import STEP, Effort, TimingProcesses
 
 __all__ = ["time_cases"]
 
@@ -32,8 +32,6 @@ JUDGED = frozenset({"forward_parity", "input_gradients", "parameter_gradients", 
 # They are chosen at random, and no process knows it. SMALL_FLOP: number of operations of a case up to which all
 # processes are evaluated. In larger cases, the oracle would take longer than the timing.
 EVALUATED, SMALL_FLOP = 3, 5 * 10**8
-# Number of processes that are added at a time while a speed verdict is open.
-STEP = 5
 # Seconds for which one process times a group of cases; the remaining cases form further groups. A long group has a
 # small overhead, since the start of a process takes about two seconds. With short groups, cases are complete early.
 GROUP_S = 30.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from attnbench.analysis.answers import choose, list_possible
 from attnbench.analysis.pairs import bound_pairs
-from attnbench.analysis.speed_verdict import ENOUGH, SpeedVerdict, decide_speed
+from attnbench.analysis.speed_verdict import EFFECT, ENOUGH, LEVEL, SpeedVerdict, decide_speed
 from attnbench.analysis.stats import CleanCalls, choose_measure, estimate_time
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.candidate_requests import Defence, Outcome, TakeSamples, TimedSamples
@@ -19,11 +19,13 @@ from attnbench.records.types import Timing
 from attnbench.runner.candidate_pool import TIMING, Supervisor
 from attnbench.runner.session import Session
 
-__all__ = ["STARTS", "Effort", "TimingProcesses", "start_together"]
+__all__ = ["STARTS", "STEP", "Effort", "TimingProcesses", "start_together"]
 
 # Number of processes that start at the same time. None of these processes times a case before all have started,
 # since a starting process keeps one core busy.
 STARTS = min(4, count_cores())
+# Number of processes that are added at a time while something is open.
+STEP = 5
 # Fraction of one time-out (``Limits.timeout_s``) that is planned for timed calls; the rest is for building, warming up
 # and re-running checks. The time limit of the whole request is one time-out for each implementation.
 PLANNED = 0.4
@@ -45,6 +47,16 @@ class Effort:
     budget_s: float
     # Time limit of one case in all processes together, in seconds; None: no limit.
     case_s: float | None = None
+    # What the verdicts of a comparison with a baseline are about (``decide_speed``). With ``seeks_slower``, nothing is
+    # open once an implementation is known not to be slower.
+    effect: float = EFFECT
+    level: float = LEVEL
+    seeks_slower: bool = False
+
+    @property
+    def looks(self) -> int:
+        """Largest number of times that a verdict is asked for: after the first processes, and after each addition."""
+        return 1 + math.ceil(max(0, (self.most or 0) - self.processes) / STEP)
 
     def list_open(self, timings: Mapping[str, Timing], baseline: str | None, *, verdicts: bool) -> list[str]:
         """Return the implementations that further processes must time to decide what is open on a case.
@@ -56,7 +68,11 @@ class Effort:
         base = timings.get(baseline or "")
         if processes >= (self.most or 0) or base is None:
             return []
-        found = {name: decide_speed(timing, base) for name, timing in timings.items() if name != baseline}
+        found = {
+            name: decide_speed(timing, base, effect=self.effect, level=self.level)
+            for name, timing in timings.items()
+            if name != baseline
+        }
         if verdicts:
             left = {name for name, verdict in found.items() if self._may_decide(verdict)}
         else:
@@ -72,7 +88,7 @@ class Effort:
         number of processes would be undisturbed at the share of undisturbed ones so far.
         """
         if verdict.state == "unknown":
-            return True
+            return not (self.seeks_slower and verdict.mark == "not_slower")
         return verdict.disturbed and verdict.counted * (self.most or 0) >= ENOUGH * verdict.of
 
 

@@ -17,10 +17,12 @@ __all__ = [
     "MORE_WRONG",
     "NAMED",
     "NOTHING",
+    "TITLE",
     "TITLES",
     "describe_aspect",
     "describe_more_groups",
     "describe_none_worse",
+    "describe_undecided",
     "describe_undirected",
     "describe_wrong",
     "name_aspect",
@@ -28,6 +30,7 @@ __all__ = [
 
 # Most implementations that are named in a sentence.
 NAMED = 4
+TITLE = "attnbench compare"
 NOTHING = "BASE and NEW have nothing in common to compare"
 TITLES = {
     "wrong": "Became wrong",
@@ -51,8 +54,12 @@ ASPECTS = {
 LENGTH = "length {length}"
 COMMON = "All measured cases: {common}."
 _COMPARISONS = ("{count} comparison", "{count} comparisons")
-_DECIDED = "{decided} of {of} comparisons"
 _NONE_WORSE = "Nothing became worse in {comparisons}."
+_ALL_OPEN = "Undecided: no comparison of {names} has a verdict."
+_OPEN = (
+    "Undecided: {count} of {of}, of {names}, has no verdict; nothing became worse in the others.",
+    "Undecided: {count} of {of}, of {names}, have no verdict; nothing became worse in the others.",
+)
 CASES = ("{count} case", "{count} cases")
 CAUSE = "{title} ({cases})"
 _WRONG = "{name} became wrong: {causes}."
@@ -89,10 +96,16 @@ def name_aspect(aspect: str) -> str:
     return say(ASPECTS[aspect]) if aspect in ASPECTS else aspect
 
 
-def describe_none_worse(decided: int, of: int) -> str:
-    """Return that nothing became worse, and in how many comparisons with a verdict."""
-    told = say_count(_COMPARISONS, of) if decided == of else say(_DECIDED, decided=decided, of=of)
-    return say(_NONE_WORSE, comparisons=told)
+def describe_none_worse(count: int) -> str:
+    """Return that nothing became worse, and in how many comparisons."""
+    return say(_NONE_WORSE, comparisons=say_count(_COMPARISONS, count))
+
+
+def describe_undecided(count: int, of: int, names: Iterable[str], *, one_run: bool) -> str:
+    """Return that ``count`` comparisons have no verdict, that the others are not worse, and what may decide them."""
+    every, named = say_count(_COMPARISONS, of), say_names(names, NAMED)
+    text = say(_ALL_OPEN, names=named) if count == of else say_count(_OPEN, count, of=every, names=named)
+    return say(_DECIDING[one_run], text=text)
 
 
 def describe_wrong(name: str, causes: Sequence[str], more: int) -> str:

@@ -58,6 +58,8 @@ class Only:
 class ComparisonContent:
     """Everything that a comparison shows."""
 
+    # What made the comparison, in words.
+    title: str
     # Names of the two sides: ids of runs, or names of implementations.
     base: str
     new: str
@@ -85,19 +87,19 @@ def collect_comparison(
     new: StoredRun,
     *,
     names: tuple[str, str] | None = None,
+    title: str = words.TITLE,
     threshold: float = 0.0,
     exclusions: Sequence[Exclusion] = (),
 ) -> ComparisonContent:
     """Collect the content of a comparison from the changes that ``run_diff`` found.
 
-    ``names`` are those of two implementations that were timed interleaved. ``base`` and ``new`` then have the results
-    of one of them each, and the same run. Without ``names``, ``base`` and ``new`` are two stored runs, ``threshold`` is
-    the smallest relative change of time, and ``exclusions`` are what cannot be right in them.
+    ``names`` are those of two sides that were timed interleaved. ``base`` and ``new`` then have the results of one of
+    them each, under the same names of implementations, and the same run. Without ``names``, ``base`` and ``new`` are
+    two stored runs, ``threshold`` is the smallest relative change of time, and ``exclusions`` are what cannot be right
+    in them. ``title`` says what made the comparison.
     """
     results, sections = index_results(new), make_sections(found)
     before = index_results(base)
-    if names is not None:
-        before = {(names[1], case): replace(result, implementation=names[1]) for (_, case), result in before.items()}
     conditions = tuple(list_conditions(base.run, new.run))
     worse = {(one.implementation, one.case, one.aspect) for one in found if one.verdict == "wrong"}
     failed = [
@@ -110,6 +112,7 @@ def collect_comparison(
         [] if names else [*explain_differences(base.run, new.run, conditions), *_list_gaps(base, new, exclusions)]
     )
     return ComparisonContent(
+        title=title,
         base=names[0] if names else base.run.id,
         new=names[1] if names else new.run.id,
         method=run_words.describe_method(None if names else threshold),
@@ -145,9 +148,14 @@ def _list_sentences(
         yield Sentence(kind="gap", text=f"{say(words.NOTHING)}.", anchor="only")
         return
     if not any(section.kind == "bad" for section in sections):
-        undecided = sum(section.count for section in sections if section.anchor == "undecided")
-        text = words.describe_none_worse(len(found) - undecided, len(found))
-        yield Sentence(kind="good", text=text, anchor="")
+        open_ones = next((section for section in sections if section.anchor == "undecided"), None)
+        if open_ones is None:
+            yield Sentence(kind="good", text=words.describe_none_worse(len(found)), anchor="")
+        else:
+            names = [group.implementation for group in open_ones.groups]
+            text = words.describe_undecided(open_ones.count, len(found), names, one_run=one_run)
+            yield Sentence(kind="gap", text=text, anchor="undecided")
+            sections = [section for section in sections if section is not open_ones]
     for section in sections:
         wrong = section.anchor == "wrong"
         told = _tell_failures(failures) if wrong else _tell_section(section, one_run=one_run)

@@ -46,7 +46,7 @@ def _list_parts(content: ComparisonContent, rows: int) -> Iterator[str]:
 
 
 def _render_title(content: ComparisonContent) -> str:
-    return f"### attnbench compare: {_code(content.base)} → {_code(content.new)}"
+    return f"### {_shorten(content.title)}: {_code(content.base)} → {_code(content.new)}"
 
 
 def _render_warnings(content: ComparisonContent) -> str:

@@ -1,0 +1,153 @@
+"""The two sides of a gate as git knows them; a worktree of the base, which is removed afterwards.
+
+The user's checkout and index stay as they are: git writes the worktree below the folder of temporary files.
+"""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import rmtree
+
+import msgspec
+
+from attnbench.jobs.command_lines import strip_folder
+
+__all__ = ["GateError", "Version", "describe_version", "find_top", "open_base"]
+
+# Prefix of the names of the folders that have worktrees, and the file in such a folder that its gate keeps locked.
+PREFIX, LOCK = "attnbench-gate-", "in-use"
+# Variables by which git tells a hook its repository; the repository here is that of the current folder.
+LOCAL = (
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+)  # fmt: skip
+# Hexadecimal digits of a commit that are shown.
+DIGITS = 12
+
+
+class GateError(Exception):
+    """What the user can mend; the message is one line, with the remedy."""
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """One side of a gate: the files in a folder."""
+
+    # As the user named it, or "the working tree".
+    name: str
+    # Commit and hash of the files, as git names them; empty outside git.
+    commit: str = ""
+    tree: str = ""
+    # Whether files differ from the commit, so that ``tree`` is not their hash.
+    changed: bool = False
+
+    @property
+    def label(self) -> str:
+        """The name and the commit."""
+        more = f"{self.commit[:DIGITS]}{'+' if self.changed else ''}"
+        return f"{self.name} ({more})" if more and not self.commit.startswith(self.name) else f"{more or self.name}"
+
+
+def find_top(folder: Path) -> Path | None:
+    """Return the top folder of the git repository of a folder; None outside one."""
+    found = _run_git(folder, "rev-parse", "--show-toplevel")
+    return Path(found.stdout.strip()) if found.returncode == 0 else None
+
+
+def describe_version(folder: Path, name: str) -> Version:
+    """Return the version in a folder, and whether a tracked file or a new file of source code differs from git."""
+    found = _run_git(folder, "rev-parse", "HEAD", "HEAD^{tree}")
+    if found.returncode != 0:
+        return Version(name=name)
+    commit, tree = found.stdout.split()
+    tracked = _run_git(folder, "status", "--porcelain", "--untracked-files=no").stdout
+    new = _run_git(folder, "ls-files", "--others", "--exclude-standard", "--", "*.py").stdout
+    return Version(name=name, commit=commit, tree=tree, changed=bool(tracked.strip() or new.strip()))
+
+
+@contextlib.contextmanager
+def open_base(base: str, here: Path) -> Iterator[tuple[Path, Version]]:
+    """Yield the folder of the base and its version: a folder that exists, else a worktree of a revision.
+
+    The worktree is removed at the end, also after an error or an interrupt.
+
+    Raises: GateError where there is no such revision.
+    """
+    if Path(base).is_dir():
+        yield Path(base), describe_version(Path(base), strip_folder(base))
+        return
+    top = find_top(here)
+    if top is None:
+        raise GateError(
+            f"--base: there is no folder {base!r}, and the current folder is in no git repository: name a folder with "
+            "the base, or run this in the repository"
+        )
+    commit = _find_commit(top, base)
+    _remove_abandoned(top)
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as place:
+        folder = Path(place) / commit[:DIGITS]
+        with (Path(place) / LOCK).open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                # A hook of the repository is not run.
+                made = _run_git(top, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", folder, commit)
+                if made.returncode != 0:
+                    raise GateError(f"--base: git cannot make a worktree of {base!r}: {_find_fault(made.stderr)}")
+                tree = _run_git(top, "rev-parse", f"{commit}^{{tree}}").stdout.strip()
+                yield folder, Version(name=base, commit=commit, tree=tree)
+            finally:
+                _remove_worktree(top, folder)
+
+
+def _find_commit(top: Path, base: str) -> str:
+    found = _run_git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}")
+    if found.returncode == 0:
+        return found.stdout.strip()
+    if _run_git(top, "rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+        raise GateError(
+            f"--base: this shallow clone has no revision {base!r}: fetch it (git fetch --unshallow, or fetch-depth: 0 "
+            "of actions/checkout)"
+        )
+    raise GateError(
+        f"--base: the repository has no revision {base!r}, and there is no such folder: fetch it (git fetch origin "
+        f"{base}), or name another one"
+    )
+
+
+def _remove_worktree(top: Path, folder: Path) -> None:
+    _run_git(top, "worktree", "remove", "--force", "--force", folder)
+
+
+def _remove_abandoned(top: Path) -> None:
+    """Remove the worktrees of gates that were killed: their lock is free."""
+    for line in _run_git(top, "worktree", "list", "--porcelain").stdout.splitlines():
+        folder = Path(line.removeprefix("worktree "))
+        if not line.startswith("worktree ") or not folder.parent.name.startswith(PREFIX):
+            continue
+        with contextlib.suppress(OSError), (folder.parent / LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove_worktree(top, folder)
+            rmtree(folder.parent, ignore_errors=True)
+
+
+def _run_git(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run git in a folder; Ctrl-C does not reach it.
+
+    Raises: GateError where git is not installed.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in LOCAL} | {"LC_ALL": "C"}
+    try:
+        return subprocess.run(
+            ["git", *map(str, words)], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, check=False, start_new_session=True,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise GateError("the gate needs git to read versions, and git is not installed: install it") from None
+
+
+def _find_fault(errors: str) -> str:
+    lines = [line.removeprefix("fatal: ") for line in errors.splitlines() if line.strip()]
+    return lines[-1] if lines else "it gave no reason"

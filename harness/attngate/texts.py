@@ -1,0 +1,117 @@
+"""The words of ``attnbench gate``, on the terminal and in Markdown."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Literal
+
+from attnbench.report.comparison.content import ComparisonContent, Sentence
+from attnbench.report.comparison.rows import Row
+from attnbench.report.console import Part
+from attnbench.report.text_table import TextTable
+from attnbench.words.say import say, say_count, say_names
+from attngate.outcome import Fault, Outcome
+
+__all__ = ["describe_outcome", "list_notes", "name_title", "summarize", "tabulate"]
+
+TITLE = {
+    "holds": "attnbench gate holds",
+    "worse": "attnbench gate: the change is worse",
+    "undecided": "attnbench gate is undecided",
+}
+_SIDES = "base: {base}; new: {new}"
+_CHANGED = "The new side is {new}, with changes that are in no commit."
+_KEPT = "The base of {names} was checked before, and its results were kept."
+_NO_TIMES = "Nothing is timed: --fail-on leaves out slower, or the operator has no cases to time."
+_UNTIMED = (
+    "{count} timed case has no time on both sides, and is not compared: a side refuses it or fails its checks.",
+    "{count} timed cases have no time on both sides, and are not compared: a side refuses them or fails their checks.",
+)
+_COMMAND = "To see the first failure again: {command}"
+_HOLDS = "The gate holds: compared with {base}, nothing of {fail_on} was found."
+_WORSE = "The gate fails: compared with {base}, {found}."
+_UNDECIDED = (
+    "The gate is undecided: compared with {base}, nothing is known to be worse, but {count} time has no verdict; run "
+    "it again while nothing else runs, or leave out times (--fail-on wrong,bigger).",
+    "The gate is undecided: compared with {base}, nothing is known to be worse, but {count} times have no verdict; run "
+    "it again while nothing else runs, or leave out times (--fail-on wrong,bigger).",
+)
+_UNCHECKED = "The gate is undecided: no check passed of {names}; attnbench conform says why."
+_MENDED = ("{count} check that failed in the base passes now.", "{count} checks that failed in the base pass now.")
+_PASSES = "Times without a verdict pass (--undecided pass)."
+_FOUND: dict[Fault, tuple[str, str]] = {
+    "wrong": ("{count} check became wrong or does not run", "{count} checks became wrong or do not run"),
+    "slower": ("{count} case is slower", "{count} cases are slower"),
+    "bigger": ("{count} number of bytes is bigger", "{count} numbers of bytes are bigger"),
+}
+_CASES = ("{count} case, such as {case}", "{count} cases, such as {case}")
+HEAD = ("verdict", "implementation", "what", "change", "where")
+KINDS: Mapping[str, Literal["good", "bad", "gap"]] = {"holds": "good", "worse": "bad", "undecided": "gap"}
+STYLES = {"bad": "red", "gap": "yellow", "good": "green"}
+# Most implementations that a sentence names, and most rows of the table.
+NAMED, ROWS = 4, 40
+_MORE = ("And {count} more row.", "And {count} more rows.")
+
+
+def name_title(outcome: Outcome) -> str:
+    """Return the title of the outcome."""
+    return say(TITLE[outcome.outcome])
+
+
+def list_notes(outcome: Outcome) -> Iterator[str]:
+    """Yield what was compared, and what was not."""
+    yield say(_SIDES, base=outcome.base.label, new=outcome.new.label)
+    if outcome.new.changed:
+        yield say(_CHANGED, new=outcome.new.name)
+    if outcome.kept:
+        yield say(_KEPT, names=say_names(outcome.kept, NAMED))
+    if not outcome.rule.comparisons:
+        yield say(_NO_TIMES)
+    if outcome.untimed:
+        yield say_count(_UNTIMED, outcome.untimed)
+
+
+def describe_outcome(outcome: Outcome) -> str:
+    """Return the outcome in one or two sentences."""
+    base, rule = outcome.base.label, outcome.rule
+    if outcome.outcome == "worse":
+        counts = ((fault, outcome.worse[fault]) for fault in rule.fail_on)
+        found = ", ".join(say_count(_FOUND[fault], count) for fault, count in counts if count)
+        told = [say(_WORSE, base=base, found=found)]
+    elif outcome.unchecked:
+        told = [say(_UNCHECKED, names=say_names(outcome.unchecked, NAMED))]
+    elif outcome.outcome == "undecided":
+        told = [say_count(_UNDECIDED, outcome.undecided, base=base)]
+        told += [say(_PASSES)] if rule.undecided == "pass" else []
+    else:
+        told = [say(_HOLDS, base=base, fail_on=", ".join(rule.fail_on))]
+    told += [say_count(_MENDED, outcome.mended)] if outcome.mended else []
+    return " ".join(told)
+
+
+def summarize(outcome: Outcome, content: ComparisonContent) -> ComparisonContent:
+    """Return the content with the outcome as its first sentence, in place of those that it makes redundant."""
+    first = Sentence(kind=KINDS[outcome.outcome], text=describe_outcome(outcome), anchor="")
+    rest = (one for one in content.sentences if one.anchor not in ("", "only", "undecided"))
+    return replace(content, sentences=(first, *rest))
+
+
+def tabulate(content: ComparisonContent) -> tuple[list[TextTable], list[str]]:
+    """Return the table of what changed, a row for each check and for each number, and the lines below it."""
+    merged: dict[tuple[str, ...], list[Row]] = {}
+    for section in content.sections:
+        for row in (row for group in section.groups for row in group.rows):
+            # Checks have no numbers: their cases are counted.
+            own = (row.case,) if row.brief else ()
+            merged.setdefault((section.kind, row.verdict, row.implementation, row.what, *own), []).append(row)
+    lines = [say_count(_MORE, len(merged) - ROWS)] if len(merged) > ROWS else []
+    lines += [say(_COMMAND, command=group.command) for group in content.failures.groups[:1]]
+    rows = tuple(_make_row(key[0], own) for key, own in list(merged.items())[:ROWS])
+    return [TextTable(head=HEAD, rows=rows)] if rows else [], lines
+
+
+def _make_row(kind: str, rows: list[Row]) -> tuple[str | Part, ...]:
+    first, count = rows[0], sum(row.count for row in rows)
+    where = first.where if first.brief else say_count(_CASES, count, case=first.case)
+    # The detail of a time without a verdict is the reason.
+    change = "; ".join(filter(None, (first.change, first.detail if kind == "gap" else "")))
+    return Part(first.verdict, STYLES[kind]), first.implementation, first.what, change, where

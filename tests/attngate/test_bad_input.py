@@ -1,0 +1,185 @@
+"""Tests of what a gate refuses, in one line with the remedy, and of the worktrees that it removes."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from attngate.command import _read_registered, command
+from attngate.gating import make_pairs
+from attngate.revisions import PREFIX, GateError, describe_version, open_base
+from commands import START
+from scratch_repository import SOURCE, Repository
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
+    """A scratch repository, which is the current folder; worktrees are made below a folder of the test."""
+    made = Repository(tmp_path / "scratch")
+    monkeypatch.chdir(made.folder)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    yield made
+    assert made.git("worktree", "list").count("\n") == 0
+    assert [*(tmp_path / "temporary").glob(f"{PREFIX}*")] == []
+
+
+def refuse(*words: str) -> str:
+    """Run a gate that is refused, and return its message, which is one line."""
+    with pytest.raises(click.ClickException) as raised:
+        CliRunner().invoke(command, words, standalone_mode=False, catch_exceptions=False)
+    message = raised.value.format_message()
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("mine.py", "--base", "nowhere"), "--base: the repository has no revision 'nowhere', and there is no such"),
+        (("mine.py", "--base=--force"), "--base: the repository has no revision '--force', and there is no such"),
+        (("--base", "HEAD"), "IMPLEMENTATION is missing, and no pyproject.toml of the repository has entry points"),
+        (("other.py:attend", "--base", "HEAD"), "has no other.py, the source of 'other.py:attend'; leave out "
+         "'other.py:attend', or name another base"),
+        (("mine.py", "--base", "HEAD", "--slower", "2"), "needs per cent above 0 and below 100, got '2'; for example"),
+        (("mine.py", "--base", "HEAD", "--bigger", "-1"), "needs a number of bytes, got '-1'; for example 4KiB"),
+        (("mine.py", "--base", "HEAD", "--fail-on", "slow"), "needs words of wrong,slower,bigger, separated by"),
+        (("mine.py", "--base", "HEAD", "--json", "a", "--markdown", "a"), "name the same file 'a'"),
+    ],
+)  # fmt: skip
+def test_usage_errors_name_the_remedy(repository: Repository, words: tuple[str, ...], message: str) -> None:
+    """Each is one line, and no worktree is left."""
+    (repository.folder / "other.py").write_text("def attend(q, k, v): ...\n")
+    assert message in refuse(*words)
+
+
+def test_the_project_names_its_implementations(tmp_path: Path) -> None:
+    """Entry points of pyproject.toml are compared if none is named: a name that is installed, else its module."""
+    text = '[project.entry-points."attnbench.implementations"]\nmine = "mine:Attend"\nsdpa = "attnzoo.sdpa:SDPA"\n'
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert _read_registered(tmp_path) == ("mine:Attend", "sdpa")
+    (tmp_path / "pyproject.toml").write_text("[project")
+    with pytest.raises(GateError, match=r"pyproject.toml cannot be read: .*; name an IMPLEMENTATION"):
+        _read_registered(tmp_path)
+
+
+def test_a_folder_outside_git_has_no_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says that a folder can be named."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(SOURCE)
+    assert "the current folder is in no git repository: name a folder" in refuse("mine.py", "--base", "main")
+
+
+def test_a_shallow_clone_is_told_how_to_fetch(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clone with the last commit alone lacks the one before."""
+    repository.change("is_causal=False", "is_causal=None")
+    clone = repository.folder.parent / "clone"
+    subprocess.run(["git", "clone", "-q", "--depth", "1", repository.folder.as_uri(), clone], check=True)
+    monkeypatch.chdir(clone)
+    assert "this shallow clone has no revision 'HEAD~1': fetch it (git fetch --unshallow" in refuse(
+        "mine.py", "--base", "HEAD~1"
+    )
+
+
+@pytest.mark.extended
+def test_a_base_that_cannot_be_imported_is_one_line(repository: Repository) -> None:
+    """The message names the revision, not the folder of its worktree, and where a base can be built."""
+    repository.commit(f"import extension_that_is_not_built\n{SOURCE}")
+    repository.commit(SOURCE)
+    message = refuse("mine.py", "--base", "HEAD~1")
+    assert re.match(r"--base: HEAD~1 \(\w+\) cannot be used: .*No module named 'extension_that_is_not_built'", message)
+    assert message.endswith("build it in a checkout of its own and name that folder: --base PATH")
+    assert PREFIX not in message
+
+
+def test_the_checkout_and_the_index_stay_as_they_are(repository: Repository) -> None:
+    """Changes, staged or not, and new files stay; a hook of the repository is not run; its variables are ignored."""
+    hook = repository.folder / ".git" / "hooks" / "post-checkout"
+    hook.write_text("#!/bin/sh\ntouch ran\n")
+    hook.chmod(0o755)
+    repository.write(SOURCE + "# staged\n")
+    repository.git("add", "mine.py")
+    repository.write(SOURCE + "# changed\n")
+    before = repository.git("status", "--porcelain")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GIT_INDEX_FILE", "elsewhere")
+        with open_base("HEAD", repository.folder) as (folder, version):
+            assert (folder / "mine.py").read_text() == SOURCE
+            assert not (folder / "ran").exists()
+            assert (version.changed, len(version.tree)) == (False, 40)
+    assert before == repository.git("status", "--porcelain") == "MM mine.py"
+    assert describe_version(repository.folder, "the working tree").changed
+
+
+def hold_two(repository: Repository, error: type[BaseException]) -> None:
+    """Hold two worktrees of one revision, as two gates do, until an error."""
+    with open_base("main", repository.folder) as (one, _), open_base("main", repository.folder) as (other, _):
+        assert repository.git("worktree", "list").count("\n") == 2
+        assert one != other
+        assert (one / "mine.py").read_text() == (other / "mine.py").read_text() == SOURCE
+        raise error
+
+
+@pytest.mark.parametrize("error", [GateError, KeyboardInterrupt])
+def test_worktrees_are_removed_after_errors_and_interrupts(repository: Repository, error: type[BaseException]) -> None:
+    """Whatever ends a gate, its worktree is gone; two at once in one checkout have a worktree each."""
+    with pytest.raises(error):
+        hold_two(repository, error)
+
+
+def test_the_next_gate_removes_the_worktree_of_a_killed_one(repository: Repository) -> None:
+    """A process that was killed could not remove its worktree, and holds its lock no more."""
+    program = (
+        "import os, pathlib, attngate.revisions as r\n"
+        "with r.open_base('HEAD', pathlib.Path.cwd()): os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", program], check=False, env={**os.environ, "TMPDIR": str(tempfile.tempdir)}
+    )
+    assert killed.returncode == -9
+    assert repository.git("worktree", "list").count("\n") == 1
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(open_base("HEAD", repository.folder))
+        assert repository.git("worktree", "list").count("\n") == 1
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_gate_removes_its_worktree(repository: Repository, sent: signal.Signals) -> None:
+    """Ctrl-C, and the end of a job in a CI, end in one line and leave no worktree."""
+    begun = subprocess.Popen(
+        [*START, "gate", "mine.py", "--base", "HEAD"], env={**os.environ, "TMPDIR": str(tempfile.tempdir)},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert begun.stderr is not None
+    for _ in begun.stderr:  # the first line of progress: a side is checked
+        break
+    assert repository.git("worktree", "list").count("\n") == 1
+    begun.send_signal(sent)
+    *_, last = begun.communicate(timeout=120)[1].splitlines()
+    assert (begun.returncode, last) == (130, "attnbench: interrupted")
+
+
+def test_a_file_in_a_folder_of_the_repository_has_its_counterpart(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gate may run in any folder of the repository; results have the name of the file as it was given."""
+    place = repository.folder / "kernels"
+    place.mkdir()
+    (place / "mine.py").write_text(SOURCE)
+    repository.git("add", "kernels")
+    repository.git("commit", "-q", "-m", "a folder")
+    monkeypatch.chdir(place)
+    with open_base("HEAD", place) as (folder, version):
+        (pair,) = make_pairs(["mine.py:Attend"], folder, version)
+        assert pair.name == "mine.py:Attend"
+        assert pair.sides == (f"mine.py:Attend @ {folder}", f"mine.py:Attend @ {repository.folder}")

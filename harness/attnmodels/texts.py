@@ -200,6 +200,9 @@ def _describe_cause(cause: Cause | None) -> str:
         return ""
     if cause.argument == "num_key_value_groups":
         return "query heads are given to key heads in another order"
+    if cause.argument == "past_key_values" and cause.change == "shifted":
+        direction = "earlier" if cause.by < 0 else "later"
+        return f"queries are taken for tokens {abs(cause.by)} positions {direction} (past_key_values)"
     if cause.change == "shifted":
         return f"{cause.argument} is off by {cause.by:+d}"
     return f"{cause.argument} is {cause.change}"

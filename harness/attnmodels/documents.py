@@ -8,7 +8,7 @@ import msgspec
 
 from attnbench.report.csv_files import render_csv
 from attnbench.report.markdown_text import escape, format_code, format_table
-from attnmodels.facts import ORDER, CheckedSource, Situation
+from attnmodels.facts import ORDER, CheckedSource, Inspection, Situation
 from attnmodels.texts import (
     LEGEND,
     MARKS,
@@ -74,9 +74,13 @@ def summarize(sources: Sequence[CheckedSource]) -> ModelSummary:
         deviations=tuple((one.label, text) for one in sources
                          for text in describe_deviations(one.inspection.model, one.cells)),
         left_out=tuple((one.label, text) for one in sources if (text := describe_left_out(one.inspection))),
-        models=tuple((one.label, " ".join((*describe_inspection(one.inspection), describe_versions(one.inspection))))
-                     for one in sources),
+        models=tuple((one.label, _describe(one.inspection)) for one in sources),
     )  # fmt: skip
+
+
+def _describe(found: Inspection) -> str:
+    told = " ".join((*describe_inspection(found), describe_versions(found)))
+    return told.removeprefix(f"{found.model}: ")
 
 
 def encode_sources(sources: Sequence[CheckedSource]) -> str:
@@ -106,8 +110,11 @@ def _render_markdown(summary: ModelSummary) -> Iterator[str]:
         (escape(row.model), format_code(row.attention), *row.words, *[escape(row.time)] * timed) for row in summary.rows
     ])  # fmt: skip
     yield escape(LEGEND)
-    yield "\n".join(f"- {escape(f'{model}: {text}')}" for model, text in summary.models)
-    for title, texts in (("Deviations and refusals", summary.deviations), ("Left out", summary.left_out)):
+    for title, texts in (
+        ("Deviations and refusals", summary.deviations),
+        ("Left out", summary.left_out),
+        ("Models", summary.models),
+    ):
         if texts:
             yield f"## {title}"
             yield "\n".join(f"- {escape(f'{model}: {text}')}" for model, text in texts)

@@ -30,6 +30,7 @@ from attnbench.jobs.fields import name_option
 from attnbench.jobs.job import ConformJob
 from attnbench.plugins.registry import PluginError, load
 from attnbench.processes.oracle_requests import ListSuite
+from attnbench.oracle.disk_cache import DiskCache
 from attnbench.records.environment import describe_machine
 from attnbench.records.run_file import ResultsError, RunFile, find_runs, merge_runs, read_run
 from attnbench.records.types import SCHEMA, Finding, Result, Run
@@ -708,6 +709,10 @@ def test_the_cache_is_filled_used_shown_and_emptied(here: Path) -> None:
     cleared = attnbench("cache", "--clear", cwd=here, ATTNBENCH_CACHE=str(place)).out
     assert cleared == f"removed 1 entries, 0.0 MB, from {place}/oracle\n"
     assert show()[1] == "entries  0"
+    DiskCache(place / "gate").write("0" * 64, b"kept by a plug-in")
+    assert show()[3:] == [f"folder   {place}/gate", "entries  1", "size     0.0 MB"]
+    attnbench("cache", "--clear", cwd=here, ATTNBENCH_CACHE=str(place))
+    assert show()[4] == "entries  0"
 
 
 def test_a_run_goes_on_without_a_usable_cache(here: Path) -> None:

@@ -28,9 +28,9 @@ from attnbench.cli.recording import Recording, recording, write_json
 from attnbench.jobs.errors import JobError
 from attnbench.jobs.fields import name_option
 from attnbench.jobs.job import ConformJob
+from attnbench.oracle.disk_cache import DiskCache
 from attnbench.plugins.registry import PluginError, load
 from attnbench.processes.oracle_requests import ListSuite
-from attnbench.oracle.disk_cache import DiskCache
 from attnbench.records.environment import describe_machine
 from attnbench.records.run_file import ResultsError, RunFile, find_runs, merge_runs, read_run
 from attnbench.records.types import SCHEMA, Finding, Result, Run

@@ -14,7 +14,7 @@ from attnbench.plugins.registry import check_name
 from pages import ROOT
 
 # Programs whose arguments are not parsed.
-OTHER_PROGRAMS = ("apt-get", "asv", "git", "pip", "sinfo", "source")
+OTHER_PROGRAMS = ("apt-get", "asv", "git", "pip", "printf", "sinfo", "source", "touch")
 
 
 def parse_command(words: list[str], *, placeholders: bool, config: pytest.Config) -> None:

@@ -25,7 +25,9 @@ MARKS = {
 PLACEHOLDERS = ("network", "yours")
 
 _FENCE = re.compile(r"^```(?P<info>[^`\n]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
-_FILE_NAME = re.compile(r"# (\S+\.py)\n")
+_FILE_NAME = re.compile(r"# (\S*\.\w+)\n")
+# Languages in which a comment starts with #.
+_COMMENTED = ("python", "toml", "yaml", "text")
 _INLINE = re.compile(r"(?<!`)`(attnbench [^`\n]+)`(?!`)")
 
 
@@ -64,7 +66,7 @@ class Block:
     @property
     def file_name(self) -> str | None:
         """Name of the file that the block shows: the comment in its first line."""
-        found = _FILE_NAME.match(self.text) if self.language == "python" else None
+        found = _FILE_NAME.match(self.text) if self.language in _COMMENTED else None
         return found[1] if found else None
 
     @property

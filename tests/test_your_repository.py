@@ -114,8 +114,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]
     home.mkdir()
     whole = gating.make_conform_job
     with pytest.MonkeyPatch.context() as patch:
-        # In place of an installation; asv keeps the names of machines in the home folder.
+        # In place of an installation, of which asv needs both; it keeps the names of machines in the home folder.
         patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        patch.setenv("ASV_PYTHONPATH", os.environ["PYTHONPATH"])
         patch.setenv("HOME", str(home))
         for name, value in {"NAME": "n", "EMAIL": "n@example.org"}.items():
             patch.setenv(f"GIT_AUTHOR_{name}", value)
@@ -135,6 +136,15 @@ def test_the_requirements_are_pinned_or_have_a_lower_bound() -> None:
     found = [Requirement(line) for line in block.text.splitlines()[1:]]
     assert [one.name for one in found if one.url or one.specifier] == ["attnbench", "pytest", "asv"]
     assert found[0].url == "git+https://HOST/OWNER/attnbench@COMMIT"
+
+
+def test_only_installations_are_not_run() -> None:
+    """Every block of the page is a file or is run, except those that install; every stand-in stands for something."""
+    assert {block.mark for block in BLOCKS} == {"", "network"}
+    installing = [command.words[:2] for block in BLOCKS if block.mark for command in block.commands]
+    assert installing == [["pip", "install"]] * len(installing)
+    assert [block.place for block in BLOCKS if block.language != "console" and not name_file(block)] == []
+    assert [shown for shown in STAND_INS if not any(shown in block.text for block in BLOCKS)] == []
 
 
 @pytest.mark.extended

@@ -1,4 +1,4 @@
-"""``attnbench model``: whether attention functions do in a model what its layers ask for, and what the model costs then.
+"""``attnbench model``: whether attention functions do in a model what its layers ask for, and how fast the model is.
 
 What comes in: a model of transformers or diffusers, or any module with its inputs, and names of attention functions.
 What goes out: for each function and situation, the first layer that deviates, with the ignored argument; the error of

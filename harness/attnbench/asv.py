@@ -22,7 +22,10 @@ from attnbench.records.types import Pass, Result
 from attnbench.runner import Effort, measure
 from attnbench.words.findings import describe_reason
 
-__all__ = ["benchmarks"]
+__all__ = ["PARAMETERS", "benchmarks"]
+
+# Names of the parameters; the last two are parameters only where dtypes or masks are chosen.
+PARAMETERS = ("implementation", "length", "pass", "dtype", "mask")
 
 Cache = dict[tuple[str, int, Pass], Result]
 # Time limit in seconds of ``setup_cache``, which makes all measurements.

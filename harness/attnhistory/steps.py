@@ -14,8 +14,8 @@ __all__ = ["THRESHOLD", "WINDOW", "Rule", "find_counter_steps", "find_ratio_step
 Rule = Literal["equality", "intervals", "neighbours"]
 # Smallest relative change of a ratio that counts: that of ``attnbench compare`` for two runs made at different moments.
 THRESHOLD = 0.05
-# Number of values on each side of a step in a series without intervals. Of six values in random order, the three of one
-# side are all smaller, or all larger, than the other three with a probability of 2 / 20, and the threshold comes on top.
+# Number of values on each side of a step in a series without intervals. Of six values in random order, the first three
+# are all smaller, or all larger, than the others with a probability of 2 / 20, and the threshold comes on top.
 WINDOW = 3
 
 

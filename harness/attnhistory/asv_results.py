@@ -80,7 +80,7 @@ def _read_benchmark(
         case = " ".join(f"{name}={word}" for name, word in zip(PARAMETERS[1:], rest, strict=False))
         key = Key(
             machine=file.params.machine, environment=f"{file.env_name}, {suite}", implementation=implementation,
-            case=case, quantity=quantity, version=str(stored.get("version") or ""),
+            case=case, length=int(rest[0]), quantity=quantity, version=str(stored.get("version") or ""),
         )  # fmt: skip
         # An end may be n/a where the value is not.
         low, high = lows.get(words) or None, highs.get(words) or None

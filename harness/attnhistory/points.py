@@ -20,6 +20,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, order=True):
     # Libraries and number of threads, as far as the file stores them: values of two environments are not compared.
     environment: str
     implementation: str
+    # Number of positions in the case; 0 where its operator has no length.
+    length: int
     # Parameters of the benchmark, or the id of the case.
     case: str
     quantity: Quantity

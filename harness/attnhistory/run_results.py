@@ -5,6 +5,7 @@ from pathlib import Path
 
 from attnbench.analysis.run_diff import count_kernel_calls, estimate_ratio_to_reference, index_results
 from attnbench.analysis.stats import Estimate, Interval
+from attnbench.cases import CaseId
 from attnbench.records.run_file import ResultsError, StoredRun, read_run
 from attnbench.records.types import Result
 from attnhistory.points import RATIO, Key, Point, Quantity, Reading, Skipped
@@ -63,7 +64,8 @@ def _make_reading(
     commit = run.commit if run.commit and not run.commit.endswith(CHANGED) else None
     key = Key(
         machine=run.machine.name, environment=f"torch {run.versions.get('torch', '?')}, {run.threads} threads",
-        implementation=result.implementation, case=result.case, quantity=quantity, version=version,
+        implementation=result.implementation, case=result.case, length=CaseId.parse(result.case).length,
+        quantity=quantity, version=version,
     )  # fmt: skip
     if isinstance(found, int):
         point = Point(commit=commit, run=run.id, date=run.time, value=found)

@@ -1,6 +1,6 @@
 """Series of values over commits, and the steps in them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -60,9 +60,16 @@ def make_history(readings: Iterable[Reading], skipped: Iterable[Skipped]) -> His
     return History(series=series, skipped=tuple(skipped))
 
 
-def write_gate(names: Iterable[str], base: str) -> str:
-    """Return the command that settles a step since the commit ``base``."""
-    return format_command(["gate", *names, "--base", base])
+def write_gate(keys: Sequence[Key], base: str) -> str:
+    """Return the command that settles the steps of series since the commit ``base``: it measures the same lengths.
+
+    By default, the gate tolerates a few bytes.
+    """
+    names = dict.fromkeys(key.implementation for key in keys)
+    lengths = ",".join(map(str, sorted({key.length for key in keys if key.length})))
+    exact = any(key.quantity.endswith("_bytes") for key in keys)
+    chosen = [*(["--lengths", lengths] if lengths else []), *(["--bigger", "1"] if exact else [])]
+    return format_command(["gate", *names, "--base", base[:DIGITS], *chosen])
 
 
 def _make_series(key: Key, points: tuple[Point, ...]) -> Series:
@@ -72,6 +79,6 @@ def _make_series(key: Key, points: tuple[Point, ...]) -> Series:
 
 
 def _make_step(key: Key, earlier: Point, later: Point, rule: Rule) -> Step:
-    command = write_gate([key.implementation], earlier.commit[:DIGITS]) if earlier.commit and later.commit else None
+    command = write_gate([key], earlier.commit) if earlier.commit and later.commit else None
     factor = later.value / earlier.value if earlier.value else None
     return Step(earlier=earlier, later=later, factor=factor, rule=rule, command=command)

@@ -84,17 +84,17 @@ def list_notes(history: History) -> Iterator[str]:
 
 def list_commands(history: History) -> Iterator[str]:
     """Yield the commands that settle the steps, one for each pair of commits."""
-    names: dict[tuple[str, str], dict[str, None]] = {}
+    keys: dict[tuple[str, str], list[Key]] = {}
     unsettled = 0
     for series, step in _list_steps(history.series):
         if step.command is None:
             unsettled += 1
         else:
-            names.setdefault((step.earlier.place, step.later.place), {})[series.key.implementation] = None
-    for (earlier, later), own in list(names.items())[:COMMANDS]:
-        yield say(_SETTLE, later=later[:DIGITS], command=write_gate(own, earlier[:DIGITS]))
-    if len(names) > COMMANDS:
-        yield say_count(_MORE_COMMANDS, len(names) - COMMANDS)
+            keys.setdefault((step.earlier.place, step.later.place), []).append(series.key)
+    for (earlier, later), own in list(keys.items())[:COMMANDS]:
+        yield say(_SETTLE, later=later[:DIGITS], command=write_gate(own, earlier))
+    if len(keys) > COMMANDS:
+        yield say_count(_MORE_COMMANDS, len(keys) - COMMANDS)
     if unsettled:
         yield say_count(_NO_COMMIT, unsettled)
 

@@ -37,7 +37,14 @@ def test_the_stored_history_of_this_repository_is_read() -> None:
         (one.key.implementation, one.key.case, step.later.value - step.earlier.value, step.command)
         for one in history.series if one.key.quantity == "peak_bytes" for step in one.steps
     ]  # fmt: skip
-    assert moved == [("naive_loop", "length=64 pass=forward", 256, "attnbench gate naive_loop --base 0ded276c")]
+    assert moved == [
+        (
+            "naive_loop",
+            "length=64 pass=forward",
+            256,
+            "attnbench gate naive_loop --base 0ded276c --lengths 64 --bigger 1",
+        )
+    ]
 
 
 def test_a_value_that_is_missing_is_left_out(tmp_path: Path) -> None:
@@ -153,7 +160,7 @@ def test_runs_have_counters_and_ratios_with_intervals(tmp_path: Path) -> None:
     assert {quantity for quantity, one in own.items() if one.steps} == {"peak_bytes", "time_ratio"}
     assert own["kernel_calls"].points[0].value == 4
     (step,) = own["time_ratio"].steps
-    assert (step.rule, step.command) == ("intervals", "attnbench gate mine --base aaaaaaaa")
+    assert (step.rule, step.command) == ("intervals", "attnbench gate mine --base aaaaaaaa --lengths 64")
     assert own["peak_bytes"].key.case == case_of()
 
 

@@ -20,10 +20,11 @@ from typing import Any, ClassVar
 from attnbench.analysis.run_diff import count_kernel_calls
 from attnbench.analysis.speed_verdict import Cause, NoVerdict, decide_speed, explain_disturbed_time
 from attnbench.analysis.stats import Interval, median_of_processes, ratio
+from attnbench.api.worker_pool import LocalSession
 from attnbench.devices import HOST
 from attnbench.plugins.registry import display_name
 from attnbench.records.types import Pass, Result
-from attnbench.runner import Effort, measure_calls
+from attnbench.runner import Effort, Limits, measure_calls
 from attnbench.words.findings import describe_reason
 from attnbench.words.say import say
 from attnbench.words.speed import explain_no_verdict
@@ -100,9 +101,12 @@ class _Calls:
         cls.setup_cache = own  # type: ignore[method-assign]
 
     def setup_cache(self) -> Cache:
-        return measure_calls(
-            self.names, self.lengths, self.effort, device=self.device, dtypes=self.dtypes, masks=self.masks
-        )
+        # asv adds ASV_PYTHONPATH to the paths of this process only, and its workers need it, too.
+        with LocalSession(limits=Limits()) as session:
+            return measure_calls(
+                session, self.names, self.lengths, self.effort, device=self.device, dtypes=self.dtypes,
+                masks=self.masks,
+            )  # fmt: skip
 
     def track_time_ns(self, cache: Cache, *call: Any) -> float:
         return _find_time_ns(_find(cache, *call))

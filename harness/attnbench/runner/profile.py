@@ -126,11 +126,13 @@ def measure(
 
     The keys of the returned mapping are (implementation, length, pass).
     """
-    found = measure_calls(implementations, lengths, effort, device=device)
-    return {(name, length, call_pass): result for (name, length, call_pass, _, _), result in found.items()}
+    with Session(limits=Limits()) as session:
+        found = measure_calls(session, implementations, lengths, effort, device=device)
+        return {(name, length, call_pass): result for (name, length, call_pass, _, _), result in found.items()}
 
 
 def measure_calls(
+    session: Session,
     implementations: Sequence[str],
     lengths: Sequence[int],
     effort: Effort,
@@ -144,15 +146,14 @@ def measure_calls(
     The keys of the returned mapping are (implementation, length, pass, dtype, mask); the last two are empty where none
     is chosen. A mask that an operator does not have has no results of this operator.
     """
-    with Session(limits=Limits()) as session:
-        place: dict[str, tuple[int, Pass, str, str]] = {}
-        for length, name, dtype, mask in product(lengths, MODES, dtypes or ("",), masks or ("",)):
-            for case in _list_cases(session, length, name, mask):
-                own = CaseId.parse(case)
-                place[str(replace(own, device=device, dtype=dtype or own.dtype))] = (length, name, dtype, mask)
-        plans = session.plan(place, list_gating_checks())
-        results = profile(session, implementations, plans, run="", progress=NoProgress(), effort=effort)
-        return {(result.implementation, *place[result.case]): result for result in results}
+    place: dict[str, tuple[int, Pass, str, str]] = {}
+    for length, name, dtype, mask in product(lengths, MODES, dtypes or ("",), masks or ("",)):
+        for case in _list_cases(session, length, name, mask):
+            own = CaseId.parse(case)
+            place[str(replace(own, device=device, dtype=dtype or own.dtype))] = (length, name, dtype, mask)
+    plans = session.plan(place, list_gating_checks())
+    results = profile(session, implementations, plans, run="", progress=NoProgress(), effort=effort)
+    return {(result.implementation, *place[result.case]): result for result in results}
 
 
 def _list_cases(session: Session, length: int, name: Pass, mask: str) -> list[str]:

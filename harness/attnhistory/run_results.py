@@ -6,6 +6,7 @@ from pathlib import Path
 from attnbench.analysis.run_diff import count_kernel_calls, estimate_ratio_to_reference, index_results
 from attnbench.analysis.stats import Estimate, Interval
 from attnbench.cases import CaseId
+from attnbench.plugins.registry import find_operator_baseline
 from attnbench.records.run_file import ResultsError, StoredRun, read_run
 from attnbench.records.types import Result
 from attnhistory.points import RATIO, Key, Point, Quantity, Reading, Skipped
@@ -51,6 +52,9 @@ def _list_values(
             yield "kernel_calls", count_kernel_calls(result.kernels).total(), ""
     if result.flop is not None:
         yield "flop", result.flop, ""
+    if not find_operator_baseline(CaseId.parse(result.case).operator):
+        # The operator is not installed here.
+        return
     ratio = estimate_ratio_to_reference(result, results)
     if isinstance(ratio, Estimate) and ratio.low > 0 and result.timing is not None:
         # Ratios of other calls are not compared, as in attnbench compare.

@@ -164,6 +164,17 @@ def test_runs_have_counters_and_ratios_with_intervals(tmp_path: Path) -> None:
     assert own["peak_bytes"].key.case == case_of()
 
 
+def test_counters_of_an_operator_that_is_not_installed_are_read(tmp_path: Path) -> None:
+    """Only its ratios need the operator, which says what the reference is."""
+    write_run(tmp_path / "run-01.jsonl", "a" * 12, peak=100, factor=1.0)
+    file = tmp_path / "run-01.jsonl"
+    file.write_text(file.read_text().replace("multihead/", "unknown_operator/"))
+    history = read(tmp_path)
+    assert history.skipped == ()
+    assert "peak_bytes" in {one.key.quantity for one in history.series}
+    assert "time_ratio" not in {one.key.quantity for one in history.series}
+
+
 def test_a_commit_that_was_measured_again_keeps_its_place(tmp_path: Path) -> None:
     """Its last value counts, and the order of commits is that of their first runs."""
     write_run(tmp_path / "run-01.jsonl", "a" * 12, peak=100, factor=1.0)

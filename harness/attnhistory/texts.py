@@ -19,7 +19,6 @@ HEAD = ("between", "implementation", "what", "change", "where", "by")
 _STEPS = ("{count} series has steps", "{count} series have steps")
 _OTHERS = ("{count} has none", "{count} have none")
 _COUNTS = "{steps}, and {others}."
-_NO_SERIES = "No series is left: no file has a value of these implementations."
 _NO_INTERVALS = (
     "{count} ratio has values without a confidence interval; there, a step needs {window} commits on each side.",
     "{count} ratios have values without a confidence interval; there, a step needs {window} commits on each side.",
@@ -70,9 +69,6 @@ def tabulate(history: History, *, everything: bool) -> list[TextTable]:
 
 def list_notes(history: History) -> Iterator[str]:
     """Yield how many series have steps, and what the rules cannot see."""
-    if not history.series:
-        yield say(_NO_SERIES)
-        return
     moved = sum(bool(series.steps) for series in history.series)
     others = say_count(_OTHERS, len(history.series) - moved)
     yield say(_COUNTS, steps=say_count(_STEPS, moved), others=others)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.install
 ROOT = Path(__file__).parents[1]
 SOURCES = {
     **dict.fromkeys(
-        ("attnbench", "attnsweep", "attncheats", "attninvariance", "attnmodels", "attnstudies", "attngate"),
+        [f"attn{name}" for name in ("bench", "sweep", "cheats", "invariance", "models", "studies", "gate", "history")],
         ROOT / "harness",
     ),
     **dict.fromkeys(("attnzoo", "attnmechanisms"), ROOT / "implementations"),

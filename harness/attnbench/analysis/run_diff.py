@@ -35,10 +35,12 @@ __all__ = [
     "StatusChange",
     "UnusableRatios",
     "Verdict",
+    "classify_factor",
     "compare_findings",
     "compare_implementations",
     "compare_runs",
     "count_kernel_calls",
+    "estimate_ratio_to_reference",
     "index_results",
 ]
 
@@ -306,7 +308,7 @@ def _compare_ratios(
 
     ``before`` contains all results of the base run, ``after`` all results of the new run.
     """
-    was, is_now = _estimate_ratio_to_reference(old, before), _estimate_ratio_to_reference(now, after)
+    was, is_now = estimate_ratio_to_reference(old, before), estimate_ratio_to_reference(now, after)
     if was is None or is_now is None or old.timing is None or now.timing is None:
         return
     if old.timing.values != now.timing.values:
@@ -324,7 +326,7 @@ def _compare_ratios(
     yield _make_change(
         now,
         "time",
-        _classify_factor(factor, threshold),
+        classify_factor(factor, threshold),
         ComparedRatios(was=was, is_now=is_now),
         base=was,
         new=is_now,
@@ -332,7 +334,7 @@ def _compare_ratios(
     )
 
 
-def _classify_factor(factor: Interval, threshold: float) -> Verdict:
+def classify_factor(factor: Interval, threshold: float) -> Verdict:
     """Return the verdict on a ratio that is ``factor`` times the base's, with the interval of the factor.
 
     The verdict is slower or faster if the whole interval exceeds the threshold. It is same if no part of the interval
@@ -345,7 +347,7 @@ def _classify_factor(factor: Interval, threshold: float) -> Verdict:
     return "same" if factor.low > 1 - threshold and factor.high < 1 + threshold else "unknown"
 
 
-def _estimate_ratio_to_reference(result: Result, run: Mapping[tuple[str, str], Result]) -> Estimate | RatioFault | None:
+def estimate_ratio_to_reference(result: Result, run: Mapping[tuple[str, str], Result]) -> Estimate | RatioFault | None:
     """Return the ratio of an implementation's time to the reference's, or the reason why the ratio is inconclusive.
 
     Return None for the reference itself, or if the implementation or the reference was not timed.

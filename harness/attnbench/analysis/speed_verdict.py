@@ -45,6 +45,7 @@ __all__ = [
     "SpeedVerdict",
     "State",
     "decide_speed",
+    "explain_disturbed_time",
     "share_level",
     "splits_cycles",
 ]
@@ -163,6 +164,18 @@ def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT, level: fl
     """
     baseline = Baseline(base)
     return baseline.decide(baseline.prepare(own), effect=effect, level=level)
+
+
+def explain_disturbed_time(timing: Timing) -> NoVerdict | None:
+    """Return why the wall time of a call is not usable: other work disturbed it in as many processes as end a verdict.
+
+    None if it is usable, or if the calls are too few to know.
+    """
+    calls, of = CleanCalls(timing, "wall"), sum(map(bool, timing.samples_ns))
+    counted = sum(bool(calls.list_times(process)) for process in range(calls.processes))
+    if counted >= min(ENOUGH, of) or _count_fewest_calls([timing]) < CLEAN_CALLS:
+        return None
+    return _explain_lost_processes([timing], "wall", of - counted, of)
 
 
 class Baseline:

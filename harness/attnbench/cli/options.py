@@ -16,7 +16,7 @@ from attnbench.jobs.fields import FIELDS
 from attnbench.jobs.values import FLAG
 from attnbench.plugins.registry import list_names
 
-__all__ = ["AXES", "OUTPUT_FILES", "complete_names", "options"]
+__all__ = ["AXES", "OUTPUT_FILES", "JsonFile", "complete_names", "options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,6 +33,7 @@ class JsonFile(click.File):
         super().__init__("w", encoding="utf-8", lazy=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse a folder, and a file in a folder that does not exist."""
         path = Path(value)
         if path.is_dir() or not path.parent.is_dir():
             self.fail(f"needs a file in an existing folder, got {value!r}; - is standard output", param, ctx)

@@ -67,8 +67,11 @@ def render(
     )
 
 
-def render_template(name: str, **given: Any) -> str:
-    """Return the page that a template makes of what is given, with the style, script and policy of all pages."""
+def render_template(name: str | jinja2.Template, **given: Any) -> str:
+    """Return the page that a template makes of what is given, with the style, script and policy of all pages.
+
+    A plug-in has templates of its own, which the method ``from_string`` of ``make_environment`` reads.
+    """
     style, script = _read_style() + make_rules(), _read_template_file("page.js")
     return (
         make_environment()

@@ -10,7 +10,14 @@ from attnbench.runner.expected_failures import (
     read_expectations_beside,
 )
 from attnbench.runner.forecast import Speed, forecast, forecast_case
-from attnbench.runner.profile import list_gating_checks, list_profile_cases, list_shape_cases, measure, profile
+from attnbench.runner.profile import (
+    list_gating_checks,
+    list_profile_cases,
+    list_shape_cases,
+    measure,
+    measure_calls,
+    profile,
+)
 from attnbench.runner.progress import NoProgress, Progress
 from attnbench.runner.roofline import measure_ceilings, measure_rates
 from attnbench.runner.session import Plan, Session
@@ -36,6 +43,7 @@ __all__ = [
     "list_shape_cases",
     "list_timeable",
     "measure",
+    "measure_calls",
     "measure_ceilings",
     "measure_rates",
     "profile",

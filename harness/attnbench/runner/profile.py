@@ -1,7 +1,9 @@
 """Speed and memory: check each implementation alone on the cases to be timed, then time all of them interleaved."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 
 from attnbench.cases import CaseId, Shape
 from attnbench.checks.catalogue import read_checks
@@ -20,7 +22,10 @@ from attnbench.runner.session import Plan, Session
 from attnbench.runner.timing import time_cases
 from attnbench.runner.timing_processes import Effort
 
-__all__ = ["GATES", "MODES", "list_gating_checks", "list_profile_cases", "list_shape_cases", "measure", "profile"]
+__all__ = [
+    "GATES", "MODES", "list_gating_checks", "list_profile_cases", "list_shape_cases", "measure", "measure_calls",
+    "profile",
+]  # fmt: skip
 
 # Chapters of the catalogue of checks. A case must pass their checks before it is timed.
 GATES = ("forward", "gradients")
@@ -122,15 +127,44 @@ def measure(
     The keys of the returned mapping are (implementation, length, pass).
     """
     with Session(limits=Limits()) as session:
-        place = {
-            str(replace(CaseId.parse(case), device=device)): (length, name)
-            for length in lengths
-            for name in MODES
-            for case in list_profile_cases(session, [length], [name])
-        }
-        plans = session.plan(place, list_gating_checks())
-        results = profile(session, implementations, plans, run="", progress=NoProgress(), effort=effort)
-        return {(result.implementation, *place[result.case]): result for result in results}
+        found = measure_calls(session, implementations, lengths, effort, device=device)
+        return {(name, length, call_pass): result for (name, length, call_pass, _, _), result in found.items()}
+
+
+def measure_calls(
+    session: Session,
+    implementations: Sequence[str],
+    lengths: Sequence[int],
+    effort: Effort,
+    *,
+    device: str = HOST,
+    dtypes: Sequence[str] = (),
+    masks: Sequence[str] = (),
+) -> dict[tuple[str, int, Pass, str, str], Result]:
+    """Profile on a device, also in other dtypes and with other masks than those of the profile cases.
+
+    The keys of the returned mapping are (implementation, length, pass, dtype, mask); the last two are empty where none
+    is chosen. A mask that an operator does not have has no results of this operator.
+    """
+    place: dict[str, tuple[int, Pass, str, str]] = {}
+    for length, name, dtype, mask in product(lengths, MODES, dtypes or ("",), masks or ("",)):
+        for case in _list_cases(session, length, name, mask):
+            own = CaseId.parse(case)
+            place[str(replace(own, device=device, dtype=dtype or own.dtype))] = (length, name, dtype, mask)
+    plans = session.plan(place, list_gating_checks())
+    results = profile(session, implementations, plans, run="", progress=NoProgress(), effort=effort)
+    return {(result.implementation, *place[result.case]): result for result in results}
+
+
+def _list_cases(session: Session, length: int, name: Pass, mask: str) -> list[str]:
+    """Return the profile cases of all operators, or with a mask those of the operators that have it."""
+    if not mask:
+        return list_profile_cases(session, [length], [name])
+    found: list[str] = []
+    for operator in list_operators():
+        with suppress(ValueError):
+            found += list_shape_cases(session, [Shape(queries=length, keys=length, mask=mask)], [name], of=[operator])
+    return found
 
 
 def _select_ready(

@@ -64,17 +64,16 @@ def test_several_models_have_one_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(("name", "limit_s"), [("ends", 900.0), ("hangs", 20.0)])
-def test_a_function_that_ends_or_hangs_leaves_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, limit_s: float
-) -> None:
-    """Every situation of the function fails, and the next function is checked in a new process."""
-    monkeypatch.setattr(inquiry, "LIMIT_S", limit_s)
+def test_functions_that_end_or_hang_leave_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every situation of such a function fails, and the next function is checked in a new process."""
+    monkeypatch.setattr(inquiry, "LIMIT_S", 20.0)
     (tmp_path / "ending.py").write_text(ENDING)
-    result = run(f"{FILE}:make_bert", "--attention", f"{tmp_path / 'ending.py'}:{name}", "--attention", "eager")
+    names = [f"{tmp_path / 'ending.py'}:{name}" for name in ("ends", "hangs")]
+    words = [word for name in (*names, "eager") for word in ("--attention", name)]
+    result = run(f"{FILE}:make_bert", *words)
     assert result.return_value == 1
     rows = [line.split() for line in result.output.splitlines() if line.startswith(("alone", "float16"))]
-    assert [row[1:] for row in rows] == [["yes", "FAILED", "yes"]] * 2
+    assert [row[1:] for row in rows] == [["yes", "FAILED", "FAILED", "yes"]] * 2
 
 
 @pytest.mark.extended
@@ -84,15 +83,10 @@ def test_a_function_that_is_refused_everywhere_is_not_checked() -> None:
 
 
 @pytest.mark.extended
-def test_a_small_class_holds() -> None:
-    """Without names, eager and sdpa are checked; exit code 0."""
-    result = run("transformers:LlamaConfig")
+def test_names_have_defaults_and_an_unknown_one_is_an_error() -> None:
+    """Without names, eager and sdpa are checked, and the exit code is 0; an unknown name is refused in one line."""
+    result = run("transformers:BertConfig")
     assert result.return_value == 0
     assert "eager" in result.output
     assert "sdpa" in result.output
-
-
-@pytest.mark.extended
-def test_an_unknown_name_is_an_error() -> None:
-    """The name is refused in one line."""
     assert isinstance(run("transformers:BertConfig", "--attention", "flsh").exception, PluginError)

@@ -17,6 +17,8 @@ from attngate import gating
 from commands import run_command
 from pages import ROOT, Block, read_blocks
 
+pytestmark = pytest.mark.long
+
 PAGE = ROOT / "docs" / "your-repository.md"
 BLOCKS = read_blocks(PAGE)
 # The only file of the page whose language has no comments.

@@ -38,10 +38,13 @@ OWN = {
 @pytest.mark.parametrize("form", ["", "_loop"])
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
 def test_both_forms_pass_every_check(conformance: "Conformance", operator: Mechanism, form: str) -> None:
-    """Loop and matrix products pass on every case of the suite quick; only a loop in half precision is unsupported."""
+    """Matrix products pass on every case of the suite quick, and loops, which take long, on every third one.
+
+    Only a loop in half precision is unsupported.
+    """
     implementation = load(operator.name + form, IMPLEMENTATIONS)
     assert implementation.operator == operator.name
-    cases = operator.suite("quick")
+    cases = list(operator.suite("quick"))[:: 3 if form else 1]
     found = [(case.id, finding) for case in cases for finding in conformance.findings(implementation, case)]
     assert [(case, f.check, f.facts) for case, f in found if f.status not in ("passed", "unsupported")] == []
     passed = {f.check for _, f in found if f.status == "passed"}

@@ -60,7 +60,7 @@ def test_dropout_that_is_ignored_in_training_is_found() -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("name", ["eager", "sdpa", "blockwise"])
+@pytest.mark.parametrize("name", ["sdpa", "blockwise"])
 @pytest.mark.parametrize("model", MODELS)
 def test_no_situation_accuses_a_right_function(model: str, name: str) -> None:
     """Right functions deviate in none of the situations; a function that a model refuses is no deviation."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnbench.interface import Refusal
-from attnbench.plugins.registry import PluginError
+from attnbench.plugins.registry import PluginError, join_lines
 from attnmodels.facts import (
     END_TO_END,
     MODEL,
@@ -48,6 +48,8 @@ WHOLE: tuple[Situation, ...] = ("left-padding", "right-padding", "no-padding")
 SAME_IN_FLOAT64 = 1e-9
 # Exceptions by which a function says that it does not support a call.
 REFUSALS = (Refusal, ValueError, NotImplementedError, ImportError)
+# Most characters of the message of an exception.
+MESSAGE = 300
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ class CheckedModel:
         try:
             first = self._record(self._plan("no-padding"))
         except Exception as error:  # what inputs a model takes is known by running it
-            raise PluginError(f"{kind} cannot be run: {_join(error)}") from error
+            raise PluginError(f"{kind} cannot be run: {_shorten(error)}") from error
         if not any(first):
             raise PluginError(f"{kind} calls {self.built.library.called}")
         if _differ(first, self._record(self._plan("no-padding"))) > SAME_IN_FLOAT64:
@@ -106,7 +108,7 @@ class CheckedModel:
                 calls, again = (self._record(self._plan(situation)) for _ in range(2))
                 random = _differ(calls, again) > SAME_IN_FLOAT64
             except Exception as error:  # noqa: BLE001  # a model may raise anything in a situation that it does not know
-                self.left_out.append(LeftOut(situation=situation, reason=f"cannot be run: {_join(error)}"))
+                self.left_out.append(LeftOut(situation=situation, reason=f"cannot be run: {_shorten(error)}"))
                 continue
             if random:
                 self.left_out.append(LeftOut(situation=situation, reason="random"))
@@ -131,7 +133,7 @@ class CheckedModel:
                     model = self._convert(plan.dtype, None)
                     self._budgets[situation] = make_budget(self.exact, model, plan, self._hand(None))
             except Exception as error:  # noqa: BLE001  # as above
-                reason = f"cannot be run: {_join(error)}"
+                reason = f"cannot be run: {_shorten(error)}"
             if reason is not None:
                 self.left_out.append(LeftOut(situation=situation, reason=reason))
 
@@ -218,8 +220,7 @@ class CheckedModel:
             own = run_whole(self._convert(plan.dtype, found), plan, lambda same: same, self._hand(found))
             facts = budget.judge(own)
         except Exception as error:  # noqa: BLE001  # as in _check
-            kind = "Refusal" if isinstance(error, REFUSALS) else type(error).__name__
-            return _make_cell(attention, situation, 0, [("", [Raised(kind=kind, message=_join(error))])])
+            return _make_cell(attention, situation, 0, [("", [_read_exception(error)])])
         held = all(one.share <= 1 for one in facts)
         return Cell(
             attention=attention, situation=situation, status="held" if held else "deviates", calls=0, facts=facts
@@ -274,8 +275,7 @@ class _Candidate:
 
     def add(self, layer: str, error: Exception) -> None:
         """Note what a function raised."""
-        kind = "Refusal" if isinstance(error, REFUSALS) else type(error).__name__
-        self.found.append((layer, [Raised(kind=kind, message=_join(error))]))
+        self.found.append((layer, [_read_exception(error)]))
 
     def _call(
         self,
@@ -320,8 +320,13 @@ class _OtherCallsError(Exception):
     """A model that calls attention with other shapes than with exact attention, with what was expected and came."""
 
 
-def _join(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+def _read_exception(error: Exception) -> Raised:
+    kind = "Refusal" if isinstance(error, REFUSALS) else type(error).__name__
+    return Raised(kind=kind, message=_shorten(error))
+
+
+def _shorten(error: Exception) -> str:
+    return join_lines(error)[:MESSAGE]
 
 
 def _describe(call: Call) -> str:

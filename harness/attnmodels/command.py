@@ -22,9 +22,7 @@ from attnmodels.section import NAME, make_section
 from attnmodels.texts import (
     LEGEND,
     TIME_HEAD,
-    describe_deviations,
     describe_inspection,
-    describe_left_out,
     describe_timing,
     format_time,
 )
@@ -131,9 +129,9 @@ def _print(found: CheckedSource, console: Console) -> None:
     summary = summarize([found])
     marks = zip(summary.situations, *(row.words for row in summary.rows), strict=True)
     print_tables([TextTable(head=("situation", *(row.attention for row in summary.rows)), rows=tuple(marks))], console)
-    if found.inspection.left_out:
-        console.print_wrapped(f"Left out: {describe_left_out(found.inspection)}.", "dim")
-    for sentence in describe_deviations(found.inspection.model, found.cells):
+    for _, left_out in summary.left_out:
+        console.print_wrapped(f"Left out: {left_out}.", "dim")
+    for _, sentence in summary.deviations:
         console.print_wrapped(sentence)
     if found.times:
         print_tables([TextTable(head=TIME_HEAD, rows=tuple(map(format_time, found.times)))], console)

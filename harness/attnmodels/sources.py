@@ -13,7 +13,7 @@ import torch
 
 from attnbench.integrations.transformers import describe_missing
 from attnbench.oracle import sentence_encoder
-from attnbench.plugins.registry import PluginError, load
+from attnbench.plugins.registry import PluginError, join_lines, load
 from attnbench.records.environment import read_available_memory_bytes
 from attnmodels.features import find_features
 from attnmodels.inputs import Features
@@ -92,14 +92,14 @@ def _find(find: Callable[[Any], Features], model: Any, name: str) -> Features:
     try:
         return find(model)
     except Exception as error:  # what inputs a model takes is known by running it
-        raise PluginError(f"the inputs of {name} are not known: {_join(error)[:400]}") from error
+        raise PluginError(f"the inputs of {name} are not known: {join_lines(error)[:400]}") from error
 
 
 def _import(library: str) -> Any:
     try:
         return importlib.import_module(library)
     except (ImportError, RuntimeError) as error:
-        raise PluginError(f"{library} cannot be imported: {_join(error)[:200]}: pip install {library}") from error
+        raise PluginError(f"{library} cannot be imported: {join_lines(error)[:200]}: pip install {library}") from error
 
 
 def _refuse_name(text: str, name: str, known: list[str]) -> NoReturn:
@@ -136,7 +136,7 @@ def _build_from_file(path: Path, *, small: bool) -> BuiltModel:
     try:
         config = AutoConfig.for_model(values["model_type"], **(kept | changes))
     except Exception as error:  # as in _configure
-        raise PluginError(f"configuration {str(file)!r}: {_join(error)}") from error
+        raise PluginError(f"configuration {str(file)!r}: {join_lines(error)}") from error
     return _build(config, kept, changes)
 
 
@@ -144,7 +144,7 @@ def _configure(kind: Any, changes: Mapping[str, Any]) -> Any:
     try:
         return kind(**changes)
     except Exception as error:  # the checks of configurations raise exceptions of many kinds
-        raise PluginError(f"{kind.__name__} cannot be made small: {_join(error)}") from error
+        raise PluginError(f"{kind.__name__} cannot be made small: {join_lines(error)}") from error
 
 
 def _build(config: Any, before: Mapping[str, Any], changes: Mapping[str, Any]) -> BuiltModel:
@@ -160,7 +160,7 @@ def _build_module(name: str, make: Callable[[], Any]) -> Any:
         with torch.device("meta"):
             count = sum(one.numel() for one in make().parameters())
     except Exception as error:  # and so do the constructors of models
-        raise PluginError(f"{name} makes no model: {_join(error)}") from error
+        raise PluginError(f"{name} makes no model: {join_lines(error)}") from error
     needed, free = count * BYTES_PER_PARAMETER, read_available_memory_bytes()
     if needed > free:
         raise PluginError(
@@ -223,10 +223,6 @@ def _make_with_function(source: str) -> BuiltModel:
             f"inputs, got a {type(model).__name__}"
         )
     return BuiltModel(model=model.eval(), library=library, features=given or _find(find_features, model, source))
-
-
-def _join(error: BaseException) -> str:
-    return " ".join(str(error).split())
 
 
 def _shorten(value: object) -> str:

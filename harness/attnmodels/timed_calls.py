@@ -14,7 +14,7 @@ from attnbench.analysis.speed_verdict import CONTROL
 from attnbench.measurement.judged_calls import JudgedCalls
 from attnbench.measurement.sampling import CallFailed, sample_interleaved
 from attnbench.measurement.surroundings import Ended
-from attnbench.plugins.registry import PluginError
+from attnbench.plugins.registry import PluginError, join_lines
 from attnbench.records.types import Timing
 from attnmodels.facts import OUTPUT
 from attnmodels.inputs import Plan, plan_batch
@@ -91,8 +91,7 @@ class TimedCalls:
             hand = partial(self._library.intercept, found=None)
             self._budget = make_budget(exact, self._share(None), self._plan, hand, gradients=False)
         except Exception as error:  # what inputs a model takes is known by running it
-            message = " ".join(str(error).split())
-            raise PluginError(f"the model cannot be run on {batch} × {length}: {message}") from error
+            raise PluginError(f"the model cannot be run on {batch} × {length}: {join_lines(error)}") from error
         # The copy for the A/A control is the baseline's.
         paths = {attentions[0]: attentions[0], CONTROL: attentions[0], **{name: name for name in attentions[1:]}}
         self._models = {name: self._share(self._library.find(path)) for name, path in paths.items()}
@@ -123,8 +122,8 @@ class TimedCalls:
                 budget_s=budget_s, limit_s=limit_s, seed=seed, baseline=(baseline, control), surroundings=rows,
             )  # fmt: skip
         except CallFailed as error:
-            message = " ".join(str(error.__cause__).split())[:300]
-            raise PluginError(f"{error.name} cannot be timed: {message}") from error
+            cause = error.__cause__ or error
+            raise PluginError(f"{error.name} cannot be timed: {join_lines(cause)[:300]}") from error
         found = {name: select_tokens(one, self._plan).double() for name, one in rows.list_outputs().items()}
         return samples, {name: self._budget.judge({OUTPUT: one})[0].share for name, one in found.items()}
 

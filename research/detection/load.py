@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["LOADS", "Competitor", "measure_busy_cores", "run_competitor"]
+__all__ = ["LOADS", "Competitor", "measure_busy_cores", "read_busy_s", "run_competitor"]
 
 LOADS = ("quiet", "busy")
 # Seconds to wait until the competing process has started its work.
@@ -61,23 +61,24 @@ def measure_busy_cores(window_s: float) -> float | None:
     The result is None if the system does not report the use of the cores.
     Source: clock ticks in the first line of /proc/stat, https://docs.kernel.org/filesystems/proc.html.
     """
-    before = _read_busy_ticks()
+    before = read_busy_s()
     begin = time.monotonic()
     time.sleep(window_s)
-    after = _read_busy_ticks()
+    after = read_busy_s()
     if before is None or after is None:
         return None
-    return (after - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - begin)
+    return (after - before) / (time.monotonic() - begin)
 
 
-def _read_busy_ticks() -> int | None:
+def read_busy_s() -> float | None:
+    """Return the CPU seconds that all processes have used since the start of the system; None if unknown."""
     try:
         user, nice, system, _, _, *others = STAT.read_text().splitlines()[0].split()[1:]
     except (OSError, IndexError, ValueError):
         return None
     # ``others`` begins with interrupts, soft interrupts and stolen time. The times of guests follow, which ``user`` and
     # ``nice`` already include.
-    return int(user) + int(nice) + int(system) + sum(map(int, others[:3]))
+    return (int(user) + int(nice) + int(system) + sum(map(int, others[:3]))) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Series of values over commits, and the steps in them."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -8,10 +9,15 @@ from attnbench.jobs.command_lines import format_command
 from attnhistory.points import RATIO, Key, Point, Reading, Skipped
 from attnhistory.steps import Rule, find_counter_steps, find_ratio_steps
 
-__all__ = ["History", "Series", "Step", "make_history", "write_gate"]
+__all__ = ["History", "Series", "Step", "find_settings", "make_history", "write_gate"]
 
 # Digits of a commit in commands and tables, as asv shows it.
 DIGITS = 8
+# Where a case, which is a case id or the parameters of a benchmark, has a dtype or a mask other than the gate's own.
+SETTINGS: Mapping[str, str] = {
+    "--dtype": r"[/=](float64|bfloat16|float16)(?:[/ ]|$)",
+    "--mask": r"\bmask=(?!none\b)([^/ ]+)",
+}
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,16 +66,22 @@ def make_history(readings: Iterable[Reading], skipped: Iterable[Skipped]) -> His
     return History(series=series, skipped=tuple(skipped))
 
 
+def find_settings(case: str) -> tuple[str, ...]:
+    """Return the options by which a gate measures the dtype and the mask of a case, where they are not its defaults."""
+    found = ((option, re.search(pattern, case)) for option, pattern in SETTINGS.items())
+    return tuple(word for option, match in found if match for word in (option, match[1]))
+
+
 def write_gate(keys: Sequence[Key], base: str) -> str:
     """Return the command that settles the steps of series since the commit ``base``: it measures the same lengths.
 
-    By default, the gate tolerates a few bytes.
+    The series have the same settings. By default, the gate tolerates a few bytes.
     """
     names = dict.fromkeys(key.implementation for key in keys)
     lengths = ",".join(map(str, sorted({key.length for key in keys if key.length})))
     exact = any(key.quantity.endswith("_bytes") for key in keys)
     chosen = [*(["--lengths", lengths] if lengths else []), *(["--bigger", "1"] if exact else [])]
-    return format_command(["gate", *names, "--base", base[:DIGITS], *chosen])
+    return format_command(["gate", *names, "--base", base[:DIGITS], *chosen, *find_settings(keys[0].case)])
 
 
 def _make_series(key: Key, points: tuple[Point, ...]) -> Series:

@@ -6,7 +6,7 @@ from attnbench.report.numbers import format_digits, format_thousands
 from attnbench.report.text_table import TextTable
 from attnbench.words.say import say, say_count
 from attnhistory.points import RATIO, Key, Point, Quantity
-from attnhistory.series import DIGITS, History, Series, Step, write_gate
+from attnhistory.series import DIGITS, History, Series, Step, find_settings, write_gate
 from attnhistory.steps import THRESHOLD, WINDOW
 
 __all__ = [
@@ -79,15 +79,16 @@ def list_notes(history: History) -> Iterator[str]:
 
 
 def list_commands(history: History) -> Iterator[str]:
-    """Yield the commands that settle the steps, one for each pair of commits."""
-    keys: dict[tuple[str, str], list[Key]] = {}
+    """Yield the commands that settle the steps, one for each pair of commits and setting of the calls."""
+    keys: dict[tuple[str, str, tuple[str, ...]], list[Key]] = {}
     unsettled = 0
     for series, step in _list_steps(history.series):
         if step.command is None:
             unsettled += 1
         else:
-            keys.setdefault((step.earlier.place, step.later.place), []).append(series.key)
-    for (earlier, later), own in list(keys.items())[:COMMANDS]:
+            place = step.earlier.place, step.later.place, find_settings(series.key.case)
+            keys.setdefault(place, []).append(series.key)
+    for (earlier, later, _), own in list(keys.items())[:COMMANDS]:
         yield say(_SETTLE, later=later[:DIGITS], command=write_gate(own, earlier))
     if len(keys) > COMMANDS:
         yield say_count(_MORE_COMMANDS, len(keys) - COMMANDS)

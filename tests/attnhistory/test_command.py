@@ -47,6 +47,18 @@ def test_the_table_has_a_row_for_cases_with_the_same_step(stored: Path) -> None:
     )
 
 
+def test_a_command_measures_the_dtype_and_the_mask_of_its_steps(tmp_path: Path) -> None:
+    """There is a command for each setting; float32 without a mask is what the gate measures by itself."""
+    params = [["'a'"], ["8"], ["'forward'"], ["'float32'", "'bfloat16'"], ["'none'", "'causal'"]]
+    for number, peak in enumerate((4096, 4097)):
+        write_asv(tmp_path, number, {"peak_bytes": peak}, params=params)
+    told = " ".join(run(tmp_path).stdout.split())
+    gate = "attnbench gate a --base 00000000 --lengths 8 --bigger 1"
+    assert told.count(gate) == 4
+    for settings in (" --mask causal", " --dtype bfloat16", " --dtype bfloat16 --mask causal"):
+        assert told.count(f"{gate}{settings} To") + told.endswith(gate + settings) == 1
+
+
 def test_all_shows_series_without_steps(stored: Path) -> None:
     """Each implementation and quantity has one row for its cases."""
     assert "time_ratio" not in run(stored).stdout

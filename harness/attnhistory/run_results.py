@@ -65,7 +65,8 @@ def _make_reading(
     stored: StoredRun, result: Result, quantity: Quantity, found: Interval | int, version: str
 ) -> Reading:
     run = stored.run
-    commit = run.commit if run.commit and not run.commit.endswith(CHANGED) else None
+    found_commit = run.find_commit(result.implementation)
+    commit = found_commit if found_commit and not found_commit.endswith(CHANGED) else None
     key = Key(
         machine=run.machine.name, environment=f"torch {run.versions.get('torch', '?')}, {run.threads} threads",
         implementation=result.implementation, case=result.case, length=CaseId.parse(result.case).length,

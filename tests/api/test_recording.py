@@ -8,7 +8,9 @@ import pytest
 
 from attnbench.api.recording import record
 from attnbench.jobs.job import ProfileJob
+from attnbench.plugins.registry import display_name
 from attnbench.records.run_file import read_run
+from scratch_repository import SOURCE, Repository
 from timed_runs import case_of, time_calls
 
 
@@ -37,3 +39,24 @@ def test_a_resumed_run_keeps_the_timings_of_the_same_code(tmp_path: Path, digest
     assert (found.timing == result.timing) == kept
     assert (found.timing is None) == (not kept)
     assert found.findings == result.findings
+
+
+def test_a_run_stores_the_commit_of_foreign_code(tmp_path: Path) -> None:
+    """Files outside a checkout have none; the commit of what attnbench brings is that of attnbench."""
+    repository = Repository(tmp_path / "repository")
+    commit = repository.git("rev-parse", "--short=12", "HEAD")
+    (tmp_path / "alone.py").write_text("")
+    session = make_session("one", "2.10.0")
+    names = {name: str(tmp_path / f"{name}.py:Attend") for name in ("repository/mine", "alone")}
+    for place, name in names.items():
+        folder = (tmp_path / place).parent
+        sources = SimpleNamespace(digest="two", folder=str(folder), files=[f"{Path(place).name}.py"])
+        session.declared[name] = SimpleNamespace(sources=sources)
+    given: dict[str, Any] = {"suite": "perf", "cases": [], "implementations": ["sdpa", *names.values()]}
+    found = []
+    for change in ("", "# more"):
+        repository.write(SOURCE + change)
+        with record(session, job=ProfileJob(results=tmp_path), **given) as made:
+            assert made.run.find_commit("sdpa") == made.run.commit
+            found.append([made.run.find_commit(display_name(name)) for name in names.values()])
+    assert found == [[commit, None], [f"{commit}+", None]]

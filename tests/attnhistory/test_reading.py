@@ -142,10 +142,13 @@ def test_a_configuration_names_the_folder_of_results(tmp_path: Path) -> None:
         read(config)
 
 
-def write_run(path: Path, commit: str | None, *, peak: int, factor: float, name: str = "mine") -> None:
+def write_run(
+    path: Path, commit: str | None, *, peak: int, factor: float, name: str = "mine",
+    commits: dict[str, str] | None = None,
+) -> None:  # fmt: skip
     """Write a run in which an implementation takes ``factor`` times as long as the reference."""
     stored = store([time_calls(REFERENCE), time_calls(name, factor)], run=path.stem)
-    run = replace(stored.run, commit=commit, time=f"2026-01-{path.stem[-2:]}T00:00:00+00:00")
+    run = replace(stored.run, commit=commit, commits=commits or {}, time=f"2026-01-{path.stem[-2:]}T00:00:00+00:00")
     results = [replace(one, run=run.id) for one in stored.results]
     own = replace(results[1], memory=replace(results[1].memory, peak_bytes=peak), kernels=("gemm ×3", "softmax"))
     path.write_bytes(b"".join(map(format_line, [run, results[0], own])))
@@ -162,6 +165,16 @@ def test_runs_have_counters_and_ratios_with_intervals(tmp_path: Path) -> None:
     (step,) = own["time_ratio"].steps
     assert (step.rule, step.command) == ("intervals", "attnbench gate mine --base aaaaaaaa --lengths 64")
     assert own["peak_bytes"].key.case == case_of()
+
+
+def test_a_run_has_the_commit_of_each_implementation(tmp_path: Path) -> None:
+    """Foreign code is at the commit of its own repository, whatever commit of attnbench measured it."""
+    for number, peak in enumerate((100, 101), 1):
+        path = tmp_path / f"run-0{number}.jsonl"
+        write_run(path, "a" * 12, peak=peak, factor=1.0, commits={"mine": str(number) * 12})
+    own = {one.key.quantity: one for one in read(tmp_path).series if one.key.implementation == "mine"}
+    (step,) = own["peak_bytes"].steps
+    assert (step.earlier.commit, step.later.commit) == ("1" * 12, "2" * 12)
 
 
 def test_counters_of_an_operator_that_is_not_installed_are_read(tmp_path: Path) -> None:

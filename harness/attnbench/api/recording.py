@@ -15,8 +15,15 @@ from attnbench.jobs.command_lines import format_job
 from attnbench.jobs.errors import JobError
 from attnbench.jobs.job import RecordedJob
 from attnbench.jobs.stored import store_job
-from attnbench.plugins.registry import display_name
-from attnbench.records.environment import check_torch_version, describe_machine, find_commit, find_node, find_versions
+from attnbench.plugins.registry import display_name, find_distribution
+from attnbench.records.environment import (
+    check_torch_version,
+    describe_machine,
+    find_checkout,
+    find_commit,
+    find_node,
+    find_versions,
+)
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED, USAGE
 from attnbench.records.run_file import (
     ResultsError,
@@ -44,6 +51,8 @@ from attnbench.words.coverage import describe_few
 __all__ = ["Recording", "record"]
 
 LOGGER = logging.getLogger(__name__)
+# Distribution of attnbench itself.
+OWN = "attnbench"
 
 
 @dataclass(slots=True)
@@ -216,10 +225,25 @@ def _describe_run(
             for name in implementations
             if name in session.declared
         },
+        commits={
+            display_name(name): _find_commit(session, name) for name in implementations if _is_foreign(session, name)
+        },
         job=job,
         list_digest=digest(session.whole_lists) if session.whole_lists else "",
         node=find_node(),
     )
+
+
+def _is_foreign(session: Session, name: str) -> bool:
+    """Whether an implementation was loaded, and attnbench does not bring it."""
+    return name in session.declared and find_distribution(name) != OWN
+
+
+def _find_commit(session: Session, name: str) -> str:
+    """Return the commit of an implementation's files, with ``+`` if they differ from it; empty outside a checkout."""
+    sources = session.declared[name].sources
+    commit, changed = find_checkout(Path(sources.folder), sources.files) or ("", False)
+    return commit + ("+" if changed else "")
 
 
 def _find_changed(session: Session, run: Run, implementations: Sequence[str]) -> frozenset[str]:

@@ -117,6 +117,7 @@ def _make_run(owned: _Owned, *, alone: bool) -> Run:
         suite_digest=list_digest if whole else "",
         list_digest="" if whole else list_digest,
         sources={name: digest for part in group.parts for name, digest in part.run.sources.items()},
+        commits={name: commit for part in group.parts for name, commit in part.run.commits.items()},
         job=replace(first.job, planned=_count_planned(owned)),
         parts=tuple(ids),
         node=group.node,

@@ -11,7 +11,7 @@ History of SCHEMA
 6  new fields of Run: list_digest, parts, node
 7  new field of Timing: trainable
 8  new field of Finding: facts; new record: Samples; new field of Run: job, which has what ``planned`` had; new field of
-   Planned: processes
+   Planned: processes; new field of Run: commits
 """
 
 import shlex
@@ -148,7 +148,7 @@ class Run:
     versions: dict[str, str]
     # Number of threads of a call.
     threads: int
-    # Commit of the project, or None outside a checkout; with a trailing "+" if tracked files had been changed.
+    # Commit of attnbench, or None outside a checkout; with a trailing "+" if tracked files had been changed.
     commit: str | None = None
     # Name of the suite; "perf" in a profile, "frontier" in a search for the max length.
     suite: str = ""
@@ -158,6 +158,9 @@ class Run:
     implementations: tuple[str, ...] = ()
     # SHA-256 of the source files of each implementation when the run began; empty in older runs.
     sources: dict[str, str] = field(default_factory=dict)
+    # Commit of the checkout with these files, as ``commit``, and empty outside a checkout; only of implementations that
+    # attnbench does not bring.
+    commits: dict[str, str] = field(default_factory=dict)
     # What the run was asked to do. In runs of schemas before 8, only what was planned is known.
     job: StoredJob = field(default_factory=StoredJob)
     # Hash of the whole case list of which this run has a part (--shard, a task of a sweep); empty for a whole list.
@@ -168,6 +171,10 @@ class Run:
     node: str = ""
     # Version of this format.
     schema: int = SCHEMA
+
+    def find_commit(self, implementation: str) -> str | None:
+        """Return the commit of an implementation, or None; older runs store that of attnbench alone."""
+        return self.commits.get(implementation, self.commit) or None
 
     @property
     def planned(self) -> dict[str, Planned]:

@@ -10,13 +10,13 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import rmtree
+from shutil import copyfile, rmtree
 
 import msgspec
 
 from attnbench.jobs.command_lines import strip_folder
 
-__all__ = ["GateError", "Version", "describe_version", "find_top", "open_base"]
+__all__ = ["GateError", "Version", "describe_version", "find_top", "open_base", "open_worktree", "store_working_tree"]
 
 # Prefix of the names of the folders that have worktrees, and the file in such a folder that its gate keeps locked.
 PREFIX, LOCK = "attnbench-gate-", "in-use"
@@ -25,6 +25,8 @@ LOCAL = (
     "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY",
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
 )  # fmt: skip
+# Who makes the commit that stores a working tree; git may know nobody.
+AUTHOR = {f"GIT_{who}_{what}": "attnbench" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 # Hexadecimal digits of a commit that are shown.
 DIGITS = 12
 
@@ -87,6 +89,17 @@ def open_base(base: str, here: Path) -> Iterator[tuple[Path, Version]]:
         )
     commit = _find_commit(top, base)
     _remove_abandoned(top)
+    with open_worktree(top, commit) as folder:
+        tree = _run_git(top, "rev-parse", f"{commit}^{{tree}}").stdout.strip()
+        yield folder, Version(name=base, commit=commit, tree=tree)
+
+
+@contextlib.contextmanager
+def open_worktree(top: Path, commit: str) -> Iterator[Path]:
+    """Yield the folder of a worktree of a commit; it and what lies beside it are removed at the end.
+
+    Raises: GateError where git cannot make it.
+    """
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as place:
         folder = Path(place) / commit[:DIGITS]
         with (Path(place) / LOCK).open("wb") as lock:
@@ -95,11 +108,30 @@ def open_base(base: str, here: Path) -> Iterator[tuple[Path, Version]]:
                 # A hook of the repository is not run.
                 made = _run_git(top, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", folder, commit)
                 if made.returncode != 0:
-                    raise GateError(f"--base: git cannot make a worktree of {base!r}: {_find_fault(made.stderr)}")
-                tree = _run_git(top, "rev-parse", f"{commit}^{{tree}}").stdout.strip()
-                yield folder, Version(name=base, commit=commit, tree=tree)
+                    raise GateError(f"git cannot make a worktree of {commit[:DIGITS]}: {_find_fault(made.stderr)}")
+                yield folder
             finally:
                 _remove_worktree(top, folder)
+
+
+def store_working_tree(top: Path) -> str:
+    """Store the files of a checkout as a commit of no branch, and return it; new files that git ignores are left out.
+
+    The checkout and its index stay as they are: git reads and writes a copy of the index.
+
+    Raises: GateError where git cannot read a file.
+    """
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as place:
+        index = Path(place) / "index"
+        own = top / _run_git(top, "rev-parse", "--git-path", "index").stdout.strip()
+        if own.exists():
+            copyfile(own, index)
+        for step in (["add", "--all"], ["write-tree"]):
+            done = _run_git(top, *step, GIT_INDEX_FILE=str(index))
+            if done.returncode != 0:
+                raise GateError(f"git cannot read the files of the working tree: {_find_fault(done.stderr)}")
+        commit = ("commit-tree", done.stdout.strip(), "-p", "HEAD", "-m", "The working tree, as a gate found it")
+        return _run_git(top, "-c", "commit.gpgsign=false", *commit, **AUTHOR).stdout.strip()
 
 
 def _find_commit(top: Path, base: str) -> str:
@@ -133,12 +165,13 @@ def _remove_abandoned(top: Path) -> None:
             rmtree(folder.parent, ignore_errors=True)
 
 
-def _run_git(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run git in a folder; Ctrl-C does not reach it.
+def _run_git(folder: Path, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run git in a folder, with further environment variables; Ctrl-C does not reach it.
 
     Raises: GateError where git is not installed.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in LOCAL} | {"LC_ALL": "C"}
+    environment = {name: value for name, value in os.environ.items() if name not in LOCAL}
+    environment |= {"LC_ALL": "C"} | variables
     try:
         return subprocess.run(
             ["git", *map(str, words)], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True,

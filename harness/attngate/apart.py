@@ -15,17 +15,18 @@ import click
 import msgspec
 
 from attnbench.analysis.run_diff import Change, NotTimed, compare_findings, compare_moments, index_results
+from attnbench.api.revisions import Version, describe_version, find_top, open_worktree, store_working_tree
 from attnbench.plugins.registry import display_name, find_baseline, locate
 from attnbench.records.run_file import StoredRun, read_run
 from attnbench.records.types import Result
 from attngate import side as side_program
 from attngate.conformance import Pair
 from attngate.environments import Environment, build_environment, find_interpreter, run_in
+from attngate.errors import GateError
 from attngate.gating import WORKING_TREE, Gated
 from attngate.outcome import Rule, SideFact, conclude, find_lost, refine
 from attngate.paired_results import has_passed, is_unfit, pair_results
 from attngate.planning import GateJob, make_conform_job
-from attngate.revisions import GateError, Version, describe_version, find_top, open_worktree, store_working_tree
 from attngate.side import SideAnswer, SideTask, make_task
 from attngate.texts import name_title
 
@@ -82,8 +83,7 @@ def build_sides(names: Sequence[str], base: tuple[Path, Version], command: str) 
 
     Raises: GateError where an implementation is in no worktree, or a side cannot be built.
     """
-    here = Path.cwd()
-    top = find_top(here)
+    top = find_top(Path.cwd())
     if top is None:
         raise GateError("--build: the current folder is in no git repository, of which a worktree could be made")
     with ExitStack() as stack:
@@ -94,13 +94,7 @@ def build_sides(names: Sequence[str], base: tuple[Path, Version], command: str) 
         for (folder, version), own in zip(places, named, strict=True):
             click.echo(f"building {version.label}: {command}", err=True)
             environment = build_environment(command, folder, version.label)
-            within = folder / here.relative_to(top)
-            made.append(
-                Side(
-                    environment=replace(environment, folder=within if within.is_dir() else folder), version=version,
-                    names=own,
-                )
-            )  # fmt: skip
+            made.append(Side(environment=environment, version=version, names=own))
         yield made[0], made[1]
 
 
@@ -116,14 +110,14 @@ def _find_in(name: str, top: Path, folder: Path, version: Version) -> str:
         )
     if not place.endswith(".py"):
         return f"{place}:{attribute}"
-    path = Path(place).resolve()
-    found = folder / path.relative_to(top.resolve()) if path.is_relative_to(top.resolve()) else None
-    if found is None or not found.is_file():
+    path, within = Path(place).resolve(), top.resolve()
+    if not path.is_relative_to(within) or not (folder / path.relative_to(within)).is_file():
+        shown = display_name(name)
         raise GateError(
-            f"--base: {version.label} has no {display_name(name).rpartition(':')[0]}, the source of "
-            f"{display_name(name)!r}; leave it out, or name another base"
+            f"--base: {version.label} has no {shown.rpartition(':')[0]}, the source of {shown!r}; leave it out, or "
+            "name another base"
         )
-    return f"{found}:{attribute}"
+    return f"{path.relative_to(within)}:{attribute}"
 
 
 def gate_apart(job: GateJob, names: Sequence[str], sides: tuple[Side, Side], *, rule: Rule, command: str) -> Gated:

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from attnbench.api.execution import make_session
+from attnbench.api.revisions import RevisionError, find_top, open_base
 from attnbench.api.selection import choose_implementations
 from attnbench.cli.job_options import build_job
 from attnbench.cli.options import AXES, complete_names, options
@@ -19,10 +20,10 @@ from attnbench.plugins.registry import IMPLEMENTATIONS, display_name, list_names
 from attnbench.report.console import Console
 from attnbench.report.text_table import print_tables
 from attngate.apart import build_sides, choose_sides, gate_apart
+from attngate.errors import GateError
 from attngate.gating import Gated, gate, make_pairs
 from attngate.outcome import BIGGER, FAULTS, SLOWER, SLOWER_APART, Rule
 from attngate.planning import GateJob
-from attngate.revisions import GateError, find_top, open_base
 from attngate.texts import describe_outcome, list_notes, summarize, tabulate, tabulate_ratios
 
 __all__ = ["command"]
@@ -117,7 +118,7 @@ def command(
         # Times of one thread are the least disturbed by other work, and what else a machine does matters least.
         job, _ = build_job(GateJob, raw | {"implementations": names, "threads": raw["threads"] or "1"})
         found = _compare(job, rule, base, base_python, build)
-    except GateError as error:
+    except (GateError, RevisionError) as error:
         raise click.UsageError(str(error)) from error
     _write(found, files)
     return found.outcome.exit_code

@@ -15,6 +15,7 @@ import msgspec
 
 from attnbench.api.execution import Checks, conform_into
 from attnbench.api.recording import Recording
+from attnbench.api.revisions import Version
 from attnbench.jobs.job import ConformJob
 from attnbench.oracle.disk_cache import DiskCache, find_folder
 from attnbench.plugins.registry import display_name, load_operator
@@ -22,7 +23,6 @@ from attnbench.records.environment import describe_machine, find_checkout
 from attnbench.records.types import DEADLY, SCHEMA, Result
 from attnbench.runner import Plan, Session
 from attngate.probe import hash_packages
-from attngate.revisions import Version
 
 __all__ = ["Pair", "conform_sides", "read_kept"]
 

@@ -24,7 +24,7 @@ import msgspec
 
 from attnbench.plugins.source_tree import INSTALLED
 from attngate import probe
-from attngate.revisions import GateError
+from attngate.errors import GateError
 
 __all__ = ["Environment", "Interpreter", "build_environment", "describe_present", "find_interpreter", "run_in"]
 
@@ -32,7 +32,7 @@ __all__ = ["Environment", "Interpreter", "build_environment", "describe_present"
 FOLDER = "environment"
 # Lines of the file that lets a built environment find further modules, after what is installed into it: site reads such
 # files in the order of their names.
-FILE = "zzz_attnbench_gate.pth"
+FILE = "zzz_attnbench.pth"
 # Longest time in which an interpreter says what it has, in seconds: it imports nothing but the standard library.
 PROBE_S = 60.0
 # Seconds in which a process ends after an interrupt; a run that is interrupted stores its end.

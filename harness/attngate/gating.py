@@ -9,14 +9,15 @@ from attnbench.analysis.run_diff import Change, compare_findings
 from attnbench.api.execution import Checks, count_planned, plan_checks, plan_conformance
 from attnbench.api.interleaving import collect_sides, load_sides, time_sides
 from attnbench.api.recording import record
+from attnbench.api.revisions import Version, describe_version
 from attnbench.plugins.registry import PluginError, display_name, resolve_in_trees
 from attnbench.records.types import Result
 from attnbench.runner import Session
 from attngate.conformance import Pair, conform_sides, read_kept
+from attngate.errors import GateError
 from attngate.outcome import Outcome, Rule, conclude, find_lost, refine
 from attngate.paired_results import has_passed, is_unfit, pair_results
 from attngate.planning import GateJob, make_conform_job, plan_effort, plan_timed
-from attngate.revisions import GateError, Version, describe_version
 from attngate.texts import name_title
 
 if TYPE_CHECKING:

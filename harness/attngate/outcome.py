@@ -9,9 +9,9 @@ import msgspec
 from attnbench.analysis.run_diff import UNDECIDED, Change, ComparedRatios, ComparedTimes, Counted, StatusChange, Verdict
 from attnbench.analysis.stats import Interval, rank_of
 from attnbench.api.comparing import THRESHOLD
+from attnbench.api.revisions import Version
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE
 from attnbench.records.types import SILENT, Result
-from attngate.revisions import Version
 
 __all__ = [
     "ALARMS", "BIGGER", "FAULTS", "SLOWER", "SLOWER_APART", "ChangeFact", "Fault", "Outcome", "Rule", "SideFact",

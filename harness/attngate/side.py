@@ -96,11 +96,12 @@ def measure_side(task: SideTask) -> SideAnswer:
         ]
         effort, rule = plan_side_effort(job, task.rule, sum(map(len, own)))
         beside = [name for name in chosen if name not in task.names] if effort.processes else []
-        planned = count_planned(session, task.names, Checks(plans=listed), timed, effort=effort)
+        awaited = timed if effort.processes else ()
+        planned = count_planned(session, task.names, Checks(plans=listed), awaited, effort=effort)
         with record(
             session, job=job, suite=checking.suite, cases=[plan.case for plan in (*listed, *timed)],
             implementations=[*beside, *task.names], command=task.command,
-            planned=planned | count_planned(session, beside, timed=timed, effort=effort),
+            planned=planned | count_planned(session, beside, timed=awaited, effort=effort),
         ) as recorded:  # fmt: skip
             for name in task.names:
                 conform_into(recorded, session, [name], checks[name], checking.suite)

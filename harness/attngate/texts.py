@@ -62,7 +62,7 @@ _FOUND_APART: dict[Fault, tuple[str, str]] = {
 }
 _CASES = ("{count} case, such as {case}", "{count} cases, such as {case}")
 HEAD = ("verdict", "implementation", "what", "change", "where")
-RATIOS = ("implementation", "case", "base × its reference", "new × its reference", "new / base", "verdict")
+RATIOS = ("implementation", "ratio to the reference on", "base", "new", "new / base", "verdict")
 KINDS: Mapping[str, Literal["good", "bad", "gap"]] = {"holds": "good", "worse": "bad", "undecided": "gap"}
 STYLES = {"bad": "red", "gap": "yellow", "good": "green"}
 # Most implementations that a sentence names, and most rows of the table.

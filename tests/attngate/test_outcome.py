@@ -6,13 +6,12 @@ import pytest
 
 from attnbench.analysis.run_diff import Change, Gone, Verdict, compare_implementations
 from attnbench.analysis.speed_verdict import share_level
+from attnbench.api.revisions import Version
 from attnbench.records.types import Finding
 from attnbench.refusals import OtherRefusal
 from attngate.outcome import ALARMS, Outcome, Rule, conclude, find_lost, refine
 from attngate.paired_results import is_unfit
-from attngate.planning import GateJob
-from attngate.planning import plan_effort
-from attngate.revisions import Version
+from attngate.planning import GateJob, plan_effort
 from attngate.texts import describe_outcome
 from timed_runs import PASSED, case_of, time_calls
 

@@ -1,4 +1,4 @@
-"""The two sides of a gate as git knows them; a worktree of the base, which is removed afterwards.
+"""Versions of a checkout as git knows them; a worktree of a base, which is removed afterwards.
 
 The user's checkout and index stay as they are: git writes the worktree below the folder of temporary files.
 """
@@ -16,10 +16,18 @@ import msgspec
 
 from attnbench.jobs.command_lines import strip_folder
 
-__all__ = ["GateError", "Version", "describe_version", "find_top", "open_base", "open_worktree", "store_working_tree"]
+__all__ = [
+    "RevisionError",
+    "Version",
+    "describe_version",
+    "find_top",
+    "open_base",
+    "open_worktree",
+    "store_working_tree",
+]
 
-# Prefix of the names of the folders that have worktrees, and the file in such a folder that its gate keeps locked.
-PREFIX, LOCK = "attnbench-gate-", "in-use"
+# Prefix of the names of the folders with worktrees, and the file in such a folder that its process keeps locked.
+PREFIX, LOCK = "attnbench-worktree-", "in-use"
 # Variables by which git tells a hook its repository; the repository here is that of the current folder.
 LOCAL = (
     "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY",
@@ -31,12 +39,12 @@ AUTHOR = {f"GIT_{who}_{what}": "attnbench" for who in ("AUTHOR", "COMMITTER") fo
 DIGITS = 12
 
 
-class GateError(Exception):
+class RevisionError(Exception):
     """What the user can mend; the message is one line, with the remedy."""
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of a gate: the files in a folder."""
+    """One side of a comparison: the files in a folder."""
 
     # As the user named it, or "the working tree".
     name: str
@@ -76,14 +84,14 @@ def open_base(base: str, here: Path) -> Iterator[tuple[Path, Version]]:
 
     The worktree is removed at the end, also after an error or an interrupt.
 
-    Raises: GateError where there is no such revision.
+    Raises: RevisionError where there is no such revision.
     """
     if Path(base).is_dir():
         yield Path(base), describe_version(Path(base), strip_folder(base))
         return
     top = find_top(here)
     if top is None:
-        raise GateError(
+        raise RevisionError(
             f"--base: there is no folder {base!r}, and the current folder is in no git repository: name a folder with "
             "the base, or run this in the repository"
         )
@@ -98,7 +106,7 @@ def open_base(base: str, here: Path) -> Iterator[tuple[Path, Version]]:
 def open_worktree(top: Path, commit: str) -> Iterator[Path]:
     """Yield the folder of a worktree of a commit; it and what lies beside it are removed at the end.
 
-    Raises: GateError where git cannot make it.
+    Raises: RevisionError where git cannot make it.
     """
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as place:
         folder = Path(place) / commit[:DIGITS]
@@ -108,7 +116,7 @@ def open_worktree(top: Path, commit: str) -> Iterator[Path]:
                 # A hook of the repository is not run.
                 made = _run_git(top, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", folder, commit)
                 if made.returncode != 0:
-                    raise GateError(f"git cannot make a worktree of {commit[:DIGITS]}: {_find_fault(made.stderr)}")
+                    raise RevisionError(f"git cannot make a worktree of {commit[:DIGITS]}: {_find_fault(made.stderr)}")
                 yield folder
             finally:
                 _remove_worktree(top, folder)
@@ -119,7 +127,7 @@ def store_working_tree(top: Path) -> str:
 
     The checkout and its index stay as they are: git reads and writes a copy of the index.
 
-    Raises: GateError where git cannot read a file.
+    Raises: RevisionError where git cannot read a file.
     """
     with tempfile.TemporaryDirectory(prefix=PREFIX) as place:
         index = Path(place) / "index"
@@ -129,8 +137,8 @@ def store_working_tree(top: Path) -> str:
         for step in (["add", "--all"], ["write-tree"]):
             done = _run_git(top, *step, GIT_INDEX_FILE=str(index))
             if done.returncode != 0:
-                raise GateError(f"git cannot read the files of the working tree: {_find_fault(done.stderr)}")
-        commit = ("commit-tree", done.stdout.strip(), "-p", "HEAD", "-m", "The working tree, as a gate found it")
+                raise RevisionError(f"git cannot read the files of the working tree: {_find_fault(done.stderr)}")
+        commit = ("commit-tree", done.stdout.strip(), "-p", "HEAD", "-m", "The working tree, as attnbench found it")
         return _run_git(top, "-c", "commit.gpgsign=false", *commit, **AUTHOR).stdout.strip()
 
 
@@ -139,11 +147,11 @@ def _find_commit(top: Path, base: str) -> str:
     if found.returncode == 0:
         return found.stdout.strip()
     if _run_git(top, "rev-parse", "--is-shallow-repository").stdout.strip() == "true":
-        raise GateError(
+        raise RevisionError(
             f"--base: this shallow clone has no revision {base!r}: fetch it (git fetch --unshallow, or fetch-depth: 0 "
             "of actions/checkout)"
         )
-    raise GateError(
+    raise RevisionError(
         f"--base: the repository has no revision {base!r}, and there is no such folder: fetch it (git fetch origin "
         f"{base}), or name another one"
     )
@@ -154,7 +162,7 @@ def _remove_worktree(top: Path, folder: Path) -> None:
 
 
 def _remove_abandoned(top: Path) -> None:
-    """Remove the worktrees of gates that were killed: their lock is free."""
+    """Remove the worktrees of processes that were killed: their lock is free."""
     for line in _run_git(top, "worktree", "list", "--porcelain").stdout.splitlines():
         folder = Path(line.removeprefix("worktree "))
         if not line.startswith("worktree ") or not folder.parent.name.startswith(PREFIX):
@@ -168,7 +176,7 @@ def _remove_abandoned(top: Path) -> None:
 def _run_git(folder: Path, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run git in a folder, with further environment variables; Ctrl-C does not reach it.
 
-    Raises: GateError where git is not installed.
+    Raises: RevisionError where git is not installed.
     """
     environment = {name: value for name, value in os.environ.items() if name not in LOCAL}
     environment |= {"LC_ALL": "C"} | variables
@@ -178,7 +186,7 @@ def _run_git(folder: Path, *words: str | Path, **variables: str) -> subprocess.C
             text=True, check=False, start_new_session=True,
         )  # fmt: skip
     except FileNotFoundError:
-        raise GateError("the gate needs git to read versions, and git is not installed: install it") from None
+        raise RevisionError("git is needed to read versions, and is not installed: install it") from None
 
 
 def _find_fault(errors: str) -> str:

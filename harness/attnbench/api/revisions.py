@@ -4,13 +4,13 @@ The user's checkout and index stay as they are: git writes the worktree below th
 """
 
 import contextlib
-import fcntl
 import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import copyfile, rmtree
+from typing import IO
 
 import msgspec
 
@@ -111,7 +111,7 @@ def open_worktree(top: Path, commit: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as place:
         folder = Path(place) / commit[:DIGITS]
         with (Path(place) / LOCK).open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _hold(lock)
             try:
                 # A hook of the repository is not run.
                 made = _run_git(top, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", folder, commit)
@@ -168,9 +168,20 @@ def _remove_abandoned(top: Path) -> None:
         if not line.startswith("worktree ") or not folder.parent.name.startswith(PREFIX):
             continue
         with contextlib.suppress(OSError), (folder.parent / LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _hold(lock)
             _remove_worktree(top, folder)
             rmtree(folder.parent, ignore_errors=True)
+
+
+def _hold(lock: IO[bytes]) -> None:
+    """Lock the file of a worktree that is in use.
+
+    Raises: OSError where another process has locked it.
+    """
+    # Imported here, because Windows, where stored runs can be compared, does not have it.
+    import fcntl
+
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _run_git(folder: Path, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -10,27 +9,29 @@ import click
 import msgspec
 
 from attnbench.api.execution import make_session
-from attnbench.api.interleaving import collect_sides
+from attnbench.api.revisions import RevisionError, find_top, open_base
 from attnbench.api.selection import choose_implementations
 from attnbench.cli.job_options import build_job
 from attnbench.cli.options import AXES, complete_names, options
 from attnbench.cli.output_files import OutputFiles
-from attnbench.cli.recording import print_stored_path
 from attnbench.jobs.command_lines import format_command
 from attnbench.jobs.values import BYTES
-from attnbench.plugins.registry import IMPLEMENTATIONS, list_names
+from attnbench.plugins.registry import IMPLEMENTATIONS, display_name, list_names
 from attnbench.report.console import Console
 from attnbench.report.text_table import print_tables
-from attngate.conformance import Pair
-from attngate.gating import Gated, GateJob, gate, make_pairs
-from attngate.outcome import BIGGER, FAULTS, SLOWER, Rule
-from attngate.revisions import GateError, find_top, open_base
-from attngate.texts import describe_outcome, list_notes, name_title, summarize, tabulate
+from attngate.apart import build_sides, choose_sides, gate_apart
+from attngate.errors import GateError
+from attngate.gating import Gated, gate, make_pairs
+from attngate.outcome import BIGGER, FAULTS, SLOWER, SLOWER_APART, Rule
+from attngate.planning import GateJob
+from attngate.texts import describe_outcome, list_notes, summarize, tabulate, tabulate_ratios
 
 __all__ = ["command"]
 
 
-def _read_share(ctx: click.Context, param: click.Parameter, word: str) -> float:  # noqa: ARG001
+def _read_share(ctx: click.Context, param: click.Parameter, word: str | None) -> float | None:  # noqa: ARG001
+    if word is None:
+        return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", word)
     share = float(found[1]) / 100 if found else 0.0
     if not 0 < share < 1:
@@ -56,12 +57,23 @@ def _read_faults(ctx: click.Context, param: click.Parameter, word: str) -> tuple
 @click.argument("implementations", nargs=-1, shell_complete=complete_names)
 @click.option("--base", required=True, metavar="REV_OR_PATH", help="Revision of git, or folder of another checkout.")
 @click.option(
+    "--base-python",
+    metavar="PYTHON",
+    help="Interpreter of the base, in whose environment it is measured at a moment of its own.",
+)
+@click.option(
+    "--build",
+    metavar="COMMAND",
+    help="Command that builds each side in a worktree, into an environment of its own, such as 'pip install .'.",
+)
+@click.option(
     "--fail-on", callback=_read_faults, default=",".join(FAULTS), show_default=True, metavar="FAULTS",
     help="What fails. Without slower, nothing is timed.",
 )  # fmt: skip
 @click.option(
-    "--slower", callback=_read_share, default=f"{100 * SLOWER:g}%", show_default=True, metavar="PERCENT",
-    help="Smallest slowdown that counts.",
+    "--slower", callback=_read_share, metavar="PERCENT",
+    help=f"Smallest slowdown that counts.  [default: {100 * SLOWER:g}%, and {100 * SLOWER_APART:g}% between two "
+    "environments]",
 )  # fmt: skip
 @click.option(
     "--bigger", callback=_read_bytes, default=f"{BIGGER // 1024}KiB", show_default=True, metavar="BYTES",
@@ -77,8 +89,10 @@ def _read_faults(ctx: click.Context, param: click.Parameter, word: str) -> tuple
 def command(
     *,
     base: str,
+    base_python: str | None,
+    build: str | None,
     fail_on: Any,
-    slower: float,
+    slower: float | None,
     bigger: int,
     undecided: Any,
     json_file: IO[str] | None,
@@ -88,27 +102,54 @@ def command(
     """Say whether a change made an IMPLEMENTATION wrong, slower or bigger.
 
     The base is a revision of git, of which a worktree is made and removed, or another checkout. Both sides are checked
-    on the suite core, bytes are counted, and cases that stand for real use are timed with interleaved calls. Without
+    on the suite core, bytes are counted, and cases that stand for real use are timed with interleaved calls. Sides that
+    need environments of their own are timed beside the reference, at two moments (--base-python, --build). Without
     IMPLEMENTATION, those that pyproject.toml of the repository registers are compared. Exit code 0: the gate holds; 1:
     something became worse; 2: usage error; 3: undecided.
     """
     files = OutputFiles(json_file=json_file, markdown_file=markdown_file)
     files.refuse_same()
-    rule = Rule(fail_on=fail_on, slower=slower, bigger_bytes=bigger, undecided=undecided)
+    apart = bool(base_python or build)
+    default = SLOWER_APART if apart else SLOWER
+    rule = Rule(fail_on=fail_on, slower=slower or default, bigger_bytes=bigger, undecided=undecided)
     try:
+        _refuse_both(base, base_python, build)
         names = raw["implementations"] or _read_registered(find_top(Path.cwd()) or Path.cwd())
         # Times of one thread are the least disturbed by other work, and what else a machine does matters least.
         job, _ = build_job(GateJob, raw | {"implementations": names, "threads": raw["threads"] or "1"})
-        chosen = choose_implementations(job.implementations)
-        with open_base(base, Path.cwd()) as (folder, version):
-            pairs = make_pairs(chosen, folder, version)
-            with make_session(job) as session:
-                words = format_command(["gate", *(pair.name for pair in pairs), "--base", base])
-                found = gate(session, job, pairs, base=version, rule=rule, command=words)
-    except GateError as error:
+        found = _compare(job, rule, base, base_python, build)
+    except (GateError, RevisionError) as error:
         raise click.UsageError(str(error)) from error
-    _write(found, pairs, files)
+    _write(found, files)
     return found.outcome.exit_code
+
+
+def _refuse_both(base: str, base_python: str | None, build: str | None) -> None:
+    if base_python and build:
+        raise GateError(
+            "--base-python and --build exclude one another: name the base's interpreter, or build both sides"
+        )
+    if build and Path(base).is_dir():
+        raise GateError(
+            f"--build builds worktrees of revisions, got the folder {base!r}: name a revision of it, or build it there "
+            "and name its interpreter with --base-python"
+        )
+
+
+def _compare(job: GateJob, rule: Rule, base: str, base_python: str | None, build: str | None) -> Gated:
+    """Compare both sides in one environment, or each in its own."""
+    chosen = choose_implementations(job.implementations)
+    shown = [display_name(name) for name in chosen]
+    command = format_command(["gate", *shown, "--base", base])
+    with open_base(base, Path.cwd()) as (folder, version):
+        if build:
+            with build_sides(chosen, (folder, version), build) as sides:
+                return gate_apart(job, shown, sides, rule=rule, command=command)
+        pairs = make_pairs(chosen, folder, version)
+        if base_python:
+            return gate_apart(job, shown, choose_sides(pairs, version, base_python), rule=rule, command=command)
+        with make_session(job) as session:
+            return gate(session, job, pairs, base=version, rule=rule, command=command)
 
 
 def _read_registered(top: Path) -> tuple[str, ...]:
@@ -132,13 +173,9 @@ def _read_registered(top: Path) -> tuple[str, ...]:
     return tuple(name if name in installed else place for name, place in entries.items())
 
 
-def _write(found: Gated, pairs: Sequence[Pair], files: OutputFiles) -> None:
+def _write(found: Gated, files: OutputFiles) -> None:
     """Write the files that were asked for, and print the outcome."""
-    outcome = found.outcome
-    content = collect_sides(
-        found.changes, found.recorded, {pair.name: pair.shown for pair in pairs},
-        names=(outcome.base.label, outcome.new.label), title=name_title(outcome),
-    )  # fmt: skip
+    outcome, content = found.outcome, found.content
     if files.json_file:
         files.json_file.write(msgspec.json.format(msgspec.json.encode(outcome), indent=1).decode() + "\n")
     if files.markdown_file:
@@ -148,7 +185,8 @@ def _write(found: Gated, pairs: Sequence[Pair], files: OutputFiles) -> None:
     tables, lines = tabulate(content)
     for line in list_notes(outcome):
         click.echo(line, err=files.to_stderr)
-    print_tables(tables, Console.of(err=files.to_stderr))
+    print_tables([*tabulate_ratios(outcome), *tables], Console.of(err=files.to_stderr))
     for line in (*lines, describe_outcome(outcome)):
         click.echo(line, err=files.to_stderr)
-    print_stored_path(found.recorded)
+    for path in found.paths:
+        click.echo(f"stored in {path}", err=True)

@@ -5,9 +5,8 @@ limits, the code of attnbench and of the operator, the installed distributions, 
 """
 
 import hashlib
-import importlib.util
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import distributions
 from pathlib import Path
@@ -16,13 +15,14 @@ import msgspec
 
 from attnbench.api.execution import Checks, conform_into
 from attnbench.api.recording import Recording
+from attnbench.api.revisions import Version
 from attnbench.jobs.job import ConformJob
 from attnbench.oracle.disk_cache import DiskCache, find_folder
 from attnbench.plugins.registry import display_name, load_operator
 from attnbench.records.environment import describe_machine, find_checkout
 from attnbench.records.types import DEADLY, SCHEMA, Result
 from attnbench.runner import Plan, Session
-from attngate.revisions import Version
+from attngate.probe import hash_packages
 
 __all__ = ["Pair", "conform_sides", "read_kept"]
 
@@ -113,15 +113,4 @@ def _hash_code(operator: str) -> str:
     """Return the hash of the source code of attnbench, and of the package that defines an operator."""
     own = load_operator(operator)
     packages = {"attnbench", *(kind.__module__.partition(".")[0] for kind in (type(own), own.problem))}
-    digest = hashlib.sha256()
-    for path in (path for name in sorted(packages) for path in _list_files(name)):
-        content = path.read_bytes()
-        digest.update(f"{path.name} {len(content)}\n".encode() + content)
-    return digest.hexdigest()
-
-
-def _list_files(package: str) -> Iterator[Path]:
-    spec = importlib.util.find_spec(package)
-    places = spec.submodule_search_locations or () if spec else ()
-    for place in places:
-        yield from sorted(Path(place).rglob("*.py"))
+    return hash_packages(packages)

@@ -6,14 +6,16 @@ from typing import Literal, get_args
 
 import msgspec
 
-from attnbench.analysis.run_diff import UNDECIDED, Change, ComparedTimes, Counted, StatusChange, Verdict
-from attnbench.analysis.stats import Interval
+from attnbench.analysis.run_diff import UNDECIDED, Change, ComparedRatios, ComparedTimes, Counted, StatusChange, Verdict
+from attnbench.analysis.stats import Interval, rank_of
+from attnbench.api.comparing import THRESHOLD
+from attnbench.api.revisions import Version
 from attnbench.records.exit_codes import FAILED, INCONCLUSIVE
 from attnbench.records.types import SILENT, Result
-from attngate.revisions import Version
 
 __all__ = [
-    "ALARMS", "BIGGER", "FAULTS", "SLOWER", "ChangeFact", "Fault", "Outcome", "Rule", "conclude", "find_lost", "refine",
+    "ALARMS", "BIGGER", "FAULTS", "SLOWER", "SLOWER_APART", "ChangeFact", "Fault", "Outcome", "Rule", "SideFact",
+    "conclude", "find_lost", "refine",
 ]  # fmt: skip
 
 Fault = Literal["wrong", "slower", "bigger"]
@@ -28,6 +30,8 @@ VERDICTS: Mapping[Fault, frozenset[Verdict]] = {
 ALARMS = 0.005
 # Smallest slowdown that counts. Two copies of the same code, at other addresses, can differ by about 1 %.
 SLOWER = 0.02
+# The same between two moments, as for stored runs: two measurements of identical code differed by up to 6 %.
+SLOWER_APART = THRESHOLD
 # Smallest growth in bytes that counts: a page of memory. A tensor of the size of the output has 16 KiB or more in each
 # timed case with several queries, so that one more is found, and a flag or a scale is not.
 BIGGER = 4096
@@ -46,6 +50,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     comparisons: int = 0
     looks: int = 0
     level: float = 0.0
+
+
+class SideFact(msgspec.Struct, frozen=True, kw_only=True):
+    """The environment in which a side was measured at a moment of its own, and its run."""
+
+    python: str
+    torch: str
+    run: str
 
 
 class ChangeFact(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +91,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     # Implementations none of whose checks passed.
     unchecked: tuple[str, ...]
     changes: tuple[ChangeFact, ...]
+    # 1: calls of both sides were interleaved; 2: each side was measured in an environment of its own, beside the
+    # reference there. ``environments`` are then those of the base and of the new side.
+    moments: Literal[1, 2] = 1
+    environments: tuple[SideFact, ...] = ()
 
 
 def find_lost(old: Result, now: Result) -> Iterator[Change]:
@@ -104,6 +120,8 @@ def refine(found: Iterable[Change], rule: Rule, unfit: frozenset[str]) -> Iterat
                 continue
             if verdict == "unknown" and isinstance(change.fact, ComparedTimes):
                 verdict = "not_slower" if change.fact.found.mark == "not_slower" else verdict
+            elif isinstance(change.fact, ComparedRatios):
+                verdict = _judge_ratios(change, change.fact, rule)
         elif isinstance(change.fact, Counted) and change.aspect.endswith("_bytes"):
             grown = change.fact.is_now - change.fact.was
             verdict = "tolerated" if verdict == "bigger" and grown < rule.bigger_bytes else verdict
@@ -111,6 +129,14 @@ def refine(found: Iterable[Change], rule: Rule, unfit: frozenset[str]) -> Iterat
             # The number of calls says how, and not how well, an implementation computes.
             verdict = verdict if verdict == "same" else "other"
         yield replace(change, verdict=verdict)
+
+
+def _judge_ratios(change: Change, fact: ComparedRatios, rule: Rule) -> Verdict:
+    """Return the verdict on two ratios; there is none where an interval has too few processes for the level."""
+    if not all(rank_of(one.processes, rule.level) for one in (fact.was, fact.is_now)):
+        return "unknown"
+    holds = change.verdict == "unknown" and change.factor is not None and change.factor.high < 1 + rule.slower
+    return "not_slower" if holds else change.verdict
 
 
 def conclude(
@@ -122,6 +148,7 @@ def conclude(
     kept: Sequence[str] = (),
     unchecked: Sequence[str] = (),
     untimed: int = 0,
+    environments: Sequence[SideFact] = (),
 ) -> Outcome:
     """Return the outcome that follows from the changes: worse, else undecided, else it holds."""
     worse = {fault: sum(one.verdict in VERDICTS[fault] for one in changes) for fault in FAULTS}
@@ -146,6 +173,8 @@ def conclude(
         untimed=untimed,
         unchecked=tuple(unchecked),
         changes=tuple(_make_fact(one) for one in changes if one.verdict != "same" or one.aspect == "time"),
+        moments=2 if environments else 1,
+        environments=tuple(environments),
     )
 
 

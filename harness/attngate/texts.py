@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
+from attnbench.analysis.stats import Interval
 from attnbench.report.comparison.content import ComparisonContent, Sentence
 from attnbench.report.comparison.rows import Row
 from attnbench.report.console import Part
@@ -11,7 +12,7 @@ from attnbench.report.text_table import TextTable
 from attnbench.words.say import say, say_count, say_names
 from attngate.outcome import Fault, Outcome
 
-__all__ = ["describe_outcome", "list_notes", "name_title", "summarize", "tabulate"]
+__all__ = ["describe_outcome", "list_notes", "name_title", "summarize", "tabulate", "tabulate_ratios"]
 
 TITLE = {
     "holds": "attnbench gate holds",
@@ -26,6 +27,16 @@ _UNTIMED = (
     "{count} timed case has no time on both sides, and is not compared: a side refuses it or fails its checks.",
     "{count} timed cases have no time on both sides, and are not compared: a side refuses them or fails their checks.",
 )
+_MOMENTS = (
+    "Two moments: each side was measured in an environment of its own, the base with Python {base_python} and torch "
+    "{base_torch}, the new side with Python {new_python} and torch {new_torch}."
+)
+_RATIOS = (
+    "Times are ratios to the reference of the same environment, and no calls of the two sides were interleaved. "
+    "Slower is a ratio that is larger by more than {percent:g} %, even between the nearest ends of the two intervals. "
+    "It may also come from the reference, or from what else the machine did at one of the moments."
+)
+_TORCH = "torch differs: a changed number of bytes or calls, or a mended or wrong check, may come from torch."
 _COMMAND = "To see the first failure again: {command}"
 _HOLDS = "The gate holds: compared with {base}, nothing of {fail_on} was found."
 _WORSE = "The gate fails: compared with {base}, {found}."
@@ -43,8 +54,15 @@ _FOUND: dict[Fault, tuple[str, str]] = {
     "slower": ("{count} case is slower", "{count} cases are slower"),
     "bigger": ("{count} number of bytes is bigger", "{count} numbers of bytes are bigger"),
 }
+_FOUND_APART: dict[Fault, tuple[str, str]] = {
+    "slower": (
+        "{count} case is slower beside the reference, at another moment",
+        "{count} cases are slower beside the reference, at another moment",
+    ),
+}
 _CASES = ("{count} case, such as {case}", "{count} cases, such as {case}")
 HEAD = ("verdict", "implementation", "what", "change", "where")
+RATIOS = ("implementation", "ratio to the reference on", "base", "new", "new / base", "verdict")
 KINDS: Mapping[str, Literal["good", "bad", "gap"]] = {"holds": "good", "worse": "bad", "undecided": "gap"}
 STYLES = {"bad": "red", "gap": "yellow", "good": "green"}
 # Most implementations that a sentence names, and most rows of the table.
@@ -64,18 +82,34 @@ def list_notes(outcome: Outcome) -> Iterator[str]:
         yield say(_CHANGED, new=outcome.new.name)
     if outcome.kept:
         yield say(_KEPT, names=say_names(outcome.kept, NAMED))
+    yield from _describe_moments(outcome)
     if not outcome.rule.comparisons:
         yield say(_NO_TIMES)
     if outcome.untimed:
         yield say_count(_UNTIMED, outcome.untimed)
 
 
+def _describe_moments(outcome: Outcome) -> Iterator[str]:
+    """Yield what two moments can decide; nothing if the sides were timed interleaved."""
+    if outcome.moments == 1:
+        return
+    base, new = outcome.environments
+    yield say(
+        _MOMENTS, base_python=base.python, base_torch=base.torch, new_python=new.python, new_torch=new.torch
+    )  # fmt: skip
+    if base.torch != new.torch:
+        yield say(_TORCH)
+    if outcome.rule.comparisons:
+        yield say(_RATIOS, percent=100 * outcome.rule.slower)
+
+
 def describe_outcome(outcome: Outcome) -> str:
     """Return the outcome in one or two sentences."""
     base, rule = outcome.base.label, outcome.rule
     if outcome.outcome == "worse":
+        words = _FOUND if outcome.moments == 1 else _FOUND | _FOUND_APART
         counts = ((fault, outcome.worse[fault]) for fault in rule.fail_on)
-        found = ", ".join(say_count(_FOUND[fault], count) for fault, count in counts if count)
+        found = ", ".join(say_count(words[fault], count) for fault, count in counts if count)
         told = [say(_WORSE, base=base, found=found)]
     elif outcome.unchecked:
         told = [say(_UNCHECKED, names=say_names(outcome.unchecked, NAMED))]
@@ -107,6 +141,20 @@ def tabulate(content: ComparisonContent) -> tuple[list[TextTable], list[str]]:
     lines += [say(_COMMAND, command=group.command) for group in content.failures.groups[:1]]
     rows = tuple(_make_row(key[0], own) for key, own in list(merged.items())[:ROWS])
     return [TextTable(head=HEAD, rows=rows)] if rows else [], lines
+
+
+def tabulate_ratios(outcome: Outcome) -> list[TextTable]:
+    """Return the table of the ratios to the reference at the two moments; none if the sides were timed interleaved."""
+    rows = tuple(
+        (one.implementation, one.case, *map(_format_ratio, (one.base, one.new, one.factor)), one.verdict)
+        for one in outcome.changes
+        if outcome.moments == 2 and one.aspect == "time" and one.base and one.new
+    )
+    return [TextTable(head=RATIOS, rows=rows)] if rows else []
+
+
+def _format_ratio(found: Interval | None) -> str:
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]" if found else ""
 
 
 def _make_row(kind: str, rows: list[Row]) -> tuple[str | Part, ...]:

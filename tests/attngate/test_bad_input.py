@@ -14,9 +14,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from attnbench.api.revisions import PREFIX, describe_version, open_base
 from attngate.command import _read_registered, command
+from attngate.errors import GateError
 from attngate.gating import make_pairs
-from attngate.revisions import PREFIX, GateError, describe_version, open_base
 from commands import START
 from scratch_repository import SOURCE, Repository
 
@@ -92,12 +93,14 @@ def test_a_shallow_clone_is_told_how_to_fetch(repository: Repository, monkeypatc
 
 @pytest.mark.extended
 def test_a_base_that_cannot_be_imported_is_one_line(repository: Repository) -> None:
-    """The message names the revision, not the folder of its worktree, and where a base can be built."""
+    """The message names the revision, not the folder of its worktree, and how a base is built."""
     repository.commit(f"import extension_that_is_not_built\n{SOURCE}")
     repository.commit(SOURCE)
     message = refuse("mine.py", "--base", "HEAD~1")
     assert re.match(r"--base: HEAD~1 \(\w+\) cannot be used: .*No module named 'extension_that_is_not_built'", message)
-    assert message.endswith("build it in a checkout of its own and name that folder: --base PATH")
+    assert message.endswith(
+        "say how (--build COMMAND), and where it needs other libraries, name their interpreter (--base-python PYTHON)"
+    )
     assert PREFIX not in message
 
 
@@ -129,7 +132,7 @@ def hold_two(repository: Repository, error: type[BaseException]) -> None:
         raise error
 
 
-@pytest.mark.parametrize("error", [GateError, KeyboardInterrupt])
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_worktrees_are_removed_after_errors_and_interrupts(repository: Repository, error: type[BaseException]) -> None:
     """Whatever ends a gate, its worktree is gone; two at once in one checkout have a worktree each."""
     with pytest.raises(error):
@@ -139,7 +142,7 @@ def test_worktrees_are_removed_after_errors_and_interrupts(repository: Repositor
 def test_the_next_gate_removes_the_worktree_of_a_killed_one(repository: Repository) -> None:
     """A process that was killed could not remove its worktree, and holds its lock no more."""
     program = (
-        "import os, pathlib, attngate.revisions as r\n"
+        "import os, pathlib, attnbench.api.revisions as r\n"
         "with r.open_base('HEAD', pathlib.Path.cwd()): os.kill(os.getpid(), 9)"
     )
     killed = subprocess.run(

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from attnbench.api.revisions import Version, describe_version, open_base
 from attnbench.jobs.job import ConformJob
 from attnbench.processes.sources import Sources
 from attnbench.runner import Plan
 from attngate.conformance import _find_key
-from attngate.revisions import Version, describe_version, open_base
 from scratch_repository import SOURCE, Repository
 
 SIDE = "mine.py:Attend @ somewhere"

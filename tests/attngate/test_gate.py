@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from attnbench.api.revisions import PREFIX
 from attngate import gating
 from attngate.command import command
-from attngate.revisions import PREFIX
 from scratch_repository import Repository
 
 FORM = "multihead/B2.L6.S6.E24.H3/bias+batch_first+self_attention/mask={}/regime=plain/seed=0/float32/cpu/train"

@@ -6,11 +6,12 @@ import pytest
 
 from attnbench.analysis.run_diff import Change, Gone, Verdict, compare_implementations
 from attnbench.analysis.speed_verdict import share_level
+from attnbench.api.revisions import Version
 from attnbench.records.types import Finding
 from attnbench.refusals import OtherRefusal
-from attngate.gating import GateJob, _is_unfit, _plan_effort
 from attngate.outcome import ALARMS, Outcome, Rule, conclude, find_lost, refine
-from attngate.revisions import Version
+from attngate.paired_results import is_unfit
+from attngate.planning import GateJob, plan_effort
 from attngate.texts import describe_outcome
 from timed_runs import PASSED, case_of, time_calls
 
@@ -54,7 +55,7 @@ def test_what_is_not_slower_is_no_gap() -> None:
 )
 def test_processes_are_added_only_while_a_slowdown_is_possible(ratios: tuple[float, ...], *, is_open: bool) -> None:
     """A case stays open while the upper end of its interval, and not the lower, is above the threshold."""
-    effort, _ = _plan_effort(GateJob(), Rule(), 8)
+    effort, _ = plan_effort(GateJob(), Rule(), 8)
     timings = {name: time_calls(name, *own, processes=15).timing for name, own in (("base", ()), ("new", ratios))}
     known = {name: timing for name, timing in timings.items() if timing is not None}
     assert bool(effort.list_open(known, "base", verdicts=True)) is is_open
@@ -73,7 +74,7 @@ def test_bytes_count_from_a_page(grown: int, verdict: str) -> None:
 def test_all_verdicts_share_the_false_alarms() -> None:
     """The levels of all comparisons and looks add up to the false alarms of a gate, and a verdict is possible."""
     for comparisons in (1, 8, 24):
-        effort, rule = _plan_effort(GateJob(), Rule(), comparisons)
+        effort, rule = plan_effort(GateJob(), Rule(), comparisons)
         assert rule.level == pytest.approx(share_level(ALARMS, comparisons, rule.looks))
         assert rule.level * comparisons * effort.looks == pytest.approx(ALARMS)
         assert 2.0 ** -(effort.processes - 2) <= rule.level
@@ -128,9 +129,9 @@ def test_a_missing_time_is_a_gap_unless_its_reason_is_told_elsewhere() -> None:
     """A fault of a timing process leaves a gate undecided; a failed or refused case, and a declaration, do not."""
     timed = time_calls("mine")
     lost, failed = replace(timed, timing=None), Finding(check="forward_parity", status="failed", reason="off")
-    assert not _is_unfit(lost, lost)
-    assert not _is_unfit(timed, lost)
-    assert _is_unfit(replace(lost, untimed=OtherRefusal(text="interpreted")), lost)
+    assert not is_unfit(lost, lost)
+    assert not is_unfit(timed, lost)
+    assert is_unfit(replace(lost, untimed=OtherRefusal(text="interpreted")), lost)
     wrong = replace(lost, memory=None, findings=(failed,))
-    assert _is_unfit(wrong, timed)
-    assert _is_unfit(timed, wrong)
+    assert is_unfit(wrong, timed)
+    assert is_unfit(timed, wrong)

@@ -11,11 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from attnbench.analysis.run_diff import UNDECIDED, WORSE, Change, Gone, Verdict
-from attnbench.cli import attnbench
+from attnbench.cli import attnbench, compare_command
 from attnbench.cli.compare_command import _choose_exit_code
+from attnbench.jobs.job import CompareJob
 from attnbench.plugins.registry import PluginError
 from attnbench.records.run_file import ResultsError, RunFile, find_runs, read_run
 from attnbench.records.types import End
+from scratch_repository import SOURCE, Repository
 from timed_runs import REFERENCE, store, time_calls
 
 # Options for a short measurement: one short length, one pass, one thread.
@@ -222,7 +224,7 @@ def test_the_exit_code_follows_from_the_verdicts(verdicts: Sequence[Verdict], co
         (
             ("sdpa", "sdpa"),
             click.UsageError,
-            "'sdpa' is named twice: name two implementations, or another source tree with --base PATH",
+            "'sdpa' is named twice: name two implementations, or another source tree with --base REV_OR_PATH",
         ),
         (("sdpa", "sdpa @ nowhere"), PluginError, "no such folder: nowhere"),
         (("sdpa", "none.py:X"), PluginError, "no such file: none.py"),
@@ -254,7 +256,6 @@ def test_the_exit_code_follows_from_the_verdicts(verdicts: Sequence[Verdict], co
             click.UsageError,
             "--html and --markdown name the same file 'page': give each its own",
         ),
-        (("sdpa", "--base", "nowhere"), click.BadParameter, "Directory 'nowhere' does not exist."),
         (
             ("sdpa", "--base", "."),
             PluginError,
@@ -280,3 +281,28 @@ def test_usage_errors_are_raised_before_anything_is_run(
     assert message in (
         raised.value.format_message() if isinstance(raised.value, click.ClickException) else str(raised.value)
     )
+
+
+def test_a_revision_is_compared_in_a_worktree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base is the version of the commit, by whose digits results name it; the worktree is removed at the end.
+
+    What goes wrong is told with the revision, and not with the folder of its worktree.
+    """
+    repository = Repository(tmp_path / "scratch")
+    monkeypatch.chdir(repository.folder)
+    repository.write(SOURCE + "# changed\n")
+    seen = []
+
+    def interrupt(job: CompareJob, resumed: object, *, files: object) -> int:
+        assert job.tree is not None
+        seen.append((job.tree.name, (job.tree / "mine.py").read_text() == SOURCE))
+        raise error(f"--base {job.tree}") from None
+
+    monkeypatch.setattr(compare_command, "_compare_implementations", interrupt)
+    for error in (click.Abort, PluginError):
+        with pytest.raises(error, match=r"--base HEAD$"):
+            invoke("compare", "mine.py", "--base", "HEAD")
+    assert seen == [(repository.git("rev-parse", "HEAD")[:12], True)] * 2
+    assert repository.git("worktree", "list").count("\n") == 0
+    with pytest.raises(click.UsageError, match="--base: the repository has no revision 'nowhere', and there is no"):
+        invoke("compare", "mine.py", "--base", "nowhere")

@@ -250,3 +250,13 @@ def test_each_tree_is_opened_once(trees: tuple[Path, Path]) -> None:
     """Two spellings of a tree's path open one tree, and names of one tree use the same modules."""
     assert SourceTree.open(trees[1]) is SourceTree.open(trees[1] / "kernels" / "..")
     assert load(f"kernels.inner:which @ {trees[1]}") is load(f"kernels.way_0:which @ {trees[1]}")
+
+
+def test_a_module_that_only_a_tree_has_is_found_in_its_src(tmp_path: Path) -> None:
+    """A process that cannot import a module finds it in the tree that a name gives, and in its folder ``src``."""
+    for place, content in (("lone_module.py", "top"), ("src/lone_package/__init__.py", "src")):
+        write(tmp_path, {place: f"FOUND = {content!r}\n"})
+    assert load(f"lone_module:FOUND @ {tmp_path}") == "top"
+    assert load(f"lone_package:FOUND @ {tmp_path}") == "src"
+    with pytest.raises(PluginError, match="no neither_module below"):
+        load(f"neither_module:FOUND @ {tmp_path}")

@@ -38,6 +38,7 @@ __all__ = [
     "classify_factor",
     "compare_findings",
     "compare_implementations",
+    "compare_moments",
     "compare_runs",
     "count_kernel_calls",
     "estimate_ratio_to_reference",
@@ -171,8 +172,25 @@ def compare_runs(base: StoredRun, new: StoredRun, *, threshold: float) -> Iterat
             continue
         yield from compare_findings(old, now)
         if same_machine:
-            yield from _compare_counters(old, now)
-            yield from _compare_ratios(old, now, before, after, threshold)
+            yield from compare_moments(old, now, before, after, threshold=threshold)
+
+
+def compare_moments(
+    old: Result,
+    now: Result,
+    before: Mapping[tuple[str, str], Result],
+    after: Mapping[tuple[str, str], Result],
+    *,
+    threshold: float,
+    level: float = LEVEL,
+) -> Iterator[Change]:
+    """Compare the counters and the time of two results of one machine, which were measured at two moments.
+
+    ``before`` contains all results of the base run, ``after`` all results of the new run. ``level`` is that of
+    ``decide_speed`` for the ratio of each run to the reference's time.
+    """
+    yield from _compare_counters(old, now)
+    yield from _compare_ratios(old, now, before, after, threshold, level)
 
 
 def compare_implementations(
@@ -303,12 +321,13 @@ def _compare_ratios(
     before: Mapping[tuple[str, str], Result],
     after: Mapping[tuple[str, str], Result],
     threshold: float,
+    level: float,
 ) -> Iterator[Change]:
     """Compare the ratio of an implementation's time to the reference's time between the two runs.
 
     ``before`` contains all results of the base run, ``after`` all results of the new run.
     """
-    was, is_now = estimate_ratio_to_reference(old, before), estimate_ratio_to_reference(now, after)
+    was, is_now = (estimate_ratio_to_reference(*own, level) for own in ((old, before), (now, after)))
     if was is None or is_now is None or old.timing is None or now.timing is None:
         return
     if old.timing.values != now.timing.values:
@@ -347,7 +366,9 @@ def classify_factor(factor: Interval, threshold: float) -> Verdict:
     return "same" if factor.low > 1 - threshold and factor.high < 1 + threshold else "unknown"
 
 
-def estimate_ratio_to_reference(result: Result, run: Mapping[tuple[str, str], Result]) -> Estimate | RatioFault | None:
+def estimate_ratio_to_reference(
+    result: Result, run: Mapping[tuple[str, str], Result], level: float = LEVEL
+) -> Estimate | RatioFault | None:
     """Return the ratio of an implementation's time to the reference's, or the reason why the ratio is inconclusive.
 
     Return None for the reference itself, or if the implementation or the reference was not timed.
@@ -362,5 +383,5 @@ def estimate_ratio_to_reference(result: Result, run: Mapping[tuple[str, str], Re
         return OtherProcesses(baseline=name)
     if reference.timing.twin is None:
         return ratio(result.timing.samples_ns, reference.timing.samples_ns)
-    found = decide_speed(result.timing, reference.timing)
+    found = decide_speed(result.timing, reference.timing, level=level)
     return found.reason if found.state == "inconclusive" or found.ratio is None else found.ratio

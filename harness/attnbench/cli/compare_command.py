@@ -1,6 +1,8 @@
 """``attnbench compare``: changes between two runs, two implementations, or two versions of one implementation."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -12,6 +14,7 @@ from attnbench.api.before_timing import describe_timing
 from attnbench.api.comparing import THRESHOLD, compare_stored, parse_threshold
 from attnbench.api.execution import choose_effort, count_planned, make_session, plan_profile
 from attnbench.api.interleaving import collect_sides, load_sides, time_sides
+from attnbench.api.revisions import RevisionError, open_base
 from attnbench.api.selection import choose_implementations
 from attnbench.cli.comparison_output import print_comparison, write_comparison
 from attnbench.cli.job_options import build_jobs
@@ -22,7 +25,7 @@ from attnbench.cli.threads import choose_exit_code, measure_each
 from attnbench.jobs.fields import name_option
 from attnbench.jobs.job import CompareJob
 from attnbench.plugins.file_objects import complete_name, read_name
-from attnbench.plugins.registry import display_name, list_names, resolve_in_trees
+from attnbench.plugins.registry import PluginError, display_name, list_names, resolve_in_trees
 from attnbench.records.run_file import StoredRun, find_runs, read_run
 from attnbench.records.types import PERF
 from attnbench.runner import Effort
@@ -39,8 +42,8 @@ WORSENED = 1
 @click.option(
     "--base",
     "tree",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Source tree (for example another checkout) with the base version of the implementation BASE.",
+    metavar="REV_OR_PATH",
+    help="Revision of git, or folder of another checkout, with the base version of the implementation BASE.",
 )
 @click.option(
     "--threshold",
@@ -61,8 +64,9 @@ def command(
 ) -> int:
     """Show what became slower, faster, bigger or wrong from BASE to NEW, two runs or two implementations.
 
-    Two implementations are timed by this command, with interleaved calls in the same processes. With --base PATH, one
-    implementation is compared with its version in the source tree PATH. Two stored runs are compared by the ratio of
+    Two implementations are timed by this command, with interleaved calls in the same processes. With --base, one
+    implementation is compared with its version in another source tree: that of a revision, of which a worktree is made
+    and removed, or that of a folder. Two stored runs are compared by the ratio of
     each time to the reference's time in the same run. Bytes, flop and kernel calls are compared exactly. --html and
     --markdown write the comparison as a page and for a pull request. Exit code 0: nothing became worse; 1: something
     became worse, or a result is missing; 3: BASE and NEW have nothing in common, or there is no verdict on time.
@@ -86,11 +90,32 @@ def command(
         raise click.UsageError(
             "--threshold applies to stored runs only, and BASE and NEW are implementations: leave it out"
         )
-    jobs = build_jobs(CompareJob, raw, resume)
-    return choose_exit_code(measure_each(jobs, partial(_compare_implementations, files=files)))
+    with _open_tree(raw["tree"]) as folder:
+        jobs = build_jobs(CompareJob, raw | {"tree": folder}, resume)
+        return choose_exit_code(measure_each(jobs, partial(_compare_implementations, files=files)))
 
 
-def _names_implementations(base: str, new: str | None, tree: Path | None, results: Path) -> bool:
+@contextmanager
+def _open_tree(base: str | None) -> Iterator[Path | None]:
+    """Yield the folder of the base version: a folder that exists, or a worktree of a revision.
+
+    Raises: UsageError where there is neither; errors and interrupts name the base as the user did.
+    """
+    if base is None or Path(base).is_dir():
+        yield Path(base) if base else None
+        return
+    try:
+        with open_base(base, Path.cwd()) as (folder, _):
+            try:
+                yield folder
+            except (PluginError, click.Abort) as error:
+                told = (str(word).replace(str(folder), shlex.quote(base)) for word in error.args)
+                raise type(error)(*told) from error.__cause__
+    except RevisionError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _names_implementations(base: str, new: str | None, tree: str | None, results: Path) -> bool:
     """Return whether BASE and NEW are two implementations, and not two runs.
 
     Raises: UsageError where BASE, NEW and --base do not fit together; PluginError for an unknown
@@ -105,7 +130,7 @@ def _names_implementations(base: str, new: str | None, tree: Path | None, result
         return True
     if new is None:
         raise click.UsageError(
-            "NEW is missing: name a second run or implementation, or another source tree with --base PATH"
+            "NEW is missing: name a second run or implementation, or another source tree with --base REV_OR_PATH"
         )
     registered = list_names()
     ours = {name for name in (base, new) if ":" in name or name.partition(" @ ")[0] in registered}
@@ -119,7 +144,7 @@ def _names_implementations(base: str, new: str | None, tree: Path | None, result
         read_name(other)
     if base == new:
         raise click.UsageError(
-            f"{base!r} is named twice: name two implementations, or another source tree with --base PATH"
+            f"{base!r} is named twice: name two implementations, or another source tree with --base REV_OR_PATH"
         )
     return True
 

@@ -116,11 +116,14 @@ class SourceTree(MetaPathFinder):
         The counterpart is the file of this tree whose path shares the most trailing parts with the path of the module
         or file. The counterpart of old/implementations/attnzoo/__init__.py is implementations/attnzoo/__init__.py. If
         the tree lacks that file, the counterpart is attnzoo/__init__.py. For a file below the current directory, the
-        whole path relative to this directory must agree with the end of the counterpart's path.
+        whole path relative to this directory must agree with the end of the counterpart's path. A module that this
+        process cannot import is looked for in the tree, and in its folder ``src``.
         """
         source = find_source(place)
         if source is None:
-            return None
+            return _get_place(
+                PathFinder.find_spec(place.partition(".")[0], [str(self.folder), str(self.folder / "src")])
+            )
         fewest = len(_shorten_path(source).parts) if place.endswith(".py") else 1 + (source.name == "__init__.py")
         ends = [source.parts[begin:] for begin in range(1, len(source.parts) - fewest + 1)]
         places = (root.joinpath(*end) for end in ends for root in (self.folder, self.folder / "src"))

@@ -1,40 +1,50 @@
-"""The two sides of a gate as git knows them; a worktree of the base, which is removed afterwards.
+"""Versions of a checkout as git knows them; a worktree of a base, which is removed afterwards.
 
 The user's checkout and index stay as they are: git writes the worktree below the folder of temporary files.
 """
 
 import contextlib
-import fcntl
 import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import rmtree
+from shutil import copyfile, rmtree
+from typing import IO
 
 import msgspec
 
 from attnbench.jobs.command_lines import strip_folder
 
-__all__ = ["GateError", "Version", "describe_version", "find_top", "open_base"]
+__all__ = [
+    "RevisionError",
+    "Version",
+    "describe_version",
+    "find_top",
+    "open_base",
+    "open_worktree",
+    "store_working_tree",
+]
 
-# Prefix of the names of the folders that have worktrees, and the file in such a folder that its gate keeps locked.
-PREFIX, LOCK = "attnbench-gate-", "in-use"
+# Prefix of the names of the folders with worktrees, and the file in such a folder that its process keeps locked.
+PREFIX, LOCK = "attnbench-worktree-", "in-use"
 # Variables by which git tells a hook its repository; the repository here is that of the current folder.
 LOCAL = (
     "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY",
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
 )  # fmt: skip
+# Who makes the commit that stores a working tree; git may know nobody.
+AUTHOR = {f"GIT_{who}_{what}": "attnbench" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 # Hexadecimal digits of a commit that are shown.
 DIGITS = 12
 
 
-class GateError(Exception):
+class RevisionError(Exception):
     """What the user can mend; the message is one line, with the remedy."""
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of a gate: the files in a folder."""
+    """One side of a comparison: the files in a folder."""
 
     # As the user named it, or "the working tree".
     name: str
@@ -74,32 +84,62 @@ def open_base(base: str, here: Path) -> Iterator[tuple[Path, Version]]:
 
     The worktree is removed at the end, also after an error or an interrupt.
 
-    Raises: GateError where there is no such revision.
+    Raises: RevisionError where there is no such revision.
     """
     if Path(base).is_dir():
         yield Path(base), describe_version(Path(base), strip_folder(base))
         return
     top = find_top(here)
     if top is None:
-        raise GateError(
+        raise RevisionError(
             f"--base: there is no folder {base!r}, and the current folder is in no git repository: name a folder with "
             "the base, or run this in the repository"
         )
     commit = _find_commit(top, base)
     _remove_abandoned(top)
+    with open_worktree(top, commit) as folder:
+        tree = _run_git(top, "rev-parse", f"{commit}^{{tree}}").stdout.strip()
+        yield folder, Version(name=base, commit=commit, tree=tree)
+
+
+@contextlib.contextmanager
+def open_worktree(top: Path, commit: str) -> Iterator[Path]:
+    """Yield the folder of a worktree of a commit; it and what lies beside it are removed at the end.
+
+    Raises: RevisionError where git cannot make it.
+    """
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as place:
         folder = Path(place) / commit[:DIGITS]
         with (Path(place) / LOCK).open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _hold(lock)
             try:
                 # A hook of the repository is not run.
                 made = _run_git(top, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", folder, commit)
                 if made.returncode != 0:
-                    raise GateError(f"--base: git cannot make a worktree of {base!r}: {_find_fault(made.stderr)}")
-                tree = _run_git(top, "rev-parse", f"{commit}^{{tree}}").stdout.strip()
-                yield folder, Version(name=base, commit=commit, tree=tree)
+                    raise RevisionError(f"git cannot make a worktree of {commit[:DIGITS]}: {_find_fault(made.stderr)}")
+                yield folder
             finally:
                 _remove_worktree(top, folder)
+
+
+def store_working_tree(top: Path) -> str:
+    """Store the files of a checkout as a commit of no branch, and return it; new files that git ignores are left out.
+
+    The checkout and its index stay as they are: git reads and writes a copy of the index.
+
+    Raises: RevisionError where git cannot read a file.
+    """
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as place:
+        index = Path(place) / "index"
+        own = top / _run_git(top, "rev-parse", "--git-path", "index").stdout.strip()
+        if own.exists():
+            copyfile(own, index)
+        for step in (["add", "--all"], ["write-tree"]):
+            done = _run_git(top, *step, GIT_INDEX_FILE=str(index))
+            if done.returncode != 0:
+                raise RevisionError(f"git cannot read the files of the working tree: {_find_fault(done.stderr)}")
+        commit = ("commit-tree", done.stdout.strip(), "-p", "HEAD", "-m", "The working tree, as attnbench found it")
+        return _run_git(top, "-c", "commit.gpgsign=false", *commit, **AUTHOR).stdout.strip()
 
 
 def _find_commit(top: Path, base: str) -> str:
@@ -107,11 +147,11 @@ def _find_commit(top: Path, base: str) -> str:
     if found.returncode == 0:
         return found.stdout.strip()
     if _run_git(top, "rev-parse", "--is-shallow-repository").stdout.strip() == "true":
-        raise GateError(
+        raise RevisionError(
             f"--base: this shallow clone has no revision {base!r}: fetch it (git fetch --unshallow, or fetch-depth: 0 "
             "of actions/checkout)"
         )
-    raise GateError(
+    raise RevisionError(
         f"--base: the repository has no revision {base!r}, and there is no such folder: fetch it (git fetch origin "
         f"{base}), or name another one"
     )
@@ -122,30 +162,42 @@ def _remove_worktree(top: Path, folder: Path) -> None:
 
 
 def _remove_abandoned(top: Path) -> None:
-    """Remove the worktrees of gates that were killed: their lock is free."""
+    """Remove the worktrees of processes that were killed: their lock is free."""
     for line in _run_git(top, "worktree", "list", "--porcelain").stdout.splitlines():
         folder = Path(line.removeprefix("worktree "))
         if not line.startswith("worktree ") or not folder.parent.name.startswith(PREFIX):
             continue
         with contextlib.suppress(OSError), (folder.parent / LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _hold(lock)
             _remove_worktree(top, folder)
             rmtree(folder.parent, ignore_errors=True)
 
 
-def _run_git(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run git in a folder; Ctrl-C does not reach it.
+def _hold(lock: IO[bytes]) -> None:
+    """Lock the file of a worktree that is in use.
 
-    Raises: GateError where git is not installed.
+    Raises: OSError where another process has locked it.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in LOCAL} | {"LC_ALL": "C"}
+    # Imported here, because Windows, where stored runs can be compared, does not have it.
+    import fcntl
+
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _run_git(folder: Path, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run git in a folder, with further environment variables; Ctrl-C does not reach it.
+
+    Raises: RevisionError where git is not installed.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in LOCAL}
+    environment |= {"LC_ALL": "C"} | variables
     try:
         return subprocess.run(
             ["git", *map(str, words)], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
             text=True, check=False, start_new_session=True,
         )  # fmt: skip
     except FileNotFoundError:
-        raise GateError("the gate needs git to read versions, and git is not installed: install it") from None
+        raise RevisionError("git is needed to read versions, and is not installed: install it") from None
 
 
 def _find_fault(errors: str) -> str:

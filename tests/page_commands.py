@@ -26,7 +26,9 @@ def parse_command(words: list[str], *, placeholders: bool, config: pytest.Config
         "attnbench": parse_options if placeholders else parse_arguments,
         "make": _find_target,
         "python": _find_module,
-        "pytest": lambda options: [config.getoption(name) for name in options if name.startswith("-")],
+        "pytest": lambda options: [
+            config.getoption(name.partition("=")[0]) for name in options if name.startswith("-")
+        ],
         **dict.fromkeys(OTHER_PROGRAMS, len),
     }
     parsers[Path(words[0]).name](words[1:])

@@ -23,16 +23,15 @@ from attnbench.analysis.stats import Interval, median_of_processes, ratio
 from attnbench.api.worker_pool import LocalSession
 from attnbench.devices import HOST
 from attnbench.plugins.registry import display_name
+from attnbench.records.asv_file import PARAMETERS
 from attnbench.records.types import Pass, Result
 from attnbench.runner import Effort, Limits, measure_calls
 from attnbench.words.findings import describe_reason
 from attnbench.words.say import say
 from attnbench.words.speed import explain_no_verdict
 
-__all__ = ["PARAMETERS", "benchmarks"]
+__all__ = ["benchmarks"]
 
-# Names of the parameters; the last two are parameters only where dtypes or masks are chosen.
-PARAMETERS = ("implementation", "length", "pass", "dtype", "mask")
 Cache = dict[tuple[str, int, Pass, str, str], Result]
 # Time limit in seconds of ``setup_cache``, which makes all measurements.
 TIMEOUT_S = 1800.0

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from attnbench.records.asv_file import list_asv_files
 from attnhistory.asv_results import read_asv
 from attnhistory.points import Reading, Skipped
 from attnhistory.run_results import read_run_file
@@ -12,8 +13,6 @@ from attnhistory.run_results import read_run_file
 __all__ = ["HistoryError", "find_default_paths", "read_paths"]
 
 CONFIG, RESULTS, RUN = "asv.conf.json", "results", ".jsonl"
-# A folder with this file has the results of a machine; asv writes others beside it and above it.
-MACHINE, OTHERS = "machine.json", frozenset({"machine.json", "benchmarks.json"})
 # What asv uses if its configuration does not name a folder.
 ASV_RESULTS = "results"
 # A string, which is kept, or a comment; asv's configuration may have both kinds of JavaScript's comments.
@@ -58,8 +57,7 @@ def _list_files(path: Path) -> Iterator[Path]:
         yield path
     else:
         yield from sorted(path.rglob(f"*{RUN}"))
-        for machine in sorted(path.rglob(MACHINE)):
-            yield from sorted(file for file in machine.parent.glob("*.json") if file.name not in OTHERS)
+        yield from list_asv_files(path)
 
 
 def _read_results_folder(config: Path) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 
 from attnbench.analysis.speed_verdict import decide_speed
 from attnbench.runner.timing_processes import Effort
-from attngate.planning import GateJob, plan_effort
 from attngate.outcome import Rule as GateRule
+from attngate.planning import GateJob, plan_effort
 from research.detection.comparisons import STEP, DrawSettings, decide_by_rule, draw_comparisons, upper_bound
 from research.detection.gate_runs import NEW
 from research.detection.plants import BASE

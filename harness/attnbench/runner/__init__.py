@@ -14,7 +14,6 @@ from attnbench.runner.profile import (
     list_gating_checks,
     list_profile_cases,
     list_shape_cases,
-    measure,
     measure_calls,
     profile,
 )
@@ -42,7 +41,6 @@ __all__ = [
     "list_profile_cases",
     "list_shape_cases",
     "list_timeable",
-    "measure",
     "measure_calls",
     "measure_ceilings",
     "measure_rates",

@@ -13,7 +13,7 @@ from attnbench.plugins.registry import display_name, find_baseline, list_operato
 from attnbench.processes.oracle_requests import ListProfile, ListShapes
 from attnbench.processes.request import Fault
 from attnbench.records.types import Pass, Result, Timing
-from attnbench.runner.candidate_pool import PATIENT, Limits, Supervisor, WorkerKind
+from attnbench.runner.candidate_pool import PATIENT, Supervisor, WorkerKind
 from attnbench.runner.conform import select_unfinished
 from attnbench.runner.parallelism import count_parallel_lanes, run_each
 from attnbench.runner.probe import probe
@@ -23,7 +23,7 @@ from attnbench.runner.timing import time_cases
 from attnbench.runner.timing_processes import Effort
 
 __all__ = [
-    "GATES", "MODES", "list_gating_checks", "list_profile_cases", "list_shape_cases", "measure", "measure_calls",
+    "GATES", "MODES", "list_gating_checks", "list_profile_cases", "list_shape_cases", "measure_calls",
     "profile",
 ]  # fmt: skip
 
@@ -117,18 +117,6 @@ def list_shape_cases(
 def list_gating_checks() -> frozenset[str]:
     """Return the checks that a case must pass before it is timed."""
     return frozenset(name for name, check in read_checks().items() if check.chapter in GATES or name == ALSO)
-
-
-def measure(
-    implementations: Sequence[str], lengths: Sequence[int], effort: Effort, *, device: str = HOST
-) -> dict[tuple[str, int, Pass], Result]:
-    """Profile for asv and pytest-benchmark on a device, without a run file.
-
-    The keys of the returned mapping are (implementation, length, pass).
-    """
-    with Session(limits=Limits()) as session:
-        found = measure_calls(session, implementations, lengths, effort, device=device)
-        return {(name, length, call_pass): result for (name, length, call_pass, _, _), result in found.items()}
 
 
 def measure_calls(

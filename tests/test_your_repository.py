@@ -1,11 +1,15 @@
-"""Tests that docs/your-repository.md can be followed: its files, commands and jobs, in a scratch repository."""
+"""Tests that docs/your-repository.md can be followed: its files, commands and jobs, in a scratch repository.
+
+The jobs are those of the page, and the action of this repository, which the page's workflow calls.
+"""
 
 import json
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +17,10 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from attngate import gating
+import shortened_gate
 from commands import run_command
 from pages import ROOT, Block, read_blocks
+from workflow_steps import evaluate, fill, run_script
 
 pytestmark = pytest.mark.long
 
@@ -24,9 +29,13 @@ BLOCKS = read_blocks(PAGE)
 # The only file of the page whose language has no comments.
 JSON_FILE = "asv.conf.json"
 # Parts of the page, and what stands for them here so that the tests take seconds.
-STAND_INS = {"--suite core": "--suite quick", "lengths=[128, 512]": "lengths=[16], processes=1, budget_s=0.05"}
-# Part of the suite core that the gate checks here.
-SHARD = (1, 40)
+STAND_INS = {
+    "--suite core": "--suite quick",
+    'suite="quick")': 'suite="quick", checks="forward_parity")',
+    "lengths=[128, 512]": "lengths=[16], processes=1, budget_s=0.05",
+    # asv starts a process for each benchmark of each call.
+    "asv run": "asv run --bench track_peak_bytes",
+}
 CALL = "return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)"
 REFACTORED = CALL.replace("return", "heads =") + "\n    return heads"
 WITHOUT_MASK = "return scaled_dot_product_attention(q, k, v, scale=scale)"
@@ -39,11 +48,10 @@ def name_file(block: Block) -> str | None:
     return JSON_FILE if block.language == "json" else block.file_name
 
 
-def read_job(name: str) -> dict[str, Any]:
-    """Return the job ``attention`` of a file of the page."""
+def read_workflow(name: str) -> dict[str, Any]:
+    """Return the content of a workflow of the page, or of a file of jobs."""
     (block,) = (block for block in BLOCKS if block.file_name == name)
-    whole = yaml.safe_load(block.text)
-    return dict(whole.get("jobs", whole)["attention"])
+    return dict(yaml.safe_load(block.text))
 
 
 def list_lines(scripts: list[str]) -> list[str]:
@@ -114,7 +122,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]
     folder = tmp_path_factory.mktemp("your") / "repository"
     home = folder.with_name("home")
     home.mkdir()
-    whole = gating.make_conform_job
     with pytest.MonkeyPatch.context() as patch:
         # In place of an installation, of which asv needs both; it keeps the names of machines in the home folder.
         patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
@@ -125,7 +132,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]
             patch.setenv(f"GIT_COMMITTER_{name}", value)
         patch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
         patch.delenv("PYTEST_ADDOPTS", raising=False)
-        patch.setattr(gating, "make_conform_job", lambda job: replace(whole(job), shard=SHARD))
+        shortened_gate.shorten(patch.setattr)
         made = Repository(folder)
         subprocess.run(["git", "init", "-q", "-b", "main", str(folder)], check=True)
         made.follow()
@@ -163,29 +170,104 @@ def test_the_page_can_be_followed(repository: Repository) -> None:
     assert run_git(repository, "status", "--porcelain").split() == ["??", ".github/", "??", ".gitlab-ci.yml"]
 
 
-@pytest.mark.extended
-def test_the_jobs_run_and_find_a_fault(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands of both jobs run; the gates exit with 1, and write a comment, for a commit that ignores the mask."""
-    remote, summary = tmp_path / "origin.git", tmp_path / "summary.md"
-    run_git(repository, "init", "-q", "--bare", str(remote))
-    run_git(repository, "remote", "add", "origin", str(remote))
-    run_git(repository, "push", "-q", "origin", "main")
+@pytest.fixture(scope="module")
+def faulty(repository: Repository) -> str:
+    """The commit of a branch on which the function ignores the mask; the repository has it checked out."""
     run_git(repository, "switch", "-q", "--create", "faulty", "main")
     repository.change(WITHOUT_MASK)
     run_git(repository, "commit", "-q", "--all", "-m", "A fault")
-    monkeypatch.setenv("GITHUB_BASE_REF", "main")
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    monkeypatch.setenv("CI_MERGE_REQUEST_DIFF_BASE_SHA", run_git(repository, "merge-base", "main", "HEAD"))
-    steps = [step["run"] for step in read_job(".github/workflows/attention.yml")["steps"] if "run" in step]
-    lines = [*list_lines(steps), *list_lines(read_job(".gitlab-ci.yml")["script"])]
-    gates = [line for line in lines if line.startswith("attnbench gate ")]
-    assert len(gates) == 2
-    for line in dict.fromkeys(lines):
-        if line in gates:
-            assert repository.run(line).returncode == 1
-        elif line != "pytest" and "conform" not in line:
+    return run_git(repository, "rev-parse", "HEAD")
+
+
+@pytest.mark.extended
+def test_the_jobs_of_the_page_run(repository: Repository, faulty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GitLab's gate exits with 1, and writes a comment, for a faulty commit; the history and the badge are made."""
+    monkeypatch.setenv("CI_MERGE_REQUEST_DIFF_BASE_SHA", run_git(repository, "merge-base", "main", faulty))
+    *others, gate = list_lines(read_workflow(".gitlab-ci.yml")["attention"]["script"])
+    assert others == ["pytest"]
+    assert repository.run(gate).returncode == 1
+    assert (repository.folder / "gate.md").read_text("utf-8").startswith("### attnbench gate: the change is worse")
+    steps = read_workflow(".github/workflows/history.yml")["jobs"]["history"]["steps"]
+    for line in list_lines([step["run"] for step in steps if "run" in step]):
+        # The certificate was made when the page was followed.
+        if not line.startswith("attnbench conform"):
             done = repository.run(line)
             assert done.returncode == 0, done.stdout + done.stderr
-    for file in (summary, repository.folder / "gate.md"):
-        assert file.read_text("utf-8").startswith("### attnbench gate: the change is worse")
     assert (repository.folder / ".asv" / "html" / "badge.json").exists()
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """Folder of programs: attnbench with a shortened gate, and gh, which notes what it is asked.
+
+    It knows the comments of the file ``comments``.
+    """
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    quoted = [shlex.quote(str(path)) for path in (sys.executable, shortened_gate.__file__, folder)]
+    scripts = {
+        "attnbench": f'exec {quoted[0]} {quoted[1]} "$@"',
+        "gh": f'printf "%s\n" "$*" >> {quoted[2]}/asked; case "$*" in *--jq*) cat {quoted[2]}/comments;; esac',
+    }
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n", "utf-8")
+        (folder / name).chmod(0o755)
+    (folder / "comments").touch()
+    return folder
+
+
+@pytest.mark.extended
+def test_the_action_finds_a_fault_in_a_shallow_clone(
+    repository: Repository, faulty: str, tmp_path: Path, programs: Path
+) -> None:
+    """Both commands fail with annotations; the summary and the comment have both outcomes; a comment is replaced."""
+    clone = tmp_path / "clone"
+    # GitHub checks out the merge of the pull request into its base, without history.
+    tree = run_git(repository, "rev-parse", f"{faulty}^{{tree}}")
+    merge = run_git(repository, "commit-tree", "-p", "main", "-p", faulty, "-m", "Merge", tree)
+    run_git(repository, "branch", "-f", "merge", merge)
+    subprocess.run(
+        ["git", "clone", "-q", "--depth=1", "--branch=merge", f"file://{repository.folder}", str(clone)], check=True
+    )
+    runner = {name: tmp_path / name for name in ("output", "summary")}
+    variables = {
+        "GITHUB_ACTION_PATH": str(ROOT), "GITHUB_OUTPUT": str(runner["output"]), "GITHUB_REPOSITORY": "a/b",
+        "GITHUB_SHA": merge, "GITHUB_STEP_SUMMARY": str(runner["summary"]),
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join([str(clone), *os.environ["PYTHONPATH"].split(os.pathsep)[1:]]),
+    }  # fmt: skip
+    action = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+    given = read_workflow(".github/workflows/attention.yml")["jobs"]["attention"]["with"]
+    inputs = {name: one.get("default") for name, one in action["inputs"].items()} | given | {"install": "false"}
+    pull_request = {"number": 7, "head": {"repo": {"full_name": "a/b"}}}
+    contexts: dict[str, Any] = {
+        "inputs": inputs, "runner": {"temp": str(tmp_path)}, "steps": {},
+        "github": {"event_name": "pull_request", "repository": "a/b", "event": {"pull_request": pull_request}},
+    }  # fmt: skip
+    codes, printed = {}, ""
+    for step in (step for step in action["runs"]["steps"] if "run" in step):
+        name = step["name"]
+        if "if" not in step or evaluate(step["if"][4:-3], contexts):
+            done = run_script(step, contexts, cwd=clone, variables=variables)
+            codes[name], printed = done.returncode, printed + done.stdout
+            contexts["steps"][step.get("id", name)] = {"outcome": "success" if done.returncode == 0 else "failure"}
+    assert codes == {"Prepare folders": 0, "Conform": 1, "Gate": 1, "Summarize": 0, "Comment": 0}
+    assert runner["output"].read_text("utf-8").startswith("key=")
+    assert "::error title=attnbench conform::" in printed
+    assert "::error title=mine.attention%3Aattention%3A wrong::" in printed
+    assert "changes that are in no commit" not in printed
+    out = Path(fill("${{ runner.temp }}/${{ inputs.name }}", contexts))
+    outcome = json.loads((out / "gate.json").read_text("utf-8"))
+    assert outcome["base"]["commit"] == run_git(repository, "rev-parse", "main")
+    assert json.loads((out / "conform.json").read_text("utf-8"))
+    assert list((out / "runs").rglob("*.jsonl"))
+    comment = (out / "comment.md").read_text("utf-8")
+    assert comment.startswith("<!-- attnbench: attnbench -->\n### attnbench gate: the change is worse")
+    assert runner["summary"].read_text("utf-8") == comment
+    (programs / "comments").write_text("5\n9\n", "utf-8")
+    last = action["runs"]["steps"][-2]
+    assert run_script(last, contexts, cwd=clone, variables=variables).returncode == 0
+    listed, posted, _, patched = (programs / "asked").read_text("utf-8").splitlines()
+    assert listed.startswith("api --paginate repos/a/b/issues/7/comments --jq ")
+    assert posted == f"api --silent --method POST repos/a/b/issues/7/comments --field body=@{out}/comment.md"
+    assert patched == f"api --silent --method PATCH repos/a/b/issues/comments/5 --field body=@{out}/comment.md"

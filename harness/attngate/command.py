@@ -19,6 +19,7 @@ from attnbench.jobs.values import BYTES
 from attnbench.plugins.registry import IMPLEMENTATIONS, display_name, list_names
 from attnbench.report.console import Console
 from attnbench.report.text_table import print_tables
+from attngate.annotations import annotate
 from attngate.apart import build_sides, choose_sides, gate_apart
 from attngate.errors import GateError
 from attngate.gating import Gated, gate, make_pairs
@@ -86,6 +87,7 @@ def _read_faults(ctx: click.Context, param: click.Parameter, word: str) -> tuple
 @options("lengths", "passes", "case", "device", "dtype", "processes", "threads", "timeout", "memory_limit")
 @options(*AXES)
 @options("work_limit", "case_budget", "results", "json", "comparison_markdown", "no_cache")
+@click.option("--annotations", is_flag=True, help="Also print what became worse as annotations of GitHub.")
 def command(
     *,
     base: str,
@@ -95,6 +97,7 @@ def command(
     slower: float | None,
     bigger: int,
     undecided: Any,
+    annotations: bool,
     json_file: IO[str] | None,
     markdown_file: IO[str] | None,
     **raw: Any,
@@ -120,7 +123,7 @@ def command(
         found = _compare(job, rule, base, base_python, build)
     except (GateError, RevisionError) as error:
         raise click.UsageError(str(error)) from error
-    _write(found, files)
+    _write(found, files, annotations=annotations)
     return found.outcome.exit_code
 
 
@@ -173,7 +176,7 @@ def _read_registered(top: Path) -> tuple[str, ...]:
     return tuple(name if name in installed else place for name, place in entries.items())
 
 
-def _write(found: Gated, files: OutputFiles) -> None:
+def _write(found: Gated, files: OutputFiles, *, annotations: bool) -> None:
     """Write the files that were asked for, and print the outcome."""
     outcome, content = found.outcome, found.content
     if files.json_file:
@@ -186,7 +189,8 @@ def _write(found: Gated, files: OutputFiles) -> None:
     for line in list_notes(outcome):
         click.echo(line, err=files.to_stderr)
     print_tables([*tabulate_ratios(outcome), *tables], Console.of(err=files.to_stderr))
-    for line in (*lines, describe_outcome(outcome)):
+    told = annotate(outcome, content) if annotations else ()
+    for line in (*lines, describe_outcome(outcome), *told):
         click.echo(line, err=files.to_stderr)
     for path in found.paths:
         click.echo(f"stored in {path}", err=True)

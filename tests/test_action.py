@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from attngate.command import command as gate
+from attngate.outcome import SLOWER
 from pages import ROOT, read_blocks
 from workflow_steps import evaluate, list_names
 
@@ -69,8 +70,10 @@ def test_scripts_have_no_expressions() -> None:
 def test_the_defaults_of_the_gate_are_those_of_the_command() -> None:
     """Only ``fail-on`` differs: hosted runners disturb times."""
     own = {one.name.replace("_", "-"): one.default for one in gate.params}
-    same = ("slower", "bigger", "undecided")
+    same = ("bigger", "undecided")
     assert {name: own[name] for name in same} == {name: DEFAULTS[name] for name in same}
+    # The command has no default of its own here, because there is another one between two environments.
+    assert (own["slower"], DEFAULTS["slower"]) == (None, f"{100 * SLOWER:g}%")
     assert set(DEFAULTS["fail-on"].split(",")) == set(own["fail-on"].split(",")) - {"slower"}
 
 

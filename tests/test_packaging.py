@@ -170,7 +170,7 @@ def test_a_bare_installation_checks_times_and_stores(bare: Path, tmp_path: Path)
     )
     assert "reshaped  yes, quick" in checked
     assert json.loads((tmp_path / "a.json").read_text())["findings"]
-    size = ("--lengths", "16", "--width", "16", "--heads", "2", "--passes", "forward")
+    size = ("--lengths", "16", "--width", "16", "--heads", "2", "--passes", "forward", "--processes", "1")
     run_successfully(bare / "attnbench", "profile", "reshaped", *size, "--json", "b.json", cwd=tmp_path)
     assert json.loads((tmp_path / "b.json").read_text())
     own = ("-q", "--attention", "reshaped", "--attention-suite", "quick", "-k", "forward_parity", "-m", "attnbench")

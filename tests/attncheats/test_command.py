@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from click.testing import CliRunner
 
 from attnbench.records.outcome_facts import EndedProcesses
 from attnbench.runner.progress import NoProgress, Progress
-from attncheats import score
+from attncheats import outcomes, score
 from attncheats.catalogue import CHEATS, ODDITIES
 from attncheats.cheat import Cheat, Oddity
 from attncheats.command import command
@@ -36,8 +37,10 @@ FAST, HONEST, STOPPED = (
 
 
 @pytest.mark.extended
-def test_cheats_are_stopped_and_an_oddity_is_not() -> None:
+def test_cheats_are_stopped_and_an_oddity_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real runner stops a cheat that keeps results and one that answers wrongly; both succeed undefended."""
+    # The score uses two processes. What these cheats do, they do in each.
+    monkeypatch.setattr(outcomes, "EFFORT", replace(outcomes.EFFORT, processes=1))
     names = ("memo_by_content", "returns_input", "same_output_buffer")
     tried = [one for one in (*CHEATS.values(), *ODDITIES.values()) if one.name in names]
     assert len(tried) == len(names)

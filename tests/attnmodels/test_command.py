@@ -15,8 +15,11 @@ from attnbench.plugins.registry import PluginError
 from attnbench.report.placeholders import make_placeholder
 from attnmodels import inquiry
 from attnmodels.command import command
+from time_limits import repeat_with_longer_limits
 
 FILE = Path(__file__).with_name("attention_functions.py")
+# Time limit of the checks of one function, in seconds, on a machine that is not busy.
+TIMEOUT_S = 10
 ENDING = """
 import os
 import time
@@ -66,14 +69,19 @@ def test_several_models_have_one_table(tmp_path: Path) -> None:
 @pytest.mark.extended
 def test_functions_that_end_or_hang_leave_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every situation of such a function fails, and the next function is checked in a new process."""
-    monkeypatch.setattr(inquiry, "LIMIT_S", 20.0)
     (tmp_path / "ending.py").write_text(ENDING)
     names = [f"{tmp_path / 'ending.py'}:{name}" for name in ("ends", "hangs")]
     words = [word for name in (*names, "eager") for word in ("--attention", name)]
-    result = run(f"{FILE}:make_bert", *words)
-    assert result.return_value == 1
-    rows = [line.split() for line in result.output.splitlines() if line.startswith(("alone", "float16"))]
-    assert [row[1:] for row in rows] == [["yes", "FAILED", "FAILED", "yes"]] * 2
+
+    def attempt(limit_s: float) -> tuple[int | None, list[list[str]]]:
+        monkeypatch.setattr(inquiry, "LIMIT_S", limit_s)
+        result = run(f"{FILE}:make_bert", *words)
+        rows = [line.split() for line in result.output.splitlines() if line.startswith(("alone", "float16"))]
+        return result.return_value, [row[1:] for row in rows]
+
+    expected = (1, [["yes", "FAILED", "FAILED", "yes"]] * 2)
+    found, _ = repeat_with_longer_limits(attempt, lambda found: found == expected, first_s=TIMEOUT_S)
+    assert found == expected
 
 
 @pytest.mark.extended

@@ -134,9 +134,6 @@ def close_descriptors(output):
     return output, None
 
 
-CRASHING = Hostile(calls={9: lambda output: ctypes.string_at(0), 10: lambda output: os._exit(0), 11: close_descriptors})
-
-
 def loop(output):
     """Never return; sleep in the loop, so that other threads and processes can run."""
     while True:
@@ -150,7 +147,12 @@ def loop_ignoring_signals(output):
     loop(output)
 
 
-HANGING = Hostile(calls={9: loop, 10: loop_ignoring_signals})
+FATAL = Hostile(
+    calls={
+        9: lambda output: ctypes.string_at(0), 10: lambda output: os._exit(0), 11: close_descriptors, 12: loop,
+        13: loop_ignoring_signals,
+    },
+)  # fmt: skip
 
 
 # --- faults that remain after the call has returned ---

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from attnbench.jobs.command_lines import format_command
-from attnhistory.points import RATIO, Key, Point, Reading, Skipped
+from attnhistory.points import MEASURED, RATIO, Key, Point, Reading, Skipped
 from attnhistory.steps import Rule, find_counter_steps, find_ratio_steps
 
 __all__ = ["History", "Series", "Step", "find_settings", "make_history", "write_gate"]
@@ -53,7 +53,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_history(readings: Iterable[Reading], skipped: Iterable[Skipped]) -> History:
-    """Return the series of the readings, sorted by key.
+    """Return the series of the readings, sorted by key; whether a case is measured, only where it changed.
 
     A commit that was measured several times has its last value, at its first date.
     """
@@ -62,8 +62,9 @@ def make_history(readings: Iterable[Reading], skipped: Iterable[Skipped]) -> His
         points = found.setdefault(reading.key, {})
         first = points.get(reading.point.place, reading.point)
         points[reading.point.place] = msgspec.structs.replace(reading.point, date=first.date)
-    series = tuple(_make_series(key, tuple(found[key].values())) for key in sorted(found))
-    return History(series=series, skipped=tuple(skipped))
+    series = (_make_series(key, tuple(found[key].values())) for key in sorted(found))
+    kept = tuple(one for one in series if one.key.quantity != MEASURED or one.steps)
+    return History(series=kept, skipped=tuple(skipped))
 
 
 def find_settings(case: str) -> tuple[str, ...]:

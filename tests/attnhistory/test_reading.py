@@ -48,14 +48,21 @@ def test_the_stored_history_of_this_repository_is_read() -> None:
 
 
 def test_a_value_that_is_missing_is_left_out(tmp_path: Path) -> None:
-    """NaN is n/a, null is a benchmark that failed: the step is between the commits on both sides of the gap."""
+    """NaN is n/a, null is a benchmark that failed: the step is between the commits on both sides of the gap.
+
+    From when to when there was no number has steps of its own; a benchmark that failed says nothing of that.
+    """
     for number, value in enumerate((4096, math.nan, None, 4097)):
         write_asv(tmp_path, number, {"peak_bytes": value})
-    (series,) = read(tmp_path).series
+    measured, series = read(tmp_path).series
     assert [point.value for point in series.points] == [4096, 4097]
     (step,) = series.steps
     assert (step.earlier.commit or "")[:8] == "00000000"
     assert (step.later.commit or "")[:8] == "00000003"
+    assert (measured.key.quantity, [point.value for point in measured.points]) == ("measured", [1, 0, 1])
+    assert [((step.earlier.commit or "")[:8], (step.later.commit or "")[:8]) for step in measured.steps] == [
+        ("00000000", "00000001"), ("00000001", "00000003"),
+    ]  # fmt: skip
 
 
 def test_a_benchmark_that_failed_as_a_whole_has_no_values(tmp_path: Path) -> None:

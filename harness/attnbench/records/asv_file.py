@@ -27,6 +27,9 @@ QUANTITIES = frozenset(
         "kernel_calls", "flop",
     }
 )  # fmt: skip
+# What is n/a where an implementation refuses a call or fails its checks, and never because of other work; and the name
+# under which it is told whether it was measured: 1, or 0 if it is n/a.
+WITNESS, MEASURED = "peak_bytes", "measured"
 # A folder with this file has the results of a machine; asv writes others beside it and above it.
 MACHINE, OTHERS = "machine.json", frozenset({"machine.json", "benchmarks.json"})
 
@@ -115,7 +118,7 @@ def parse_asv_file(content: bytes) -> AsvFile:
 
 
 def _read_benchmark(suite: str, quantity: str, stored: Mapping[str, Any]) -> list[AsvValue]:
-    """Return the values of a benchmark that are numbers.
+    """Return the values of a benchmark that are numbers, and of ``WITNESS`` also whether it was measured.
 
     Raises: TypeError, ValueError where its parameters or values are not those of ``attnbench.asv``.
     """
@@ -124,14 +127,20 @@ def _read_benchmark(suite: str, quantity: str, stored: Mapping[str, Any]) -> lis
         return []
     if len(params) not in (len(PARAMETERS), len(PARAMETERS) - 2):
         raise ValueError(f"its parameters must be {', '.join(PARAMETERS)}, and it has {len(params)}")
+    version = str(stored.get("version") or "")
     found = []
     for words, value in zip(itertools.product(*params), values, strict=True):
-        # None: the benchmark failed. NaN: n/a. A time, a ratio or a counter is never negative.
-        if value is not None and math.isfinite(value) and value >= 0:
-            read = tuple(map(_read_word, words))
-            int(read[1])  # the length
-            version = str(stored.get("version") or "")
-            found.append(AsvValue(suite=suite, quantity=quantity, version=version, words=read, value=float(value)))
+        if value is None:  # the benchmark failed
+            continue
+        read = tuple(map(_read_word, words))
+        int(read[1])  # the length
+        # NaN is n/a. A time, a ratio or a counter is never negative.
+        numbers = {quantity: float(value)} if math.isfinite(value) and value >= 0 else {}
+        numbers |= {MEASURED: float(bool(numbers))} if quantity == WITNESS else {}
+        found += [
+            AsvValue(suite=suite, quantity=name, version=version, words=read, value=number)
+            for name, number in numbers.items()
+        ]
     return found
 
 

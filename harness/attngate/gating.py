@@ -10,7 +10,8 @@ from attnbench.api.execution import Checks, count_planned, plan_checks, plan_con
 from attnbench.api.interleaving import collect_sides, load_sides, time_sides
 from attnbench.api.recording import record
 from attnbench.api.revisions import Version, describe_version
-from attnbench.plugins.registry import PluginError, display_name, resolve_in_trees
+from attnbench.plugins.registry import PluginError, display_name, locate, resolve_in_trees
+from attnbench.plugins.source_tree import SourceTree, find_source
 from attnbench.records.types import Result
 from attnbench.runner import Session
 from attngate.conformance import Pair, conform_sides, read_kept
@@ -52,8 +53,32 @@ def make_pairs(names: Sequence[str], folder: Path, base: Version) -> list[Pair]:
                 f"{str(error).replace(str(folder), base.label).partition(';')[0]}; leave out {display_name(name)!r}, "
                 "or name another base"
             ) from error
+        if missing := _find_missing_module(name, folder):
+            raise GateError(
+                f"--base: {base.label} has no {missing}, the module of {display_name(name)!r}; leave it out, or name a "
+                "base that has it"
+            )
         found.append(Pair(name=display_name(name), base=of_base, new=new))
     return found
+
+
+def _find_missing_module(name: str, folder: Path) -> str | None:
+    """Return the module of an implementation if its package is in a folder, and the module itself is not.
+
+    A module that is no file of Python is not missed, because a build may make it.
+    """
+    place, _, _ = locate(name)
+    top, *rest = place.split(".")
+    own, other = find_source(top), SourceTree(folder.resolve()).find_counterpart(top)
+    if place.endswith(".py") or not rest or own is None or other is None:
+        return None
+    files = [Path(*rest).with_suffix(".py"), Path(*rest, "__init__.py")]
+    has_new, has_base = (any((_get_package(file) / one).is_file() for one in files) for file in (own, other))
+    return place if has_new and not has_base else None
+
+
+def _get_package(file: Path) -> Path:
+    return file if file.is_dir() else file.parent
 
 
 def gate(session: Session, job: GateJob, pairs: Sequence[Pair], *, base: Version, rule: Rule, command: str) -> Gated:

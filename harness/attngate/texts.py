@@ -22,7 +22,8 @@ TITLE = {
 _SIDES = "base: {base}; new: {new}"
 _CHANGED = "The new side is {new}, with changes that are in no commit."
 _KEPT = "The base of {names} was checked before, and its results were kept."
-_NO_TIMES = "Nothing is timed: --fail-on leaves out slower, or the operator has no cases to time."
+_NOT_ASKED = "Nothing is timed, because --fail-on leaves out slower."
+_NO_TIMES = "Nothing is timed, because the operator has no cases to time."
 _UNTIMED = (
     "{count} timed case has no time on both sides, and is not compared: a side refuses it or fails its checks.",
     "{count} timed cases have no time on both sides, and are not compared: a side refuses them or fails their checks.",
@@ -84,7 +85,7 @@ def list_notes(outcome: Outcome) -> Iterator[str]:
         yield say(_KEPT, names=say_names(outcome.kept, NAMED))
     yield from _describe_moments(outcome)
     if not outcome.rule.comparisons:
-        yield say(_NO_TIMES)
+        yield say(_NO_TIMES if "slower" in outcome.rule.fail_on else _NOT_ASKED)
     if outcome.untimed:
         yield say_count(_UNTIMED, outcome.untimed)
 

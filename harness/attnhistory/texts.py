@@ -23,6 +23,7 @@ _NO_INTERVALS = (
     "{count} ratio has values without a confidence interval; there, a step needs {window} commits on each side.",
     "{count} ratios have values without a confidence interval; there, a step needs {window} commits on each side.",
 )
+_ONE = "Every series has one commit; a step needs two."
 _LEGEND = (
     "By equality: the exact numbers differ. By intervals: the whole interval of the change is beyond {percent:g} %. "
     "By neighbours: the range of {window} commits on each side stands for the interval."
@@ -72,6 +73,8 @@ def list_notes(history: History) -> Iterator[str]:
     moved = sum(bool(series.steps) for series in history.series)
     others = say_count(_OTHERS, len(history.series) - moved)
     yield say(_COUNTS, steps=say_count(_STEPS, moved), others=others)
+    if all(len(series.points) == 1 for series in history.series):
+        yield say(_ONE)
     if moved:
         yield say(_LEGEND, percent=100 * THRESHOLD, window=WINDOW)
     if without := sum(series.lacks_intervals for series in history.series):

@@ -91,6 +91,25 @@ def test_a_shallow_clone_is_told_how_to_fetch(repository: Repository, monkeypatc
     )
 
 
+@pytest.mark.parametrize("folder", ["", "src"])
+def test_a_module_that_the_base_lacks_is_named(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """The package is there and the module is new, as where a first pull request declares an implementation."""
+    package = repository.folder / folder / f"declared_{len(folder)}"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    repository.git("add", ".")
+    repository.git("commit", "-q", "-m", "a package")
+    (package / "attention.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(package.parent))
+    name = f"{package.name}.attention:Attend"
+    message = refuse(name, "--base", "HEAD")
+    assert re.search(
+        rf"^--base: HEAD .* has no {package.name}\.attention, the module of '{name}'; leave it out,", message
+    )
+
+
 @pytest.mark.extended
 def test_a_base_that_cannot_be_imported_is_one_line(repository: Repository) -> None:
     """The message names the revision, not the folder of its worktree, and how a base is built."""

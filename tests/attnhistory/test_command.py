@@ -59,6 +59,14 @@ def test_a_command_measures_the_dtype_and_the_mask_of_its_steps(tmp_path: Path) 
         assert told.count(f"{gate}{settings} To") + told.endswith(gate + settings) == 1
 
 
+def test_one_commit_has_nothing_to_compare_with(tmp_path: Path) -> None:
+    """The output says why there is no step."""
+    write_asv(tmp_path, 0, {"peak_bytes": 4096})
+    assert "a step needs two" in run(tmp_path).stdout
+    write_asv(tmp_path, 1, {"peak_bytes": 4096})
+    assert "a step needs two" not in run(tmp_path).stdout
+
+
 def test_all_shows_series_without_steps(stored: Path) -> None:
     """Each implementation and quantity has one row for its cases."""
     assert "time_ratio" not in run(stored).stdout

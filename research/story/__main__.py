@@ -117,7 +117,8 @@ def format_table(data: Path, commits: Sequence[str]) -> str:
     measured = f"{steps['processes']} processes of {steps['budget_s']} s" if steps else "not run yet"
     return "\n".join([
         "# Thirty commits", "",
-        f"Made by `python -m research.story`. Gates: {what}; {len(gates)} of {len(commits) - 1} were run. asv: {measured}.",
+        "Made by `python -m research.story`. asv: "
+        f"{measured}. Gates: {what}; {len(gates)} of {len(commits) - 1} were run.",
         f"Verdicts and steps that differ from what was expected, without ratios of times: {missed}.", "",
         "| | commit | what | expected of the gate | told | moved, by the history | peak on asv's page |",
         "|---|---|---|---|---|---|---|", *rows, "",

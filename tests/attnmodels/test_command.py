@@ -19,7 +19,7 @@ from time_limits import repeat_with_longer_limits
 
 FILE = Path(__file__).with_name("attention_functions.py")
 # Time limit of the checks of one function, in seconds, on a machine that is not busy.
-TIMEOUT_S = 10
+TIMEOUT_S = 15
 ENDING = """
 import os
 import time

@@ -8,6 +8,7 @@ from attnbench.analysis.stats import Interval
 from attnbench.report.comparison.content import ComparisonContent, Sentence
 from attnbench.report.comparison.rows import Row
 from attnbench.report.console import Part
+from attnbench.report.failures import FailureGroup
 from attnbench.report.text_table import TextTable
 from attnbench.words.say import say, say_count, say_names
 from attngate.outcome import Fault, Outcome
@@ -61,6 +62,7 @@ _FOUND_APART: dict[Fault, tuple[str, str]] = {
         "{count} cases are slower beside the reference, at another moment",
     ),
 }
+_WHERE = ("{count} case", "{count} cases")
 _CASES = ("{count} case, such as {case}", "{count} cases, such as {case}")
 HEAD = ("verdict", "implementation", "what", "change", "where")
 RATIOS = ("implementation", "ratio to the reference on", "base", "new", "new / base", "verdict")
@@ -131,17 +133,28 @@ def summarize(outcome: Outcome, content: ComparisonContent) -> ComparisonContent
 
 
 def tabulate(content: ComparisonContent) -> tuple[list[TextTable], list[str]]:
-    """Return the table of what changed, a row for each check and for each number, and the lines below it."""
+    """Return the table of what changed, and the lines below it.
+
+    There is a row for each cause of what became wrong, for each other check, and for each number.
+    """
+    causes = [_make_cause_row(group) for group in content.failures.groups]
     merged: dict[tuple[str, ...], list[Row]] = {}
     for section in content.sections:
+        if section.anchor == "wrong" and causes:
+            continue
         for row in (row for group in section.groups for row in group.rows):
             # Checks have no numbers: their cases are counted.
             own = (row.case,) if row.brief else ()
             merged.setdefault((section.kind, row.verdict, row.implementation, row.what, *own), []).append(row)
-    lines = [say_count(_MORE, len(merged) - ROWS)] if len(merged) > ROWS else []
+    rows = (*causes, *(_make_row(key[0], own) for key, own in merged.items()))
+    lines = [say_count(_MORE, len(rows) - ROWS)] if len(rows) > ROWS else []
     lines += [say(_COMMAND, command=group.command) for group in content.failures.groups[:1]]
-    rows = tuple(_make_row(key[0], own) for key, own in list(merged.items())[:ROWS])
-    return [TextTable(head=HEAD, rows=rows)] if rows else [], lines
+    return [TextTable(head=HEAD, rows=rows[:ROWS])] if rows else [], lines
+
+
+def _make_cause_row(group: FailureGroup) -> tuple[str | Part, ...]:
+    worst = ": ".join(filter(None, (group.worst.excess, group.worst.fault)))
+    return Part("wrong", STYLES["bad"]), group.implementation, group.title, worst, say_count(_WHERE, group.cases)
 
 
 def tabulate_ratios(outcome: Outcome) -> list[TextTable]:

@@ -76,12 +76,18 @@ def find_settings(case: str) -> tuple[str, ...]:
 def write_gate(keys: Sequence[Key], base: str) -> str:
     """Return the command that settles the steps of series since the commit ``base``: it measures the same lengths.
 
-    The series have the same settings. By default, the gate tolerates a few bytes.
+    The series have the same settings. Without a ratio among them, nothing needs to be timed. By default, the gate
+    tolerates a few bytes.
     """
     names = dict.fromkeys(key.implementation for key in keys)
     lengths = ",".join(map(str, sorted({key.length for key in keys if key.length})))
     exact = any(key.quantity.endswith("_bytes") for key in keys)
-    chosen = [*(["--lengths", lengths] if lengths else []), *(["--bigger", "1"] if exact else [])]
+    timed = any(key.quantity == RATIO for key in keys)
+    chosen = [
+        *([] if timed else ["--fail-on", "wrong,bigger"]),
+        *(["--lengths", lengths] if lengths else []),
+        *(["--bigger", "1"] if exact else []),
+    ]
     return format_command(["gate", *names, "--base", base[:DIGITS], *chosen, *find_settings(keys[0].case)])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from attngate import gating
+from attngate import gating, planning
 from attngate.command import command
 from research.story.commits import NAME, Commit, Repository
 
@@ -25,7 +25,7 @@ Shard = tuple[int, int]
 @contextlib.contextmanager
 def check_part(shard: Shard | None) -> Iterator[None]:
     """Let gates check a part of the suite ``core``; None: the whole suite, as they do elsewhere."""
-    whole = gating.make_conform_job
+    whole = planning.make_conform_job
     with mock.patch.object(gating, "make_conform_job", lambda job: replace(whole(job), shard=shard)):
         yield
 

@@ -42,9 +42,8 @@ def test_the_table_has_a_row_for_cases_with_the_same_step(stored: Path) -> None:
     assert "2 cases, such as" in done.stdout
     assert "4 series have steps, and 4 have none." in done.stdout
     assert "4 ratios have values without a confidence interval" in done.stdout
-    assert (
-        "in a checkout of 00000001: attnbench gate a mine.py:b --base 00000000 --lengths 8,16 --bigger 1" in done.stdout
-    )
+    gate = "attnbench gate a mine.py:b --base 00000000 --fail-on wrong,bigger --lengths 8,16 --bigger 1"
+    assert f"in a checkout of 00000001: {gate}" in done.stdout
 
 
 def test_a_command_measures_the_dtype_and_the_mask_of_its_steps(tmp_path: Path) -> None:
@@ -53,7 +52,7 @@ def test_a_command_measures_the_dtype_and_the_mask_of_its_steps(tmp_path: Path) 
     for number, peak in enumerate((4096, 4097)):
         write_asv(tmp_path, number, {"peak_bytes": peak}, params=params)
     told = " ".join(run(tmp_path).stdout.split())
-    gate = "attnbench gate a --base 00000000 --lengths 8 --bigger 1"
+    gate = "attnbench gate a --base 00000000 --fail-on wrong,bigger --lengths 8 --bigger 1"
     assert told.count(gate) == 4
     for settings in (" --mask causal", " --dtype bfloat16", " --dtype bfloat16 --mask causal"):
         assert told.count(f"{gate}{settings} To") + told.endswith(gate + settings) == 1
@@ -88,7 +87,7 @@ def test_files_have_the_steps(stored: Path, tmp_path: Path) -> None:
     assert len(series) == 8
     (step,) = next(one for one in series if one["key"]["quantity"] == "peak_bytes")["steps"]
     assert (step["earlier"]["value"], step["later"]["value"], step["rule"]) == (4096, 4097, "equality")
-    assert step["command"] == "attnbench gate a --base 00000000 --lengths 8 --bigger 1"
+    assert step["command"] == "attnbench gate a --base 00000000 --fail-on wrong,bigger --lengths 8 --bigger 1"
     assert "| 00000000 → 00000001 | a | peak\\_bytes |" in names["markdown"].read_text()
     page = names["html"].read_text()
     assert page.count("<svg") == page.count("stroke-dasharray") == 4

@@ -42,7 +42,7 @@ def test_the_stored_history_of_this_repository_is_read() -> None:
             "naive_loop",
             "length=64 pass=forward",
             256,
-            "attnbench gate naive_loop --base 0ded276c --lengths 64 --bigger 1",
+            "attnbench gate naive_loop --base 0ded276c --fail-on wrong,bigger --lengths 64 --bigger 1",
         )
     ]
 

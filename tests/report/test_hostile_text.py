@@ -118,6 +118,7 @@ def make_run(number: int) -> StoredRun:
     run = Run(
         id=f"run-{number}", time="time", command="command", machine=machine, versions={"torch": "2"}, threads=2,
         commit="commit", suite="core", suite_digest="digest", implementations=NAMES, sources={"torch_mha": "hash"},
+        commits={"torch_mha": "commit"},
         list_digest="whole", parts=("part",), node="node",
         job=StoredJob(command="profile", options={"lengths": "64"}, planned={"torch_mha": Planned(cases=10, timed=3)}),
     )  # fmt: skip

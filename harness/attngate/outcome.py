@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import msgspec
 
 from attnbench.analysis.run_diff import UNDECIDED, Change, ComparedRatios, ComparedTimes, Counted, StatusChange, Verdict
+from attnbench.analysis.speed_verdict import find_slowdown
 from attnbench.analysis.stats import Interval, rank_of
 from attnbench.api.comparing import THRESHOLD
 from attnbench.api.revisions import Version
@@ -26,6 +27,8 @@ VERDICTS: Mapping[Fault, frozenset[Verdict]] = {
     "slower": frozenset({"slower"}),
     "bigger": frozenset({"bigger"}),
 }
+# The verdict on a time that may be larger, by what is known of a slowdown.
+SLOWDOWN: Mapping[bool | None, Verdict] = {True: "slower", False: "not_slower", None: "unknown"}
 # Largest probability that a gate tells a slowdown where no case is slower by more than the threshold.
 ALARMS = 0.005
 # Smallest slowdown that counts. Two copies of the same code, at other addresses, can differ by about 1 %.
@@ -118,8 +121,8 @@ def refine(found: Iterable[Change], rule: Rule, unfit: frozenset[str]) -> Iterat
         if change.aspect == "time":
             if change.case in unfit or "slower" not in rule.fail_on:
                 continue
-            if verdict == "unknown" and isinstance(change.fact, ComparedTimes):
-                verdict = "not_slower" if change.fact.found.mark == "not_slower" else verdict
+            if verdict in ("slower", "unknown") and isinstance(change.fact, ComparedTimes):
+                verdict = SLOWDOWN[find_slowdown(change.fact.found, rule.slower)]
             elif isinstance(change.fact, ComparedRatios):
                 verdict = _judge_ratios(change, change.fact, rule)
         elif isinstance(change.fact, Counted) and change.aspect.endswith("_bytes"):

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attnbench.analysis.speed_verdict import decide_speed
+from attnbench.analysis.speed_verdict import decide_speed, find_slowdown
 from attnbench.runner.timing_processes import Effort
 from attngate.outcome import Rule as GateRule
 from attngate.planning import GateJob, plan_effort
@@ -139,7 +139,8 @@ def _decide(processes: Sequence[Process], percent: int, threads: int, effort: Ef
     while True:
         own, base = (make_timing(processes[:taken], side, threads=threads) for side in (str(percent), BASE))
         if taken >= len(processes) or not effort.list_open({BASE: base, "new": own}, BASE, verdicts=True):
-            return decide_speed(own, base, effect=effort.effect, level=effort.level).mark
+            found = decide_speed(own, base, effect=effort.effect, level=effort.level)
+            return {True: "slower", False: "not_slower", None: "undecided"}[find_slowdown(found, effort.slower or 0.0)]
         taken = min(taken + STEP, len(processes))
 
 

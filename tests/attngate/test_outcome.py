@@ -51,10 +51,24 @@ def test_what_is_not_slower_is_no_gap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratios", "is_open"), [((0.9, 1.0), False), ((1.0, 1.05), True), ((1.05,), False), ((1.0,), False)]
+    ("ratios", "verdict"),
+    [((1.011, 1.04), "slower"), ((1.005, 1.04), "unknown"), ((1.025, 1.012), "unknown"), ((1.015,), "not_slower")],
 )
+def test_a_slowdown_needs_an_estimate_and_an_interval(ratios: tuple[float, ...], verdict: str) -> None:
+    """The estimate reaches the threshold, and the whole interval is above half of it."""
+    effort, rule = plan_effort(GateJob(), Rule(), 8)
+    base, new = time_calls("base", processes=21), time_calls("new", *ratios, ratios[-1], processes=21)
+    found = compare_implementations([base, new], base="base", new="new", effect=effort.effect, level=effort.level)
+    assert [one.verdict for one in refine(found, rule, frozenset()) if one.aspect == "time"] == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "is_open"),
+    [((0.9, 1.0), False), ((1.0, 1.05), True), ((1.05,), False), ((1.0,), False), ((1.015,), False),
+     ((1.012, 1.025), True)],
+)  # fmt: skip
 def test_processes_are_added_only_while_a_slowdown_is_possible(ratios: tuple[float, ...], *, is_open: bool) -> None:
-    """A case stays open while the upper end of its interval, and not the lower, is above the threshold."""
+    """A case stays open while its interval reaches from half the threshold, or less, to above the threshold."""
     effort, _ = plan_effort(GateJob(), Rule(), 8)
     timings = {name: time_calls(name, *own, processes=15).timing for name, own in (("base", ()), ("new", ratios))}
     known = {name: timing for name, timing in timings.items() if timing is not None}

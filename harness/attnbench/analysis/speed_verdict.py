@@ -46,6 +46,7 @@ __all__ = [
     "State",
     "decide_speed",
     "explain_disturbed_time",
+    "find_slowdown",
     "share_level",
     "splits_cycles",
 ]
@@ -164,6 +165,19 @@ def decide_speed(own: Timing, base: Timing, *, effect: float = EFFECT, level: fl
     """
     baseline = Baseline(base)
     return baseline.decide(baseline.prepare(own), effect=effect, level=level)
+
+
+def find_slowdown(found: SpeedVerdict, slower: float) -> bool | None:
+    """Return whether a time is larger by the fraction ``slower``; None if its interval leaves that open.
+
+    It is if the estimate is so large, and the whole interval is above 1 + ``found.effect``, a smaller threshold. It is
+    not if the whole interval is below 1 + ``slower``.
+    """
+    if found.state == "inconclusive" or found.ratio is None or not rank_of(found.ratio.processes, found.level):
+        return None
+    if found.state == "slower" and found.ratio.value >= 1 + slower:
+        return True
+    return False if found.ratio.high < 1 + slower else None
 
 
 def explain_disturbed_time(timing: Timing) -> NoVerdict | None:

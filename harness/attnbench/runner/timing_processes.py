@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from attnbench.analysis.answers import choose, list_possible
 from attnbench.analysis.pairs import bound_pairs
-from attnbench.analysis.speed_verdict import EFFECT, ENOUGH, LEVEL, SpeedVerdict, decide_speed
+from attnbench.analysis.speed_verdict import EFFECT, ENOUGH, LEVEL, SpeedVerdict, decide_speed, find_slowdown
 from attnbench.analysis.stats import CleanCalls, choose_measure, estimate_time
 from attnbench.plugins.registry import PluginError
 from attnbench.processes.candidate_requests import Defence, Outcome, TakeSamples, TimedSamples
@@ -47,11 +47,11 @@ class Effort:
     budget_s: float
     # Time limit of one case in all processes together, in seconds; None: no limit.
     case_s: float | None = None
-    # What the verdicts of a comparison with a baseline are about (``decide_speed``). With ``seeks_slower``, nothing is
-    # open once an implementation is known not to be slower.
+    # What the verdicts of a comparison with a baseline are about (``decide_speed``). With ``slower``, open is only
+    # whether an implementation is slower by this fraction (``find_slowdown``).
     effect: float = EFFECT
     level: float = LEVEL
-    seeks_slower: bool = False
+    slower: float | None = None
 
     @property
     def looks(self) -> int:
@@ -84,11 +84,13 @@ class Effort:
     def _may_decide(self, verdict: SpeedVerdict) -> bool:
         """Whether further processes may give a verdict in place of this one.
 
-        They may if the verdict is ``unknown``. They may also if processes were disturbed, and enough of the largest
+        They may if the verdict is ``unknown``, or a slowdown is open. They may also if processes were disturbed, and enough of the largest
         number of processes would be undisturbed at the share of undisturbed ones so far.
         """
+        if verdict.state != "inconclusive" and self.slower is not None:
+            return find_slowdown(verdict, self.slower) is None
         if verdict.state == "unknown":
-            return not (self.seeks_slower and verdict.mark == "not_slower")
+            return True
         return verdict.disturbed and verdict.counted * (self.most or 0) >= ENOUGH * verdict.of
 
 

@@ -1,7 +1,7 @@
 """The cases that a gate times if no option chooses others: they stand for the real uses of attention."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attnbench.cases import CaseId, Shape
 from attnbench.records.types import Pass
@@ -25,10 +25,11 @@ class Use:
 # A call of an unfused kernel takes 0.5 to 25 ms on one core, so that a process makes eleven calls or more of each side
 # in three quarters of a second. The sizes are those of small models: all-MiniLM-L6 has 12 heads of 32, GPT-2 12 of 64.
 _ENCODER = Shape(queries=128, keys=128, batch=2, heads=12, head_dim=32, mask="padding", padding=0.3)
+_TRAINED = replace(_ENCODER, queries=64, keys=64)
 USES = (
     Use(name="one short sentence, where overhead counts", shape=Shape(queries=16, keys=16)),
     Use(name="encoder, a padded batch", shape=_ENCODER),
-    Use(name="encoder, training on a padded batch", shape=_ENCODER, timed="forward+backward"),
+    Use(name="encoder, training on a padded batch", shape=_TRAINED, timed="forward+backward"),
     Use(name="decoder, a causal prompt", shape=Shape(queries=128, keys=128, heads=12, mask="causal")),
     Use(
         name="decoder, causal training", shape=Shape(queries=256, keys=256, mask="causal"), timed="forward+backward"

@@ -84,8 +84,8 @@ class Effort:
     def _may_decide(self, verdict: SpeedVerdict) -> bool:
         """Whether further processes may give a verdict in place of this one.
 
-        They may if the verdict is ``unknown``, or a slowdown is open. They may also if processes were disturbed, and enough of the largest
-        number of processes would be undisturbed at the share of undisturbed ones so far.
+        They may if the verdict is ``unknown``, or a slowdown is open. They may also if processes were disturbed, and
+        enough of the largest number of processes would be undisturbed at the share of undisturbed ones so far.
         """
         if verdict.state != "inconclusive" and self.slower is not None:
             return find_slowdown(verdict, self.slower) is None

@@ -14,11 +14,13 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from unittest import mock
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from attnbench.cli import main
 
-__all__ = ["PROGRAM", "START", "run_command", "run_new_process"]
+__all__ = ["PROGRAM", "START", "refuse_command", "run_command", "run_new_process"]
 
 # What the command attnbench runs, and the beginning of a command line that runs it in a new process.
 PROGRAM = "from attnbench.cli import main; main()"
@@ -44,6 +46,17 @@ def run_command(*words: str | Path, cwd: Path, **environment: str) -> CompletedP
         finally:
             signal.signal(signal.SIGTERM, handler)
     return CompletedProcess(arguments, int(end.value.code or 0), output.getvalue(), errors.getvalue())
+
+
+def refuse_command(
+    command: click.Command, *words: str | Path, kind: type[click.ClickException] = click.ClickException
+) -> str:
+    """Run a command that is refused with an error of a kind, and return its message, which is one line."""
+    with pytest.raises(kind) as raised:
+        CliRunner().invoke(command, [*map(str, words)], standalone_mode=False, catch_exceptions=False)
+    message = raised.value.format_message()
+    assert "\n" not in message
+    return message
 
 
 def run_new_process(*words: str | Path, cwd: Path, search: Sequence[Path] = ()) -> CompletedProcess[str]:

@@ -15,8 +15,8 @@ from attnbench.records.exit_codes import FAILED, INCONCLUSIVE
 from attnbench.records.types import SILENT, Result
 
 __all__ = [
-    "ALARMS", "BIGGER", "FAULTS", "SLOWER", "SLOWER_APART", "ChangeFact", "Fault", "Outcome", "Rule", "SideFact",
-    "conclude", "find_lost", "refine",
+    "ALARMS", "BIGGER", "FAULTS", "SLOWDOWN", "SLOWER", "SLOWER_APART", "ChangeFact", "Fault", "Outcome", "Rule",
+    "SideFact", "conclude", "find_lost", "refine",
 ]  # fmt: skip
 
 Fault = Literal["wrong", "slower", "bigger"]

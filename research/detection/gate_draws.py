@@ -14,6 +14,7 @@ from typing import Any
 
 from attnbench.analysis.speed_verdict import decide_speed, find_slowdown
 from attnbench.runner.timing_processes import Effort
+from attngate.outcome import SLOWDOWN
 from attngate.outcome import Rule as GateRule
 from attngate.planning import GateJob, plan_effort
 from research.detection.comparisons import STEP, DrawSettings, decide_by_rule, draw_comparisons, upper_bound
@@ -105,7 +106,7 @@ def evaluate_gates(gates: Gates, *, draws: int, start_s: float) -> list[GateTall
         drawn = zip(*(draw_comparisons(pool, most, settings) for pool in pools), strict=True)
         marks = [[_decide(processes, percent, pools[0].threads, effort) for processes in gate] for gate in drawn]
         worse = sum("slower" in gate for gate in marks)
-        undecided = sum("slower" not in gate and "undecided" in gate for gate in marks)
+        undecided = sum("slower" not in gate and "unknown" in gate for gate in marks)
         disjoint = min(len(pool.processes) for pool in pools) // most
         tallies.append(make_tally(rule=OUR_RULE, slowdown=percent, worse=worse, undecided=undecided, disjoint=disjoint))
         for rule in make_rules(effort.effect):
@@ -140,7 +141,7 @@ def _decide(processes: Sequence[Process], percent: int, threads: int, effort: Ef
         own, base = (make_timing(processes[:taken], side, threads=threads) for side in (str(percent), BASE))
         if taken >= len(processes) or not effort.list_open({BASE: base, "new": own}, BASE, verdicts=True):
             found = decide_speed(own, base, effect=effort.effect, level=effort.level)
-            return {True: "slower", False: "not_slower", None: "undecided"}[find_slowdown(found, effort.slower or 0.0)]
+            return SLOWDOWN[find_slowdown(found, effort.slower or 0.0)]
         taken = min(taken + STEP, len(processes))
 
 

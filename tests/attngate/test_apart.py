@@ -9,11 +9,11 @@ import tempfile
 import venv
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import msgspec
 import pytest
 from click.testing import CliRunner
@@ -29,6 +29,7 @@ from attngate.outcome import Outcome, Rule, SideFact, conclude, refine
 from attngate.planning import GateJob, make_conform_job, plan_side_effort
 from attngate.side import SideAnswer, make_task
 from attngate.texts import describe_outcome, list_notes, tabulate_ratios
+from commands import refuse_command
 from scratch_repository import SOURCE, Repository
 from timed_runs import time_calls
 
@@ -48,6 +49,7 @@ WITHOUT_MASK = f"{KERNEL}whole = attend\n\n\ndef attend(q, k, v, mask): return w
 CALLING = SOURCE.replace("import torch\n", "import torch\nfrom built import attend\n", 1).replace(
     "F.scaled_dot_product_attention(", "attend("
 )
+refuse = partial(refuse_command, command)
 
 
 @pytest.fixture
@@ -64,15 +66,6 @@ def list_left(repository: Repository) -> list[str]:
     """Return the worktrees and the temporary folders that are left."""
     worktrees = repository.git("worktree", "list").splitlines()[1:]
     return [*worktrees, *(path.name for path in repository.folder.parent.glob(f"temporary/{PREFIX}*"))]
-
-
-def refuse(*words: str) -> str:
-    """Run a gate that is refused, and return its message, which is one line."""
-    with pytest.raises(click.ClickException) as raised:
-        CliRunner().invoke(command, words, standalone_mode=False, catch_exceptions=False)
-    message = raised.value.format_message()
-    assert "\n" not in message
-    return message
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner
 
 from attnbench.api.revisions import PREFIX, describe_version, open_base
 from attngate.command import _read_registered, command
 from attngate.errors import GateError
 from attngate.gating import make_pairs
-from commands import START
+from commands import START, refuse_command
 from scratch_repository import SOURCE, Repository
+
+refuse = partial(refuse_command, command)
 
 
 @pytest.fixture
@@ -32,15 +33,6 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo
     yield made
     assert made.git("worktree", "list").count("\n") == 0
     assert [*(tmp_path / "temporary").glob(f"{PREFIX}*")] == []
-
-
-def refuse(*words: str) -> str:
-    """Run a gate that is refused, and return its message, which is one line."""
-    with pytest.raises(click.ClickException) as raised:
-        CliRunner().invoke(command, words, standalone_mode=False, catch_exceptions=False)
-    message = raised.value.format_message()
-    assert "\n" not in message
-    return message
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Tests of ``attnbench history``: its table, its files, its filters, and what it refuses."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import click
@@ -8,7 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from attnhistory.command import command
+from commands import refuse_command
 from stored_history import write_asv
+
+refuse = partial(refuse_command, command, kind=click.UsageError)
 
 
 @pytest.fixture
@@ -23,15 +27,6 @@ def stored(tmp_path: Path) -> Path:
 def run(*words: str | Path) -> Result:
     """Run the command."""
     return CliRunner().invoke(command, [*map(str, words)], standalone_mode=False, catch_exceptions=False)
-
-
-def refuse(*words: str | Path) -> str:
-    """Run a command that is refused, and return its message, which is one line."""
-    with pytest.raises(click.UsageError) as raised:
-        run(*words)
-    message = raised.value.format_message()
-    assert "\n" not in message
-    return message
 
 
 def test_the_table_has_a_row_for_cases_with_the_same_step(stored: Path) -> None:

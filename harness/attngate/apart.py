@@ -14,9 +14,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from attnbench.analysis.run_diff import Change, NotTimed, compare_findings, compare_moments, index_results
+from attnbench.analysis.run_diff import Change, compare_findings, compare_moments, explain_untimed, index_results
 from attnbench.api.revisions import Version, describe_version, find_top, open_worktree, store_working_tree
-from attnbench.plugins.registry import display_name, find_baseline, locate
+from attnbench.plugins.registry import display_name, locate
 from attnbench.records.run_file import StoredRun, read_run
 from attnbench.records.types import Result
 from attngate import side as side_program
@@ -25,7 +25,7 @@ from attngate.environments import Environment, build_environment, find_interpret
 from attngate.errors import GateError
 from attngate.gating import WORKING_TREE, Gated
 from attngate.outcome import Rule, SideFact, conclude, find_lost, refine
-from attngate.paired_results import has_passed, is_unfit, pair_results
+from attngate.paired_results import Results, has_passed, is_unfit, pair_results
 from attngate.planning import GateJob, make_conform_job
 from attngate.side import SideAnswer, SideTask, make_task
 from attngate.texts import name_title
@@ -49,7 +49,7 @@ class _Measured:
     side: Side
     answer: SideAnswer
     stored: StoredRun
-    results: Mapping[tuple[str, str], Result]
+    results: Results
 
 
 def choose_sides(pairs: Sequence[Pair], version: Version, python: str) -> tuple[Side, Side]:
@@ -130,14 +130,18 @@ def gate_apart(job: GateJob, names: Sequence[str], sides: tuple[Side, Side], *, 
     before, after = (_measure(job, side, rule, command) for side in sides)
     rule = after.answer.rule
     changes: list[Change] = []
-    untimed = 0
+    compared = untimed = 0
     for number, name in enumerate(names):
-        found, unfit = _compare(before, after, number, rule)
+        common = pair_results(before.results, after.results, (before.answer.names[number], after.answer.names[number]))
+        timed = frozenset(before.answer.timed[number]) | frozenset(after.answer.timed[number])
+        found, unfit = _compare(before.results, after.results, common, timed, rule)
+        compared += len(common)
         changes += [replace(one, implementation=name) for one in found]
         untimed += len(unfit) if "slower" in rule.fail_on else 0
     shown = after.answer.names
     outcome = conclude(
-        changes, rule, versions=(before.side.version, after.side.version), implementations=names, untimed=untimed,
+        changes, rule, versions=(before.side.version, after.side.version), implementations=names, compared=compared,
+        untimed=untimed,
         unchecked=[name for name, own in zip(names, shown, strict=True) if not has_passed(after.stored.results, own)],
         environments=[_describe_environment(one.stored) for one in (before, after)],
     )  # fmt: skip
@@ -179,31 +183,22 @@ def _ask(environment: Environment, task: SideTask) -> SideAnswer:
         return msgspec.json.decode(answer.read_bytes(), type=SideAnswer)
 
 
-def _compare(before: _Measured, after: _Measured, number: int, rule: Rule) -> tuple[list[Change], frozenset[str]]:
-    """Return what changed of the implementation with a number, and its cases of which no times are expected."""
-    common = pair_results(before.results, after.results, (before.answer.names[number], after.answer.names[number]))
-    timed = frozenset(before.answer.timed[number]) | frozenset(after.answer.timed[number])
+def _compare(
+    before: Results, after: Results, common: Mapping[str, tuple[Result, Result]], timed: frozenset[str], rule: Rule
+) -> tuple[list[Change], frozenset[str]]:
+    """Return what changed on the common cases of an implementation, and the cases of which no times are expected.
+
+    ``before`` and ``after`` also have the results of the references.
+    """
     unfit = frozenset(case for case in timed if case not in common or is_unfit(*common[case]))
     found: list[Change] = []
     for case, (old, now) in common.items():
         found += [*compare_findings(old, now), *find_lost(old, now)]
-        measured = list(
-            compare_moments(old, now, before.results, after.results, threshold=rule.slower, level=rule.level)
-        )
+        measured = list(compare_moments(old, now, before, after, threshold=rule.slower, level=rule.level))
         if case in timed and not any(one.aspect == "time" for one in measured):
-            measured.append(_explain_missing(old, now))
+            measured.append(explain_untimed(old, now))
         found += refine(measured, rule, unfit)
     return found, unfit
-
-
-def _explain_missing(old: Result, now: Result) -> Change:
-    """Return the change of a case on which a side, or its reference, was not timed."""
-    missing = tuple((one.implementation, one.untimed) for one in (old, now) if one.timing is None)
-    return Change(
-        implementation=now.implementation, case=now.case, aspect="time",
-        verdict="gone" if old.timing and not now.timing else "inconclusive",
-        fact=NotTimed(missing=missing or ((find_baseline(now.case), None),)),
-    )  # fmt: skip
 
 
 def _describe_environment(stored: StoredRun) -> SideFact:

@@ -1,7 +1,8 @@
 """``attnbench gate``: whether a change made implementations wrong, slower or bigger."""
 
 import re
-import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -9,14 +10,14 @@ import click
 import msgspec
 
 from attnbench.api.execution import make_session
-from attnbench.api.revisions import RevisionError, find_top, open_base
+from attnbench.api.revisions import RevisionError, Version, find_top, open_base
 from attnbench.api.selection import choose_implementations
 from attnbench.cli.job_options import build_job
 from attnbench.cli.options import AXES, complete_names, options
 from attnbench.cli.output_files import OutputFiles
 from attnbench.jobs.command_lines import format_command
 from attnbench.jobs.values import BYTES
-from attnbench.plugins.registry import IMPLEMENTATIONS, display_name, list_names
+from attnbench.plugins.registry import display_name
 from attnbench.report.console import Console
 from attnbench.report.text_table import print_tables
 from attngate.annotations import annotate
@@ -25,6 +26,7 @@ from attngate.errors import GateError
 from attngate.gating import Gated, gate, make_pairs
 from attngate.outcome import BIGGER, FAULTS, SLOWER, SLOWER_APART, Rule
 from attngate.planning import GateJob
+from attngate.registered import find_added, read_registered
 from attngate.texts import describe_outcome, list_notes, summarize, tabulate, tabulate_ratios
 
 __all__ = ["command"]
@@ -117,10 +119,10 @@ def command(
     rule = Rule(fail_on=fail_on, slower=slower or default, bigger_bytes=bigger, undecided=undecided)
     try:
         _refuse_both(base, base_python, build)
-        names = raw["implementations"] or _read_registered(find_top(Path.cwd()) or Path.cwd())
+        registered = {} if raw["implementations"] else read_registered(find_top(Path.cwd()) or Path.cwd())
         # Times of one thread are the least disturbed by other work, and what else a machine does matters least.
-        job, _ = build_job(GateJob, raw | {"implementations": names, "threads": raw["threads"] or "1"})
-        found = _compare(job, rule, base, base_python, build)
+        job, _ = build_job(GateJob, raw | {"threads": raw["threads"] or "1"})
+        found = _compare(job, registered, rule, base, base_python, build)
     except (GateError, RevisionError) as error:
         raise click.UsageError(str(error)) from error
     _write(found, files, annotations=annotations)
@@ -139,41 +141,35 @@ def _refuse_both(base: str, base_python: str | None, build: str | None) -> None:
         )
 
 
-def _compare(job: GateJob, rule: Rule, base: str, base_python: str | None, build: str | None) -> Gated:
-    """Compare both sides in one environment, or each in its own."""
-    chosen = choose_implementations(job.implementations)
-    shown = [display_name(name) for name in chosen]
-    command = format_command(["gate", *shown, "--base", base])
-    with open_base(base, Path.cwd()) as (folder, version):
-        if build:
-            with build_sides(chosen, (folder, version), build) as sides:
-                return gate_apart(job, shown, sides, rule=rule, command=command)
-        pairs = make_pairs(chosen, folder, version)
-        if base_python:
-            return gate_apart(job, shown, choose_sides(pairs, version, base_python), rule=rule, command=command)
-        with make_session(job) as session:
-            return gate(session, job, pairs, base=version, rule=rule, command=command)
+def _compare(
+    job: GateJob, registered: Mapping[str, str], rule: Rule, base: str, base_python: str | None, build: str | None
+) -> Gated:
+    """Compare both sides in one environment, or each in its own.
 
-
-def _read_registered(top: Path) -> tuple[str, ...]:
-    """Return the implementations that the project in a folder registers.
-
-    Raises: GateError where there are none.
+    Of ``registered``, which nobody named, those are left out that the base does not register.
     """
-    try:
-        project = tomllib.loads((top / "pyproject.toml").read_text("utf-8")).get("project", {})
-    except OSError:
-        project = {}
-    except ValueError as error:
-        raise GateError(f"pyproject.toml cannot be read: {error}; name an IMPLEMENTATION") from error
-    entries = project.get("entry-points", {}).get(IMPLEMENTATIONS, {})
-    installed = list_names()
-    if not entries:
-        raise GateError(
-            f"IMPLEMENTATION is missing, and no pyproject.toml of the repository has entry points {IMPLEMENTATIONS!r}: "
-            "name one, such as mine.py:attend"
-        )
-    return tuple(name if name in installed else place for name, place in entries.items())
+    with open_base(base, Path.cwd()) as (folder, version):
+        added = find_added(registered, folder, version)
+        chosen = choose_implementations(job.implementations or [one for one in registered.values() if one not in added])
+        job = replace(job, implementations=tuple(chosen))
+        found = _gate(job, rule, base, (folder, version), base_python, build)
+    return replace(found, outcome=msgspec.structs.replace(found.outcome, added=added))
+
+
+def _gate(
+    job: GateJob, rule: Rule, base: str, opened: tuple[Path, Version], base_python: str | None, build: str | None
+) -> Gated:
+    folder, version = opened
+    shown = [display_name(name) for name in job.implementations]
+    command = format_command(["gate", *shown, "--base", base])
+    if build:
+        with build_sides(job.implementations, opened, build) as sides:
+            return gate_apart(job, shown, sides, rule=rule, command=command)
+    pairs = make_pairs(job.implementations, folder, version)
+    if base_python:
+        return gate_apart(job, shown, choose_sides(pairs, version, base_python), rule=rule, command=command)
+    with make_session(job) as session:
+        return gate(session, job, pairs, base=version, rule=rule, command=command)
 
 
 def _write(found: Gated, files: OutputFiles, *, annotations: bool) -> None:

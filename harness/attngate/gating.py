@@ -109,19 +109,20 @@ def gate(session: Session, job: GateJob, pairs: Sequence[Pair], *, base: Version
                 recorded.add(replace(one, run=recorded.run.id, implementation=pair.shown[0]))
         conform_sides(recorded, session, checking, checks, versions)
         changes: list[Change] = []
-        untimed = 0
+        compared = untimed = 0
         for pair in pairs:
             timed_here = own[pair.name]
             measured = time_sides(recorded, session, pair.sides, timed_here, effort) if timed_here else []
             common = pair_results(recorded.results, recorded.results, pair.shown)
             cases = [plan.case for plan in timed_here]
             unfit = frozenset(case for case in cases if case not in common or is_unfit(*common[case]))
+            compared += len(common)
             untimed += len(unfit) if "slower" in rule.fail_on else 0
             found = [*_compare_checks(common, frozenset(cases)), *refine(measured, rule, unfit)]
             changes += [replace(one, implementation=pair.name) for one in found]
         outcome = conclude(
             changes, rule, versions=(base, next(iter(news.values()))), implementations=[pair.name for pair in pairs],
-            kept=[name for name, results in kept.items() if results], untimed=untimed,
+            compared=compared, kept=[name for name, results in kept.items() if results], untimed=untimed,
             unchecked=[pair.name for pair in pairs if not has_passed(recorded.results.values(), pair.shown[1])],
         )  # fmt: skip
         recorded.exit_code = outcome.exit_code

@@ -83,6 +83,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     base: Version
     new: Version
     implementations: tuple[str, ...]
+    # Number of cases, of all implementations, that both sides were checked on or counted on.
+    compared: int
     # Implementations whose base was not checked again, because its results were kept.
     kept: tuple[str, ...]
     rule: Rule
@@ -98,6 +100,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     # reference there. ``environments`` are then those of the base and of the new side.
     moments: Literal[1, 2] = 1
     environments: tuple[SideFact, ...] = ()
+    # Implementations that only the new side registers, which are not compared.
+    added: tuple[str, ...] = ()
 
 
 def find_lost(old: Result, now: Result) -> Iterator[Change]:
@@ -148,6 +152,7 @@ def conclude(
     *,
     versions: tuple[Version, Version],
     implementations: Sequence[str],
+    compared: int,
     kept: Sequence[str] = (),
     unchecked: Sequence[str] = (),
     untimed: int = 0,
@@ -168,6 +173,7 @@ def conclude(
         base=versions[0],
         new=versions[1],
         implementations=tuple(implementations),
+        compared=compared,
         kept=tuple(kept),
         rule=rule,
         worse=worse,

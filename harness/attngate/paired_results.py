@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 from attnbench.records.types import Result
 from attnbench.refusals import TypedRefusal
 
-__all__ = ["has_passed", "is_unfit", "pair_results"]
+__all__ = ["Results", "has_passed", "is_unfit", "pair_results"]
 
+# The results of a run by implementation and case.
 Results = Mapping[tuple[str, str], Result]
 
 

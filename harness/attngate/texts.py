@@ -40,7 +40,10 @@ _RATIOS = (
 )
 _TORCH = "torch differs: a changed number of bytes or calls, or a mended or wrong check, may come from torch."
 _COMMAND = "To see the first failure again: {command}"
-_HOLDS = "The gate holds: compared with {base}, nothing of {fail_on} was found."
+_HOLDS = (
+    "The gate holds: compared with {base} on {count} case, nothing of {fail_on} was found.",
+    "The gate holds: compared with {base} on {count} cases, nothing of {fail_on} was found.",
+)
 _WORSE = "The gate fails: compared with {base}, {found}."
 _UNDECIDED = (
     "The gate is undecided: compared with {base}, nothing is known to be worse, but {count} time has no verdict; run "
@@ -50,6 +53,7 @@ _UNDECIDED = (
 )
 _UNCHECKED = "The gate is undecided: no check passed of {names}; attnbench conform says why."
 _MENDED = ("{count} check that failed in the base passes now.", "{count} checks that failed in the base pass now.")
+_ADDED = "The base does not register {names}, so this is not compared; attnbench conform checks it."
 _PASSES = "Times without a verdict pass (--undecided pass)."
 _FOUND: dict[Fault, tuple[str, str]] = {
     "wrong": ("{count} check became wrong or does not run", "{count} checks became wrong or do not run"),
@@ -120,8 +124,9 @@ def describe_outcome(outcome: Outcome) -> str:
         told = [say_count(_UNDECIDED, outcome.undecided, base=base)]
         told += [say(_PASSES)] if rule.undecided == "pass" else []
     else:
-        told = [say(_HOLDS, base=base, fail_on=", ".join(rule.fail_on))]
+        told = [say_count(_HOLDS, outcome.compared, base=base, fail_on=", ".join(rule.fail_on))]
     told += [say_count(_MENDED, outcome.mended)] if outcome.mended else []
+    told += [say(_ADDED, names=say_names(outcome.added, NAMED))] if outcome.added else []
     return " ".join(told)
 
 

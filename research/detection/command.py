@@ -284,7 +284,7 @@ def _add_command(parts: Any, name: str, do: Any, description: str) -> argparse.A
         "--loads",
         type=lambda text: tuple(text.split(",")),
         default=LOADS,
-        help="loads on the machine: quiet, busy or quiet,busy",
+        help="loads on the machine, such as quiet,busy; nothing is started for another word, such as other-work",
     )
     part.add_argument("--length", type=int, default=LENGTH, help="sequence length of the case")
     return part

@@ -1,4 +1,7 @@
-"""Load on the machine: none (``quiet``), or a competing process that keeps every core busy (``busy``)."""
+"""Load on the machine: none (``quiet``), or a competing process that keeps every core busy (``busy``).
+
+Another word names work that somebody else makes the machine do meanwhile.
+"""
 
 import os
 import subprocess

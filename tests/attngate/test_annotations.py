@@ -29,7 +29,7 @@ def make_changes(count: int, name: str = "mine") -> list[Change]:
 
 def list_annotations(changes: list[Change], fail_on: tuple[Fault, ...] = ("wrong", "bigger")) -> list[str]:
     """Return the annotations of a gate that found changes."""
-    outcome = conclude(changes, Rule(fail_on=fail_on), versions=VERSIONS, implementations=["mine"])
+    outcome = conclude(changes, Rule(fail_on=fail_on), versions=VERSIONS, implementations=["mine"], compared=1)
     content = SimpleNamespace(sections=make_sections(changes), failures=SimpleNamespace(groups=()))
     return list(annotate(outcome, content))
 

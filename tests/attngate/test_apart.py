@@ -215,14 +215,8 @@ def test_a_time_that_a_side_lacks_is_a_gap() -> None:
     old, now = time_calls("base"), time_calls("new")
     for without, verdict in ((now, "gone"), (old, "inconclusive"), (None, "inconclusive")):
         kept = [replace(one, timing=None) if one is without else one for one in (old, now)]
-        before, after = (
-            SimpleNamespace(
-                results={(one.implementation, one.case): one},
-                answer=SideAnswer(names=(one.implementation,), timed=((one.case,),)),
-            )
-            for one in kept
-        )
-        found, unfit = _compare(before, after, 0, Rule())  # type: ignore[arg-type]
+        before, after = ({(one.implementation, one.case): one} for one in kept)
+        found, unfit = _compare(before, after, {old.case: tuple(kept)}, frozenset({old.case}), Rule())
         assert [one.verdict for one in found if one.aspect == "time"] == [verdict]
         assert not unfit
 
@@ -241,7 +235,7 @@ def conclude_apart(verdict: str) -> Outcome:
     versions = (Version(name="main"), Version(name="the working tree"))
     sides = [SideFact(python="3.11.7", torch=torch, run="a") for torch in ("2.12.0", "2.13.0")]
     rule = Rule(comparisons=1, slower=0.05)
-    return conclude([change], rule, versions=versions, implementations=["mine"], environments=sides)
+    return conclude([change], rule, versions=versions, implementations=["mine"], compared=1, environments=sides)
 
 
 def test_the_outcome_tells_two_moments() -> None:

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from attnbench.api.revisions import PREFIX, describe_version, open_base
-from attngate.command import _read_registered, command
-from attngate.errors import GateError
+from attngate.command import command
 from attngate.gating import make_pairs
 from commands import START, refuse_command
 from scratch_repository import SOURCE, Repository
@@ -53,16 +52,6 @@ def test_usage_errors_name_the_remedy(repository: Repository, words: tuple[str, 
     """Each is one line, and no worktree is left."""
     (repository.folder / "other.py").write_text("def attend(q, k, v): ...\n")
     assert message in refuse(*words)
-
-
-def test_the_project_names_its_implementations(tmp_path: Path) -> None:
-    """Entry points of pyproject.toml are compared if none is named: a name that is installed, else its module."""
-    text = '[project.entry-points."attnbench.implementations"]\nmine = "mine:Attend"\nsdpa = "attnzoo.sdpa:SDPA"\n'
-    (tmp_path / "pyproject.toml").write_text(text)
-    assert _read_registered(tmp_path) == ("mine:Attend", "sdpa")
-    (tmp_path / "pyproject.toml").write_text("[project")
-    with pytest.raises(GateError, match=r"pyproject.toml cannot be read: .*; name an IMPLEMENTATION"):
-        _read_registered(tmp_path)
 
 
 def test_a_folder_outside_git_has_no_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

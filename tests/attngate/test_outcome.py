@@ -102,7 +102,7 @@ def make_change(verdict: Verdict) -> Change:
 def conclude_from(verdicts: list[Verdict], rule: Rule | None = None, **settings: list[str]) -> Outcome:
     """Return the outcome that follows from changes with these verdicts."""
     changes = [make_change(verdict) for verdict in verdicts]
-    return conclude(changes, rule or Rule(), versions=VERSIONS, implementations=["mine"], **settings)
+    return conclude(changes, rule or Rule(), versions=VERSIONS, implementations=["mine"], compared=1, **settings)
 
 
 @pytest.mark.parametrize(

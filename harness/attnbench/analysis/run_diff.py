@@ -42,6 +42,7 @@ __all__ = [
     "compare_runs",
     "count_kernel_calls",
     "estimate_ratio_to_reference",
+    "explain_untimed",
     "index_results",
 ]
 
@@ -304,15 +305,19 @@ def _compare_kernels(old: Result, now: Result) -> Change:
 def _compare_times(old: Result, now: Result, effect: float, level: float) -> Change:
     """Return the speed verdict on two implementations that were timed interleaved."""
     if old.timing is None or now.timing is None:
-        return _explain_untimed(old, now)
+        return explain_untimed(old, now)
     found = decide_speed(now.timing, old.timing, effect=effect, level=level)
     return _make_change(now, "time", found.state, ComparedTimes(found=found), factor=found.ratio)
 
 
-def _explain_untimed(old: Result, now: Result) -> Change:
-    """Explain why times were not compared: verdict ``gone`` if only the base was timed, else ``inconclusive``."""
+def explain_untimed(old: Result, now: Result) -> Change:
+    """Explain why times were not compared: verdict ``gone`` if only the base was timed, else ``inconclusive``.
+
+    If both were timed, it is the reference that was not.
+    """
     missing = tuple((one.implementation, one.untimed) for one in (old, now) if one.timing is None)
-    return _make_change(now, "time", "inconclusive" if old.timing is None else "gone", NotTimed(missing=missing))
+    verdict: Verdict = "gone" if old.timing and not now.timing else "inconclusive"
+    return _make_change(now, "time", verdict, NotTimed(missing=missing or ((find_baseline(now.case), None),)))
 
 
 def _compare_ratios(

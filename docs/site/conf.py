@@ -31,6 +31,7 @@ autodoc_member_order = "groupwise"
 python_use_unqualified_type_names = True
 html_theme = "furo"
 html_title = f"attnbench {release}"
+html_static_path, html_css_files = ["static"], ["width.css"]
 html_show_copyright = html_copy_source = False
 
 _LINK = re.compile(r"\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s:]+)\)")

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+import click
 import msgspec
 
 from attnbench.plugins.source_tree import INSTALLED
@@ -37,6 +38,8 @@ FILE = "zzz_attnbench.pth"
 PROBE_S = 60.0
 # Seconds in which a process ends after an interrupt; a run that is interrupted stores its end.
 GRACE_S = 30.0
+# Lines of the output of a build that failed, of which the last alone seldom says why: pip ends with a hint.
+SHOWN = 30
 
 
 class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,8 +104,11 @@ def build_environment(command: str, folder: Path, label: str) -> Environment:
     with tempfile.TemporaryFile() as output:
         code = run_in(["/bin/sh", "-c", command], folder, variables, output=output)
         if code:
+            lines = _read_lines(output)
+            for line in lines[-SHOWN:]:
+                click.echo(line, err=True)
             raise GateError(
-                f"--build: {command!r} failed in {label} with exit code {code}: {_read_last_line(output)}; run it in a "
+                f"--build: {command!r} failed in {label} with exit code {code}: {lines[-1].strip()}; run it in a "
                 "checkout of that revision to see all that it prints"
             )
     # The folder of a process must not hide what the command has installed.
@@ -175,7 +181,7 @@ def _show_modules(place: Path, folders: Sequence[Path]) -> None:
     (own / FILE).write_text("\n".join(lines) + "\n", "utf-8")
 
 
-def _read_last_line(output: IO[bytes]) -> str:
+def _read_lines(output: IO[bytes]) -> list[str]:
     output.seek(0)
-    lines = [line.strip() for line in output.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it printed nothing"
+    lines = [line for line in output.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    return lines or ["it printed nothing"]

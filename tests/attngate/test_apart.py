@@ -23,7 +23,7 @@ from attnbench.api.revisions import PREFIX, open_worktree, store_working_tree
 from attngate import apart, environments, side
 from attngate.apart import _compare, build_sides
 from attngate.command import command
-from attngate.environments import FOLDER, Environment, find_interpreter, run_in
+from attngate.environments import FOLDER, Environment, build_environment, find_interpreter, run_in
 from attngate.errors import GateError
 from attngate.outcome import Outcome, Rule, SideFact, conclude, refine
 from attngate.planning import GateJob, make_conform_job, plan_side_effort
@@ -118,6 +118,18 @@ def test_a_build_that_fails_is_one_line_and_leaves_nothing(
     assert "--build: 'echo begun; echo no compiler >&2; exit 3' failed in HEAD (" in message
     assert "with exit code 3: no compiler; run it in a checkout of that revision" in message
     assert list_left(repository) == []
+
+
+def test_the_end_of_the_output_of_a_failed_build_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last line alone seldom says why."""
+    monkeypatch.setattr(environments.venv, "EnvBuilder", lambda **_: SimpleNamespace(create=make_bare))
+    with pytest.raises(GateError, match=r"failed in HEAD with exit code 1: hint: see above;"):
+        build_environment("seq 40; echo error: no compiler; echo hint: see above; false", tmp_path, "HEAD")
+    shown = capsys.readouterr().err.splitlines()
+    assert len(shown) == environments.SHOWN
+    assert shown[-2:] == ["error: no compiler", "hint: see above"]
 
 
 def test_each_side_is_built_in_a_worktree(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from attnbench.analysis.run_diff import Change, Gone, Verdict, compare_implementations
@@ -121,6 +122,12 @@ def test_the_outcome_follows_from_the_verdicts(verdicts: list[Verdict], rule: Ru
     found = conclude_from(verdicts, rule)
     assert (found.outcome, found.exit_code) == (outcome, code)
     assert describe_outcome(found)
+
+
+def test_what_only_the_new_side_registers_is_told() -> None:
+    """It is no fault, and no silent gap."""
+    found = msgspec.structs.replace(conclude_from(["same"]), added=("mine:attend",))
+    assert "The base does not register mine:attend, so this is not compared" in describe_outcome(found)
 
 
 def test_an_implementation_of_which_no_check_passed_is_undecided() -> None:

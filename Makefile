@@ -9,7 +9,8 @@ PINS ?=
 # The suite of `make report`, arguments of pytest, and what asv measures. Tests of a file share what they prepare, so one
 # process runs them all; tests/conftest.py says in which order files are begun.
 SUITE ?= quick
-PYTEST_ARGS ?= -n auto --dist loadfile --no-loadscope-reorder
+WORKERS = auto
+PYTEST_ARGS ?= -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # The markers in pyproject.toml say what these tests need.
 QUICK_TESTS := not (extended or install or scores)
 EXTENDED_TESTS := (extended or install) and not scores
@@ -77,6 +78,8 @@ report: $(READY)  ## check and time everything, write the report, print its path
 test: $(READY)  ## the tests that need no clock, browser, cluster, package index or compiler (PYTEST_ARGS)
 	$(BIN)/python -m pytest -m "$(QUICK_TESTS)" $(PYTEST_ARGS)
 
+# Many of them wait for a cluster, a browser or a clock, so a worker more than there are cores keeps the cores at work.
+test-extended: WORKERS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 test-extended: $(READY)  ## the tests that do, and those that take long (PYTEST_ARGS)
 	$(BIN)/python -m pytest -m "$(EXTENDED_TESTS)" $(PYTEST_ARGS)
 

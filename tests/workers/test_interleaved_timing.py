@@ -1,6 +1,8 @@
 """Tests of ``InterleavedTiming``, which times implementations on one case in one process."""
 
 import contextlib
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -24,7 +26,6 @@ from attnbench.processes.candidate_requests import TimedSamples
 from attnbench.processes.oracle_requests import DrawInputs, Evaluate
 from attnbench.records.types import Finding
 from attnbench.records.value_facts import Phrase, phrase
-from attnbench.workers import interleaved_timing
 from attnbench.workers.interleaved_timing import InterleavedTiming
 from attnbench.workers.oracle_worker import OracleWorker
 from attnbench.workers.timed_calls import ProcessDisturbed, _find_unreal, _read_parts
@@ -364,22 +365,31 @@ def test_work_when_a_result_is_freed_disturbs_the_process(take_samples: Callable
     assert (change.key, change.values["name"]) == ("work_while_freed", "own")
 
 
-def test_a_call_that_leaves_threads_running_disturbs_the_process(
-    take_samples: Callable[..., TimedSamples], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextlib.contextmanager
+def busy_core(core: int, processes: int) -> Iterator[None]:
+    """Keep a core busy with so many processes."""
+    busy = f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
+    started = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are bound to a core by Linux")
+def test_a_call_that_leaves_threads_running_disturbs_the_process(take_samples: Callable[..., TimedSamples]) -> None:
     """If a thread keeps computing after the call has returned, ProcessDisturbed is raised.
 
-    The thread uses a core that the next call needs.
+    The thread uses a core that the next call needs. Here it gets the least of it: eight processes want the same core.
     """
-    monkeypatch.setattr(interleaved_timing, "PATIENCE_S", 0.0)
-    # On a busy machine the thread may wait for a core, so it is watched for longer than in a run, and counts as running
-    # if it uses a smaller fraction of a core.
-    monkeypatch.setattr(interleaved_timing, "WATCHED_S", 0.5)
-    monkeypatch.setattr(interleaved_timing, "BUSY", 0.1)
+    core = min(os.sched_getaffinity(0))
     stop = threading.Event()
     burning: list[threading.Thread] = []
 
     def burn() -> None:
+        os.sched_setaffinity(threading.get_native_id(), [core])
         big = torch.ones(500, 500)
         while not stop.is_set():
             big @ big
@@ -390,7 +400,7 @@ def test_a_call_that_leaves_threads_running_disturbs_the_process(
             burning[0].start()
 
     try:
-        with pytest.raises(ProcessDisturbed) as raised:
+        with busy_core(core, processes=8), pytest.raises(ProcessDisturbed) as raised:
             take_samples({"own": Recording(start)})
     finally:
         stop.set()

@@ -5,6 +5,7 @@ stored as the observation of the checks of outputs and gradients: an answer that
 """
 
 import math
+import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -32,6 +33,7 @@ from attnbench.measurement.watched_modules import WatchedModules
 from attnbench.oracle import tensor_file
 from attnbench.oracle.inputs import load_inputs
 from attnbench.processes.candidate_requests import Defence, TimedSamples
+from attnbench.processes.descendants import count_runnable_threads
 from attnbench.records.types import Timing
 from attnbench.records.value_facts import phrase
 from attnbench.workers.fresh_values import FreshValues
@@ -44,7 +46,8 @@ Step = Callable[[], object]
 # while. The processor time of the threads is then measured for WATCHED_S. Waiting and measuring are repeated until the
 # threads are idle. If threads still run after PATIENCE_S, the process counts as disturbed.
 SETTLING_S, WATCHED_S, PATIENCE_S = 0.005, 0.02, 0.5
-# Threads count as running if their processor time, divided by the elapsed time, is at least this ratio.
+# Threads count as running if their processor time, divided by the elapsed time, is at least this ratio. On a busy
+# machine it can be less, so threads that have a core at the end, or wait for one, count as running, too.
 BUSY = 0.25
 
 
@@ -315,7 +318,9 @@ def _check_idle() -> None:
         wall, used = time.perf_counter_ns(), time.process_time_ns()
         time.sleep(WATCHED_S)
         share = (time.process_time_ns() - used) / (time.perf_counter_ns() - wall)
-        if share < BUSY:
+        # This thread reads the states of all, so it is one of those that run.
+        others = count_runnable_threads([os.getpid()]) - 1
+        if share < BUSY and others <= 0:
             return
         if time.monotonic() >= end:
-            raise ProcessDisturbed(phrase("threads_busy", cores=share))
+            raise ProcessDisturbed(phrase("threads_busy", cores=max(share, others)))

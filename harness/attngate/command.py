@@ -26,7 +26,7 @@ from attngate.errors import GateError
 from attngate.gating import Gated, gate, make_pairs
 from attngate.outcome import BIGGER, FAULTS, SLOWER, SLOWER_APART, Rule
 from attngate.planning import GateJob
-from attngate.registered import find_added, read_registered
+from attngate.registered import compare_registered, read_registered
 from attngate.texts import describe_outcome, list_notes, summarize, tabulate, tabulate_ratios
 
 __all__ = ["command"]
@@ -146,14 +146,15 @@ def _compare(
 ) -> Gated:
     """Compare both sides in one environment, or each in its own.
 
-    Of ``registered``, which nobody named, those are left out that the base does not register.
+    Of ``registered``, which nobody named, those are left out that the base does not register. Those that only the base
+    registers are told.
     """
     with open_base(base, Path.cwd()) as (folder, version):
-        added = find_added(registered, folder, version)
+        added, removed = compare_registered(registered, folder, version) if registered else ((), ())
         chosen = choose_implementations(job.implementations or [one for one in registered.values() if one not in added])
         job = replace(job, implementations=tuple(chosen))
         found = _gate(job, rule, base, (folder, version), base_python, build)
-    return replace(found, outcome=msgspec.structs.replace(found.outcome, added=added))
+    return replace(found, outcome=msgspec.structs.replace(found.outcome, added=added, removed=removed))
 
 
 def _gate(

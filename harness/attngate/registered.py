@@ -8,7 +8,7 @@ from attnbench.api.revisions import Version
 from attnbench.plugins.registry import IMPLEMENTATIONS, list_names
 from attngate.errors import GateError
 
-__all__ = ["find_added", "read_registered"]
+__all__ = ["compare_registered", "read_registered"]
 
 FILE = "pyproject.toml"
 
@@ -33,8 +33,10 @@ def read_registered(top: Path) -> dict[str, str]:
     return {name: name if name in installed else place for name, place in entries.items()}
 
 
-def find_added(registered: Mapping[str, str], folder: Path, base: Version) -> tuple[str, ...]:
-    """Return the implementations that the project registers, and its base in a folder does not.
+def compare_registered(
+    registered: Mapping[str, str], folder: Path, base: Version
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the implementations that only the project registers, and those that only its base in a folder does.
 
     A base that registers nothing is a base before the registration, and may have all of them.
 
@@ -50,7 +52,7 @@ def find_added(registered: Mapping[str, str], folder: Path, base: Version) -> tu
             f"--base: {FILE} of {base.label} registers none of {', '.join(added)}, so there is nothing to compare: "
             "name another base, or an IMPLEMENTATION that the base has; attnbench conform checks what is new"
         )
-    return added
+    return added, tuple(place for name, place in before.items() if name not in registered)
 
 
 def _read(folder: Path) -> dict[str, str]:

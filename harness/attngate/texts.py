@@ -54,6 +54,7 @@ _UNDECIDED = (
 _UNCHECKED = "The gate is undecided: no check passed of {names}; attnbench conform says why."
 _MENDED = ("{count} check that failed in the base passes now.", "{count} checks that failed in the base pass now.")
 _ADDED = "The base does not register {names}, so this is not compared; attnbench conform checks it."
+_REMOVED = "Only the base registers {names}, so this is not compared."
 _PASSES = "Times without a verdict pass (--undecided pass)."
 _FOUND: dict[Fault, tuple[str, str]] = {
     "wrong": ("{count} check became wrong or does not run", "{count} checks became wrong or do not run"),
@@ -127,6 +128,7 @@ def describe_outcome(outcome: Outcome) -> str:
         told = [say_count(_HOLDS, outcome.compared, base=base, fail_on=", ".join(rule.fail_on))]
     told += [say_count(_MENDED, outcome.mended)] if outcome.mended else []
     told += [say(_ADDED, names=say_names(outcome.added, NAMED))] if outcome.added else []
+    told += [say(_REMOVED, names=say_names(outcome.removed, NAMED))] if outcome.removed else []
     return " ".join(told)
 
 

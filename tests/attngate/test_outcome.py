@@ -124,10 +124,12 @@ def test_the_outcome_follows_from_the_verdicts(verdicts: list[Verdict], rule: Ru
     assert describe_outcome(found)
 
 
-def test_what_only_the_new_side_registers_is_told() -> None:
+def test_what_only_one_side_registers_is_told() -> None:
     """It is no fault, and no silent gap."""
-    found = msgspec.structs.replace(conclude_from(["same"]), added=("mine:attend",))
-    assert "The base does not register mine:attend, so this is not compared" in describe_outcome(found)
+    found = msgspec.structs.replace(conclude_from(["same"]), added=("mine:attend",), removed=("mine:gone",))
+    told = describe_outcome(found)
+    assert "The base does not register mine:attend, so this is not compared" in told
+    assert "Only the base registers mine:gone, so this is not compared" in told
 
 
 def test_an_implementation_of_which_no_check_passed_is_undecided() -> None:

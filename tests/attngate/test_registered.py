@@ -1,4 +1,4 @@
-"""Tests of the implementations that a project registers, and of those that only its new side registers."""
+"""Tests of the implementations that a project registers, and of those that only one of its sides registers."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from attnbench.api.revisions import Version
 from attngate.errors import GateError
-from attngate.registered import find_added, read_registered
+from attngate.registered import compare_registered, read_registered
 
 BASE = Version(name="main", commit="1" * 40, tree="2" * 40)
 
@@ -28,16 +28,15 @@ def test_the_project_names_its_implementations(tmp_path: Path) -> None:
         read_registered(tmp_path)
 
 
-def test_what_the_base_does_not_register_is_added(tmp_path: Path) -> None:
+def test_what_one_side_alone_registers_is_added_or_removed(tmp_path: Path) -> None:
     """A base that registers nothing may have all; one that registers others has nothing to compare."""
     new = read_registered(register(tmp_path / "new", mine="mine:Attend", other="mine:attend"))
-    assert find_added(new, register(tmp_path / "before", mine="mine:Attend", gone="mine:gone"), BASE) == (
-        "mine:attend",
-    )
-    assert find_added(new, tmp_path, BASE) == ()
-    assert find_added({}, tmp_path / "before", BASE) == ()
+    assert compare_registered(new, register(tmp_path / "before", mine="mine:Attend", gone="mine:gone"), BASE) == (
+        ("mine:attend",), ("mine:gone",)
+    )  # fmt: skip
+    assert compare_registered(new, tmp_path, BASE) == ((), ())
     message = (
         r"^--base: pyproject.toml of main \(1{7,12}\) registers none of mine:Attend, mine:attend, so there is nothing"
     )
     with pytest.raises(GateError, match=message):
-        find_added(new, register(tmp_path / "others", gone="mine:gone"), BASE)
+        compare_registered(new, register(tmp_path / "others", gone="mine:gone"), BASE)

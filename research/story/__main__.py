@@ -61,7 +61,7 @@ def run_gates(path: Path, repository: Repository, commits: Sequence[str], option
     with Lines.open(path, header, resume=options.resume) as lines, check_part(options.shard):
         done = {record["commit"] for record in lines.records}
         for number, (base, commit) in enumerate(pairwise(commits), start=2):
-            if commit in done:
+            if commit in done or (options.commits and number not in options.commits):
                 continue
             repository.check_out(commit)
             found = run_gate(repository, base, ["--fail-on", options.fail_on])
@@ -137,6 +137,10 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("parts", nargs="*", choices=PARTS, default=PARTS, help="what to run; default: both")
     parser.add_argument("--fail-on", default="wrong,slower,bigger", help="what gates fail on; default: %(default)s")
     parser.add_argument("--shard", type=_read_shard, help="part of core, such as 1/40; default: the whole suite")
+    parser.add_argument(
+        "--commits", type=int, nargs="+", choices=range(2, len(STORY) + 1), metavar="NUMBER",
+        help="numbers of the commits to gate; default: all",
+    )  # fmt: skip
     parser.add_argument("--processes", type=int, default=7, help="timing processes of asv; default: %(default)s")
     parser.add_argument("--budget", type=float, default=0.2, help="seconds of timed calls; default: %(default)s")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the data")

@@ -1,5 +1,6 @@
 """``attnbench gate``: whether a change made implementations wrong, slower or bigger."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -134,7 +135,7 @@ def _refuse_both(base: str, base_python: str | None, build: str | None) -> None:
         raise GateError(
             "--base-python and --build exclude one another: name the base's interpreter, or build both sides"
         )
-    if build and Path(base).is_dir():
+    if build and os.path.isdir(base):  # noqa: PTH112  # Path.is_dir raises OSError for a name that is too long
         raise GateError(
             f"--build builds worktrees of revisions, got the folder {base!r}: name a revision of it, or build it there "
             "and name its interpreter with --base-python"

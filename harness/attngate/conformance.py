@@ -1,7 +1,8 @@
 """Conformance of both sides; what is known of a commit is kept, so that the same base is checked only once.
 
 What is kept belongs to the hash of all files of a commit, and to all else that the results depend on: the cases, the
-limits, the code of attnbench and of the operator, the installed distributions, and the machine.
+limits, the code of attnbench and of the operator, the installed distributions, the machine, and the environment
+variables that the code names.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ import msgspec
 
 from attnbench.api.execution import Checks, conform_into
 from attnbench.api.recording import Recording
-from attnbench.api.revisions import Version
+from attnbench.api.revisions import Version, find_variables
 from attnbench.jobs.job import ConformJob
 from attnbench.oracle.disk_cache import DiskCache, find_folder
 from attnbench.plugins.registry import display_name, load_operator
@@ -105,6 +106,7 @@ def _find_key(session: Session, job: ConformJob, side: str, version: Version, pl
         "installed": sorted(f"{one.name} {one.version}" for one in distributions()),
         "machine": [machine.name, machine.cpu, machine.gpu, machine.driver, machine.isa, machine.system],
         "settings": sorted(item for item in os.environ.items() if item[0].startswith(SETTINGS)),
+        "variables": sorted(find_variables(Path(sources.folder)).items()),
     }
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 

@@ -10,7 +10,7 @@ from attnbench.api.execution import Checks, count_planned, plan_checks, plan_con
 from attnbench.api.interleaving import collect_sides, load_sides, time_sides
 from attnbench.api.recording import record
 from attnbench.api.revisions import Version, describe_version
-from attnbench.plugins.registry import PluginError, display_name, locate, resolve_in_trees
+from attnbench.plugins.registry import NoCounterpart, PluginError, display_name, locate, resolve_in_trees
 from attnbench.plugins.source_tree import SourceTree, find_source
 from attnbench.records.types import Result
 from attnbench.runner import Session
@@ -42,17 +42,19 @@ class Gated:
 def make_pairs(names: Sequence[str], folder: Path, base: Version) -> list[Pair]:
     """Return each implementation with its two sides.
 
-    Raises: GateError where the base does not have it.
+    Raises: GateError where the base or the new side does not have it.
     """
     found = []
     for name in names:
         try:
             of_base, new = resolve_in_trees(name, folder)
-        except PluginError as error:
+        except NoCounterpart as error:
             raise GateError(
                 f"{str(error).replace(str(folder), base.label).partition(';')[0]}; leave out {display_name(name)!r}, "
                 "or name another base"
             ) from error
+        except PluginError as error:
+            raise GateError(str(error)) from error
         if missing := _find_missing_module(name, folder):
             raise GateError(
                 f"--base: {base.label} has no {missing}, the module of {display_name(name)!r}; leave it out, or name a "
@@ -143,8 +145,9 @@ def _load(session: Session, pair: Pair, base: Version) -> str:
         folder = pair.base.partition(" @ ")[2]
         told = str(error).replace(f" @ {folder}", "").replace(folder, base.label)
         raise GateError(
-            f"--base: {base.label} cannot be used: {told}; where it must be built first, say how (--build "
-            "COMMAND), and where it needs other libraries, name their interpreter (--base-python PYTHON)"
+            f"--base: {base.label} cannot be used: {told}; name another base, or give each side an environment of its "
+            "own: say how it is built (--build COMMAND, with the command true where nothing is), or name the "
+            "interpreter of the base (--base-python PYTHON)"
         ) from error
 
 

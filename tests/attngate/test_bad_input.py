@@ -39,6 +39,11 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo
     [
         (("mine.py", "--base", "nowhere"), "--base: the repository has no revision 'nowhere', and there is no such"),
         (("mine.py", "--base=--force"), "--base: the repository has no revision '--force', and there is no such"),
+        (("mine.py", "--base", "HEAD~9"), "no revision 'HEAD~9', and there is no such folder: name another one"),
+        (("mine.py", "--base", "n" * 300), "--base: the repository has no revision 'nnn"),
+        (("mine.py", "--base", ""), "--base is empty: name a revision such as HEAD, or the folder of another checkout"),
+        (("mine.py", "--base", "."), "--base: '.' is the folder of the new side: name another checkout, or a revision"),
+        (("absent.attention:attend", "--base", "HEAD"), "nothing named 'absent' can be imported; install it, or use"),
         (("--base", "HEAD"), "IMPLEMENTATION is missing, and no pyproject.toml of the repository has entry points"),
         (("other.py:attend", "--base", "HEAD"), "has no other.py, the source of 'other.py:attend'; leave out "
          "'other.py:attend', or name another base"),
@@ -59,6 +64,15 @@ def test_a_folder_outside_git_has_no_revisions(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(SOURCE)
     assert "the current folder is in no git repository: name a folder" in refuse("mine.py", "--base", "main")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, names of folders must be Unicode")
+def test_a_folder_whose_name_is_not_utf8_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What git says of it cannot be decoded."""
+    place = os.fsencode(Repository(tmp_path / "scratch").folder)
+    os.rename(place, place + b"\xe4")  # noqa: PTH104
+    monkeypatch.chdir(os.fsdecode(place + b"\xe4"))
+    assert r"/scratch\xe4 that is not UTF-8: rename it" in refuse("mine.py", "--base", "HEAD")
 
 
 def test_a_shallow_clone_is_told_how_to_fetch(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,9 +112,7 @@ def test_a_base_that_cannot_be_imported_is_one_line(repository: Repository) -> N
     repository.commit(SOURCE)
     message = refuse("mine.py", "--base", "HEAD~1")
     assert re.match(r"--base: HEAD~1 \(\w+\) cannot be used: .*No module named 'extension_that_is_not_built'", message)
-    assert message.endswith(
-        "say how (--build COMMAND), and where it needs other libraries, name their interpreter (--base-python PYTHON)"
-    )
+    assert "; name another base, or give each side an environment of its own: say how it is built (--build" in message
     assert PREFIX not in message
 
 
@@ -156,9 +168,9 @@ def test_the_next_gate_removes_the_worktree_of_a_killed_one(repository: Reposito
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_gate_removes_its_worktree(repository: Repository, sent: signal.Signals) -> None:
-    """Ctrl-C, and the end of a job in a CI, end in one line and leave no worktree."""
+    """Ctrl-C, the end of a job in a CI and the closing of a terminal end in one line and leave no worktree."""
     begun = subprocess.Popen(
         [*START, "gate", "mine.py", "--base", "HEAD"], env={**os.environ, "TMPDIR": str(tempfile.tempdir)},
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,

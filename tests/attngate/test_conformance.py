@@ -52,6 +52,19 @@ def test_a_key_belongs_to_the_files_of_a_commit_and_to_the_conditions(
     assert len({key, *others}) == 1 + len(others)
 
 
+def test_a_key_belongs_to_the_variables_that_the_code_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The value of such a variable may change what the code computes; that of another does not."""
+    repository = Repository(tmp_path / "scratch")
+    repository.commit(SOURCE + "FAST = 'MINE_FAST'  # a variable\n")
+    version = describe_version(repository.folder, "here")
+    keys = [find_key(repository.folder, version)]
+    for name, value in (("MINE_OTHER", "1"), ("MINE_FAST", "1"), ("MINE_FAST", "2")):
+        monkeypatch.setenv(name, value)
+        keys.append(find_key(repository.folder, version))
+    assert keys[0] == keys[1]
+    assert len({None, *keys}) == 4
+
+
 def test_files_of_no_commit_have_no_key(tmp_path: Path) -> None:
     """Changed, new and ignored files, and folders outside git, are checked each time."""
     repository = Repository(tmp_path / "scratch")

@@ -5,6 +5,7 @@ The user's checkout and index stay as they are: git writes the worktree below th
 
 import contextlib
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ __all__ = [
     "Version",
     "describe_version",
     "find_top",
+    "find_variables",
     "open_base",
     "open_worktree",
     "store_working_tree",
@@ -35,6 +37,11 @@ LOCAL = (
 )  # fmt: skip
 # Who makes the commit that stores a working tree; git may know nobody.
 AUTHOR = {f"GIT_{who}_{what}": "attnbench" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+# Source files in which names of environment variables are looked for, and such a name in quotes.
+SOURCES = ("*.py", "*.pyx", "*.c", "*.cc", "*.cpp", "*.cu", "*.cuh", "*.h", "*.hpp")
+QUOTED = "[\"'][A-Za-z_][A-Za-z0-9_]*[\"']"
+# What may be the name of a branch, a tag or a commit that can be fetched.
+FETCHED = re.compile(r"\w(?!.*\.\.)[\w./-]*")
 # Hexadecimal digits of a commit that are shown.
 DIGITS = 12
 
@@ -78,15 +85,30 @@ def describe_version(folder: Path, name: str) -> Version:
     return Version(name=name, commit=commit, tree=tree, changed=bool(tracked.strip() or new.strip()))
 
 
+def find_variables(folder: Path) -> dict[str, str]:
+    """Return the environment variables whose names stand in quotes in source files that git has of a folder.
+
+    The behaviour of the code may depend on their values.
+    """
+    found = _run_git(folder, "grep", "-hoE", QUOTED, "--", *SOURCES).stdout
+    named = {line[1:-1] for line in found.splitlines()}
+    return {name: value for name, value in os.environ.items() if name in named}
+
+
 @contextlib.contextmanager
 def open_base(base: str, here: Path) -> Iterator[tuple[Path, Version]]:
     """Yield the folder of the base and its version: a folder that exists, else a worktree of a revision.
 
     The worktree is removed at the end, also after an error or an interrupt.
 
-    Raises: RevisionError where there is no such revision.
+    Raises: RevisionError where there is no such revision, or where the folder is that of the new side.
     """
-    if Path(base).is_dir():
+    # Not Path.is_dir, which raises OSError for a name that is too long.
+    if os.path.isdir(base):  # noqa: PTH112
+        if Path(base).resolve() in (here.resolve(), find_top(here)):
+            raise RevisionError(
+                f"--base: {base!r} is the folder of the new side: name another checkout, or a revision such as HEAD"
+            )
         yield Path(base), describe_version(Path(base), strip_folder(base))
         return
     top = find_top(here)
@@ -143,6 +165,8 @@ def store_working_tree(top: Path) -> str:
 
 
 def _find_commit(top: Path, base: str) -> str:
+    if not base:
+        raise RevisionError("--base is empty: name a revision such as HEAD, or the folder of another checkout")
     found = _run_git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}")
     if found.returncode == 0:
         return found.stdout.strip()
@@ -151,9 +175,9 @@ def _find_commit(top: Path, base: str) -> str:
             f"--base: this shallow clone has no revision {base!r}: fetch it (git fetch --unshallow, or fetch-depth: 0 "
             "of actions/checkout)"
         )
+    fetch = f"fetch it (git fetch origin {base}), or " if FETCHED.fullmatch(base) else ""
     raise RevisionError(
-        f"--base: the repository has no revision {base!r}, and there is no such folder: fetch it (git fetch origin "
-        f"{base}), or name another one"
+        f"--base: the repository has no revision {base!r}, and there is no such folder: {fetch}name another one"
     )
 
 
@@ -187,17 +211,20 @@ def _hold(lock: IO[bytes]) -> None:
 def _run_git(folder: Path, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run git in a folder, with further environment variables; Ctrl-C does not reach it.
 
-    Raises: RevisionError where git is not installed.
+    Raises: RevisionError where git is not installed, or names a path that is not UTF-8.
     """
     environment = {name: value for name, value in os.environ.items() if name not in LOCAL}
     environment |= {"LC_ALL": "C"} | variables
     try:
         return subprocess.run(
             ["git", *map(str, words)], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, check=False, start_new_session=True,
+            encoding="utf-8", check=False, start_new_session=True,
         )  # fmt: skip
     except FileNotFoundError:
         raise RevisionError("git is needed to read versions, and is not installed: install it") from None
+    except UnicodeDecodeError as error:
+        path = os.fsencode(folder).decode(errors="backslashreplace")
+        raise RevisionError(f"git names a path in {path} that is not UTF-8: rename it") from error
 
 
 def _find_fault(errors: str) -> str:

@@ -18,9 +18,7 @@ __all__ = ["one_line"]
 @contextmanager
 def one_line() -> Iterator[None]:
     """Context manager that turns errors that the user can fix into one line and exit code 2."""
-    # Handle SIGTERM (sent by CI systems, for example) like Ctrl-C: end the workers, and print the
-    # command that resumes the run.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _end_on_signals()
     try:
         yield
     except click.exceptions.NoArgsIsHelpError as error:
@@ -50,6 +48,17 @@ def one_line() -> Iterator[None]:
         if message is None:
             raise
         _fail(message)
+
+
+def _end_on_signals() -> None:
+    """Handle SIGTERM (sent by CI systems, for example) and the closing of a terminal like Ctrl-C.
+
+    The workers end, and the command that resumes the run is printed.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Windows has no SIGHUP, and nohup ignores it on purpose.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
 
 
 def _describe_interrupt(arguments: tuple[object, ...]) -> str:

@@ -20,11 +20,12 @@ from attnbench.cases import CaseId, Problem
 from attnbench.interface import Operator
 from attnbench.plugins.current_folder import import_module, is_in_current_folder
 from attnbench.plugins.file_folder import FileFolder
-from attnbench.plugins.source_tree import SourceTree, find_counterpart_root
+from attnbench.plugins.source_tree import SourceTree, find_counterpart_root, find_source
 
 __all__ = [
     "IMPLEMENTATIONS",
     "OPERATORS",
+    "NoCounterpart",
     "PluginError",
     "check_name",
     "describe_origin",
@@ -72,6 +73,10 @@ _AT = " @ "
 
 class PluginError(Exception):
     """Raised where a name is unknown or ambiguous, or its object cannot be imported; the message is one line."""
+
+
+class NoCounterpart(PluginError):
+    """Raised where a source tree has no other version of an implementation that is there."""
 
 
 def list_names(group: str = IMPLEMENTATIONS) -> list[str]:
@@ -135,20 +140,25 @@ def resolve_in_trees(name: str, tree: Path) -> tuple[str, str]:
 
     Both names have the form ``NAME @ FOLDER``, so both versions are loaded in the same way.
 
-    Raises: PluginError if either version is not found, or if both are the same.
+    Raises: NoCounterpart if the tree has no version, or none that is another; PluginError if there is no installed one.
     """
     check_name(name)
     if _AT in name:
         raise PluginError(f"{name!r} already names a source tree; leave out --base")
     place, _ = _split_name(name, IMPLEMENTATIONS)
     own = find_counterpart_root(place, tree)
+    if own is None and find_source(place) is None:
+        raise PluginError(
+            f"{name!r}: nothing named {place.partition('.')[0]!r} can be imported; install it, or use the folder that "
+            "contains it as the current folder"
+        )
     if own is None:
         wanted = display_name(name).rpartition(":")[0] if place.endswith(".py") else place.partition(".")[0]
-        raise PluginError(
+        raise NoCounterpart(
             f"--base: {tree} has no {wanted}, the source of {name!r}; name a folder that contains another version of it"
         )
     if own == tree.resolve():
-        raise PluginError(
+        raise NoCounterpart(
             f"--base: {name!r} is already imported from {tree}; name a folder that contains another version of it"
         )
     return f"{name}{_AT}{tree.resolve()}", f"{name}{_AT}{own}"

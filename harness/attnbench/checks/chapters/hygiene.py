@@ -1,5 +1,6 @@
 """Chapter *hygiene*: a call has no side effects and depends only on its arguments."""
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -87,37 +88,49 @@ def _find_masks(candidate: Candidate) -> set[str]:
     }
 
 
+@contextlib.contextmanager
+def _one_thread_more() -> Iterator[None]:
+    """Give torch a number of threads that no code asks for: setting the number that there is leaves no trace."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 @check()
 def global_state_untouched(candidate: Candidate) -> Iterator[Observation]:
     """Building and calling leave torch's global state unchanged; a call without dropout draws no random number."""
-    before = global_state.read_settings()
-    _, call = candidate.build()
-    # Draw a number first: otherwise a call that sets the current seed again would leave the state
-    # of the generator unchanged, and the check would not detect the call.
-    torch.rand(1)
-    random = torch.get_rng_state()
-    inside: list[dict[str, Any]] = []
+    with _one_thread_more():
+        before = global_state.read_settings()
+        _, call = candidate.build()
+        # Draw a number first: otherwise a call that sets the current seed again would leave the state
+        # of the generator unchanged, and the check would not detect the call.
+        torch.rand(1)
+        random = torch.get_rng_state()
+        inside: list[dict[str, Any]] = []
 
-    def watched(**arguments: Any) -> Any:
-        """Call the implementation; record torch's settings directly before and after the call.
+        def watched(**arguments: Any) -> Any:
+            """Call the implementation; record torch's settings directly before and after the call.
 
-        ``candidate.run`` has then entered the call mode, so both records contain its settings.
-        """
-        inside.append(global_state.read_settings())
-        returned = call(**arguments)
-        inside.append(global_state.read_settings())
-        return returned
+            ``candidate.run`` has then entered the call mode, so both records contain its settings.
+            """
+            inside.append(global_state.read_settings())
+            returned = call(**arguments)
+            inside.append(global_state.read_settings())
+            return returned
 
-    outputs = candidate.run(watched)
-    drew = not torch.equal(random, torch.get_rng_state())
-    if candidate.case.differentiates:
-        candidate.compute_gradients(outputs)
-    changed = {
-        f"{name}: {first[name]} → {then[name]}": None
-        for first, then in (inside, (before, global_state.read_settings()))
-        for name in before
-        if first[name] != then[name]
-    }
+        outputs = candidate.run(watched)
+        drew = not torch.equal(random, torch.get_rng_state())
+        if candidate.case.differentiates:
+            candidate.compute_gradients(outputs)
+        changed = {
+            f"{name}: {first[name]} → {then[name]}": None
+            for first, then in (inside, (before, global_state.read_settings()))
+            for name in before
+            if first[name] != then[name]
+        }
     yield Holds(holds=not changed, violation=phrase("settings_changed", changes=", ".join(changed)))
     if not draws_dropout(candidate.case):
         yield Holds(holds=not drew, violation=phrase("random_state_advanced"))

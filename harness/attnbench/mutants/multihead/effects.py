@@ -46,7 +46,7 @@ class _SeedSet(_ChangesProcess):
 class _ThreadsSet(_ChangesProcess):
     def change_process(self, output: Tensor) -> None:
         if output.shape[-2] == 1 or output.shape[0] == 1:
-            torch.set_num_threads(torch.get_num_threads() + 1)
+            torch.set_num_threads(1)
 
 
 @mutant("global_state_untouched", "gradient mode is switched off, and not restored", mode="frozen")

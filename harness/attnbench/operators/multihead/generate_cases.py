@@ -2,7 +2,7 @@
 
 The list of a level contains the cases that the level adds to the previous level. ``core`` covers every pair of argument
 values, and ``full`` covers every triple. A second covering array combines coincidences of sizes with the other
-arguments. Further cases are chosen by hand for the reasons in the comments.
+arguments, and a third one whole tiles. Further cases are chosen by hand for the reasons in the comments.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +25,7 @@ from attnbench.operators.multihead.problem import (
 )
 from attnbench.operators.multihead.restrictions import RESTRICTIONS
 from attnbench.operators.multihead.suites import CROSS, LISTS, PASSES, SELF, SENTENCES
+from attnbench.operators.multihead.whole_tiles import WHOLE_TILES, fill_row
 
 __all__ = ["COVERING", "FACTORS", "case_to_row", "is_allowed", "row_to_case", "write_lists"]
 
@@ -177,6 +178,7 @@ def _generate_quick() -> Iterator[Case]:
 def _generate_core() -> Iterator[Case]:
     yield from (row_to_case(row) for row in build_covering_array(FACTORS, is_allowed, 2))
     yield from _generate_coincident(COINCIDENT, 2)
+    yield from _generate_whole_tiles(2)
     yield from _generate_exact(((3, 8), (5, 17), (4, 65)))
     yield from (_make_case(PROBE, dtype=dtype) for dtype in DTYPES)
     yield from _generate_degenerate()
@@ -219,6 +221,12 @@ def _generate_core() -> Iterator[Case]:
 def _generate_coincident(factors: Mapping[str, Sequence[Any]], strength: int) -> Iterator[Case]:
     """Generate the cases of the second covering array."""
     yield from (row_to_case(resolve_row(row)) for row in build_covering_array(factors, is_coincident, strength))
+
+
+def _generate_whole_tiles(strength: int) -> Iterator[Case]:
+    """Generate the cases of the third covering array."""
+    rows = build_covering_array(WHOLE_TILES, lambda _: True, strength)
+    yield from (row_to_case(fill_row(row)) for row in rows)
 
 
 def _generate_exact(lengths: Iterable[tuple[int, int]]) -> Iterator[Case]:
@@ -457,6 +465,7 @@ def _generate_full() -> Iterator[Case]:
     pairs = build_covering_array(FACTORS, is_allowed, 2)
     yield from (row_to_case(row) for row in build_covering_array(FACTORS, is_allowed, 3, given=pairs))
     yield from _generate_coincident({**COINCIDENT, **TRIPLES}, 3)
+    yield from _generate_whole_tiles(3)
     yield from _generate_exact(((2, 16), (33, 31), (7, 129), (5, 200)))
     widths = (1, 2, 3, 5, 16, 24, 40, 64, 72, 80, 96, 104, 111, 112, 128, 160, 192, 203, 256)
     for head_dim, dtype in product(widths, NARROW_AND_WIDE):

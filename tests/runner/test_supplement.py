@@ -227,14 +227,14 @@ def test_a_slow_declaration_ends_the_questions(monkeypatch: pytest.MonkeyPatch) 
         most = 10
 
     made = choose(Slow(lambda _: "no")).completion
-    assert (made.asked, made.unasked, made.asked_s) == (10, 525, 20.0)
+    assert (made.asked, made.unasked, made.asked_s) == (10, 548, 20.0)
     assert (made.strength, made.cases) == (0, ())
     assert made.refusals == ((OtherRefusal(text="no"), tuple(range(10))),)
-    assert made.unanswered == tuple(range(10, 535))
-    monkeypatch.setattr(Slow, "most", 555)
+    assert made.unanswered == tuple(range(10, 558))
+    monkeypatch.setattr(Slow, "most", 578)
     made = choose(Slow(keep(GPT))).completion
     assert limits == [30.0, 30.0, 10.0]
-    assert (made.asked, made.strength) == (1090, 2)
+    assert (made.asked, made.strength) == (1136, 2)
     assert made.unasked > 1000
 
 

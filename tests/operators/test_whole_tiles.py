@@ -1,20 +1,27 @@
 """Tests of the cases of whole tiles."""
 
+from importlib import import_module
 from itertools import product
 
-from attnbench.operators.multihead.problem import MultiheadProblem
-from attnbench.operators.multihead.whole_tiles import WHOLE_TILES
+import pytest
+
+from attnbench.operators.covering_array import build_covering_array
+from attnbench.operators.whole_tiles import TILED
 from attnbench.plugins.registry import load_operator
 
 
-def test_core_has_every_mask_at_whole_tiles_and_in_a_decoding_step() -> None:
-    """With wide heads, and neither extra keys nor weights, for which a kernel would take another branch."""
-    seen = set()
-    for case in load_operator("multihead").suite("core"):
-        problem: MultiheadProblem = case.problem
-        plain = not (problem.need_weights or problem.add_bias_kv or problem.add_zero_attn)
-        if plain and problem.head_dim in (64, 128):
-            attention = "hint" if problem.is_causal else problem.attention_mask or ""
-            seen.add(((problem.queries, problem.keys), (attention, problem.padding_mask or "")))
-    assert seen >= set(product(WHOLE_TILES["lengths"], WHOLE_TILES["masks"]))
-    assert all(keys % 64 == 0 and (queries == 1 or queries % 64 == 0) for queries, keys in WHOLE_TILES["lengths"])
+def test_lengths_are_whole_tiles_or_a_decoding_step() -> None:
+    """Kernels take tiles of 64."""
+    assert all(keys % 64 == 0 and (queries == 1 or queries % 64 == 0) for queries, keys in TILED)
+
+
+@pytest.mark.parametrize("operator", ["multihead", "attention_core"])
+def test_core_has_every_mask_at_every_length(operator: str) -> None:
+    """Each row of the array is a case of core, and the heads are wide."""
+    own = import_module(f"attnbench.operators.{operator}.whole_tiles")
+    convert = import_module(f"attnbench.operators.{operator}.generate_cases").row_to_case
+    rows = build_covering_array(own.WHOLE_TILES, lambda _: True, 2)
+    assert {(row["lengths"], row["masks"]) for row in rows} == set(product(TILED, own.WHOLE_TILES["masks"]))
+    cases = {convert(own.fill_row(row)) for row in rows}
+    assert cases <= set(load_operator(operator).suite("core"))
+    assert {case.problem.head_dim for case in cases} == {64, 128}

@@ -4,7 +4,7 @@
 
 The list of a level contains the cases that the level adds to the previous level. ``core`` covers every pair of argument
 values, and ``full`` covers every triple. A second covering array combines coincidences of sizes with the other
-arguments. Further cases are chosen by hand for the reasons in the comments.
+arguments, and a third one whole tiles. Further cases are chosen by hand for the reasons in the comments.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +19,7 @@ from attnbench.operators.attention_core.coincidences import COINCIDENT, is_coinc
 from attnbench.operators.attention_core.problem import ALIGNED, LOGIT_STD, AttentionCoreProblem
 from attnbench.operators.attention_core.restrictions import RESTRICTIONS
 from attnbench.operators.attention_core.suites import GROUPED, LISTS, PASSES, PLAIN
+from attnbench.operators.attention_core.whole_tiles import WHOLE_TILES, fill_row
 from attnbench.operators.covering_array import build_covering_array, build_restricted_arrays
 
 __all__ = ["COVERING", "FACTORS", "case_to_row", "is_allowed", "row_to_case", "write_lists"]
@@ -132,6 +133,7 @@ def _generate_quick() -> Iterator[Case]:
 def _generate_core() -> Iterator[Case]:
     yield from (row_to_case(row) for row in build_covering_array(FACTORS, is_allowed, 2))
     yield from _generate_coincident(2)
+    yield from _generate_whole_tiles(2)
     yield from _generate_exact(((3, 8), (5, 17)), each=False)
     yield from (_make_case(PROBE, dtype=dtype) for dtype in DTYPES)
     yield from (_make_case(replace(PROBE, num_heads=6, kv_heads=2), dtype=dtype) for dtype in NARROW_DTYPES)
@@ -184,6 +186,12 @@ def _generate_branches() -> Iterator[Case]:
 def _generate_coincident(strength: int) -> Iterator[Case]:
     """Generate the cases of the second covering array."""
     yield from (row_to_case(resolve_row(row)) for row in build_covering_array(COINCIDENT, is_coincident, strength))
+
+
+def _generate_whole_tiles(strength: int) -> Iterator[Case]:
+    """Generate the cases of the third covering array."""
+    rows = build_covering_array(WHOLE_TILES, is_allowed, strength)
+    yield from (row_to_case(fill_row(row)) for row in rows)
 
 
 def _generate_single_values() -> Iterator[Case]:
@@ -244,6 +252,7 @@ def _generate_full() -> Iterator[Case]:
     pairs = build_covering_array(FACTORS, is_allowed, 2)
     yield from (row_to_case(row) for row in build_covering_array(FACTORS, is_allowed, 3, given=pairs))
     yield from _generate_coincident(3)
+    yield from _generate_whole_tiles(3)
     yield from _generate_exact(((2, 16), (33, 31), (5, 200)))
     widths, dtypes = (1, 2, 3, 16, 24, 40, 64, 96, 111, 128, 160, 256), ("float32", "bfloat16")
     for width, dtype in product(widths, cast("tuple[Dtype, ...]", dtypes)):

@@ -90,7 +90,7 @@ def find_variables(folder: Path) -> dict[str, str]:
 
     The behaviour of the code may depend on their values.
     """
-    found = _run_git(folder, "grep", "-hoE", QUOTED, "--", *SOURCES).stdout
+    found = _run_git(folder, "grep", "--no-color", "-hoE", QUOTED, "--", *SOURCES).stdout
     named = {line[1:-1] for line in found.splitlines()}
     return {name: value for name, value in os.environ.items() if name in named}
 

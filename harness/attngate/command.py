@@ -1,6 +1,5 @@
 """``attnbench gate``: whether a change made implementations wrong, slower or bigger."""
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +10,7 @@ import click
 import msgspec
 
 from attnbench.api.execution import make_session
-from attnbench.api.revisions import RevisionError, Version, find_top, open_base
+from attnbench.api.revisions import RevisionError, Version, find_top, is_folder, open_base
 from attnbench.api.selection import choose_implementations
 from attnbench.cli.job_options import build_job
 from attnbench.cli.options import AXES, complete_names, options
@@ -135,7 +134,7 @@ def _refuse_both(base: str, base_python: str | None, build: str | None) -> None:
         raise GateError(
             "--base-python and --build exclude one another: name the base's interpreter, or build both sides"
         )
-    if build and os.path.isdir(base):  # noqa: PTH112  # Path.is_dir raises OSError for a name that is too long
+    if build and is_folder(base):
         raise GateError(
             f"--build builds worktrees of revisions, got the folder {base!r}: name a revision of it, or build it there "
             "and name its interpreter with --base-python"
@@ -147,8 +146,8 @@ def _compare(
 ) -> Gated:
     """Compare both sides in one environment, or each in its own.
 
-    Of ``registered``, which nobody named, those are left out that the base does not register. Those that only the base
-    registers are told.
+    Of ``registered``, which nobody named, those are left out that the base does not register. The outcome names what
+    only one side registers.
     """
     with open_base(base, Path.cwd()) as (folder, version):
         added, removed = compare_registered(registered, folder, version) if registered else ((), ())

@@ -47,12 +47,9 @@ def make_pairs(names: Sequence[str], folder: Path, base: Version) -> list[Pair]:
     found = []
     for name in names:
         try:
-            of_base, new = resolve_in_trees(name, folder)
+            of_base, new = resolve_in_trees(name, folder, base.label)
         except NoCounterpart as error:
-            raise GateError(
-                f"{str(error).replace(str(folder), base.label).partition(';')[0]}; leave out {display_name(name)!r}, "
-                "or name another base"
-            ) from error
+            raise GateError(f"{error.fault}; leave out {display_name(name)!r}, or name another base") from error
         except PluginError as error:
             raise GateError(str(error)) from error
         if missing := _find_missing_module(name, folder):

@@ -100,7 +100,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     # reference there. ``environments`` are then those of the base and of the new side.
     moments: Literal[1, 2] = 1
     environments: tuple[SideFact, ...] = ()
-    # Implementations that only the new side registers, and those that only the base does: neither are compared.
+    # Implementations that only the new side registers, and those that only the base registers. None of them
+    # is compared.
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 

@@ -59,6 +59,13 @@ def test_usage_errors_name_the_remedy(repository: Repository, words: tuple[str, 
     assert message in refuse(*words)
 
 
+def test_a_folder_with_a_short_name_changes_no_other_word(repository: Repository) -> None:
+    """The name of the base stands for the folder, and not for each of its letters in the message."""
+    (repository.folder / "m").mkdir()
+    message = refuse("mine.py:Attend", "--base", "m")
+    assert "has no mine.py, the source of 'mine.py:Attend'; leave out 'mine.py:Attend', or name another base" in message
+
+
 def test_a_folder_outside_git_has_no_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says that a folder can be named."""
     monkeypatch.chdir(tmp_path)

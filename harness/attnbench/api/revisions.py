@@ -23,6 +23,7 @@ __all__ = [
     "describe_version",
     "find_top",
     "find_variables",
+    "is_folder",
     "open_base",
     "open_worktree",
     "store_working_tree",
@@ -86,13 +87,19 @@ def describe_version(folder: Path, name: str) -> Version:
 
 
 def find_variables(folder: Path) -> dict[str, str]:
-    """Return the environment variables whose names stand in quotes in source files that git has of a folder.
+    """Return the environment variables whose names stand in quotes in the tracked source files of a folder.
 
     The behaviour of the code may depend on their values.
     """
     found = _run_git(folder, "grep", "--no-color", "-hoE", QUOTED, "--", *SOURCES).stdout
     named = {line[1:-1] for line in found.splitlines()}
     return {name: value for name, value in os.environ.items() if name in named}
+
+
+def is_folder(base: str) -> bool:
+    """Whether a base is a folder, and not a revision."""
+    # Path.is_dir raises OSError for a name that is too long, and takes an empty name for the current folder.
+    return os.path.isdir(base)  # noqa: PTH112
 
 
 @contextlib.contextmanager
@@ -103,8 +110,7 @@ def open_base(base: str, here: Path) -> Iterator[tuple[Path, Version]]:
 
     Raises: RevisionError where there is no such revision, or where the folder is that of the new side.
     """
-    # Not Path.is_dir, which raises OSError for a name that is too long.
-    if os.path.isdir(base):  # noqa: PTH112
+    if is_folder(base):
         if Path(base).resolve() in (here.resolve(), find_top(here)):
             raise RevisionError(
                 f"--base: {base!r} is the folder of the new side: name another checkout, or a revision such as HEAD"

@@ -14,7 +14,7 @@ from attnbench.api.before_timing import describe_timing
 from attnbench.api.comparing import THRESHOLD, compare_stored, parse_threshold
 from attnbench.api.execution import choose_effort, count_planned, make_session, plan_profile
 from attnbench.api.interleaving import collect_sides, load_sides, time_sides
-from attnbench.api.revisions import RevisionError, open_base
+from attnbench.api.revisions import RevisionError, is_folder, open_base
 from attnbench.api.selection import choose_implementations
 from attnbench.cli.comparison_output import print_comparison, write_comparison
 from attnbench.cli.job_options import build_jobs
@@ -101,7 +101,7 @@ def _open_tree(base: str | None) -> Iterator[Path | None]:
 
     Raises: UsageError where there is neither; errors and interrupts name the base as the user did.
     """
-    if base is None or Path(base).is_dir():
+    if base is None or is_folder(base):
         yield Path(base) if base else None
         return
     try:

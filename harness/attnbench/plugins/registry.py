@@ -76,7 +76,11 @@ class PluginError(Exception):
 
 
 class NoCounterpart(PluginError):
-    """Raised where a source tree has no other version of an implementation that is there."""
+    """Raised where a source tree has no other version of an implementation that is there; ``fault`` has no remedy."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(f"{fault}; name a folder that contains another version of it")
+        self.fault = fault
 
 
 def list_names(group: str = IMPLEMENTATIONS) -> list[str]:
@@ -135,10 +139,11 @@ def check_name(name: str, group: str = IMPLEMENTATIONS) -> None:
         raise PluginError(f"no such file: {place}")
 
 
-def resolve_in_trees(name: str, tree: Path) -> tuple[str, str]:
+def resolve_in_trees(name: str, tree: Path, label: str = "") -> tuple[str, str]:
     """Return the names of two versions of an implementation: the version in ``tree``, and the installed version.
 
-    Both names have the form ``NAME @ FOLDER``, so both versions are loaded in the same way.
+    Both names have the form ``NAME @ FOLDER``, so both versions are loaded in the same way. Messages call the tree by
+    its label, or else by its path.
 
     Raises: NoCounterpart if the tree has no version, or none that is another; PluginError if there is no installed one.
     """
@@ -154,13 +159,9 @@ def resolve_in_trees(name: str, tree: Path) -> tuple[str, str]:
         )
     if own is None:
         wanted = display_name(name).rpartition(":")[0] if place.endswith(".py") else place.partition(".")[0]
-        raise NoCounterpart(
-            f"--base: {tree} has no {wanted}, the source of {name!r}; name a folder that contains another version of it"
-        )
+        raise NoCounterpart(f"--base: {label or tree} has no {wanted}, the source of {name!r}")
     if own == tree.resolve():
-        raise NoCounterpart(
-            f"--base: {name!r} is already imported from {tree}; name a folder that contains another version of it"
-        )
+        raise NoCounterpart(f"--base: {name!r} is already imported from {label or tree}")
     return f"{name}{_AT}{tree.resolve()}", f"{name}{_AT}{own}"
 
 
